@@ -1,0 +1,102 @@
+# Any Python 3.11 or newer: make setup PYTHON=python3.13
+PYTHON ?= python3
+# Extra arguments for test, bench, coverage, docs and lock: make test ARGS="-k fork -x"
+ARGS ?=
+
+BIN := .venv/bin
+PY := $(BIN)/python
+
+# A working uv on PATH is used; otherwise a pinned one is put into .tools/.
+UV := $(shell uv --version >/dev/null 2>&1 && echo uv)
+ifeq ($(UV),)
+UV := .tools/bin/uv
+UV_READY := .tools/.stamp
+endif
+
+# Stamps record what is done, so that a second `make setup` does nothing.
+DEPS_DONE := .venv/.stamp-dependencies
+PROJECT_DONE := .venv/.stamp-project
+
+# An environment knows its folder by full path: one that was moved or copied along is made anew.
+HERE := $(shell pwd -P)
+ifneq ($(shell cat $(DEPS_DONE) 2>/dev/null),$(HERE))
+.PHONY: $(DEPS_DONE)
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup test lint format bench docs coverage wheel lock clean distclean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: $(PROJECT_DONE) ## Create or update .venv with everything development takes
+
+test: setup ## Run the tests (ARGS= adds pytest arguments)
+	$(PY) -m pytest $(ARGS)
+
+lint: setup ## Check style and types (ruff, mypy)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: setup ## Format the code and apply safe lint fixes
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+bench: setup ## Run the benchmarks (ARGS= adds arguments)
+	$(PY) -m benchmarks $(ARGS)
+
+# There is no site to build so far: this runs the examples in the documentation.
+docs: setup ## Check the documentation by running its examples
+	$(PY) -m pytest tests/test_docs.py $(ARGS)
+
+coverage: setup ## Run the tests and report what they cover
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest $(ARGS)
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report
+
+wheel: setup ## Build a wheel into dist/
+	$(PY) -m build --wheel --no-isolation --outdir dist .
+
+# Pins are kept where they still fit; move them on with: make lock ARGS=--upgrade
+COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgrade for newer)
+	$(COMPILE) $(ARGS) requirements/uv.in --output-file requirements/uv.txt
+	$(COMPILE) $(ARGS) requirements/dev.in --output-file requirements/dev.txt
+
+clean: ## Remove build products, caches and coverage data
+	rm -rf dist build htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . \( -name .git -o -name .venv -o -name .tools \) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean ## Remove .venv and .tools as well
+	rm -rf .venv .tools
+
+define CHECK_PYTHON
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "setup: $(PYTHON) must be Python 3.11 or newer (choose with PYTHON=...)" >&2; exit 1; }
+endef
+
+.tools/.stamp: requirements/uv.txt
+	@$(CHECK_PYTHON)
+	@echo "setup: no uv on PATH, installing the pinned one into .tools/"
+	@rm -rf .tools
+	@$(PYTHON) -m venv .tools
+	@.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(DEPS_DONE): requirements/dev.txt | $(UV_READY)
+	@$(CHECK_PYTHON)
+	@echo "setup: creating .venv"
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	@echo "setup: installing requirements/dev.txt into .venv, hashes checked"
+	@$(UV) pip sync --quiet --python $(PY) --require-hashes requirements/dev.txt
+	@pwd -P > $@
+
+$(PROJECT_DONE): pyproject.toml $(DEPS_DONE)
+	@echo "setup: installing hitherto into .venv, editable"
+	@$(UV) pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,169 @@
+"""What lies inside the opaque bytes: the content of a message, of a conversation's description, of the workspace's.
+
+Content is msgpack, as short arrays with defaults left out. Fields are only ever added at the end, so older content reads with newer
+code.
+"""
+
+from msgspec import Struct, msgpack
+from msgspec import DecodeError as _DecodeError
+from msgspec import ValidationError as _ValidationError
+
+from .backend import ConversationRow, MessageRow
+from .errors import Damaged, InvalidMessage
+from .ids import Names
+from .model import Block, Message, Saved, Setup, Usage
+from .vault import Envelope
+
+
+class Body(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """The content of a message."""
+
+    blocks: tuple[Block, ...]
+    label: str | None = None
+    key: str | None = None
+    tool_result_error: bool = False
+    extra: dict[str, object] | None = None
+    raw: object = None
+    usage: Usage | None = None
+    privacy: dict[str, object] | None = None
+    setup: int = 0  # which of the conversation's setups was in force
+
+
+class Meta(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The description of a conversation."""
+
+    title: str = ""
+    key: str | None = None
+    project: str | None = None
+    metadata: dict[str, str] = {}
+    setups: int = 0  # how many setups there are
+    setup_seq: int = 0  # messages from this sequence on use the last one
+
+
+class WorkspaceMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The description of a workspace."""
+
+    seed: bytes  # of the message ids
+
+
+_encode = msgpack.Encoder().encode
+_body = msgpack.Decoder(Body).decode
+_meta = msgpack.Decoder(Meta).decode
+_workspace = msgpack.Decoder(WorkspaceMeta).decode
+_setup = msgpack.Decoder(Setup).decode
+
+_UNREADABLE = (_DecodeError, _ValidationError)
+
+
+def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
+    """The bytes of some content, or `InvalidMessage` for what cannot be kept."""
+    try:
+        return _encode(content)
+    except UnicodeEncodeError:
+        raise InvalidMessage(
+            "the text holds half of a surrogate pair, which is not a character",
+            hint="text.encode('utf-16', 'surrogatepass').decode('utf-16') joins split pairs; errors='replace' drops lone ones",
+        ) from None
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise InvalidMessage(
+            f"this cannot be kept as it is: {error}", hint="pass plain JSON: dict, list, str, int, float, bool, None"
+        ) from None
+
+
+def encode_message(message: Message, setup: int) -> bytes:
+    return encode(
+        Body(
+            message.blocks if type(message.blocks) is tuple else tuple(message.blocks),
+            message.label,
+            message.key,
+            message.tool_result_error,
+            message.extra,
+            message.raw,
+            message.usage,
+            message.privacy,
+            setup,
+        )  # fmt: skip
+    )
+
+
+def open_body(envelope: Envelope, row: MessageRow) -> Body:
+    """The content of a stored message, or `Damaged`."""
+    try:
+        return _body(envelope.open_message(row))
+    except _UNREADABLE as error:
+        raise Damaged(f"the content of a message cannot be read: {error}") from None
+
+
+def open_meta(envelope: Envelope, row: ConversationRow) -> Meta:
+    try:
+        return _meta(envelope.open(meta_place(row.id), row.meta))
+    except _UNREADABLE as error:
+        raise Damaged(f"the description of a conversation cannot be read: {error}") from None
+
+
+def open_workspace(envelope: Envelope, row: ConversationRow) -> WorkspaceMeta:
+    try:
+        return _workspace(envelope.open(meta_place(row.id), row.meta))
+    except _UNREADABLE as error:
+        raise Damaged(f"the description of the workspace cannot be read: {error}") from None
+
+
+def open_setup(envelope: Envelope, conversation: bytes, key: bytes, body: bytes) -> Setup:
+    try:
+        return _setup(envelope.open(item_place(conversation, key), body))
+    except _UNREADABLE as error:
+        raise Damaged(f"a setup cannot be read: {error}") from None
+
+
+def meta_place(conversation: bytes) -> tuple[object, ...]:
+    return ("description", conversation)
+
+
+def item_place(conversation: bytes, key: bytes) -> tuple[object, ...]:
+    return ("item", conversation, key)
+
+
+def saved(row: MessageRow, body: Body, names: Names, conversation: str) -> Saved:
+    """A stored message as people see it."""
+    return Saved(
+        row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage, body.privacy,
+        None if row.parent is None else names.id(row.parent), names.id(row.number), conversation, row.seq, row.created_at,
+        None if row.link is None else names.id(row.link), row.main == 1, row.revision,
+    )  # fmt: skip
+
+
+def saved_stretch(rows: list[MessageRow], envelope: Envelope, names: Names, conversation: str) -> list[Saved]:
+    """Rows that are parent and child of each other, as people see them. The same as `saved` one by one, for the path that resume waits for."""
+    messages = []
+    open_message, id = envelope.open_message, names.id
+    parent = rows[0].parent
+    above = None if parent is None else id(parent)
+    for row in rows:
+        try:
+            body = _body(open_message(row))
+        except _UNREADABLE as error:
+            raise Damaged(f"the content of message {id(row.number)} cannot be read: {error}") from None
+        name = id(row.number)
+        messages.append(
+            Saved(
+                row.role,
+                body.blocks,
+                body.label,
+                body.key,
+                body.tool_result_error,
+                body.extra,
+                body.raw,
+                body.usage,
+                body.privacy,
+                above,
+                name,
+                conversation,
+                row.seq,
+                row.created_at,
+                None if row.link is None else id(row.link),
+                row.main == 1,
+                row.revision,
+            )  # fmt: skip
+        )
+        above = name
+    return messages

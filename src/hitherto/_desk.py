@@ -1,0 +1,261 @@
+"""Writing messages: from values to rows, and the loop that gets them committed.
+
+A conversation that is in use in this process has one **desk**: the row as we believe it to be, and a lock. To append, a thread takes the
+lock just long enough to prepare its rows from that belief, put them in the pen's queue, and move the belief forward; the sync happens
+outside. So many threads on one conversation ride one sync, each message below the one before. If the belief was wrong (another process was
+faster), the backend answers `Stale` with the truth, and everybody who built on it prepares again. A belief is never acknowledged: only a
+commit is.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ._content import Meta, encode, encode_message, meta_place, open_meta
+from .backend import Batch, Change, ConversationRow, MessageRow, Stale, Tag, Taken
+from .errors import Busy, NotFound, PayloadTooLarge
+from .ids import RUN, fresh_run, new_token, show_conversation_id
+from .model import Message, Saved, check, text_size
+from .vault import Codec, Envelope
+
+if TYPE_CHECKING:
+    from .store import Store
+
+_TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
+_CROWDED = 3  # so many numbers in a row were taken: use the longer ids
+_TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
+
+
+T = TypeVar("T")
+Prepared = tuple[Change | None, T]
+
+
+class Spot(Struct, frozen=True, gc=False):
+    """Where a message goes: below which message, in which flow."""
+
+    parent: int | None
+    main: bool = True
+    link: int | None = None  # for a root
+
+
+class Draft(Struct, frozen=True, gc=False):
+    """A message that was checked and encoded, ready to get its place."""
+
+    message: Message
+    data: bytes
+    spot: Spot | None  # its own place, or None: below the one before
+
+
+class Desk:
+    """One conversation in use: the row as we believe it to be."""
+
+    def __init__(self, store: "Store", row: ConversationRow) -> None:
+        self.store = store
+        self.lock = threading.RLock()
+        self.id = row.id
+        self.name = show_conversation_id(row.id)
+        self.row = row
+        self.epoch = 0  # raised whenever the belief turned out wrong
+        self.envelope = store.codec.envelope(row)
+        self._meta: tuple[bytes, Meta] | None = None
+
+    @property
+    def meta(self) -> Meta:
+        raw = self.row.meta
+        if self._meta is None or self._meta[0] is not raw:
+            self._meta = (raw, open_meta(self.envelope, self.row))
+        return self._meta[1]
+
+    def believe(self, row: ConversationRow | None, epoch: int | None = None) -> None:
+        """Take the truth from the backend. With `epoch`: unless somebody did since."""
+        if row is None:
+            raise NotFound("conversation", [self.name])
+        with self.lock:
+            if epoch is None:
+                if row.version > self.row.version:
+                    self.row = row
+            elif epoch == self.epoch:
+                self.row = row
+                self.epoch += 1
+
+    def refresh(self) -> None:
+        rows = self.store.backend.lookup(ids=[self.id])
+        self.believe(rows[0] if rows else None)
+
+    def commit(self, prepare: Callable[[ConversationRow, int], "Prepared[T]"]) -> T:
+        """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was faster.
+
+        `prepare` is told how many numbers it chose were taken already, and may raise: then nothing is written.
+        """
+        clashes = 0
+        for _ in range(_TRIES):
+            with self.lock:
+                row, epoch = self.row, self.epoch
+                change, result = prepare(row, clashes)
+                if change is None:
+                    return result
+                entry = self.store.pen.enqueue(Batch((change,)))
+                if change.row is not None:
+                    self.row = change.row
+            try:
+                outcome = self.store.pen.outcome(entry)
+            except BaseException:
+                with self.lock:
+                    if epoch == self.epoch:
+                        self.row, self.epoch = row, epoch + 1  # if this is stale by now, the backend will say so
+                raise
+            if isinstance(outcome, Stale):
+                self.believe(outcome.row, epoch)
+            elif isinstance(outcome, Taken):
+                clashes += outcome.what == "number"
+                rows = self.store.backend.lookup(ids=[self.id])
+                self.believe(rows[0] if rows else None, epoch)
+            else:
+                return result
+        raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
+
+    def change(self, make: Callable[[ConversationRow], Change | None]) -> None:
+        """Commit a change of the row itself or of what it owns. None: nothing to do."""
+        self.commit(lambda row, _: (make(row), None))
+
+    def add(
+        self,
+        drafts: Sequence[Draft],
+        choose: Callable[[ConversationRow], Spot],
+        moved: Callable[[int], None] = lambda _: None,
+    ) -> list[Saved]:
+        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes; `moved` hears where the last
+        one will be. Both are called under the lock, and again if the row turns out to be an old one."""
+
+        def prepare(row: ConversationRow, clashes: int) -> Prepared[list[Saved]]:
+            change, messages = self._prepare(row, drafts, choose(row), crowded=clashes > _CROWDED)
+            if change is not None:
+                moved(change.add[-1].number)
+            return change, messages
+
+        return self.commit(prepare)
+
+    def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
+        """The messages that are there already, by the caller's own key."""
+        keys = {
+            draft.message.key: self.store.codec.tag("key", draft.message.key)
+            for draft in drafts
+            if draft.message.key is not None
+        }
+        if not keys:
+            return {}
+        rows = {row.key: row for row in self.store.backend.messages(keys=(self.id, list(keys.values())))}
+        return {key: rows[tag] for key, tag in keys.items() if tag in rows}
+
+    def _prepare(
+        self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot, *, crowded: bool
+    ) -> tuple[Change | None, list[Saved]]:
+        """The change that adds the drafts to this row, and the messages as they will be."""
+        known = self._known(drafts)
+        store, names, envelope = self.store, self.store.names, self.envelope
+        token, now = new_token(), max(store.clock(), row.active_at)
+        tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
+        rows: list[MessageRow] = []
+        tags: list[Tag] = []
+        messages: list[Saved] = []
+        runs: set[int] = set()
+        for draft in drafts:
+            message = draft.message
+            if message.key is not None and message.key in known:
+                there = known[message.key]
+                messages.append(store.saved(there, self))
+                spot = Spot(there.number, there.main)
+                continue
+            if draft.spot is not None:
+                spot = draft.spot
+            parent, main, link = spot.parent, spot.main, spot.link
+            if parent is not None and parent in tips and (parent + 1) % RUN:
+                number = parent + 1
+                tips = (number, *(tip for tip in tips if tip != parent)) if len(tips) > 1 else (number,)
+            else:
+                number = fresh_run(crowded=crowded)
+                while number in runs:
+                    number = fresh_run(crowded=crowded)
+                runs.add(number)
+                tips = (number, *tips[: _TIPS - 1])
+            key = None if message.key is None else store.codec.tag("key", message.key)
+            fields = (number, self.id, seq, parent, link, main, message.role, 0, now, key, token, len(draft.data))
+            body = envelope.close_message(MessageRow(*fields, None), draft.data)
+            rows.append(MessageRow(*fields, body))
+            messages.append(
+                Saved(
+                    message.role,
+                    message.blocks if type(message.blocks) is tuple else tuple(message.blocks),
+                    message.label,
+                    message.key,
+                    message.tool_result_error,
+                    message.extra,
+                    message.raw,
+                    message.usage,
+                    message.privacy,
+                    None if parent is None else names.id(parent),
+                    names.id(number),
+                    self.name,
+                    seq,
+                    now,
+                    None if link is None else names.id(link),
+                    main,
+                )  # fmt: skip
+            )
+            if message.label is not None:
+                tags += label_tags(store.codec, message.label, number)
+            if main:
+                head = number
+            seq += 1
+            size += len(draft.data)
+            spot = Spot(number, main)
+            if message.key is not None:
+                known[message.key] = rows[-1]
+        if not rows:
+            return None, messages
+        after = ConversationRow(
+            row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq, row.count + len(rows), size, row.removals,
+            row.created_at, now, row.expires_at, row.held, row.data_key, row.meta, envelope.prove(row.proof, rows, ()),
+        )  # fmt: skip
+        return Change(self.id, row.version, after, add=tuple(rows), tag=tuple(tags)), messages
+
+
+def draft(message: Message, setup: int, spot: Spot | None = None) -> Draft:
+    """Check and encode a message."""
+    check(message)
+    return Draft(message, encode_message(message, setup), spot)
+
+
+def check_size(drafts: Sequence[Draft], limit: int) -> None:
+    """One write carries at most so much text and JSON."""
+    size = sum(len(d.data) for d in drafts)
+    if size > limit:
+        size = sum(text_size(d.message, len(d.data)) for d in drafts)
+        if size > limit:
+            raise PayloadTooLarge(size, limit)
+
+
+def label_tags(codec: Codec, label: str, number: int) -> list[Tag]:
+    """The tags that find a label again: the label itself and, for a sub-agent's, its name."""
+    tags = [Tag(codec.tag("label", label), number)]
+    if label.startswith("subagent:"):
+        tags.append(Tag(codec.tag("subagent", label.split(":")[1]), number))
+    return tags
+
+
+def next_row(row: ConversationRow, **fields: object) -> ConversationRow:
+    """The row after one more write."""
+    return replace(row, version=row.version + 1, token=new_token(), **fields)
+
+
+def close_meta(envelope: Envelope, conversation: bytes, meta: Meta) -> bytes:
+    return envelope.close(meta_place(conversation), encode(meta))
+
+
+def with_meta(desk: Desk, row: ConversationRow, **fields: object) -> ConversationRow:
+    """The row after one more write that changes its description."""
+    meta = replace(open_meta(desk.envelope, row), **fields)
+    return next_row(row, meta=close_meta(desk.envelope, row.id, meta))

@@ -1,0 +1,184 @@
+"""Verify: read everything, and derive again what was stored about it.
+
+A store says many things twice: a conversation's row counts its messages, a message's size is written beside it, a number tells the
+parent. Here each is computed from the messages themselves and compared. Every problem is named; none stops the search for the others.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ._content import Body, open_body, open_meta
+from .backend import ConversationRow, MessageRow, Where
+from .errors import HithertoError
+from .ids import RUN, show_conversation_id
+
+if TYPE_CHECKING:
+    from .store import Store
+
+_AT_ONCE = 256
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong, and where."""
+
+    what: str
+    conversation: str | None = None
+    message: str | None = None
+
+    def __str__(self) -> str:
+        where = self.message or self.conversation
+        return f"{where}: {self.what}" if where else self.what
+
+
+class Report(Struct, frozen=True):
+    """What `verify` found."""
+
+    problems: tuple[Problem, ...]
+    conversations: int
+    messages: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Report:
+    """Check the storage and every conversation. `progress` hears how many conversations are done."""
+    problems = [Problem(what) for what in store.backend.check()]
+    conversations = messages = 0
+    try:
+        for row in _rows(store):
+            count, found = _verify_conversation(store, row)
+            # A conversation that moved while we read it proves nothing: look again.
+            if found and _version(store, row) != row.version:
+                row = next(iter(store.backend.lookup(ids=[row.id])), row)  # noqa: PLW2901  # the same conversation, newer
+                count, found = _verify_conversation(store, row)
+            problems += found
+            conversations += 1
+            messages += count
+            if progress is not None:
+                progress(conversations)
+    except HithertoError as error:
+        problems.append(Problem(f"the conversations cannot be listed: {error}"))
+    return Report(tuple(problems), conversations, messages)
+
+
+def _rows(store: "Store") -> Iterator[ConversationRow]:
+    for kind in store.backend.kinds():
+        yield from store.rows(Where(kind))
+
+
+def _version(store: "Store", row: ConversationRow) -> int:
+    rows = store.backend.lookup(ids=[row.id])
+    return rows[0].version if rows else 0
+
+
+def _verify_conversation(store: "Store", row: ConversationRow) -> tuple[int, list[Problem]]:
+    name = show_conversation_id(row.id)
+    try:
+        return _Check(store, row, name).run()
+    except HithertoError as error:
+        return 0, [Problem(f"cannot be read: {error}", name)]
+
+
+class _Check:
+    """The check of one conversation."""
+
+    def __init__(self, store: "Store", row: ConversationRow, name: str) -> None:
+        self.store, self.row, self.name = store, row, name
+        self.envelope = store.codec.envelope(row)
+        self.problems: list[Problem] = []
+        self.seen: dict[int, MessageRow] = {}
+        self.last_seq = -1
+        self.last_time = row.created_at
+        self.size = 0
+        self.proof = b""
+        self.setups = 0
+
+    def run(self) -> tuple[int, list[Problem]]:
+        self._description()
+        for m in self._messages():
+            self._message(m)
+            self.seen[m.number] = m
+        self._totals()
+        return len(self.seen), self.problems
+
+    def say(self, what: str, message: MessageRow | None = None) -> None:
+        self.problems.append(Problem(what, self.name, None if message is None else self.store.names.id(message.number)))
+
+    def _messages(self) -> Iterator[MessageRow]:
+        after = None
+        while True:
+            rows = self.store.backend.scan(self.row.id, after=after, limit=_AT_ONCE)
+            yield from rows
+            if len(rows) < _AT_ONCE:
+                return
+            after = rows[-1].seq
+
+    def _description(self) -> None:
+        if self.row.kind == "chat":
+            try:
+                self.setups = open_meta(self.envelope, self.row).setups
+            except HithertoError as error:
+                self.say(str(error))
+            items = self.store.backend.items(self.row.id, b"setup/")
+            if len(items) != self.setups:
+                self.say(f"{len(items)} setups are stored, {self.setups} are meant to be")
+
+    def _message(self, m: MessageRow) -> None:
+        if m.seq <= self.last_seq or m.seq >= self.row.next_seq:
+            self.say(f"the sequence {m.seq} is out of order", m)
+        if m.created_at < self.last_time:
+            self.say("it is older than the message before it", m)
+        self.last_seq, self.last_time = m.seq, m.created_at
+        self._place(m)
+        self.size += m.size
+        self.proof = self.envelope.prove(self.proof, [m], ())
+        try:
+            self._content(m, open_body(self.envelope, m))
+        except HithertoError as error:
+            self.say(str(error), m)
+
+    def _place(self, m: MessageRow) -> None:
+        """Parents come before their children, so there is no cycle where this holds."""
+        if m.number % RUN and m.parent != m.number - 1:
+            self.say("its number does not follow its parent's", m)
+        if m.parent is not None:
+            above = self.seen.get(m.parent)
+            if above is None:
+                self.say("its parent is missing", m)
+            elif m.main and not above.main:
+                self.say("it is on the main flow below a message that is not", m)
+            if m.link is not None:
+                self.say("it has a link but is not a root", m)
+        if m.link is not None and m.link not in self.seen:
+            self.say("what it is linked to is missing", m)
+
+    def _content(self, m: MessageRow, body: Body) -> None:
+        data = self.envelope.open_message(m)
+        if len(data) != m.size:
+            self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m)
+        key = None if body.key is None else self.store.codec.tag("key", body.key)
+        if key != m.key:
+            self.say("its key is not the one in its content", m)
+        if body.setup >= max(self.setups, 1):
+            self.say(f"it was made with setup {body.setup}, which is missing", m)
+
+    def _totals(self) -> None:
+        row = self.row
+        for what, meant, is_ in (("messages", row.count, len(self.seen)), ("bytes", row.size, self.size)):
+            if meant != is_:
+                self.say(f"{is_} {what} are stored, {meant} are meant to be")
+        if self.seen and self.last_time > row.active_at:
+            self.say("it was active later than it says")
+        newest = next((m.number for m in reversed(self.seen.values()) if m.main), None)
+        head = self.seen.get(row.head) if row.head is not None else None
+        if (row.head is None) != (newest is None) or (row.head is not None and (head is None or not head.main)):
+            self.say("its head is not a message of its main flow")
+        for tip in row.tips:
+            if tip in self.seen and tip + 1 in self.seen and (tip + 1) % RUN:
+                self.say("a run is marked as open that has gone on")
+        if self.proof != row.proof:
+            self.say("the proof over its messages does not match")

@@ -1,0 +1,228 @@
+"""The backend protocol: rows, and the few verbs over them.
+
+A backend keeps rows whose bodies are opaque bytes. It decides nothing: heads, sequence, numbers, conflicts, sealing, limits and
+retention are the store's. What it promises is small and exact:
+
+- **One version per conversation**, raised by every commit that touches the conversation or anything it owns. It is the only
+  compare-and-swap. The store prepares a `Change` from the row it last saw and says which version that was; the backend applies it
+  if the version still holds and otherwise answers `Stale` with the row as it is now.
+- **`commit` applies many batches in one transaction with one sync.** A batch is all or nothing; batch *i* failing does not
+  disturb the others; later batches see what earlier ones did. When `commit` returns, everything it calls `Done` survives a power
+  cut. Outcomes are values. Only infrastructure raises: `CommitUnknown` if the transaction may or may not have been kept, any other
+  `StorageError` if it certainly was not.
+- **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists they
+  yield, so an abandoned one pins nothing.
+- **Numbers** are unique in the workspace. A message whose number is not the first of its run (`ids.RUN`) has the number before
+  it as its parent; backends may lay rows out accordingly.
+
+A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences are
+declared in `info`, never found out by trying.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+CHAT = "chat"  # the kind of conversation that listings show
+WORKSPACE = "workspace"  # the kind of the one row that describes the workspace itself
+
+
+class ConversationRow(Struct, frozen=True, gc=False):
+    """A conversation: the unit of locking, of sealing and of erasure."""
+
+    id: bytes
+    kind: str
+    key: bytes | None  # the caller's own name for it, unique per kind
+    version: int  # raised by every commit; begins at the time of creation, so a purged id that is used again is another conversation
+    token: bytes  # of the last write
+    generation: int  # of the data key
+    head: int | None  # the message that resume continues
+    tips: tuple[int, ...]  # the last number dealt in each run that may still grow, newest first
+    next_seq: int
+    count: int
+    size: int
+    removals: int  # commits that dropped messages: while it stands still, no message has vanished
+    created_at: int  # microseconds
+    active_at: int  # of the newest message; only messages move it
+    expires_at: int | None
+    held: bool
+    data_key: bytes  # opaque, like the next two
+    meta: bytes
+    proof: bytes
+
+
+class MessageRow(Struct, frozen=True, gc=False):
+    """A message: its place in clear, its content as one opaque body."""
+
+    number: int
+    conversation: bytes
+    seq: int
+    parent: int | None
+    link: int | None  # on a root: what it continues (main) or serves (not main)
+    main: bool  # on the main flow
+    role: str
+    revision: int
+    created_at: int
+    key: bytes | None  # the caller's own name for the message, unique in its conversation
+    token: bytes  # of the write that added it
+    size: int  # of the content, before the codec
+    body: bytes | None  # None where headers only were asked for
+
+
+class ItemRow(Struct, frozen=True, gc=False):
+    """A small piece of state that belongs to a conversation, ordered by key."""
+
+    conversation: bytes
+    key: bytes
+    revision: int
+    body: bytes
+
+
+class Tag(Struct, frozen=True, gc=False):
+    """An equality index: this conversation, or this message of it, has that value."""
+
+    value: bytes
+    message: int | None = None
+
+
+class Change(Struct, frozen=True, gc=False):
+    """What one batch does to one conversation."""
+
+    conversation: bytes
+    expect: int  # the version it was prepared from; 0: it must not exist
+    row: ConversationRow | None  # the row afterwards; None: remove the conversation and all it owns
+    add: tuple[MessageRow, ...] = ()
+    amend: tuple[MessageRow, ...] = ()  # replace the row of that number
+    drop: tuple[int, ...] = ()  # and the tags of these messages
+    put: tuple[ItemRow, ...] = ()
+    unput: tuple[bytes, ...] = ()
+    tag: tuple[Tag, ...] = ()
+    untag: tuple[Tag, ...] = ()
+
+
+class Batch(Struct, frozen=True, gc=False):
+    """Changes that happen together or not at all."""
+
+    changes: tuple[Change, ...]
+    require: tuple[tuple[bytes, int], ...] = ()  # conversations whose version must still be this
+
+
+class Done(Struct, frozen=True):
+    """It is kept."""
+
+
+class Stale(Struct, frozen=True):
+    """The version moved. `row` is the conversation as it is now, None if it is not there."""
+
+    conversation: bytes
+    row: ConversationRow | None
+
+
+class Taken(Struct, frozen=True):
+    """A name is in use: the conversation's `id` or `key`, a message's `number` or `message key`."""
+
+    what: str
+    conversation: bytes
+
+
+Outcome = Done | Stale | Taken
+DONE = Done()
+
+
+class Where(Struct, frozen=True):
+    """Which conversations a listing shows."""
+
+    kind: str = CHAT
+    tag: bytes | None = None
+    alive_at: int | None = None  # leave out those that expired by then
+
+
+class Position(Struct, frozen=True, array_like=True):
+    """A place in a listing of conversations, by last activity and id. It outlives the conversation it was taken from."""
+
+    at: int
+    id: bytes
+
+
+class Info(Struct, frozen=True):
+    """What this backend is."""
+
+    name: str
+    workspace: bytes  # 16 random bytes
+    location: str  # for people; no secrets in it
+    durable: bool  # acknowledged writes outlive the process
+
+
+class Backend(Protocol):
+    """Rows of one workspace. See the module for the contract."""
+
+    @property
+    def info(self) -> Info: ...
+
+    def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Apply the batches in one transaction; one outcome each, in order."""
+
+    def lookup(
+        self,
+        *,
+        ids: Sequence[bytes] = (),
+        prefix: str | None = None,
+        key: tuple[str, bytes] | None = None,
+        limit: int = 10,
+    ) -> list[ConversationRow]:
+        """Conversations by id, by the beginning of the hexadecimal id (at most `limit`), or by (kind, key). Missing ones are left out."""
+
+    def page(
+        self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
+    ) -> list[ConversationRow]:
+        """Conversations by (active_at, id), newest first, strictly after the position; or by (created_at, id), oldest first."""
+
+    def count(self, where: Where) -> int:
+        """How many `page` would list in all."""
+
+    def messages(
+        self, *, numbers: Sequence[int] = (), keys: tuple[bytes, Sequence[bytes]] | None = None, bodies: bool = True
+    ) -> list[MessageRow]:
+        """Messages by number, or by key within a conversation, in no particular order. Missing ones are left out."""
+
+    def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
+        """The way from a message up to its root, as lists: later lists are nearer to the root, inside a list the root comes first.
+        Stops early where a parent is missing; nothing at all if the message is."""
+
+    def scan(
+        self,
+        conversation: bytes,
+        *,
+        after: int | None = None,
+        newest_first: bool = False,
+        limit: int,
+        bodies: bool = True,
+    ) -> list[MessageRow]:
+        """Messages of a conversation by sequence, strictly after `after`."""
+
+    def kinds(self) -> list[str]:
+        """The kinds of conversation there are."""
+
+    def numbers(self) -> Iterator[list[int]]:
+        """Every message number in use, in lists, in no particular order."""
+
+    def tagged(self, value: bytes, limit: int) -> list[tuple[bytes, int | None]]:
+        """Conversation and message of everything that has this tag, in order of conversation id and number."""
+
+    def items(
+        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+    ) -> list[ItemRow]:
+        """Items whose key begins with `prefix`, by key."""
+
+    def check(self) -> list[str]:
+        """What is wrong with the storage itself, in words; empty if all is well."""
+
+    def scrub(self) -> bool:
+        """Take deleted bytes out of the files. False if a reader delays it: call again later."""
+
+    def size(self) -> int:
+        """Bytes used on disk or in memory."""
+
+    def close(self) -> None:
+        """Let go of everything. Idempotent."""

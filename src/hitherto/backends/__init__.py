@@ -1,0 +1,1 @@
+"""Backends: one file each, all passing the suite in `hitherto.testing`."""

@@ -1,0 +1,84 @@
+"""The tables of the SQLite file, as the numbered steps that lead to them.
+
+A released step is never changed: a change is a new step at the end. The file's `user_version` is the number of steps applied.
+`docs/schema.md` explains the columns.
+"""
+
+APPLICATION_ID = 0x48544854  # "HTHT", in the header of every file of ours
+
+MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "the tree of messages",
+        (
+            """CREATE TABLE migration (
+                version INTEGER PRIMARY KEY,
+                name TEXT NOT NULL,
+                applied_at INTEGER NOT NULL
+            ) STRICT""",
+            """CREATE TABLE workspace (
+                place INTEGER PRIMARY KEY,
+                name TEXT NOT NULL UNIQUE,
+                id BLOB NOT NULL
+            ) STRICT""",
+            """CREATE TABLE conversation (
+                place INTEGER PRIMARY KEY,
+                workspace INTEGER NOT NULL REFERENCES workspace (place),
+                id BLOB NOT NULL,
+                kind TEXT NOT NULL,
+                key BLOB,
+                version INTEGER NOT NULL,
+                token BLOB NOT NULL,
+                generation INTEGER NOT NULL,
+                head INTEGER,
+                tips BLOB NOT NULL,
+                next_seq INTEGER NOT NULL,
+                count INTEGER NOT NULL,
+                size INTEGER NOT NULL,
+                removals INTEGER NOT NULL,
+                created_at INTEGER NOT NULL,
+                active_at INTEGER NOT NULL,
+                expires_at INTEGER,
+                held INTEGER NOT NULL,
+                data_key BLOB NOT NULL,
+                meta BLOB NOT NULL,
+                proof BLOB NOT NULL
+            ) STRICT""",
+            "CREATE UNIQUE INDEX conversation_by_id ON conversation (id, workspace)",
+            "CREATE UNIQUE INDEX conversation_by_key ON conversation (workspace, kind, key) WHERE key IS NOT NULL",
+            "CREATE INDEX conversation_by_activity ON conversation (workspace, kind, active_at, id)",
+            "CREATE INDEX conversation_by_creation ON conversation (workspace, kind, created_at, id)",
+            """CREATE TABLE message (
+                number INTEGER PRIMARY KEY,
+                conversation INTEGER NOT NULL REFERENCES conversation (place),
+                seq INTEGER NOT NULL,
+                parent INTEGER,
+                link INTEGER,
+                main INTEGER NOT NULL,
+                role TEXT NOT NULL,
+                revision INTEGER NOT NULL,
+                created_at INTEGER NOT NULL,
+                key BLOB,
+                token BLOB NOT NULL,
+                size INTEGER NOT NULL,
+                body BLOB
+            ) STRICT""",
+            "CREATE UNIQUE INDEX message_by_seq ON message (conversation, seq)",
+            "CREATE UNIQUE INDEX message_by_key ON message (conversation, key) WHERE key IS NOT NULL",
+            """CREATE TABLE item (
+                conversation INTEGER NOT NULL REFERENCES conversation (place),
+                key BLOB NOT NULL,
+                revision INTEGER NOT NULL,
+                body BLOB NOT NULL,
+                PRIMARY KEY (conversation, key)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE tag (
+                workspace INTEGER NOT NULL,
+                value BLOB NOT NULL,
+                conversation INTEGER NOT NULL REFERENCES conversation (place),
+                message INTEGER NOT NULL,
+                PRIMARY KEY (workspace, value, conversation, message)
+            ) STRICT, WITHOUT ROWID""",
+            "CREATE INDEX tag_by_conversation ON tag (conversation, message)",
+        ),
+    ),
+)

@@ -1,0 +1,264 @@
+"""The backend in memory: the readable reference.
+
+Dicts under one lock. It is what the other backends are compared with, and what tests and short-lived programs use. Rows
+are frozen, so handing them out is safe; a batch is checked completely before anything is changed, so it needs no undo.
+"""
+
+import threading
+from bisect import insort
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..backend import (
+    DONE,
+    Batch,
+    Change,
+    ConversationRow,
+    Info,
+    ItemRow,
+    MessageRow,
+    Outcome,
+    Position,
+    Stale,
+    Taken,
+    Where,
+)
+from ..errors import Closed
+from ..ids import RUN, new_conversation_id
+
+
+class MemoryBackend:
+    """Everything in dicts; gone when closed."""
+
+    def __init__(self) -> None:
+        self.info = Info(name="memory", workspace=new_conversation_id(), location="memory:", durable=False)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._conversations: dict[bytes, ConversationRow] = {}
+        self._messages: dict[int, MessageRow] = {}
+        self._members: dict[bytes, list[tuple[int, int]]] = {}  # conversation -> (seq, number), sorted
+        self._items: dict[bytes, dict[bytes, ItemRow]] = {}
+        self._tags: set[tuple[bytes, bytes, int | None]] = set()  # value, conversation, message
+
+    # -- writing
+
+    def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        with self._open():
+            return [self._commit_one(batch) for batch in batches]
+
+    def _commit_one(self, batch: Batch) -> Outcome:
+        for conversation, version in batch.require:
+            row = self._conversations.get(conversation)
+            if row is None or row.version != version:
+                return Stale(conversation, row)
+        for change in batch.changes:
+            problem = self._problem(change)
+            if problem is not None:
+                return problem
+        for change in batch.changes:
+            self._apply(change)
+        return DONE
+
+    def _problem(self, change: Change) -> Outcome | None:
+        row = self._conversations.get(change.conversation)
+        if change.expect == 0:
+            if row is not None:
+                return Taken("id", row.id)
+            if change.row is not None and change.row.key is not None:
+                for other in self.lookup(key=(change.row.kind, change.row.key)):
+                    return Taken("key", other.id)
+        elif row is None or row.version != change.expect:
+            return Stale(change.conversation, row)
+        for message in change.add:
+            first = message.number - message.number % RUN
+            if any(
+                n in self._messages
+                for n in ([message.number] if message.number != first else range(first, first + RUN))
+            ):
+                return Taken("number", change.conversation)
+            if message.key is not None and self.messages(keys=(change.conversation, [message.key])):
+                return Taken("message key", change.conversation)
+        return None
+
+    def _apply(self, change: Change) -> None:
+        id = change.conversation
+        if change.row is None:
+            for _, number in self._members.pop(id, ()):
+                del self._messages[number]
+            self._items.pop(id, None)
+            self._tags = {tag for tag in self._tags if tag[1] != id}
+            del self._conversations[id]
+            return
+        self._conversations[id] = change.row
+        members = self._members.setdefault(id, [])
+        for number in change.drop:
+            gone = self._messages.pop(number)
+            members.remove((gone.seq, number))
+        if change.drop:
+            dropped = set(change.drop)
+            self._tags = {tag for tag in self._tags if tag[1] != id or tag[2] not in dropped}
+        for message in change.add:
+            self._messages[message.number] = message
+            insort(members, (message.seq, message.number))
+        for message in change.amend:
+            self._messages[message.number] = message
+        items = self._items.setdefault(id, {})
+        for item in change.put:
+            items[item.key] = item
+        for key in change.unput:
+            items.pop(key, None)
+        self._tags -= {(tag.value, id, tag.message) for tag in change.untag}
+        self._tags |= {(tag.value, id, tag.message) for tag in change.tag}
+
+    # -- reading
+
+    def lookup(
+        self,
+        *,
+        ids: Sequence[bytes] = (),
+        prefix: str | None = None,
+        key: tuple[str, bytes] | None = None,
+        limit: int = 10,
+    ) -> list[ConversationRow]:
+        with self._open():
+            rows = self._conversations.values()
+            if prefix is not None:
+                return sorted((r for r in rows if r.id.hex().startswith(prefix)), key=lambda r: r.id)[:limit]
+            if key is not None:
+                return [r for r in rows if (r.kind, r.key) == key]
+            return [self._conversations[id] for id in ids if id in self._conversations]
+
+    def page(
+        self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
+    ) -> list[ConversationRow]:
+        with self._open():
+            rows = list(self._listed(where))
+        if oldest_first:
+            rows.sort(key=lambda r: (r.created_at, r.id))
+            rows = [r for r in rows if after is None or (r.created_at, r.id) > (after.at, after.id)]
+        else:
+            rows.sort(key=lambda r: (r.active_at, r.id), reverse=True)
+            rows = [r for r in rows if after is None or (r.active_at, r.id) < (after.at, after.id)]
+        return rows[:limit]
+
+    def count(self, where: Where) -> int:
+        with self._open():
+            return sum(1 for _ in self._listed(where))
+
+    def _listed(self, where: Where) -> Iterable[ConversationRow]:
+        for row in self._conversations.values():
+            if row.kind != where.kind:
+                continue
+            if where.tag is not None and (where.tag, row.id, None) not in self._tags:
+                continue
+            if where.alive_at is not None and row.expires_at is not None and row.expires_at <= where.alive_at:
+                continue
+            yield row
+
+    def messages(
+        self, *, numbers: Sequence[int] = (), keys: tuple[bytes, Sequence[bytes]] | None = None, bodies: bool = True
+    ) -> list[MessageRow]:
+        with self._open():
+            if keys is not None:
+                conversation, wanted = keys
+                members = (self._messages[n] for _, n in self._members.get(conversation, ()))
+                found = [m for m in members if m.key is not None and m.key in wanted]
+            else:
+                found = [self._messages[n] for n in dict.fromkeys(numbers) if n in self._messages]
+        return [m if bodies else _header(m) for m in found]
+
+    def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
+        next: int | None = number
+        while next is not None:
+            stretch: list[MessageRow] = []
+            with self._open():
+                while next is not None and len(stretch) < RUN:
+                    row = self._messages.get(next)
+                    if row is None:
+                        next = None
+                    else:
+                        stretch.append(row if bodies else _header(row))
+                        next = row.parent
+            if stretch:
+                yield stretch[::-1]
+
+    def scan(
+        self,
+        conversation: bytes,
+        *,
+        after: int | None = None,
+        newest_first: bool = False,
+        limit: int,
+        bodies: bool = True,
+    ) -> list[MessageRow]:
+        with self._open():
+            members = self._members.get(conversation, [])
+            if newest_first:
+                chosen = [n for seq, n in reversed(members) if after is None or seq < after]
+            else:
+                chosen = [n for seq, n in members if after is None or seq > after]
+            found = [self._messages[n] for n in chosen[:limit]]
+        return [m if bodies else _header(m) for m in found]
+
+    def kinds(self) -> list[str]:
+        with self._open():
+            return sorted({row.kind for row in self._conversations.values()})
+
+    def numbers(self) -> Iterator[list[int]]:
+        with self._open():
+            numbers = list(self._messages)
+        yield numbers
+
+    def tagged(self, value: bytes, limit: int) -> list[tuple[bytes, int | None]]:
+        with self._open():
+            found = [(conversation, message) for tag, conversation, message in self._tags if tag == value]
+        return sorted(found, key=lambda f: (f[0], -1 if f[1] is None else f[1]))[:limit]
+
+    def items(
+        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+    ) -> list[ItemRow]:
+        with self._open():
+            found = [
+                item
+                for key, item in sorted(self._items.get(conversation, {}).items(), reverse=reverse)
+                if key.startswith(prefix)
+            ]
+        return found[:limit]
+
+    # -- care
+
+    def check(self) -> list[str]:
+        return []
+
+    def scrub(self) -> bool:
+        return True
+
+    def size(self) -> int:
+        with self._open():
+            return sum(len(m.body or b"") for m in self._messages.values())
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _open(self) -> threading.RLock:
+        if self._closed:
+            raise Closed("the store is closed")
+        return self._lock
+
+
+def _header(row: MessageRow) -> MessageRow:
+    """The row without its body."""
+    return MessageRow(
+        row.number,
+        row.conversation,
+        row.seq,
+        row.parent,
+        row.link,
+        row.main,
+        row.role,
+        row.revision,
+        row.created_at,
+        row.key,
+        row.token,
+        row.size,
+        None,
+    )

@@ -1,0 +1,442 @@
+"""The conversation handle: a cursor that stands at one message.
+
+`append` puts a message below the one the handle stands at and moves the handle there. `fork` gives another handle that stands somewhere
+else; nothing is written or copied until it appends. The conversation's **head** is its newest main-flow message, the one that a later
+`store.conversation(id)` continues; every append moves it, except those of sub-agents and of `fork(at, main=False)`.
+
+A handle belongs to one task. Sharing one between threads is safe, and their messages follow each other in some order.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ._content import encode, item_place, open_body, open_setup, saved_stretch
+from ._desk import Desk, Spot, check_size, draft, label_tags, next_row, with_meta
+from .backend import Change, ConversationRow, ItemRow, MessageRow, Tag
+from .errors import Conflict, Damaged, InvalidArgument, NotFound
+from .model import Message, Saved, Setup, Usage, approximate_tokens, check_json, check_strings, to_datetime
+
+if TYPE_CHECKING:
+    from .store import Store
+
+OnConflict = Literal["branch", "raise", "follow"]
+
+
+class Branch(Struct, frozen=True):
+    """A leaf of the tree."""
+
+    id: str
+    depth: int  # messages from the root to here
+    active_at: datetime
+    label: str | None
+    main: bool
+
+
+class ThreadUsage(Usage, frozen=True):
+    """The tokens of one thread: what providers counted, and an estimate from its size."""
+
+    messages: int = 0
+    approximate_tokens: int = 0
+
+
+class Conversation:
+    """A handle on one conversation. Get one from `store.start`, `store.conversation`, `store.latest` or `fork`."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        at: int | None,
+        *,
+        main: bool = True,
+        link: int | None = None,
+        label: str | None = None,
+        setup: int | None = None,
+    ) -> None:
+        self._desk = desk
+        self._store: Store = desk.store
+        self._at = at  # where the next message goes below: as far as we believe
+        self._sure = at  # and as far as we know
+        self._sure_seq = -1
+        self._epoch = desk.epoch
+        self._removals = desk.row.removals
+        self._main = main
+        self._link = link
+        self._label = label
+        self._setup = setup
+
+    def __repr__(self) -> str:
+        return f"<Conversation {self.id} at {self.at or 'its beginning'}>"
+
+    # -- what it is
+
+    @property
+    def id(self) -> str:
+        """The conversation's UUID."""
+        return self._desk.name
+
+    @property
+    def at(self) -> str | None:
+        """The id of the message this handle stands at; None before the first."""
+        return None if self._sure is None else self._store.names.id(self._sure)
+
+    @property
+    def head(self) -> str | None:
+        """The id of the newest main-flow message, as last seen (`refresh` looks again)."""
+        head = self._desk.row.head
+        return None if head is None else self._store.names.id(head)
+
+    @property
+    def title(self) -> str:
+        return self._desk.meta.title
+
+    @property
+    def key(self) -> str | None:
+        """The caller's own name for the conversation, from `ensure`."""
+        return self._desk.meta.key
+
+    @property
+    def project(self) -> str | None:
+        return self._desk.meta.project
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return dict(self._desk.meta.metadata)
+
+    @property
+    def count(self) -> int:
+        """How many messages there are, on all branches."""
+        return self._desk.row.count
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self._desk.row.created_at)
+
+    @property
+    def active_at(self) -> datetime:
+        return to_datetime(self._desk.row.active_at)
+
+    @property
+    def held(self) -> bool:
+        return self._desk.row.held
+
+    @property
+    def setup(self) -> Setup:
+        """Provider, model, system prompt and tools in force where this handle stands."""
+        meta = self._desk.meta
+        if not meta.setups:
+            return Setup()
+        key = _setup_key(self._setup_number())
+        items = self._store.backend.items(self._desk.id, key)
+        if not items:
+            raise Damaged(f"a setup of conversation {self.id} is missing")
+        return open_setup(self._desk.envelope, self._desk.id, key, items[0].body)
+
+    @property
+    def system_prompt(self) -> str:
+        return self.setup.system_prompt
+
+    @property
+    def provider(self) -> str:
+        return self.setup.provider
+
+    @property
+    def model(self) -> str:
+        return self.setup.model
+
+    @property
+    def tools(self) -> list[dict[str, object]]:
+        return list(self.setup.tools)
+
+    def refresh(self) -> "Conversation":
+        """See what others have done to the conversation meanwhile. The handle stays where it stands."""
+        self._store.ensure_open()
+        self._desk.refresh()
+        return self
+
+    # -- saying something
+
+    def append(self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | None = None) -> Saved:
+        """Save a message below the one this handle stands at, and stand there.
+
+        If others were faster, `on_conflict` decides: `"branch"` (the default) goes below where this handle stands all the same,
+        `"follow"` goes below the current head, `"raise"` raises `Conflict`. `expect_head` raises `Conflict` unless the head is that
+        message, and goes below it.
+        """
+        return self.extend((message,), on_conflict=on_conflict, expect_head=expect_head)[0]
+
+    def extend(
+        self, messages: Iterable[Message], *, on_conflict: OnConflict = "branch", expect_head: str | None = None
+    ) -> list[Saved]:
+        """Save several messages, each below the one before, in one transaction."""
+        store = self._store
+        store.ensure_open()
+        if on_conflict not in ("branch", "raise", "follow"):
+            raise InvalidArgument(f"on_conflict is 'branch', 'raise' or 'follow', not {on_conflict!r:.40}")
+        setup = self._setup_number()
+        drafts = [draft(self._placeless(message), setup) for message in messages]
+        if not drafts:
+            raise InvalidArgument("there is no message to save", hint="give at least one message")
+        check_size(drafts, store.max_write_bytes)
+        expected = self._expected(on_conflict, expect_head)
+        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._move)
+        self._stand(written[-1])
+        return written
+
+    def _placeless(self, message: Message) -> Message:
+        """A saved message is taken as a value: it gets a new place. A message that asks for a parent of its own is for `save`."""
+        if self._label is not None and isinstance(message, Message) and message.label is None:
+            message = replace(message, label=self._label)
+        if not isinstance(message, Saved) and isinstance(message, Message) and message.parent is not None:
+            raise InvalidArgument(
+                "append puts a message below where the handle stands",
+                hint="fork(at=parent) first, or use store.save([...])",
+            )
+        return message
+
+    def _expected(self, on_conflict: OnConflict, expect_head: str | None) -> tuple[int | None] | None:
+        """The head that must be there, in a tuple; None if any will do."""
+        if expect_head is not None:
+            return (self._store.names.number(expect_head),)
+        return (self._sure,) if on_conflict == "raise" else None
+
+    def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Spot:
+        """Where the next message goes, given the row as it is. Called under the desk's lock."""
+        if expected is not None:
+            if row.head != expected[0]:
+                row = self._store.fresh_row(self._desk.id)  # before we refuse, be sure that the row is not an old one
+                self._desk.believe(row)
+            if row.head != expected[0]:
+                names = self._store.names
+                shown = [None if n is None else names.id(n) for n in (expected[0], row.head)]
+                raise Conflict(expected=shown[0], head=shown[1])
+            return Spot(row.head)
+        if on_conflict == "follow":
+            return Spot(row.head)
+        if self._epoch != self._desk.epoch:
+            self._at, self._epoch = self._sure, self._desk.epoch
+        if self._removals != row.removals:
+            self._check_alive(row)
+        return Spot(self._at, self._main, self._link if self._at is None else None)
+
+    def _check_alive(self, row: ConversationRow) -> None:
+        """Messages were deleted since we looked: ours may be among them."""
+        needed = [n for n in (self._at, self._link) if n is not None]
+        found = {m.number for m in self._store.backend.messages(numbers=needed, bodies=False)}
+        missing = [self._store.names.id(n) for n in needed if n not in found]
+        if missing:
+            raise NotFound(
+                "message", missing, hint="it was deleted; get a new handle with store.conversation(id) or fork(at=…)"
+            )
+        self._removals = row.removals
+
+    def _move(self, number: int) -> None:
+        """A message of ours is on its way; another thread's goes below it."""
+        self._at, self._epoch = number, self._desk.epoch
+
+    def _stand(self, message: Saved) -> None:
+        """A message of ours is saved."""
+        with self._desk.lock:
+            if message.seq > self._sure_seq:
+                self._sure, self._sure_seq = self._store.names.number(message.id), message.seq
+
+    def configure(
+        self,
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Change what the conversation is held with, from the next message on. Earlier messages keep the setup they were made with."""
+        self._store.ensure_open()
+        old = self.setup
+        new = Setup(
+            old.provider if provider is None else provider,
+            old.model if model is None else model,
+            old.system_prompt if system_prompt is None else system_prompt,
+            old.tools if tools is None else checked_tools(tools),
+        )
+        if new == old:
+            return
+        desk = self._desk
+
+        def make(row: ConversationRow) -> Change:
+            number = desk.meta.setups
+            after = with_meta(desk, row, setups=number + 1, setup_seq=row.next_seq)
+            return Change(desk.id, row.version, after, put=(setup_item(desk, number, new),))
+
+        desk.change(make)
+        self._setup = desk.meta.setups - 1
+
+    def _setup_number(self) -> int:
+        """Which setup is in force here: that of the message we stand at, unless the conversation was configured after it."""
+        if self._setup is None:
+            meta = self._desk.meta
+            self._setup = max(meta.setups - 1, 0)
+            if self._setup > 0 and self._sure is not None:
+                row = self._own(self._store.names.id(self._sure))
+                if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
+                    self._setup = open_body(self._desk.envelope, row).setup
+        return self._setup
+
+    # -- reading
+
+    def thread(self) -> list[Saved]:
+        """The messages from the root to where this handle stands: what the model sees."""
+        return [message for message in self._path() if message.role != "event"]
+
+    def _path(self) -> list[Saved]:
+        """All messages from the root to here, events included."""
+        self._store.ensure_open()
+        return [] if self._sure is None else self._store.path(self._sure, self._desk)
+
+    def usage(self) -> ThreadUsage:
+        """The tokens on this thread."""
+        path = self._path()
+        total = sum((m.usage for m in path if m.usage is not None), Usage())
+        size = sum(len(b.content.encode()) for m in path for b in m.blocks if isinstance(b.content, str))
+        return ThreadUsage(*(getattr(total, f) for f in total.__struct_fields__), len(path), approximate_tokens(size))
+
+    def branches(self) -> list[Branch]:
+        """Every leaf of the tree, the most recently active first."""
+        self._store.ensure_open()
+        rows = self._store.headers(self._desk.id)
+        depths = {None: 0}
+        for row in rows:
+            depths[row.number] = depths.get(row.parent, 0) + 1
+        inner = {row.parent for row in rows}
+        leaves = [row for row in rows if row.number not in inner]
+        labels = {m.id: m.label for m in self._store.load([row.number for row in leaves], self._desk)}
+        found = []
+        for row in sorted(leaves, key=lambda r: -r.seq):
+            name = self._store.names.id(row.number)
+            found.append(
+                Branch(name, depths[row.number], to_datetime(row.created_at), labels.get(name), bool(row.main))
+            )
+        return found
+
+    # -- moving about
+
+    def fork(self, at: str, *, main: bool = True) -> "Conversation":
+        """A handle that stands at another message of this conversation. Nothing is written, nothing is copied.
+
+        With `main=False` its messages stay off the main flow: they do not become what a later resume continues.
+        """
+        self._store.ensure_open()
+        row = self._own(at)
+        body = open_body(self._desk.envelope, row)
+        return Conversation(
+            self._desk,
+            row.number,
+            main=main and bool(row.main),
+            label=body.label if not row.main else None,
+            setup=body.setup,
+        )
+
+    def undo(self) -> list[Saved]:
+        """Step back one turn: stand before the last message of the user. Returns what was stepped over; nothing is deleted."""
+        path = self._path()
+        first = next((i for i in reversed(range(len(path))) if path[i].role == "user"), None)
+        if first is None:
+            raise InvalidArgument("there is no turn to undo here", hint="the handle stands at the beginning")
+        with self._desk.lock:
+            parent = path[first].parent
+            self._at = self._sure = None if parent is None else self._store.names.number(parent)
+            self._sure_seq = -1
+        return path[first:]
+
+    def subagent(self, name: str, run_id: str, *, call: str | None = None) -> "Conversation":
+        """A handle for the trace of a sub-agent: a root of its own, labelled `subagent:<name>:<run_id>`, linked to the message that started
+        it (`call`, by default the one this handle stands at), and kept out of the main flow."""
+        self._store.ensure_open()
+        for what, value in (("name", name), ("run_id", run_id)):
+            if not isinstance(value, str) or not value or ":" in value:
+                raise InvalidArgument(f"the {what} of a sub-agent is text without a colon")
+        link = self._own(call).number if call is not None else self._sure
+        return Conversation(
+            self._desk, None, main=False, link=link, label=f"subagent:{name}:{run_id}", setup=self._setup_number()
+        )
+
+    def _own(self, id: str) -> MessageRow:
+        """The row of a message of this conversation."""
+        rows = self._store.backend.messages(numbers=[self._store.names.number(id)])
+        if not rows or rows[0].conversation != self._desk.id:
+            raise NotFound("message in this conversation", [id])
+        return rows[0]
+
+    # -- describing
+
+    def rename(self, title: str) -> None:
+        self._store.ensure_open()
+        self._describe(title=_text(title, "the title"))
+
+    def describe(self, metadata: Mapping[str, str]) -> None:
+        """Replace the metadata."""
+        self._store.ensure_open()
+        self._describe(metadata=check_strings(metadata, "metadata"))
+
+    def _describe(self, **fields: object) -> None:
+        self._desk.change(lambda row: Change(row.id, row.version, with_meta(self._desk, row, **fields)))
+
+    def label(self, label: str | None, *, message: str | None = None) -> None:
+        """Label a message (by default the one this handle stands at), or take its label away with None."""
+        self._store.ensure_open()
+        number = self._sure if message is None else self._store.names.number(message)
+        if number is None:
+            raise InvalidArgument("there is no message to label yet")
+        desk, store = self._desk, self._store
+
+        def make(row: ConversationRow) -> Change:
+            old = self._own(store.names.id(number))
+            body = open_body(desk.envelope, old)
+            data = encode(replace(body, label=None if label is None else _text(label, "the label")))
+            bare = replace(old, revision=old.revision + 1, size=len(data), body=None)
+            new = replace(bare, body=desk.envelope.close_message(bare, data))
+            after = next_row(
+                row, size=row.size + new.size - old.size, proof=desk.envelope.prove(row.proof, [new], [old])
+            )
+            tags = [] if label is None else label_tags(store.codec, label, number)
+            gone: list[Tag] = [] if body.label is None else label_tags(store.codec, body.label, number)
+            return Change(row.id, row.version, after, amend=(new,), tag=tuple(tags), untag=tuple(gone))
+
+        store.change(desk.id, make)
+
+    def hold(self) -> None:
+        """Keep this conversation whatever happens, until `release`: deleting and purging raise `Held`."""
+        self._hold(True)
+
+    def release(self) -> None:
+        self._hold(False)
+
+    def _hold(self, held: bool) -> None:
+        self._store.ensure_open()
+        self._desk.change(
+            lambda row: None if row.held == held else Change(row.id, row.version, next_row(row, held=held))
+        )
+
+
+def _setup_key(number: int) -> bytes:
+    return b"setup/%06d" % number
+
+
+def setup_item(desk: Desk, number: int, setup: Setup) -> ItemRow:
+    key = _setup_key(number)
+    return ItemRow(desk.id, key, 0, desk.envelope.close(item_place(desk.id, key), encode(setup)))
+
+
+def checked_tools(tools: Sequence[Mapping[str, object]]) -> tuple[dict[str, object], ...]:
+    """Tool definitions as plain JSON."""
+    found = tuple(dict(tool) for tool in tools)
+    for tool in found:
+        check_json(tool, "a tool")
+    return found
+
+
+def _text(value: str, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} is text, not a {type(value).__name__}")
+    return value

@@ -1,0 +1,196 @@
+"""Every error that hitherto raises, as one tree.
+
+    HithertoError
+    ├── NotFound                 no such message or conversation; names what is missing
+    ├── Ambiguous                a prefix that fits several; lists the candidates
+    ├── AlreadyExists            the id that was asked for is taken
+    ├── Conflict                 somebody was faster; carries the current head
+    ├── HasChildren              a message that others answer is not deleted alone
+    ├── Held                     a hold forbids deleting
+    ├── InvalidArgument          (also a ValueError) the call itself is wrong; nothing was stored
+    │   ├── InvalidID            not the shape of an id
+    │   ├── InvalidMessage       holds something that cannot be kept as it is
+    │   ├── InvalidCursor        a cursor of another list, another store, or not a cursor
+    │   └── PayloadTooLarge      more text and JSON than one write may carry
+    ├── Closed                   the store was closed, or opened before os.fork
+    ├── Damaged                  stored bytes that do not read back as what was written
+    └── StorageError             the place where the data lies
+        ├── CannotOpen           missing permission, not a directory, cannot be created
+        ├── NotAStore            a file, but not one of ours
+        ├── NewerFormat          written by a newer hitherto
+        ├── ReadOnly             may be read, not written
+        ├── Busy                 other writers held the lock for too long
+        ├── StorageFull          no space; what was acknowledged is safe
+        └── CommitUnknown        the store could not find out whether the write was kept
+
+Each error says what happened, carries the data a program needs to react, and has a `hint`: what to do now.
+No message text, key or secret ever stands in one.
+"""
+
+from collections.abc import Sequence
+
+
+class HithertoError(Exception):
+    """The root of every error of ours."""
+
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+
+def _named(ids: Sequence[str], most: int = 5) -> str:
+    """The ids as a person would list them, made harmless: they may be hostile input."""
+    shown = ", ".join(ascii(i if len(i) <= 40 else i[:40] + "…")[1:-1] for i in ids[:most])
+    return shown + (f" and {len(ids) - most} more" if len(ids) > most else "")
+
+
+class NotFound(HithertoError):
+    """No such message or conversation. `ids` names what is missing."""
+
+    hint = "list what is there with store.conversations() or store.messages()"
+
+    def __init__(self, what: str, ids: Sequence[str], *, hint: str | None = None) -> None:
+        super().__init__(f"no such {what}: {_named(ids)}", hint=hint)
+        self.ids = tuple(ids)
+
+
+class Ambiguous(HithertoError):
+    """A prefix that fits several. `candidates` has some of them."""
+
+    hint = "give more characters of the id"
+
+    def __init__(self, prefix: str, candidates: Sequence[str]) -> None:
+        super().__init__(f"{_named([prefix])} fits more than one: {_named(candidates)}")
+        self.candidates = tuple(candidates)
+
+
+class AlreadyExists(HithertoError):
+    """The conversation that was to be started is there already."""
+
+    hint = "open it with store.conversation(id), or use store.ensure(key=…) to get or start"
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"{what} already exists: {_named([name])}")
+        self.name = name
+
+
+class Conflict(HithertoError):
+    """Somebody was faster. `head` is the message where the conversation stands now, `expected` what the caller believed."""
+
+    hint = "read the thread again and decide, or append with on_conflict='follow' or 'branch'"
+
+    def __init__(self, *, expected: str | None, head: str | None) -> None:
+        super().__init__(f"the head is {head or 'empty'}, not {expected or 'empty'}")
+        self.expected = expected
+        self.head = head
+
+
+class HasChildren(HithertoError):
+    """Deleting this alone would orphan the messages below it."""
+
+    hint = "delete with recursive=True to take the whole subtree"
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__(f"other messages stand below: {_named(ids)}")
+        self.ids = tuple(ids)
+
+
+class Held(HithertoError):
+    """The conversation is on hold: it is kept until the hold is released."""
+
+    hint = "release the hold first"
+
+
+class InvalidArgument(HithertoError, ValueError):
+    """The call itself is wrong; nothing was read or stored."""
+
+
+class InvalidID(InvalidArgument):
+    """Not the shape of an id."""
+
+    hint = "message ids have 6 letters and digits; conversation ids are UUIDs"
+
+    def __init__(self, given: object, *, hint: str | None = None) -> None:
+        shown = _named([given]) if isinstance(given, str) else f"a {type(given).__name__}"
+        super().__init__(f"not an id: {shown or 'an empty string'}", hint=hint)
+
+
+class InvalidMessage(InvalidArgument):
+    """The message holds something that cannot be kept exactly as it is, so it is refused rather than changed."""
+
+
+class InvalidCursor(InvalidArgument):
+    """A cursor of another list, another store, or not a cursor at all."""
+
+    hint = "start again without a cursor; pass page.next_cursor to the same listing only"
+
+
+class PayloadTooLarge(InvalidArgument):
+    """The text and JSON of one write exceed the limit; nothing was stored."""
+
+    hint = "split the write, or pass binary content as bytes: it does not count here"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"{size:,} bytes of text and JSON in one write; the limit is {limit:,}")
+        self.size = size
+        self.limit = limit
+
+
+class Closed(HithertoError):
+    """The store was closed, or belongs to the process before os.fork."""
+
+    hint = "open the store again in this process"
+
+
+class Damaged(HithertoError):
+    """Stored bytes that do not read back as what was written. They are never returned as if they were good."""
+
+    hint = "run store.verify() to see everything that is wrong; restore the rest from a backup"
+
+
+class StorageError(HithertoError):
+    """Something about the place where the data lies."""
+
+
+class CannotOpen(StorageError):
+    """The store cannot be opened or created here."""
+
+
+class NotAStore(StorageError):
+    """There is a file, but it is not one of ours. It was not touched."""
+
+    hint = "give the path of a hitherto store, or of a file that does not exist yet"
+
+
+class NewerFormat(StorageError):
+    """Written by a newer hitherto. It was not touched."""
+
+    hint = "upgrade hitherto: pip install --upgrade hitherto"
+
+
+class ReadOnly(StorageError):
+    """The store may be read but not written."""
+
+    hint = "check the permissions of the file and of its directory"
+
+
+class Busy(StorageError):
+    """Other writers held the lock for longer than we were told to wait."""
+
+    hint = "try again; a larger timeout_seconds waits longer"
+
+
+class StorageFull(StorageError):
+    """No space is left. This write was not acknowledged; everything acknowledged before is safe."""
+
+    hint = "free some space, or purge conversations, then try again"
+
+
+class CommitUnknown(StorageError):
+    """It could not be found out whether the write was kept. Backends raise it; the store asks until it knows,
+    and lets it through only when it cannot read either."""
+
+    hint = "read the conversation again before you repeat the write"

@@ -1,0 +1,138 @@
+"""Names: message ids and the numbers behind them, tokens, conversation ids.
+
+A message has a **number**, the integer under which backends keep it, and an **id**, the six characters people see and
+type. The id is a permutation of the number, keyed by the workspace's seed: looking a message up by its id costs no index,
+and an id tells nothing about how many messages there are.
+
+Numbers are dealt in **runs** of 32. Along one branch, a message's number is its parent's plus one until the run is full; a
+fork, or a full run, starts a new run at a random free place. So a path through the tree is a few dozen messages per range
+read, wherever the branch came from, and two writers need no common counter. The rule every backend may rely on: *a message
+whose number is not the first of its run has the number before it as its parent.*
+
+Ids are drawn from 57 characters that are hard to confuse (no 0 O 1 l I). Where six characters are crowded (past about a
+billion runs) two more are put in front.
+"""
+
+import os
+import random
+import re
+import uuid
+from functools import cached_property
+
+from .errors import InvalidID, NotFound
+
+RUN = 32  # messages in a run; a power of two, part of the file format
+
+ALPHABET = "23456789abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ"
+_PAIR = len(ALPHABET) ** 2
+_SHORT = _PAIR**3  # how many ids have six characters
+LIMIT = _SHORT * (1 + _PAIR)  # numbers stay below this (46 bits)
+
+_SHAPE = re.compile(r"(?:[0-9A-Za-z]{2})?[0-9A-Za-z]{6}")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_draw = random.SystemRandom().randrange
+
+
+class Names:
+    """The ids of one workspace: `id(number)` and back with `number(id)`."""
+
+    def __init__(self, seed: bytes) -> None:
+        """`seed` is 16 random bytes, made once with the workspace and never changed."""
+        word = int.from_bytes(seed[:16], "little")
+        # Odd multipliers below 2**21, one per round.
+        self._keys = tuple((word >> shift & 0x1FFFFF) | 1 for shift in (0, 21, 42, 63))
+
+    @cached_property
+    def _pairs(self) -> list[str]:
+        return [a + b for a in ALPHABET for b in ALPHABET]
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {pair: n for n, pair in enumerate(self._pairs)}
+
+    def id(self, number: int) -> str:
+        """The id of a message number.
+
+        Four unbalanced Feistel rounds over three digits of base 57²: each adds to one digit something computed from the other
+        two, so it can be undone whatever that something is.
+        """
+        front = ""
+        if number >= _SHORT:
+            more, number = divmod(number, _SHORT)
+            front = self._pairs[more - 1]
+        high, z = divmod(number, _PAIR)
+        x, y = divmod(high, _PAIR)
+        a, b, c, d = self._keys
+        z = (z + ((x + 1) * a ^ (y + 1) * b) % 4093) % _PAIR
+        x = (x + ((y + 1) * c ^ (z + 1) * a) % 4093) % _PAIR
+        y = (y + ((z + 1) * d ^ (x + 1) * c) % 4093) % _PAIR
+        z = (z + ((x + 1) * b ^ (y + 1) * d) % 4093) % _PAIR
+        pairs = self._pairs
+        return f"{front}{pairs[x]}{pairs[y]}{pairs[z]}"
+
+    def number(self, id: str) -> int:
+        """The number behind an id. `InvalidID` if it has not the shape of one, `NotFound` if no message can have it."""
+        check_message_id(id)
+        index, front, six = self._index, id[:-6], id[-6:]
+        try:
+            more = index[front] + 1 if front else 0
+            x, y, z = index[six[:2]], index[six[2:4]], index[six[4:]]
+        except KeyError:
+            raise NotFound("message", [id]) from None
+        a, b, c, d = self._keys
+        z = (z - ((x + 1) * b ^ (y + 1) * d) % 4093) % _PAIR
+        y = (y - ((z + 1) * d ^ (x + 1) * c) % 4093) % _PAIR
+        x = (x - ((y + 1) * c ^ (z + 1) * a) % 4093) % _PAIR
+        z = (z - ((x + 1) * a ^ (y + 1) * b) % 4093) % _PAIR
+        return more * _SHORT + (x * _PAIR + y) * _PAIR + z
+
+    def with_prefix(self, prefix: str) -> list[int]:
+        """Every number whose six-character id begins with `prefix`. For prefixes of 4 and more: a few thousand at most."""
+        if any(c not in ALPHABET for c in prefix):
+            return []
+        tails = [""]
+        for _ in range(6 - len(prefix)):
+            tails = [tail + c for tail in tails for c in ALPHABET]
+        return [self.number(prefix + tail) for tail in tails]
+
+
+def fresh_run(*, crowded: bool = False) -> int:
+    """The first number of a run at a random place. Whether it is free, the commit finds out."""
+    low, high = (_SHORT, LIMIT) if crowded else (0, _SHORT)
+    return _draw(-(-low // RUN), high // RUN) * RUN
+
+
+def check_message_id(id: str) -> str:
+    """The id itself, or `InvalidID`."""
+    if not isinstance(id, str) or not _SHAPE.fullmatch(id):
+        raise InvalidID(id)
+    return id
+
+
+def new_token() -> bytes:
+    """16 random bytes that mark one write, so that "was it kept?" has an answer."""
+    return os.urandom(16)
+
+
+def new_conversation_id() -> bytes:
+    return uuid.uuid4().bytes
+
+
+def show_conversation_id(id: bytes) -> str:
+    """The canonical text of a conversation id."""
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def parse_conversation_id(text: str) -> bytes:
+    """The bytes of a canonical lowercase UUID, or `InvalidID`."""
+    if not isinstance(text, str) or not _UUID.fullmatch(text):
+        raise InvalidID(text, hint="a conversation id is a UUID such as 6f1c0d8e-2b5a-4c8e-9a55-0f3c8f1f7a10")
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def is_conversation_prefix(text: str) -> bool:
+    """Could this be the beginning of a canonical UUID?"""
+    return 0 < len(text) <= 36 and all(
+        c == "-" if i in (8, 13, 18, 23) else c in "0123456789abcdef" for i, c in enumerate(text)
+    )

@@ -1,0 +1,299 @@
+"""What a conversation is made of: messages and their blocks, as values.
+
+A **message** is something somebody said: a role and a list of blocks. A **block** is a piece of it: text, an image, a tool
+call, a thought. Both are frozen; saving a message gives a new value, `Saved`, that also knows its id, its parent and its
+place in the tree. The provider's own JSON is kept beside the blocks, in `raw`, untouched: the blocks are for reading and for
+other providers, `raw` is what the same provider gets back.
+
+Nothing here touches a disk. Whatever a message holds comes back equal or is refused by `check`: text of any kind (NUL,
+emoji, right-to-left, a megabyte on one line), bytes as bytes, and in `extra`, `raw` and `privacy` what JSON can say.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from .errors import InvalidMessage
+
+if TYPE_CHECKING:
+    Content = str | bytes
+else:
+    Content = Any  # msgspec decodes no union of str and bytes; msgpack itself tells the two apart
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """Stored times are microseconds since 1970 UTC; people get aware datetimes."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+class Role(StrEnum):
+    """Who speaks. Roles are open strings: these are the ones with a meaning here."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL_RESULT = "tool_result"
+    EVENT = "event"  # kept and exported, but not part of what the model sees
+
+
+class BlockType(StrEnum):
+    """What a block is. Open strings, like roles."""
+
+    CONTENT = "content"
+    TOOL_CALL = "tool_call"
+    THINKING = "thinking"
+    METADATA = "metadata"
+
+
+class Modality(StrEnum):
+    """How a block's content is to be taken in."""
+
+    TEXT = "text"
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+
+
+class Block(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """A piece of a message.
+
+    >>> Block.text("hello").content
+    'hello'
+    >>> Block.tool_call("call_1", "read", {"path": "a.py"}).tool_name
+    'read'
+    """
+
+    type: str
+    content: Content
+    modality: str = "text"
+    mime_type: str = "text/plain"
+    id: str | None = None
+    extra: dict[str, object] | None = None
+
+    @classmethod
+    def text(cls, text: str, **extra: object) -> "Block":
+        return cls("content", text, extra=extra or None)
+
+    @classmethod
+    def image(cls, data: bytes, mime_type: str, **extra: object) -> "Block":
+        return cls("content", data, "image", mime_type, None, extra or None)
+
+    @classmethod
+    def audio(cls, data: bytes, mime_type: str, **extra: object) -> "Block":
+        return cls("content", data, "audio", mime_type, None, extra or None)
+
+    @classmethod
+    def video(cls, data: bytes, mime_type: str, **extra: object) -> "Block":
+        return cls("content", data, "video", mime_type, None, extra or None)
+
+    @classmethod
+    def thinking(cls, text: str, **extra: object) -> "Block":
+        return cls("thinking", text, extra=extra or None)
+
+    @classmethod
+    def tool_call(cls, id: str, name: str, arguments: object, **extra: object) -> "Block":
+        """A call that the model asks for. `arguments` is what the provider gave: an object, or its JSON text."""
+        content = msgspec.json.encode({"name": name, "parameters": arguments}).decode()
+        return cls("tool_call", content, "text", "application/json", id, extra or None)
+
+    @property
+    def tool_name(self) -> str | None:
+        """The name of the tool, if this is a tool call."""
+        name = self._call().get("name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def arguments(self) -> object:
+        """The arguments of a tool call, as they were given."""
+        return self._call().get("parameters")
+
+    def _call(self) -> dict[str, object]:
+        if self.type != "tool_call":
+            return {}
+        return msgspec.json.decode(self.content, type=dict[str, object])
+
+
+class Usage(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """Tokens, as the provider counted them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(*(getattr(self, f) + getattr(other, f) for f in self.__struct_fields__))
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class Message(Struct, frozen=True, gc=False):
+    """Something said.
+
+    >>> Message.user("Why is the build failing?").text
+    'Why is the build failing?'
+
+    `key` is the caller's own name for the message, for callers that may repeat themselves: the same key in one conversation is
+    the same message. `parent` is honoured by `store.save`; a conversation's `append` knows the parent by itself.
+    """
+
+    role: str
+    blocks: Sequence[Block] = ()
+    label: str | None = None
+    key: str | None = None
+    tool_result_error: bool = False
+    extra: dict[str, object] | None = None
+    raw: object = None
+    usage: Usage | None = None
+    privacy: dict[str, object] | None = None
+    parent: str | None = None
+
+    @classmethod
+    def user(
+        cls, content: "str | Block | Iterable[Block]", *, label: str | None = None, key: str | None = None
+    ) -> "Message":
+        return cls("user", _blocks(content), label, key)
+
+    @classmethod
+    def assistant(
+        cls,
+        content: "str | Block | Iterable[Block]",
+        *,
+        label: str | None = None,
+        key: str | None = None,
+        usage: Usage | None = None,
+    ) -> "Message":
+        return cls("assistant", _blocks(content), label, key, usage=usage)
+
+    @classmethod
+    def tool_result(
+        cls,
+        call_id: str,
+        content: "str | Block | Iterable[Block]",
+        *,
+        error: bool = False,
+        label: str | None = None,
+        key: str | None = None,
+    ) -> "Message":
+        """What a tool answered. Each block carries the id of the call it answers."""
+        blocks = tuple(msgspec.structs.replace(block, id=call_id) for block in _blocks(content))
+        return cls("tool_result", blocks, label, key, error)
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined. Thoughts and tool calls are not text."""
+        return "".join([b.content for b in self.blocks if b.type == "content" and isinstance(b.content, str)])
+
+
+class Saved(Message, frozen=True, gc=False):
+    """A message in its place: what `append` returns and every read gives back."""
+
+    id: str = ""
+    conversation: str = ""
+    seq: int = -1
+    created_us: int = 0
+    link: str | None = None  # on a root: the message it continues (compaction) or serves (sub-agent)
+    main: bool = True  # on the main flow, as opposed to a sub-agent's trace or a side branch
+    revision: int = 0
+    problem: str | None = None  # in listings: why the content could not be read; everything else raises
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self.created_us)
+
+
+class Setup(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a conversation is held with: provider, model, system prompt and tools (name, description, parameters)."""
+
+    provider: str = ""
+    model: str = ""
+    system_prompt: str = ""
+    tools: tuple[dict[str, object], ...] = ()
+
+
+def _blocks(content: "str | Block | Iterable[Block]") -> tuple[Block, ...]:
+    if type(content) is str:
+        return (Block("content", content),)
+    if isinstance(content, Block):
+        return (content,)
+    if isinstance(content, str):
+        return (Block("content", str(content)),)
+    return tuple(content)
+
+
+def approximate_tokens(size: int) -> int:
+    """A rough token count from a number of bytes, for listings; the provider's own count is in `usage`."""
+    return math.ceil(size / 4)
+
+
+_LEAVES = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def check_json(value: object, where: str) -> None:
+    """Refuse what would not come back equal: tuples, sets, dates, objects, keys that are not text, integers over 64 bits."""
+    kind = type(value)
+    if kind in _LEAVES:
+        if kind is int and not -(2**63) <= value < 2**64:  # type: ignore[operator]  # kind is int
+            raise InvalidMessage(f"{where} holds an integer of more than 64 bits", hint="pass it as text")
+    elif kind is list:
+        for item in value:  # type: ignore[attr-defined]  # kind is list
+            check_json(item, where)
+    elif kind is dict:
+        for name, item in value.items():  # type: ignore[attr-defined]  # kind is dict
+            if type(name) is not str:
+                raise InvalidMessage(
+                    f"{where} has a key that is a {type(name).__name__}, not text", hint="keys are strings"
+                )
+            check_json(item, where)
+    else:
+        raise InvalidMessage(
+            f"{where} holds a {kind.__name__}, which would not come back as it is",
+            hint="pass plain JSON: dict, list, str, int, float, bool, None",
+        )
+
+
+def check(message: Message) -> None:
+    """Refuse a message that would not come back equal."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(
+            f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…), Message.assistant(…)"
+        )
+    if not isinstance(message.role, str) or not message.role or len(message.role) > 64:
+        raise InvalidMessage("the role must be a string of 1 to 64 characters", hint="user, assistant or tool_result")
+    for block in message.blocks:
+        if type(block) is not Block:
+            raise InvalidMessage(f"a {type(block).__name__} among the blocks", hint="wrap text as Block.text(…)")
+        if type(block.content) not in (str, bytes):
+            raise InvalidMessage(f"a block's content is a {type(block.content).__name__}", hint="text or bytes")
+        if block.extra is not None:
+            check_json(block.extra, "a block's extra")
+    for name in ("extra", "privacy"):
+        value = getattr(message, name)
+        if value is not None:
+            if type(value) is not dict:
+                raise InvalidMessage(f"{name} is a {type(value).__name__}, not a dict")
+            check_json(value, name)
+    if message.raw is not None:
+        check_json(message.raw, "raw")
+
+
+def text_size(message: Message, encoded: int) -> int:
+    """How much of an encoded message is text and JSON: everything but the bytes of binary blocks."""
+    return encoded - sum(len(b.content) for b in message.blocks if type(b.content) is bytes)
+
+
+def check_strings(values: Mapping[str, str] | None, where: str) -> dict[str, str]:
+    """A dict of strings, copied, or `InvalidMessage`."""
+    found = dict(values or {})
+    if not all(type(k) is str and type(v) is str for k, v in found.items()):
+        raise InvalidMessage(f"{where} takes a dict of strings")
+    return found

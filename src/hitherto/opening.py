@@ -1,0 +1,83 @@
+"""Opening a store: which place is meant, and what stands behind it.
+
+Without an argument the store is looked for in `HITHERTO_STORE`, then in a `.hitherto` folder in this directory or one above it, then in the
+user's data directory. There is no other fallback: a place that cannot be used is an error, never a reason to write somewhere else.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from .backend import Backend
+from .errors import InvalidArgument
+from .store import MAX_WRITE_BYTES, Store
+
+FILE_NAME = "hitherto.db"
+FOLDER_NAME = ".hitherto"
+
+
+def open(
+    location: str | os.PathLike[str] | None = None,
+    *,
+    workspace: str = "default",
+    timeout_seconds: float = 30.0,
+    max_write_bytes: int = MAX_WRITE_BYTES,
+    vfs: str | None = None,
+    clock: Callable[[], int] | None = None,
+) -> Store:
+    """Open a store, making it if it is not there.
+
+    `location` is a path, `sqlite:///absolute/path`, or `memory:`. `workspace` names the tenant. `timeout_seconds` is how long a write waits for
+    other processes. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
+    """
+    if not isinstance(workspace, str) or not workspace:
+        raise InvalidArgument("the workspace is a name, and not empty")
+    backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs)
+    try:
+        if clock is None:
+            return Store(backend, max_write_bytes=max_write_bytes)
+        return Store(backend, max_write_bytes=max_write_bytes, clock=clock)
+    except BaseException:
+        backend.close()
+        raise
+
+
+def find(environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None) -> str:
+    """The location that `open()` uses without an argument."""
+    environment = os.environ if environment is None else environment
+    named = environment.get("HITHERTO_STORE")
+    if named:
+        return named
+    here = Path.cwd() if directory is None else Path(directory).absolute()
+    for folder in (here, *here.parents):
+        if (folder / FOLDER_NAME).is_dir():
+            return str(folder / FOLDER_NAME / FILE_NAME)
+    import platformdirs  # noqa: PLC0415  # only this last resort needs it
+
+    return str(Path(platformdirs.user_data_dir("hitherto", appauthor=False)) / FILE_NAME)
+
+
+def _backend(location: str | os.PathLike[str], workspace: str, timeout_seconds: float, vfs: str | None) -> Backend:
+    if isinstance(location, str):
+        if location in ("memory:", "memory://"):
+            from .backends.memory import MemoryBackend  # noqa: PLC0415  # each backend is loaded when it is used
+
+            return MemoryBackend()
+        if "://" in location:
+            location = _path_of(location)
+    if not os.fspath(location):
+        raise InvalidArgument("the location is empty", hint="give a path, or nothing to use the usual place")
+    from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
+
+    return SqliteBackend(Path(location).expanduser(), workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds)
+
+
+def _path_of(url: str) -> str:
+    """The path in a sqlite:// URL."""
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        raise InvalidArgument(f"no backend for {parts.scheme}://", hint="a path, sqlite:///absolute/path, or memory:")
+    if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
+        raise InvalidArgument("a SQLite URL has an absolute path and nothing else", hint="sqlite:///absolute/path")
+    return unquote(parts.path)

@@ -1,0 +1,57 @@
+"""The narrow protocols: what functions ask for that need only a part of a store.
+
+A function that only reads takes a `MessageGetter`; anything with a `get` will do, a store or a dict in a test. `thread` is such a
+function.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+from .errors import Damaged
+from .model import Message, Saved
+
+
+@runtime_checkable
+class MessageSaver(Protocol):
+    def save(self, messages: Iterable[Message]) -> list[str]:
+        """Save messages in one transaction; their ids, in order."""
+
+
+@runtime_checkable
+class MessageGetter(Protocol):
+    def get(self, ids: Iterable[str]) -> list[Saved]:
+        """Messages by id, in the order asked for."""
+
+
+@runtime_checkable
+class MessageLister(Protocol):
+    def messages(self, *, newest_first: bool = True, offset: int = 0) -> Iterator[Saved]:
+        """Messages, lazily."""
+
+
+@runtime_checkable
+class MessageDeleter(Protocol):
+    def delete(self, ids: Iterable[str], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
+        """Delete messages in one transaction."""
+
+
+@runtime_checkable
+class _Threader(Protocol):
+    def thread(self, id: str) -> list[Saved]: ...
+
+
+def thread(getter: MessageGetter, message_id: str) -> list[Saved]:
+    """The messages from the root to this one, over anything that gets messages. A store knows a faster way, and is asked for it."""
+    if isinstance(getter, _Threader):
+        return getter.thread(message_id)
+    path: list[Saved] = []
+    seen: set[str] = set()
+    next: str | None = message_id
+    while next is not None:
+        if next in seen:
+            raise Damaged(f"message {next} is its own ancestor")
+        seen.add(next)
+        (message,) = getter.get([next])
+        path.append(message)
+        next = message.parent
+    return [message for message in reversed(path) if message.role != "event"]
