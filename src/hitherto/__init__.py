@@ -40,37 +40,106 @@ if TYPE_CHECKING:
         StorageError,
         StorageFull,
     )
+    from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
     from .opening import open
-    from .store import ConversationInfo, MessageListing, Page, PurgeReport, Stats, Store
+    from .store import PurgeReport, Stats, Store
     from .threads import MessageDeleter, MessageGetter, MessageLister, MessageSaver, thread
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "_verify": "Problem Report",
-    "conversation": "Branch Conversation ThreadUsage",
-    "errors": (
-        "AlreadyExists Ambiguous Busy CannotOpen Closed CommitUnknown Conflict Damaged HasChildren Held HithertoError InvalidArgument "
-        "InvalidCursor InvalidID InvalidMessage NewerFormat NotAStore NotFound PayloadTooLarge ReadOnly StorageError StorageFull"
-    ),
-    "model": "Block BlockType Message Modality Role Saved Setup Usage",
-    "opening": "open",
-    "store": "ConversationInfo MessageListing Page PurgeReport Stats Store",
-    "threads": "MessageDeleter MessageGetter MessageLister MessageSaver thread",
-}
-_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-
-__all__ = [  # noqa: PLE0604  # the names above, so that they are written once
+__all__ = [
+    "AlreadyExists",
+    "Ambiguous",
+    "Block",
+    "BlockType",
+    "Branch",
+    "Busy",
+    "CannotOpen",
+    "Closed",
+    "CommitUnknown",
+    "Conflict",
+    "Conversation",
+    "ConversationInfo",
+    "Damaged",
+    "HasChildren",
+    "Held",
+    "HithertoError",
+    "InvalidArgument",
+    "InvalidCursor",
+    "InvalidID",
+    "InvalidMessage",
+    "Message",
+    "MessageDeleter",
+    "MessageGetter",
+    "MessageLister",
+    "MessageListing",
+    "MessageSaver",
+    "Modality",
+    "NewerFormat",
+    "NotAStore",
+    "NotFound",
+    "Page",
+    "PayloadTooLarge",
+    "Problem",
+    "PurgeReport",
+    "ReadOnly",
+    "Report",
+    "Role",
+    "Saved",
+    "Setup",
+    "Stats",
+    "StorageError",
+    "StorageFull",
+    "Store",
+    "ThreadUsage",
+    "Usage",
     "__version__",
-    *sorted(_MODULE_OF),
+    "open",
+    "thread",
 ]
+
+# Where each name lives. A test compares this with __all__ and with the imports above.
+_MODULES = {
+    "_verify": ("Problem", "Report"),
+    "conversation": ("Branch", "Conversation", "ThreadUsage"),
+    "errors": (
+        "AlreadyExists",
+        "Ambiguous",
+        "Busy",
+        "CannotOpen",
+        "Closed",
+        "CommitUnknown",
+        "Conflict",
+        "Damaged",
+        "HasChildren",
+        "Held",
+        "HithertoError",
+        "InvalidArgument",
+        "InvalidCursor",
+        "InvalidID",
+        "InvalidMessage",
+        "NewerFormat",
+        "NotAStore",
+        "NotFound",
+        "PayloadTooLarge",
+        "ReadOnly",
+        "StorageError",
+        "StorageFull",
+    ),
+    "listing": ("ConversationInfo", "MessageListing", "Page"),
+    "model": ("Block", "BlockType", "Message", "Modality", "Role", "Saved", "Setup", "Usage"),
+    "opening": ("open",),
+    "store": ("PurgeReport", "Stats", "Store"),
+    "threads": ("MessageDeleter", "MessageGetter", "MessageLister", "MessageSaver", "thread"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
+    if name not in _HOME:
         raise AttributeError(f"module 'hitherto' has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value
 

@@ -1,11 +1,11 @@
 """What lies inside the opaque bytes: the content of a message, of a conversation's description, of the workspace's.
 
-Content is msgpack, as short arrays with defaults left out. Fields are only ever added at the end, so older content reads with newer
-code.
+Content is msgpack, as short arrays with defaults left out. Fields are only ever added at the end, so older content
+reads with newer code.
 """
 
-from msgspec import Struct, msgpack
 from msgspec import DecodeError as _DecodeError
+from msgspec import Struct, msgpack
 from msgspec import ValidationError as _ValidationError
 
 from .backend import ConversationRow, MessageRow
@@ -62,7 +62,7 @@ def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
     except UnicodeEncodeError:
         raise InvalidMessage(
             "the text holds half of a surrogate pair, which is not a character",
-            hint="text.encode('utf-16', 'surrogatepass').decode('utf-16') joins split pairs; errors='replace' drops lone ones",
+            hint="text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace') joins split pairs",
         ) from None
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise InvalidMessage(
@@ -71,19 +71,8 @@ def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
 
 
 def encode_message(message: Message, setup: int) -> bytes:
-    return encode(
-        Body(
-            message.blocks if type(message.blocks) is tuple else tuple(message.blocks),
-            message.label,
-            message.key,
-            message.tool_result_error,
-            message.extra,
-            message.raw,
-            message.usage,
-            message.privacy,
-            setup,
-        )  # fmt: skip
-    )
+    m = message
+    return encode(Body(tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy, setup))
 
 
 def open_body(envelope: Envelope, row: MessageRow) -> Body:
@@ -125,45 +114,31 @@ def item_place(conversation: bytes, key: bytes) -> tuple[object, ...]:
 
 def saved(row: MessageRow, body: Body, names: Names, conversation: str) -> Saved:
     """A stored message as people see it."""
+    above = None if row.parent is None else names.id(row.parent)
+    link = None if row.link is None else names.id(row.link)
     return Saved(
-        row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage, body.privacy,
-        None if row.parent is None else names.id(row.parent), names.id(row.number), conversation, row.seq, row.created_at,
-        None if row.link is None else names.id(row.link), row.main == 1, row.revision,
+        row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
+        body.privacy, above, names.id(row.number),
+        conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
     )  # fmt: skip
 
 
 def saved_stretch(rows: list[MessageRow], envelope: Envelope, names: Names, conversation: str) -> list[Saved]:
-    """Rows that are parent and child of each other, as people see them. The same as `saved` one by one, for the path that resume waits for."""
-    messages = []
+    """The same as `saved` for rows of which each is the parent of the next: the loop that resume waits for."""
     open_message, id = envelope.open_message, names.id
-    parent = rows[0].parent
-    above = None if parent is None else id(parent)
+    above = None if rows[0].parent is None else id(rows[0].parent)
+    messages = []
     for row in rows:
+        name = id(row.number)
+        link = None if row.link is None else id(row.link)
         try:
             body = _body(open_message(row))
         except _UNREADABLE as error:
-            raise Damaged(f"the content of message {id(row.number)} cannot be read: {error}") from None
-        name = id(row.number)
-        messages.append(
-            Saved(
-                row.role,
-                body.blocks,
-                body.label,
-                body.key,
-                body.tool_result_error,
-                body.extra,
-                body.raw,
-                body.usage,
-                body.privacy,
-                above,
-                name,
-                conversation,
-                row.seq,
-                row.created_at,
-                None if row.link is None else id(row.link),
-                row.main == 1,
-                row.revision,
-            )  # fmt: skip
-        )
+            raise Damaged(f"the content of message {name} cannot be read: {error}") from None
+        message = Saved(
+            row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
+            body.privacy, above, name, conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
+        )  # fmt: skip
+        messages.append(message)
         above = name
     return messages

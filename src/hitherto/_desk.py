@@ -1,10 +1,10 @@
 """Writing messages: from values to rows, and the loop that gets them committed.
 
-A conversation that is in use in this process has one **desk**: the row as we believe it to be, and a lock. To append, a thread takes the
-lock just long enough to prepare its rows from that belief, put them in the pen's queue, and move the belief forward; the sync happens
-outside. So many threads on one conversation ride one sync, each message below the one before. If the belief was wrong (another process was
-faster), the backend answers `Stale` with the truth, and everybody who built on it prepares again. A belief is never acknowledged: only a
-commit is.
+A conversation that is in use in this process has one **desk**: the row as we believe it to be, and a lock. To append,
+a thread takes the lock just long enough to prepare its rows from that belief, put them in the pen's queue, and move
+the belief forward; the sync happens outside. So many threads on one conversation ride one sync, each message below
+the one before. If the belief was wrong (another process was faster), the backend answers `Stale` with the truth, and
+everybody who built on it prepares again. A belief is never acknowledged: only a commit is.
 """
 
 import threading
@@ -86,7 +86,8 @@ class Desk:
         self.believe(rows[0] if rows else None)
 
     def commit(self, prepare: Callable[[ConversationRow, int], "Prepared[T]"]) -> T:
-        """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was faster.
+        """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
+        faster.
 
         `prepare` is told how many numbers it chose were taken already, and may raise: then nothing is written.
         """
@@ -127,8 +128,9 @@ class Desk:
         choose: Callable[[ConversationRow], Spot],
         moved: Callable[[int], None] = lambda _: None,
     ) -> list[Saved]:
-        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes; `moved` hears where the last
-        one will be. Both are called under the lock, and again if the row turns out to be an old one."""
+        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes;
+        `moved` hears where the last one will be. Both are called under the lock, and again if the row turns out to
+        be an old one."""
 
         def prepare(row: ConversationRow, clashes: int) -> Prepared[list[Saved]]:
             change, messages = self._prepare(row, drafts, choose(row), crowded=clashes > _CROWDED)
@@ -155,7 +157,7 @@ class Desk:
     ) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be."""
         known = self._known(drafts)
-        store, names, envelope = self.store, self.store.names, self.envelope
+        store, envelope = self.store, self.envelope
         token, now = new_token(), max(store.clock(), row.active_at)
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
@@ -163,7 +165,7 @@ class Desk:
         messages: list[Saved] = []
         runs: set[int] = set()
         for draft in drafts:
-            message = draft.message
+            message, data = draft.message, draft.data
             if message.key is not None and message.key in known:
                 there = known[message.key]
                 messages.append(store.saved(there, self))
@@ -182,45 +184,36 @@ class Desk:
                 runs.add(number)
                 tips = (number, *tips[: _TIPS - 1])
             key = None if message.key is None else store.codec.tag("key", message.key)
-            fields = (number, self.id, seq, parent, link, main, message.role, 0, now, key, token, len(draft.data))
-            body = envelope.close_message(MessageRow(*fields, None), draft.data)
-            rows.append(MessageRow(*fields, body))
-            messages.append(
-                Saved(
-                    message.role,
-                    message.blocks if type(message.blocks) is tuple else tuple(message.blocks),
-                    message.label,
-                    message.key,
-                    message.tool_result_error,
-                    message.extra,
-                    message.raw,
-                    message.usage,
-                    message.privacy,
-                    None if parent is None else names.id(parent),
-                    names.id(number),
-                    self.name,
-                    seq,
-                    now,
-                    None if link is None else names.id(link),
-                    main,
-                )  # fmt: skip
-            )
+            fields = (number, self.id, seq, parent, link, main, message.role, 0, now, key, token, len(data))
+            rows.append(MessageRow(*fields, envelope.close_message(MessageRow(*fields, None), data)))
+            messages.append(self._as_saved(message, rows[-1]))
             if message.label is not None:
                 tags += label_tags(store.codec, message.label, number)
             if main:
                 head = number
             seq += 1
-            size += len(draft.data)
+            size += len(data)
             spot = Spot(number, main)
             if message.key is not None:
                 known[message.key] = rows[-1]
         if not rows:
             return None, messages
         after = ConversationRow(
-            row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq, row.count + len(rows), size, row.removals,
-            row.created_at, now, row.expires_at, row.held, row.data_key, row.meta, envelope.prove(row.proof, rows, ()),
+            row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
+            row.count + len(rows), size, row.removals, row.created_at, now, row.expires_at, row.held,
+            row.data_key, row.meta, envelope.prove(row.proof, rows, ()),
         )  # fmt: skip
         return Change(self.id, row.version, after, add=tuple(rows), tag=tuple(tags)), messages
+
+    def _as_saved(self, m: Message, row: MessageRow) -> Saved:
+        """What a read will give back, without reading."""
+        id = self.store.names.id
+        above = None if row.parent is None else id(row.parent)
+        link = None if row.link is None else id(row.link)
+        return Saved(
+            m.role, tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
+            above, id(row.number), self.name, row.seq, row.created_at, link, row.main,
+        )  # fmt: skip
 
 
 def draft(message: Message, setup: int, spot: Spot | None = None) -> Draft:

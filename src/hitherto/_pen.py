@@ -1,11 +1,13 @@
 """Group commit: whoever holds the pen commits for those who wait.
 
-Many threads may have something to write; the disk syncs one thing at a time. A thread that finds the pen free writes at once, on its
-own, with no hop to another thread. Those that come meanwhile leave their batch in the queue and sleep; when the writer is done, the first
-of them gets the pen and commits everything that has gathered, in one transaction with one sync. Nobody is told "done" before that sync.
+Many threads may have something to write; the disk syncs one thing at a time. A thread that finds the pen free writes
+at once, on its own, with no hop to another thread. Those that come meanwhile leave their batch in the queue and
+sleep; when the writer is done, the first of them gets the pen and commits everything that has gathered, in one
+transaction with one sync. Nobody is told "done" before that sync.
 
-It is also the one place that answers "was it kept?": if a commit's outcome is unknown, the pen reads back what it meant to write and
-compares tokens. What was kept is done; what was not is written again, or fails with the error that caused it.
+It is also the one place that answers "was it kept?": if a commit's outcome is unknown, the pen reads back what it
+meant to write and compares tokens. What was kept is done; what was not is written again, or fails with the error that
+caused it.
 """
 
 import threading
@@ -66,20 +68,24 @@ class Pen:
         """Wait for the outcome of an enqueued batch, writing if the pen is free or handed over."""
         while entry.result is None:
             with self._mutex:
-                if entry.result is not None:
-                    break
-                writes = entry.leads or not self._held
-                if writes:
-                    self._held, entry.leads = True, False
-                else:
-                    wake = entry.prepare_to_sleep()
-            if writes:
+                wake = self._turn(entry)
+            if wake is None:
                 self._write(entry)
             else:
                 self._sleep(entry, wake)
         if isinstance(entry.result, HithertoError):
             raise entry.result
         return entry.result
+
+    def _turn(self, entry: Entry) -> "threading.Lock | None":
+        """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
+        if entry.leads or not self._held:
+            self._held, entry.leads = True, False
+            return None
+        wake = entry.prepare_to_sleep()
+        if entry.result is not None:
+            entry.wake()
+        return wake
 
     def write(self, batch: Batch) -> Outcome:
         """Commit one batch and wait for its outcome."""

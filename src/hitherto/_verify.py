@@ -1,7 +1,8 @@
 """Verify: read everything, and derive again what was stored about it.
 
-A store says many things twice: a conversation's row counts its messages, a message's size is written beside it, a number tells the
-parent. Here each is computed from the messages themselves and compared. Every problem is named; none stops the search for the others.
+A store says many things twice: a conversation's row counts its messages, a message's size is written beside it, a
+number tells the parent. Here each is computed from the messages themselves and compared. Every problem is named; none
+stops the search for the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from ._content import Body, open_body, open_meta
 from .backend import ConversationRow, MessageRow, Where
 from .errors import HithertoError
 from .ids import RUN, show_conversation_id
+from .listing import conversations
 
 if TYPE_CHECKING:
     from .store import Store
@@ -67,7 +69,7 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
 
 def _rows(store: "Store") -> Iterator[ConversationRow]:
     for kind in store.backend.kinds():
-        yield from store.rows(Where(kind))
+        yield from conversations(store.backend, Where(kind), oldest_first=True)
 
 
 def _version(store: "Store", row: ConversationRow) -> int:

@@ -1,22 +1,22 @@
 """The backend protocol: rows, and the few verbs over them.
 
-A backend keeps rows whose bodies are opaque bytes. It decides nothing: heads, sequence, numbers, conflicts, sealing, limits and
-retention are the store's. What it promises is small and exact:
+A backend keeps rows whose bodies are opaque bytes. It decides nothing: heads, sequence, numbers, conflicts, sealing,
+limits and retention are the store's. What it promises is small and exact:
 
-- **One version per conversation**, raised by every commit that touches the conversation or anything it owns. It is the only
-  compare-and-swap. The store prepares a `Change` from the row it last saw and says which version that was; the backend applies it
-  if the version still holds and otherwise answers `Stale` with the row as it is now.
-- **`commit` applies many batches in one transaction with one sync.** A batch is all or nothing; batch *i* failing does not
-  disturb the others; later batches see what earlier ones did. When `commit` returns, everything it calls `Done` survives a power
-  cut. Outcomes are values. Only infrastructure raises: `CommitUnknown` if the transaction may or may not have been kept, any other
-  `StorageError` if it certainly was not.
-- **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists they
-  yield, so an abandoned one pins nothing.
-- **Numbers** are unique in the workspace. A message whose number is not the first of its run (`ids.RUN`) has the number before
-  it as its parent; backends may lay rows out accordingly.
+- **One version per conversation**, raised by every commit that touches the conversation or anything it owns. It is
+  the only compare-and-swap. The store prepares a `Change` from the row it last saw and says which version that was;
+  the backend applies it if the version still holds and otherwise answers `Stale` with the row as it is now.
+- **`commit` applies many batches in one transaction with one sync.** A batch is all or nothing; batch *i* failing
+  does not disturb the others; later batches see what earlier ones did. When `commit` returns, everything it calls
+  `Done` survives a power cut. Outcomes are values. Only infrastructure raises: `CommitUnknown` if the transaction may
+  or may not have been kept, any other `StorageError` if it certainly was not.
+- **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists
+  they yield, so an abandoned one pins nothing.
+- **Numbers** are unique in the workspace. A message whose number is not the first of its run (`ids.RUN`) has the
+  number before it as its parent; backends may lay rows out accordingly.
 
-A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences are
-declared in `info`, never found out by trying.
+A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences
+are declared in `info`, never found out by trying.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class ConversationRow(Struct, frozen=True, gc=False):
     id: bytes
     kind: str
     key: bytes | None  # the caller's own name for it, unique per kind
-    version: int  # raised by every commit; begins at the time of creation, so a purged id that is used again is another conversation
+    version: int  # raised by every commit; begins at the time of creation, so an id that is used again is told apart
     token: bytes  # of the last write
     generation: int  # of the data key
     head: int | None  # the message that resume continues
@@ -139,7 +139,8 @@ class Where(Struct, frozen=True):
 
 
 class Position(Struct, frozen=True, array_like=True):
-    """A place in a listing of conversations, by last activity and id. It outlives the conversation it was taken from."""
+    """A place in a listing of conversations, by last activity and id. It outlives the conversation it was taken
+    from."""
 
     at: int
     id: bytes
@@ -171,12 +172,14 @@ class Backend(Protocol):
         key: tuple[str, bytes] | None = None,
         limit: int = 10,
     ) -> list[ConversationRow]:
-        """Conversations by id, by the beginning of the hexadecimal id (at most `limit`), or by (kind, key). Missing ones are left out."""
+        """Conversations by id, by the beginning of the hexadecimal id (at most `limit`), or by (kind, key).
+        Missing ones are left out."""
 
     def page(
         self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
     ) -> list[ConversationRow]:
-        """Conversations by (active_at, id), newest first, strictly after the position; or by (created_at, id), oldest first."""
+        """Conversations by (active_at, id), newest first, strictly after the position; or by (created_at, id),
+        oldest first."""
 
     def count(self, where: Where) -> int:
         """How many `page` would list in all."""
@@ -187,8 +190,8 @@ class Backend(Protocol):
         """Messages by number, or by key within a conversation, in no particular order. Missing ones are left out."""
 
     def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
-        """The way from a message up to its root, as lists: later lists are nearer to the root, inside a list the root comes first.
-        Stops early where a parent is missing; nothing at all if the message is."""
+        """The way from a message up to its root, as lists: later lists are nearer to the root, inside a list the
+        root comes first. Stops early where a parent is missing; nothing at all if the message is."""
 
     def scan(
         self,
@@ -207,7 +210,7 @@ class Backend(Protocol):
     def numbers(self) -> Iterator[list[int]]:
         """Every message number in use, in lists, in no particular order."""
 
-    def tagged(self, value: bytes, limit: int) -> list[tuple[bytes, int | None]]:
+    def tagged(self, value: bytes) -> list[tuple[bytes, int | None]]:
         """Conversation and message of everything that has this tag, in order of conversation id and number."""
 
     def items(

@@ -1,8 +1,9 @@
 """The conversation handle: a cursor that stands at one message.
 
-`append` puts a message below the one the handle stands at and moves the handle there. `fork` gives another handle that stands somewhere
-else; nothing is written or copied until it appends. The conversation's **head** is its newest main-flow message, the one that a later
-`store.conversation(id)` continues; every append moves it, except those of sub-agents and of `fork(at, main=False)`.
+`append` puts a message below the one the handle stands at and moves the handle there. `fork` gives another handle
+that stands somewhere else; nothing is written or copied until it appends. The conversation's **head** is its newest
+main-flow message, the one that a later `store.conversation(id)` continues; every append moves it, except those of
+sub-agents and of `fork(at, main=False)`.
 
 A handle belongs to one task. Sharing one between threads is safe, and their messages follow each other in some order.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._content import encode, item_place, open_body, open_setup, saved_stretch
+from ._content import encode, item_place, open_body, open_setup
 from ._desk import Desk, Spot, check_size, draft, label_tags, next_row, with_meta
 from .backend import Change, ConversationRow, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, NotFound
@@ -36,7 +37,7 @@ class Branch(Struct, frozen=True):
     main: bool
 
 
-class ThreadUsage(Usage, frozen=True):
+class ThreadUsage(Usage, frozen=True, array_like=False):
     """The tokens of one thread: what providers counted, and an estimate from its size."""
 
     messages: int = 0
@@ -162,9 +163,9 @@ class Conversation:
     def append(self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | None = None) -> Saved:
         """Save a message below the one this handle stands at, and stand there.
 
-        If others were faster, `on_conflict` decides: `"branch"` (the default) goes below where this handle stands all the same,
-        `"follow"` goes below the current head, `"raise"` raises `Conflict`. `expect_head` raises `Conflict` unless the head is that
-        message, and goes below it.
+        If others were faster, `on_conflict` decides: `"branch"` (the default) goes below where this handle stands
+        all the same, `"follow"` goes below the current head, `"raise"` raises `Conflict`. `expect_head` raises
+        `Conflict` unless the head is that message, and goes below it.
         """
         return self.extend((message,), on_conflict=on_conflict, expect_head=expect_head)[0]
 
@@ -187,7 +188,8 @@ class Conversation:
         return written
 
     def _placeless(self, message: Message) -> Message:
-        """A saved message is taken as a value: it gets a new place. A message that asks for a parent of its own is for `save`."""
+        """A saved message is taken as a value: it gets a new place. A message that asks for a parent of its own is
+        for `save`."""
         if self._label is not None and isinstance(message, Message) and message.label is None:
             message = replace(message, label=self._label)
         if not isinstance(message, Saved) and isinstance(message, Message) and message.parent is not None:
@@ -251,7 +253,8 @@ class Conversation:
         system_prompt: str | None = None,
         tools: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        """Change what the conversation is held with, from the next message on. Earlier messages keep the setup they were made with."""
+        """Change what the conversation is held with, from the next message on. Earlier messages keep the setup
+        they were made with."""
         self._store.ensure_open()
         old = self.setup
         new = Setup(
@@ -273,7 +276,8 @@ class Conversation:
         self._setup = desk.meta.setups - 1
 
     def _setup_number(self) -> int:
-        """Which setup is in force here: that of the message we stand at, unless the conversation was configured after it."""
+        """Which setup is in force here: that of the message we stand at, unless the conversation was configured
+        after it."""
         if self._setup is None:
             meta = self._desk.meta
             self._setup = max(meta.setups - 1, 0)
@@ -299,23 +303,25 @@ class Conversation:
         path = self._path()
         total = sum((m.usage for m in path if m.usage is not None), Usage())
         size = sum(len(b.content.encode()) for m in path for b in m.blocks if isinstance(b.content, str))
-        return ThreadUsage(*(getattr(total, f) for f in total.__struct_fields__), len(path), approximate_tokens(size))
+        counted = {name: getattr(total, name) for name in total.__struct_fields__}
+        return ThreadUsage(**counted, messages=len(path), approximate_tokens=approximate_tokens(size))
 
     def branches(self) -> list[Branch]:
         """Every leaf of the tree, the most recently active first."""
         self._store.ensure_open()
         rows = self._store.headers(self._desk.id)
-        depths = {None: 0}
+        depths: dict[int | None, int] = {None: 0}
         for row in rows:
             depths[row.number] = depths.get(row.parent, 0) + 1
         inner = {row.parent for row in rows}
         leaves = [row for row in rows if row.number not in inner]
-        labels = {m.id: m.label for m in self._store.load([row.number for row in leaves], self._desk)}
+        bodies = self._store.backend.messages(numbers=[row.number for row in leaves])
+        labels = {row.number: self._store.shown(row).label for row in bodies}
         found = []
         for row in sorted(leaves, key=lambda r: -r.seq):
             name = self._store.names.id(row.number)
             found.append(
-                Branch(name, depths[row.number], to_datetime(row.created_at), labels.get(name), bool(row.main))
+                Branch(name, depths[row.number], to_datetime(row.created_at), labels.get(row.number), bool(row.main))
             )
         return found
 
@@ -338,7 +344,8 @@ class Conversation:
         )
 
     def undo(self) -> list[Saved]:
-        """Step back one turn: stand before the last message of the user. Returns what was stepped over; nothing is deleted."""
+        """Step back one turn: stand before the last message of the user. Returns what was stepped over; nothing is
+        deleted."""
         path = self._path()
         first = next((i for i in reversed(range(len(path))) if path[i].role == "user"), None)
         if first is None:
@@ -350,8 +357,9 @@ class Conversation:
         return path[first:]
 
     def subagent(self, name: str, run_id: str, *, call: str | None = None) -> "Conversation":
-        """A handle for the trace of a sub-agent: a root of its own, labelled `subagent:<name>:<run_id>`, linked to the message that started
-        it (`call`, by default the one this handle stands at), and kept out of the main flow."""
+        """A handle for the trace of a sub-agent: a root of its own, labelled `subagent:<name>:<run_id>`, linked to
+        the message that started it (`call`, by default the one this handle stands at), and kept out of the main
+        flow."""
         self._store.ensure_open()
         for what, value in (("name", name), ("run_id", run_id)):
             if not isinstance(value, str) or not value or ":" in value:

@@ -78,7 +78,8 @@ class AlreadyExists(HithertoError):
 
 
 class Conflict(HithertoError):
-    """Somebody was faster. `head` is the message where the conversation stands now, `expected` what the caller believed."""
+    """Somebody was faster. `head` is the message where the conversation stands now, `expected` what the caller
+    believed."""
 
     hint = "read the thread again and decide, or append with on_conflict='follow' or 'branch'"
 

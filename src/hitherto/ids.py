@@ -1,16 +1,16 @@
 """Names: message ids and the numbers behind them, tokens, conversation ids.
 
 A message has a **number**, the integer under which backends keep it, and an **id**, the six characters people see and
-type. The id is a permutation of the number, keyed by the workspace's seed: looking a message up by its id costs no index,
-and an id tells nothing about how many messages there are.
+type. The id is a permutation of the number, keyed by the workspace's seed: looking a message up by its id costs no
+index, and an id tells nothing about how many messages there are.
 
-Numbers are dealt in **runs** of 32. Along one branch, a message's number is its parent's plus one until the run is full; a
-fork, or a full run, starts a new run at a random free place. So a path through the tree is a few dozen messages per range
-read, wherever the branch came from, and two writers need no common counter. The rule every backend may rely on: *a message
-whose number is not the first of its run has the number before it as its parent.*
+Numbers are dealt in **runs** of 32. Along one branch, a message's number is its parent's plus one until the run is
+full; a fork, or a full run, starts a new run at a random free place. So a path through the tree is a few dozen
+messages per range read, wherever the branch came from, and two writers need no common counter. The rule every backend
+may rely on: *a message whose number is not the first of its run has the number before it as its parent.*
 
-Ids are drawn from 57 characters that are hard to confuse (no 0 O 1 l I). Where six characters are crowded (past about a
-billion runs) two more are put in front.
+Ids are drawn from 57 characters that are hard to confuse (no 0 O 1 l I). Where six characters are crowded (past about
+a billion runs) two more are put in front.
 """
 
 import os
@@ -53,8 +53,8 @@ class Names:
     def id(self, number: int) -> str:
         """The id of a message number.
 
-        Four unbalanced Feistel rounds over three digits of base 57²: each adds to one digit something computed from the other
-        two, so it can be undone whatever that something is.
+        Four unbalanced Feistel rounds over three digits of base 57²: each adds to one digit something computed from
+        the other two, so it can be undone whatever that something is.
         """
         front = ""
         if number >= _SHORT:
@@ -87,7 +87,8 @@ class Names:
         return more * _SHORT + (x * _PAIR + y) * _PAIR + z
 
     def with_prefix(self, prefix: str) -> list[int]:
-        """Every number whose six-character id begins with `prefix`. For prefixes of 4 and more: a few thousand at most."""
+        """Every number whose six-character id begins with `prefix`. For prefixes of 4 and more: a few thousand at
+        most."""
         if any(c not in ALPHABET for c in prefix):
             return []
         tails = [""]

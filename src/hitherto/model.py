@@ -1,12 +1,13 @@
 """What a conversation is made of: messages and their blocks, as values.
 
-A **message** is something somebody said: a role and a list of blocks. A **block** is a piece of it: text, an image, a tool
-call, a thought. Both are frozen; saving a message gives a new value, `Saved`, that also knows its id, its parent and its
-place in the tree. The provider's own JSON is kept beside the blocks, in `raw`, untouched: the blocks are for reading and for
-other providers, `raw` is what the same provider gets back.
+A **message** is something somebody said: a role and a list of blocks. A **block** is a piece of it: text, an image, a
+tool call, a thought. Both are frozen; saving a message gives a new value, `Saved`, that also knows its id, its parent
+and its place in the tree. The provider's own JSON is kept beside the blocks, in `raw`, untouched: the blocks are for
+reading and for other providers, `raw` is what the same provider gets back.
 
-Nothing here touches a disk. Whatever a message holds comes back equal or is refused by `check`: text of any kind (NUL,
-emoji, right-to-left, a megabyte on one line), bytes as bytes, and in `extra`, `raw` and `privacy` what JSON can say.
+Nothing here touches a disk. Whatever a message holds comes back equal or is refused by `check`: text of any kind
+(NUL, emoji, right-to-left, a megabyte on one line), bytes as bytes, and in `extra`, `raw` and `privacy` what JSON can
+say.
 """
 
 import math
@@ -142,8 +143,9 @@ class Message(Struct, frozen=True, gc=False):
     >>> Message.user("Why is the build failing?").text
     'Why is the build failing?'
 
-    `key` is the caller's own name for the message, for callers that may repeat themselves: the same key in one conversation is
-    the same message. `parent` is honoured by `store.save`; a conversation's `append` knows the parent by itself.
+    `key` is the caller's own name for the message, for callers that may repeat themselves: the same key in one
+    conversation is the same message. `parent` is honoured by `store.save`; a conversation's `append` knows the
+    parent by itself.
     """
 
     role: str
@@ -239,7 +241,8 @@ _LEAVES = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def check_json(value: object, where: str) -> None:
-    """Refuse what would not come back equal: tuples, sets, dates, objects, keys that are not text, integers over 64 bits."""
+    """Refuse what would not come back equal: tuples, sets, dates, objects, keys that are not text, integers over
+    64 bits."""
     kind = type(value)
     if kind in _LEAVES:
         if kind is int and not -(2**63) <= value < 2**64:  # type: ignore[operator]  # kind is int

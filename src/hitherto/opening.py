@@ -1,7 +1,8 @@
 """Opening a store: which place is meant, and what stands behind it.
 
-Without an argument the store is looked for in `HITHERTO_STORE`, then in a `.hitherto` folder in this directory or one above it, then in the
-user's data directory. There is no other fallback: a place that cannot be used is an error, never a reason to write somewhere else.
+Without an argument the store is looked for in `HITHERTO_STORE`, then in a `.hitherto` folder in this directory or one
+above it, then in the user's data directory. There is no other fallback: a place that cannot be used is an error,
+never a reason to write somewhere else.
 """
 
 import os
@@ -28,8 +29,9 @@ def open(
 ) -> Store:
     """Open a store, making it if it is not there.
 
-    `location` is a path, `sqlite:///absolute/path`, or `memory:`. `workspace` names the tenant. `timeout_seconds` is how long a write waits for
-    other processes. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
+    `location` is a path, `sqlite:///absolute/path`, or `memory:`. `workspace` names the tenant. `timeout_seconds`
+    is how long a write waits for other processes. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970;
+    both are for tests.
     """
     if not isinstance(workspace, str) or not workspace:
         raise InvalidArgument("the workspace is a name, and not empty")

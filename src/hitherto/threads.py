@@ -1,7 +1,7 @@
 """The narrow protocols: what functions ask for that need only a part of a store.
 
-A function that only reads takes a `MessageGetter`; anything with a `get` will do, a store or a dict in a test. `thread` is such a
-function.
+A function that only reads takes a `MessageGetter`; anything with a `get` will do, a store or a dict in a test.
+`thread` is such a function.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,8 @@ class _Threader(Protocol):
 
 
 def thread(getter: MessageGetter, message_id: str) -> list[Saved]:
-    """The messages from the root to this one, over anything that gets messages. A store knows a faster way, and is asked for it."""
+    """The messages from the root to this one, over anything that gets messages. A store knows a faster way, and is
+    asked for it."""
     if isinstance(getter, _Threader):
         return getter.thread(message_id)
     path: list[Saved] = []

@@ -1,7 +1,7 @@
 """The tables of the SQLite file, as the numbered steps that lead to them.
 
-A released step is never changed: a change is a new step at the end. The file's `user_version` is the number of steps applied.
-`docs/schema.md` explains the columns.
+A released step is never changed: a change is a new step at the end. The file's `user_version` is the number of steps
+applied. `docs/schema.md` explains the columns.
 """
 
 APPLICATION_ID = 0x48544854  # "HTHT", in the header of every file of ours

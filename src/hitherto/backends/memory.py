@@ -208,10 +208,10 @@ class MemoryBackend:
             numbers = list(self._messages)
         yield numbers
 
-    def tagged(self, value: bytes, limit: int) -> list[tuple[bytes, int | None]]:
+    def tagged(self, value: bytes) -> list[tuple[bytes, int | None]]:
         with self._open():
             found = [(conversation, message) for tag, conversation, message in self._tags if tag == value]
-        return sorted(found, key=lambda f: (f[0], -1 if f[1] is None else f[1]))[:limit]
+        return sorted(found, key=lambda f: (f[0], -1 if f[1] is None else f[1]))
 
     def items(
         self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None

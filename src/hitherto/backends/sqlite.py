@@ -2,17 +2,18 @@
 
 Why it is laid out as it is, each by measurement (`make bench`):
 
-- A message's rowid is its number (with the workspace in the high bits). Numbers come in runs along a branch, so reading a path is
-  one range read per run, and finding a message by its id needs no index. The only index on messages is (conversation, seq).
-- WAL with `synchronous=FULL`: a commit returns after its frames are on the disk. `NORMAL` loses acknowledged messages in a power
-  cut; the tests show it on a simulated disk.
-- `BEGIN IMMEDIATE` and a busy handler that sleeps a random fraction of a millisecond or two: writers of several processes take
-  turns fairly instead of starving each other.
-- `secure_delete` overwrites what is deleted; `auto_vacuum=INCREMENTAL` lets maintenance give pages back (it can only be chosen
-  when the file is made). The file and its directory are private from the first byte on.
+- A message's rowid is its number (with the workspace in the high bits). Numbers come in runs along a branch, so
+  reading a path is one range read per run, and finding a message by its id needs no index. The only index that
+  every message enters is (conversation, seq).
+- WAL with `synchronous=FULL`: a commit returns after its frames are on the disk. `NORMAL` loses acknowledged
+  messages in a power cut; the tests show it on a simulated disk.
+- `BEGIN IMMEDIATE` and a busy handler that sleeps a random fraction of a millisecond or two: writers of several
+  processes take turns instead of starving each other.
+- `secure_delete` overwrites what is deleted; `auto_vacuum=INCREMENTAL` lets maintenance give pages back (it can only be
+  chosen when the file is made).
 
-apsw runs statements lazily: `execute("PRAGMA a; PRAGMA b")` stops at the first row. So it is one statement per call, and a test
-reads every pragma back.
+apsw runs statements lazily: `execute("PRAGMA a; PRAGMA b")` stops at the first row. So it is one statement per
+call, and a test reads every pragma back.
 """
 
 import os
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -42,50 +43,56 @@ from ..backend import (
     Taken,
     Where,
 )
-from ..errors import (
-    Busy,
-    CannotOpen,
-    Closed,
-    CommitUnknown,
-    Damaged,
-    HithertoError,
-    NewerFormat,
-    NotAStore,
-    ReadOnly,
-    StorageError,
-    StorageFull,
-)
+from ..errors import Closed, CommitUnknown, Damaged, NewerFormat, NotAStore
 from ..ids import RUN, new_conversation_id
+from ._files import make_private, sync, translated
 from ._schema import APPLICATION_ID, MIGRATIONS
 
-_WORKSPACE_BITS = 47  # numbers stay below 2**47; the workspace's own integer lies above
-_CHUNK = 400  # parameters in one IN (…), well below SQLite's limit
+PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON", "journal_size_limit = 4194304")
 
+_WORKSPACE_BITS = 47  # numbers stay below 2**47; the workspace's own integer lies above
+_CHUNK = 400  # numbers in one IN (…), well below SQLite's limit
+_ROWS = 16  # messages in one INSERT
+
+# The fields of ConversationRow and MessageRow, in their order. The first two parameters of a message's columns are the
+# workspace's base, which is taken off its number, and the id of its conversation.
 _CONVERSATION = (
-    "id, kind, key, version, token, generation, head, tips, next_seq, count, size, removals, created_at, active_at, expires_at, "
-    "held, data_key, meta, proof"
+    "id, kind, key, version, token, generation, head, tips, next_seq, count, size, removals, "
+    "created_at, active_at, expires_at, held, data_key, meta, proof"
 )
-# The fields of MessageRow in their order; the first two parameters are the workspace's base and the conversation's id.
 _MESSAGE = "number - ?, ?, seq, parent, link, main, role, revision, created_at, key, token, size, body"
-_HEADER = _MESSAGE.replace("body", "NULL")
-_JOINED = "m.number - ?, c.id, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, m.key, m.token, m.size, m.body"
-_JOINED_HEADER = _JOINED.replace("m.body", "NULL")
+_JOINED = (
+    "m.number - ?, c.id, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, "
+    "m.key, m.token, m.size, m.body"
+)
+_AMENDED = "seq, parent, link, main, role, revision, created_at, key, token, size, body"
+
+_INSERT_CONVERSATION = f"INSERT INTO conversation (workspace, {_CONVERSATION}) VALUES ({', '.join('?' * 20)})"
+_MUTABLE = _CONVERSATION.split(", ")[3:]
+_UPDATE_CONVERSATION = f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE place = ?"
+_INSERT_MESSAGES = [
+    f"INSERT INTO message (number, conversation, {_AMENDED}) VALUES " + ", ".join([f"({', '.join('?' * 13)})"] * count)
+    for count in range(_ROWS + 1)
+]
+_UPDATE_MESSAGE = f"UPDATE message SET {', '.join(f'{name} = ?' for name in _AMENDED.split(', '))} WHERE number = ?"
+
+_T = TypeVar("_T")
+_Values = Sequence[str | bytes | int | None]
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_tips = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
-_T = TypeVar("_T")
-
-# Connections that os.fork copied into a child. SQLite must neither use nor close them there, so the child keeps them for ever.
+# Connections that os.fork copied into a child. SQLite must neither use nor close them there, so the child keeps
+# them for ever. The counter tells a child from the process that opened them.
 _inherited: list[object] = []
-_process = [0]
+_forks = [0]
 
 
-def _after_fork() -> None:
-    _process[0] += 1
+def _count_fork() -> None:
+    _forks[0] += 1
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class SqliteBackend:
@@ -102,11 +109,11 @@ class SqliteBackend:
         self._path = Path(path).absolute()
         self._vfs = vfs
         self._timeout = timeout_seconds
-        self._process = _process[0]
+        self._forks = _forks[0]
         self._idle: list[apsw.Connection] = []
         self._closed = False
         self._lock = threading.Lock()
-        _make_private(self._path)
+        make_private(self._path)
         with self._mapped():
             first = self._connect()
             try:
@@ -136,7 +143,7 @@ class SqliteBackend:
     @contextmanager
     def _connection(self) -> Iterator[apsw.Connection]:
         """A connection that nobody else uses meanwhile. One thread alone keeps using the same one."""
-        if self._closed or self._process != _process[0]:
+        if self._closed or self._forks != _forks[0]:
             raise self._gone()
         try:
             connection = self._idle.pop()
@@ -146,14 +153,17 @@ class SqliteBackend:
         try:
             yield connection
         except apsw.Error as error:
-            raise _translated(error, self._path) from error
+            raise translated(error, self._path) from error
         finally:
-            self._idle.append(connection)
-            if self._closed:
-                self._close_idle()
+            self._give_back(connection)
+
+    def _give_back(self, connection: apsw.Connection) -> None:
+        self._idle.append(connection)
+        if self._closed:  # while it was in use
+            self._close_idle()
 
     def _gone(self) -> Closed:
-        if self._closed:
+        if self._forks == _forks[0]:
             return Closed("the store is closed")
         _inherited.append(self._idle)
         return Closed("the store was opened before os.fork, in another process")
@@ -163,11 +173,11 @@ class SqliteBackend:
         try:
             yield
         except apsw.Error as error:
-            raise _translated(error, self._path) from error
+            raise translated(error, self._path) from error
 
     def close(self) -> None:
         self._closed = True
-        if self._process == _process[0]:
+        if self._forks == _forks[0]:
             self._close_idle()
         else:
             _inherited.append(self._idle)
@@ -192,9 +202,8 @@ class SqliteBackend:
                     name, statements = MIGRATIONS[version]
                     for statement in statements:
                         connection.execute(statement)
-                    connection.execute(
-                        "INSERT INTO migration VALUES (?, ?, ?)", (version + 1, name, time.time_ns() // 1000)
-                    )
+                    record = (version + 1, name, time.time_ns() // 1000)
+                    connection.execute("INSERT INTO migration VALUES (?, ?, ?)", record)
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", version + 1)
                 connection.execute("COMMIT")
@@ -207,33 +216,31 @@ class SqliteBackend:
         """The schema version of a file that is ours; 0 for an empty one."""
         application, version = connection.pragma("application_id"), connection.pragma("user_version")
         if application != APPLICATION_ID:
-            (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            tables = _one(connection, "SELECT count(*) FROM sqlite_schema")[0]
             if application or version or tables:
                 raise NotAStore(f"{self._path} is a SQLite database of another program")
         elif version > len(MIGRATIONS):
-            raise NewerFormat(
-                f"{self._path} has format {version}; this version of hitherto knows up to {len(MIGRATIONS)}"
-            )
+            raise NewerFormat(f"{self._path} has format {version}; this hitherto knows up to {len(MIGRATIONS)}")
         return int(version)
 
     # -- writing
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
         with self._connection() as connection:
-            execute = connection.execute
-            execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")
             try:
                 outcomes = [self._commit_one(connection, batch) for batch in batches]
             except BaseException:
                 if connection.in_transaction:
-                    execute("ROLLBACK")
+                    connection.execute("ROLLBACK")
                 raise
             try:
-                execute("COMMIT" if DONE in outcomes else "ROLLBACK")
+                connection.execute("COMMIT" if DONE in outcomes else "ROLLBACK")
             except apsw.Error as error:
                 if connection.in_transaction:
-                    execute("ROLLBACK")
-                raise CommitUnknown(f"the commit was interrupted ({error})") from _translated(error, self._path)
+                    connection.execute("ROLLBACK")
+                reason = translated(error, self._path)
+                raise CommitUnknown(f"the commit was interrupted: {reason}") from reason
             return outcomes
 
     def _commit_one(self, connection: apsw.Connection, batch: Batch) -> Outcome:
@@ -241,9 +248,9 @@ class SqliteBackend:
             row = self._row(connection, id)
             if row is None or row.version != version:
                 return Stale(id, row)
-        places = []
+        places: list[int] = []
         for change in batch.changes:
-            place = self._problem(connection, change)
+            place = self._place(connection, change)
             if not isinstance(place, int):
                 return place
             places.append(place)
@@ -251,13 +258,10 @@ class SqliteBackend:
             self._apply(connection, change, place)
         return DONE
 
-    def _problem(self, connection: apsw.Connection, change: Change) -> int | Outcome:
-        """The conversation's place if the change may be applied (0 if it is new), else what is in the way."""
-        execute = connection.execute
-        found = execute(
-            "SELECT place, version FROM conversation WHERE id = ? AND workspace = ?",
-            (change.conversation, self._workspace),
-        ).fetchone()
+    def _place(self, connection: apsw.Connection, change: Change) -> int | Outcome:
+        """The conversation's place (0 if it is new) if the change may be applied, else what is in the way."""
+        query = "SELECT place, version FROM conversation WHERE id = ? AND workspace = ?"
+        found = _maybe(connection, query, (change.conversation, self._workspace))
         if change.expect == 0:
             if found is not None:
                 return Taken("id", change.conversation)
@@ -268,98 +272,69 @@ class SqliteBackend:
             return Stale(change.conversation, self._row(connection, change.conversation))
         place: int = found[0] if found else 0
         for message in change.add:
-            number = self._base + message.number
-            if (
-                message.number % RUN == 0
-                and execute(
-                    "SELECT 1 FROM message WHERE number BETWEEN ? AND ? LIMIT 1", (number, number + RUN - 1)
-                ).fetchone()
-            ):
+            if message.number % RUN == 0 and self._run_taken(connection, message.number):
                 return Taken("number", change.conversation)
-            if (
-                message.key is not None
-                and execute("SELECT 1 FROM message WHERE conversation = ? AND key = ?", (place, message.key)).fetchone()
-            ):
+            if message.key is not None and self._key_taken(connection, place, message.key):
                 return Taken("message key", change.conversation)
         return place
 
+    def _run_taken(self, connection: apsw.Connection, number: int) -> bool:
+        first = self._base + number
+        query = "SELECT 1 FROM message WHERE number BETWEEN ? AND ? LIMIT 1"
+        return _maybe(connection, query, (first, first + RUN - 1)) is not None
+
+    def _key_taken(self, connection: apsw.Connection, place: int, key: bytes) -> bool:
+        query = "SELECT 1 FROM message WHERE conversation = ? AND key = ?"
+        return _maybe(connection, query, (place, key)) is not None
+
     def _apply(self, connection: apsw.Connection, change: Change, place: int) -> None:
         execute = connection.execute
-        row = change.row
-        if row is None:
+        if change.row is None:
             for table in ("tag", "item", "message"):
                 execute(f"DELETE FROM {table} WHERE conversation = ?", (place,))
             execute("DELETE FROM conversation WHERE place = ?", (place,))
             return
         if change.expect == 0:
-            execute(_INSERT_CONVERSATION, (self._workspace, *_conversation_values(row)))
+            execute(_INSERT_CONVERSATION, (self._workspace, *_conversation_values(change.row)))
             place = connection.last_insert_rowid()
         else:
-            execute(_UPDATE_CONVERSATION, (*_conversation_values(row)[3:], place))
-        if change.drop:
-            for number in change.drop:
-                execute("DELETE FROM message WHERE number = ?", (self._base + number,))
-                execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
-        base = self._base
-        for some in _chunks(change.add, 16):
-            values: list[object] = []
+            execute(_UPDATE_CONVERSATION, (*_conversation_values(change.row)[3:], place))
+        for number in change.drop:
+            execute("DELETE FROM message WHERE number = ?", (self._base + number,))
+            execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
+        for some in _chunks(change.add, _ROWS):
+            values: list[str | bytes | int | None] = []
             for m in some:
-                values += (
-                    base + m.number, place, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, m.key, m.token, m.size, m.body,
-                )  # fmt: skip
-            execute(_INSERT_MESSAGES[len(some)], values)  # type: ignore[arg-type]  # a list of SQLite values
+                values += (self._base + m.number, place)
+                values += _message_values(m)
+            execute(_INSERT_MESSAGES[len(some)], values)
         for m in change.amend:
-            execute(
-                "UPDATE message SET seq = ?, parent = ?, link = ?, main = ?, role = ?, revision = ?, created_at = ?, key = ?, token = ?, size = ?, body = ? "
-                "WHERE number = ? AND conversation = ?",
-                (
-                    m.seq,
-                    m.parent,
-                    m.link,
-                    m.main,
-                    m.role,
-                    m.revision,
-                    m.created_at,
-                    m.key,
-                    m.token,
-                    m.size,
-                    m.body,
-                    base + m.number,
-                    place,
-                ),
-            )
+            execute(_UPDATE_MESSAGE, (*_message_values(m), self._base + m.number))
         for item in change.put:
-            execute(
-                "INSERT OR REPLACE INTO item (conversation, key, revision, body) VALUES (?, ?, ?, ?)",
-                (place, item.key, item.revision, item.body),
-            )
+            query = "INSERT OR REPLACE INTO item (conversation, key, revision, body) VALUES (?, ?, ?, ?)"
+            execute(query, (place, item.key, item.revision, item.body))
         for key in change.unput:
             execute("DELETE FROM item WHERE conversation = ? AND key = ?", (place, key))
         for tag in change.untag:
-            execute(
-                "DELETE FROM tag WHERE workspace = ? AND value = ? AND conversation = ? AND message = ?",
-                self._tag_values(tag, place),
-            )
+            query = "DELETE FROM tag WHERE workspace = ? AND value = ? AND conversation = ? AND message = ?"
+            execute(query, self._tag_values(tag, place))
         for tag in change.tag:
-            execute(
-                "INSERT OR IGNORE INTO tag (workspace, value, conversation, message) VALUES (?, ?, ?, ?)",
-                self._tag_values(tag, place),
-            )
+            query = "INSERT OR IGNORE INTO tag (workspace, value, conversation, message) VALUES (?, ?, ?, ?)"
+            execute(query, self._tag_values(tag, place))
 
     def _tag_values(self, tag: Tag, place: int) -> tuple[int, bytes, int, int]:
         return self._workspace, tag.value, place, -1 if tag.message is None else tag.message
 
-    # -- reading
+    # -- reading conversations
 
     def _row(self, connection: apsw.Connection, id: bytes) -> ConversationRow | None:
-        found = connection.execute(
-            f"SELECT {_CONVERSATION} FROM conversation WHERE id = ? AND workspace = ?", (id, self._workspace)
-        ).fetchone()
+        query = f"SELECT {_CONVERSATION} FROM conversation WHERE id = ? AND workspace = ?"
+        found = _maybe(connection, query, (id, self._workspace))
         return None if found is None else _conversation(found)
 
     def _by_key(self, connection: apsw.Connection, kind: str, key: bytes) -> list[ConversationRow]:
         query = f"SELECT {_CONVERSATION} FROM conversation WHERE workspace = ? AND kind = ? AND key = ?"
-        return [_conversation(found) for found in connection.execute(query, (self._workspace, kind, key)).fetchall()]
+        return [_conversation(found) for found in _all(connection, query, (self._workspace, kind, key))]
 
     def lookup(
         self,
@@ -373,79 +348,89 @@ class SqliteBackend:
             if key is not None:
                 return self._by_key(connection, *key)
             if prefix is not None:
-                low, high = bytes.fromhex(prefix.ljust(32, "0")), bytes.fromhex(prefix.ljust(32, "f"))
-                query = f"SELECT {_CONVERSATION} FROM conversation WHERE id BETWEEN ? AND ? AND workspace = ? ORDER BY id LIMIT ?"
-                return [
-                    _conversation(found)
-                    for found in connection.execute(query, (low, high, self._workspace, limit)).fetchall()
-                ]
+                between = bytes.fromhex(prefix.ljust(32, "0")), bytes.fromhex(prefix.ljust(32, "f"))
+                query = (
+                    f"SELECT {_CONVERSATION} FROM conversation WHERE id BETWEEN ? AND ? AND workspace = ? "
+                    "ORDER BY id LIMIT ?"
+                )
+                return [_conversation(found) for found in _all(connection, query, (*between, self._workspace, limit))]
             rows = [self._row(connection, id) for id in ids]
             return [row for row in rows if row is not None]
 
     def page(
         self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
     ) -> list[ConversationRow]:
-        column, order, beyond = ("created_at", "ASC", ">") if oldest_first else ("active_at", "DESC", "<")
+        column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("active_at", "DESC", "<")
         condition, values = self._condition(where)
         if after is not None:
             condition += f" AND (c.{column}, c.id) {beyond} (?, ?)"
             values += (after.at, after.id)
-        query = f"SELECT {_CONVERSATION} FROM conversation c WHERE {condition} ORDER BY c.{column} {order}, c.id {order} LIMIT ?"
+        query = (
+            f"SELECT {_CONVERSATION} FROM conversation c WHERE {condition} "
+            f"ORDER BY c.{column} {way}, c.id {way} LIMIT ?"
+        )
         with self._connection() as connection:
-            return [_conversation(found) for found in connection.execute(query, (*values, limit)).fetchall()]
+            return [_conversation(found) for found in _all(connection, query, (*values, limit))]
 
     def count(self, where: Where) -> int:
         condition, values = self._condition(where)
         with self._connection() as connection:
-            (number,) = connection.execute(f"SELECT count(*) FROM conversation c WHERE {condition}", values).fetchone()
-            return int(number)
+            return int(_one(connection, f"SELECT count(*) FROM conversation c WHERE {condition}", values)[0])
 
     def _condition(self, where: Where) -> tuple[str, tuple[int | str | bytes, ...]]:
         condition = "c.workspace = ? AND c.kind = ?"
         values: tuple[int | str | bytes, ...] = (self._workspace, where.kind)
         if where.tag is not None:
-            condition += " AND EXISTS (SELECT 1 FROM tag t WHERE t.workspace = c.workspace AND t.value = ? AND t.conversation = c.place AND t.message = -1)"
+            condition += (
+                " AND EXISTS (SELECT 1 FROM tag t WHERE t.workspace = c.workspace AND t.value = ? "
+                "AND t.conversation = c.place AND t.message = -1)"
+            )
             values += (where.tag,)
         if where.alive_at is not None:
             condition += " AND (c.expires_at IS NULL OR c.expires_at > ?)"
             values += (where.alive_at,)
         return condition, values
 
+    def kinds(self) -> list[str]:
+        query = "SELECT DISTINCT kind FROM conversation WHERE workspace = ? ORDER BY kind"
+        with self._connection() as connection:
+            return [found[0] for found in _all(connection, query, (self._workspace,))]
+
+    # -- reading messages
+
     def messages(
         self, *, numbers: Sequence[int] = (), keys: tuple[bytes, Sequence[bytes]] | None = None, bodies: bool = True
     ) -> list[MessageRow]:
-        columns = _JOINED if bodies else _JOINED_HEADER
+        columns = _JOINED if bodies else _without_body(_JOINED)
         query = f"SELECT {columns} FROM message m JOIN conversation c ON c.place = m.conversation WHERE c.workspace = ?"
-        found: list[MessageRow] = []
+        rows: list[MessageRow] = []
         with self._connection() as connection:
             if keys is not None:
                 conversation, wanted = keys
                 for key in dict.fromkeys(wanted):
                     values = (self._base, self._workspace, conversation, key)
-                    found += _rows(connection.execute(f"{query} AND c.id = ? AND m.key = ?", values))
+                    rows += _messages(connection, f"{query} AND c.id = ? AND m.key = ?", values)
             for some in _chunks(tuple(dict.fromkeys(numbers)), _CHUNK):
-                marks = ", ".join("?" * len(some))
-                chosen = (self._base, self._workspace, *(self._base + n for n in some))
-                found += _rows(connection.execute(f"{query} AND m.number IN ({marks})", chosen))
-        return found
+                chosen = (self._base, self._workspace, *(self._base + number for number in some))
+                rows += _messages(connection, f"{query} AND m.number IN ({', '.join('?' * len(some))})", chosen)
+        return rows
 
     def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
         base = self._base
-        query = f"SELECT {_MESSAGE if bodies else _HEADER} FROM message WHERE number BETWEEN ? AND ? ORDER BY number"
+        columns = _MESSAGE if bodies else _without_body(_MESSAGE)
+        query = f"SELECT {columns} FROM message WHERE number BETWEEN ? AND ? ORDER BY number"
+        owner = "SELECT c.id FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
         conversation: bytes | None = None
         next: int | None = number
         while next is not None:
             with self._connection() as connection:
                 if conversation is None:
-                    owner = (
-                        "SELECT c.id FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
-                    )
-                    found = connection.execute(owner, (base + next,)).fetchone()
+                    found = _maybe(connection, owner, (base + next,))
                     if found is None:
                         return
                     conversation = found[0]
-                rows = _rows(connection.execute(query, (base, conversation, base + next - next % RUN, base + next)))
-            rows = _unbroken(rows, next)
+                values = (base, conversation, base + next - next % RUN, base + next)
+                rows = _unbroken(_messages(connection, query, values), next)
             if rows:
                 yield rows
             next = rows[0].parent if rows and rows[0].number % RUN == 0 else None
@@ -459,22 +444,15 @@ class SqliteBackend:
         limit: int,
         bodies: bool = True,
     ) -> list[MessageRow]:
-        order, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
+        way, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
         query = (
-            f"SELECT {_MESSAGE if bodies else _HEADER} FROM message "
-            f"WHERE conversation = (SELECT place FROM conversation WHERE id = ? AND workspace = ?) {'' if after is None else f'AND seq {beyond} ?'} "
-            f"ORDER BY seq {order} LIMIT ?"
+            f"SELECT {_MESSAGE if bodies else _without_body(_MESSAGE)} FROM message "
+            "WHERE conversation = (SELECT place FROM conversation WHERE id = ? AND workspace = ?) "
+            f"{'' if after is None else f'AND seq {beyond} ?'} ORDER BY seq {way} LIMIT ?"
         )
         bounds = (limit,) if after is None else (after, limit)
         with self._connection() as connection:
-            return _rows(connection.execute(query, (self._base, conversation, conversation, self._workspace, *bounds)))
-
-    def kinds(self) -> list[str]:
-        with self._connection() as connection:
-            rows = connection.execute(
-                "SELECT DISTINCT kind FROM conversation WHERE workspace = ? ORDER BY kind", (self._workspace,)
-            ).fetchall()
-            return [row[0] for row in rows]
+            return _messages(connection, query, (self._base, conversation, conversation, self._workspace, *bounds))
 
     def numbers(self) -> Iterator[list[int]]:
         """Through the index, which is a hundredth of the table."""
@@ -482,24 +460,26 @@ class SqliteBackend:
             "SELECT conversation, seq, number FROM message INDEXED BY message_by_seq "
             "WHERE (conversation, seq) > (?, ?) ORDER BY conversation, seq LIMIT 4096"
         )
+        low, high = self._base, self._base + (1 << _WORKSPACE_BITS)
         place, seq = -1, -1
         while True:
             with self._connection() as connection:
-                rows = connection.execute(query, (place, seq)).fetchall()
-            if not rows:
+                found = _all(connection, query, (place, seq))
+            if not found:
                 return
-            place, seq, _ = rows[-1]
-            low, high = self._base, self._base + (1 << _WORKSPACE_BITS)
-            yield [row[2] - low for row in rows if low <= row[2] < high]
+            place, seq, _ = found[-1]
+            yield [number - low for _, _, number in found if low <= number < high]
 
-    def tagged(self, value: bytes, limit: int) -> list[tuple[bytes, int | None]]:
+    # -- reading tags and items
+
+    def tagged(self, value: bytes) -> list[tuple[bytes, int | None]]:
         query = (
             "SELECT c.id, t.message FROM tag t JOIN conversation c ON c.place = t.conversation "
-            "WHERE t.workspace = ? AND t.value = ? ORDER BY c.id, t.message LIMIT ?"
+            "WHERE t.workspace = ? AND t.value = ? ORDER BY c.id, t.message"
         )
         with self._connection() as connection:
-            found = connection.execute(query, (self._workspace, value, limit)).fetchall()
-            return [(id, None if message < 0 else message) for id, message in found]
+            found = _all(connection, query, (self._workspace, value))
+        return [(id, None if message < 0 else message) for id, message in found]
 
     def items(
         self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
@@ -511,84 +491,82 @@ class SqliteBackend:
         )
         values = (conversation, self._workspace, len(prefix), prefix, -1 if limit is None else limit)
         with self._connection() as connection:
-            return [ItemRow(conversation, *row) for row in connection.execute(query, values).fetchall()]
+            return [ItemRow(conversation, *found) for found in _all(connection, query, values)]
 
     # -- care
 
     def check(self) -> list[str]:
         try:
             with self._connection() as connection:
-                found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(100)").fetchall()]
-                found += [
-                    f"a row of {table} refers to a missing {parent}"
-                    for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check").fetchall()
-                ]
+                found = [str(line) for (line,) in _all(connection, "PRAGMA integrity_check(100)")]
+                missing = _all(connection, "PRAGMA foreign_key_check")
         except Damaged as error:
             return [str(error)]
-        return [line for line in found if line != "ok"]
+        return [line for line in found if line != "ok"] + [
+            f"a row of {row[0]} refers to no {row[2]}" for row in missing
+        ]
 
     def scrub(self) -> bool:
-        """Move everything from the WAL into the database and truncate it. SQLite does not sync the truncation, so a power cut could
-        bring deleted text back from the WAL: we sync it ourselves."""
+        """Move everything from the WAL into the database, and truncate the WAL. SQLite does not sync the truncation, so
+        a power cut could bring deleted text back: we sync it ourselves."""
         with self._connection() as connection:
-            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            if busy:
-                return False
+            busy, _, _ = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+        if busy:
+            return False
         wal = Path(f"{self._path}-wal")
         if wal.exists():
-            _sync(wal)
+            sync(wal)
         return True
 
     def size(self) -> int:
         files = (Path(f"{self._path}{suffix}") for suffix in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
-    def pragmas(self) -> dict[str, object]:
-        """What SQLite says our settings are, for `doctor` and for the test that reads them back."""
-        names = (
-            "application_id",
-            "user_version",
-            "journal_mode",
-            "synchronous",
-            "foreign_keys",
-            "secure_delete",
-            "auto_vacuum",
-            "page_size",
-            "journal_size_limit",
-        )
+    def pragmas(self, names: Sequence[str]) -> dict[str, object]:
+        """What SQLite says these settings are."""
         with self._connection() as connection:
             return {name: connection.pragma(name) for name in names}
 
 
-PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON", "journal_size_limit = 4194304")
+def _all(connection: apsw.Connection, query: str, values: _Values = ()) -> list[tuple[Any, ...]]:
+    return connection.execute(query, values).fetchall()
 
-_INSERT_CONVERSATION = f"INSERT INTO conversation (workspace, {_CONVERSATION}) VALUES ({', '.join('?' * 20)})"
-_UPDATE_CONVERSATION = (
-    f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _CONVERSATION.split(', ')[3:])} WHERE place = ?"
-)
-_INSERT_MESSAGES = [
-    "INSERT INTO message (number, conversation, seq, parent, link, main, role, revision, created_at, key, token, size, body) VALUES "
-    + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
-    for count in range(17)
-]
+
+def _maybe(connection: apsw.Connection, query: str, values: _Values = ()) -> tuple[Any, ...] | None:
+    return connection.execute(query, values).fetchone()
+
+
+def _one(connection: apsw.Connection, query: str, values: _Values = ()) -> tuple[Any, ...]:
+    return connection.execute(query, values).fetchall()[0]
 
 
 def _conversation_values(row: ConversationRow) -> tuple[str | bytes | int | None, ...]:
     return (
-        row.id, row.kind, row.key, row.version, row.token, row.generation, row.head, _pack(row.tips), row.next_seq, row.count, row.size, row.removals,
-        row.created_at, row.active_at, row.expires_at, row.held, row.data_key, row.meta, row.proof,
+        row.id, row.kind, row.key, row.version, row.token, row.generation, row.head, _pack(row.tips), row.next_seq,
+        row.count, row.size, row.removals, row.created_at, row.active_at, row.expires_at, row.held, row.data_key,
+        row.meta, row.proof,
     )  # fmt: skip
 
 
-def _conversation(found: tuple[object, ...]) -> ConversationRow:
+def _conversation(found: tuple[Any, ...]) -> ConversationRow:
     values = list(found)
-    values[7] = _unpack_tips(values[7])  # type: ignore[arg-type]  # the column `tips`
-    values[15] = bool(values[15])  # the column `held`
-    return ConversationRow(*values)  # type: ignore[arg-type]  # the columns in the order of the fields
+    values[7] = _unpack_tips(values[7])  # tips
+    values[15] = values[15] == 1  # held
+    return ConversationRow(*values)
 
 
-def _rows(cursor: apsw.Cursor) -> list[MessageRow]:
-    return [MessageRow(*found) for found in cursor]
+def _message_values(m: MessageRow) -> tuple[str | bytes | int | None, ...]:
+    return (
+        m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, m.key, m.token, m.size, m.body
+    )  # fmt: skip
+
+
+def _messages(connection: apsw.Connection, query: str, values: _Values) -> list[MessageRow]:
+    return [MessageRow(*found) for found in connection.execute(query, values)]
+
+
+def _without_body(columns: str) -> str:
+    return columns.rpartition(", ")[0] + ", NULL"
 
 
 def _unbroken(rows: list[MessageRow], last: int) -> list[MessageRow]:
@@ -607,11 +585,12 @@ def _chunks(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 
 
 def _ensure_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:
-    find = "SELECT place, id FROM workspace WHERE name = ?"
-    found = connection.execute(find, (name,)).fetchone()
+    query = "SELECT place, id FROM workspace WHERE name = ?"
+    found = _maybe(connection, query, (name,))
     if found is None:
-        connection.execute("INSERT OR IGNORE INTO workspace (name, id) VALUES (?, ?)", (name, new_conversation_id()))
-        found = connection.execute(find, (name,)).fetchone()
+        insert = "INSERT OR IGNORE INTO workspace (name, id) VALUES (?, ?)"
+        connection.execute(insert, (name, new_conversation_id()))
+        found = _one(connection, query, (name,))
     return found[0], found[1]
 
 
@@ -630,69 +609,3 @@ def _patience(timeout_seconds: float) -> Callable[[int], bool]:
         return True
 
     return wait
-
-
-# -- files and errors
-
-
-def _make_private(path: Path) -> None:
-    """Make the directory (0700) and an empty file (0600), and make their names durable, before SQLite opens the file as 0644."""
-    try:
-        missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            _sync(folder.parent)
-        if not path.parent.is_dir():
-            raise CannotOpen(f"{path.parent} is not a directory", hint="give the path of a file in a directory")
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            _sync(path.parent)
-        except FileExistsError:
-            _look_at(path)
-    except HithertoError:
-        raise
-    except OSError as error:
-        raise CannotOpen(
-            f"cannot create {path}: {error.strerror or error}",
-            hint="check the path and the permissions of its directory",
-        ) from error
-    except ValueError as error:  # a NUL in the path
-        raise CannotOpen(f"not a path: {error}") from error
-
-
-def _look_at(path: Path) -> None:
-    """Refuse what cannot be opened, by its metadata alone: opening and closing the file here would drop the locks that another
-    connection of this process holds on it (POSIX locks belong to the process)."""
-    if not path.is_file():
-        raise CannotOpen(f"{path} is not a file", hint="give the path of a file; a folder cannot be a store")
-    if not os.access(path, os.R_OK):
-        raise CannotOpen(f"{path} may not be read", hint="check the permissions of the file")
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        raise ReadOnly(f"{path} or its directory may not be written")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_CLASSES: tuple[tuple[type[apsw.Error], type[HithertoError], str], ...] = (
-    (apsw.BusyError, Busy, "other writers held the lock of {path} for too long"),
-    (apsw.LockedError, Busy, "{path} is locked"),
-    (apsw.FullError, StorageFull, "no space is left for {path}"),
-    (apsw.NotADBError, NotAStore, "{path} is not a database"),
-    (apsw.CorruptError, Damaged, "{path} is damaged"),
-    (apsw.ReadOnlyError, ReadOnly, "{path} may not be written"),
-    (apsw.CantOpenError, CannotOpen, "{path} cannot be opened"),
-)
-
-
-def _translated(error: apsw.Error, path: Path) -> HithertoError:
-    """The error of ours for one of SQLite's."""
-    for theirs, ours, text in _CLASSES:
-        if isinstance(error, theirs):
-            return ours(f"{text.format(path=path)} ({error})")
-    return StorageError(f"SQLite reports for {path}: {error}")

@@ -1,0 +1,77 @@
+"""Deleting messages: what goes, what moves, what stays.
+
+A delete is prepared from the headers of the whole conversation and committed against the version they were read at.
+The subtree of a message goes with it, and so do the traces of sub-agents that were started in it; a compaction that
+continued a deleted message stays, without its link. A head that goes moves to the parent of the subtree it was in,
+else to the newest message of the main flow that is left.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ._desk import next_row
+from .backend import Change, ConversationRow, MessageRow
+from .errors import HasChildren, Held
+from .ids import show_conversation_id
+
+if TYPE_CHECKING:
+    from .store import Store
+
+
+def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive: bool) -> Change:
+    """The change that deletes these messages of a conversation, prepared from the conversation as it is now."""
+    row = store.fresh_row(conversation)
+    check_not_held(row)
+    rows = store.headers(conversation)
+    doomed = set(chosen)
+    with_others = set()
+    for m in rows:  # by sequence: parents come before children, calls before the traces that serve them
+        above = _owner(m)
+        if above in doomed:
+            with_others.add(above)
+            doomed.add(m.number)
+    if not recursive and doomed != chosen:
+        raise HasChildren([store.names.id(number) for number in sorted(chosen & with_others)])
+    envelope = store.codec.envelope(row)
+    dropped = store.backend.messages(numbers=sorted(doomed))
+    orphans = [m.number for m in rows if m.link in doomed and m.number not in doomed]
+    linked = store.backend.messages(numbers=orphans) if orphans else []
+    unlinked = []
+    for m in linked:
+        bare = replace(m, link=None, revision=m.revision + 1, body=None)
+        unlinked.append(replace(bare, body=envelope.close_message(bare, envelope.open_message(m))))
+    after = next_row(
+        row,
+        head=_head(row.head, rows, doomed),
+        tips=tuple(tip for tip in row.tips if tip not in doomed),
+        count=row.count - len(doomed),
+        size=row.size - sum(m.size for m in dropped),
+        removals=row.removals + 1,
+        proof=envelope.prove(row.proof, unlinked, [*dropped, *linked]),
+    )
+    gone = tuple(m.number for m in rows if m.number in doomed)
+    return Change(conversation, row.version, after, amend=tuple(unlinked), drop=gone)
+
+
+def check_not_held(row: ConversationRow) -> None:
+    if row.held:
+        raise Held(f"conversation {show_conversation_id(row.id)} is on hold")
+
+
+def _owner(m: MessageRow) -> int | None:
+    """The message that takes this one along when it goes: its parent, or the call that a sub-agent's root serves."""
+    return m.link if m.parent is None and not m.main else m.parent
+
+
+def _head(head: int | None, rows: Sequence[MessageRow], doomed: set[int]) -> int | None:
+    if head is None or head not in doomed:
+        return head
+    parents = {m.number: m.parent for m in rows}
+    above: int | None = head
+    while above is not None and above in doomed:
+        above = parents[above]
+    if above is not None:
+        return above
+    return next((m.number for m in reversed(rows) if m.main and m.number not in doomed), None)

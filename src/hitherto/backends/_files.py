@@ -1,0 +1,79 @@
+"""The files around an SQLite database: private from the first byte, durable in name, refused when they cannot serve.
+
+Nothing here opens an existing database file: closing it again would drop the locks that another connection of this
+process holds on it, because POSIX locks belong to the process, not to the descriptor.
+"""
+
+import os
+from pathlib import Path
+
+import apsw
+
+from ..errors import (
+    Busy,
+    CannotOpen,
+    Damaged,
+    HithertoError,
+    NotAStore,
+    ReadOnly,
+    StorageError,
+    StorageFull,
+)
+
+
+def make_private(path: Path) -> None:
+    """Make the directory (0700) and an empty file (0600) and sync their names, before SQLite would make it 0644."""
+    try:
+        missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            sync(folder.parent)
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            sync(path.parent)
+        except FileExistsError:
+            _look_at(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = "check the path and the permissions of its directory"
+        raise CannotOpen(f"cannot create {path}: {reason}", hint=hint) from error
+    except ValueError as error:  # a NUL in the path
+        raise CannotOpen(f"not a path: {error}") from error
+
+
+def _look_at(path: Path) -> None:
+    """Refuse by its metadata what cannot be used."""
+    if not path.is_file():
+        raise CannotOpen(f"{path} is not a file", hint="give the path of a file; a folder cannot be a store")
+    if not os.access(path, os.R_OK):
+        raise CannotOpen(f"{path} may not be read", hint="check the permissions of the file")
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise ReadOnly(f"{path} or its directory may not be written")
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or a directory's names, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_CLASSES: tuple[tuple[type[apsw.Error], type[HithertoError], str], ...] = (
+    (apsw.BusyError, Busy, "other writers held the lock of {path} for too long"),
+    (apsw.LockedError, Busy, "{path} is locked"),
+    (apsw.FullError, StorageFull, "no space is left for {path}"),
+    (apsw.NotADBError, NotAStore, "{path} is not a database"),
+    (apsw.CorruptError, Damaged, "{path} is damaged"),
+    (apsw.ReadOnlyError, ReadOnly, "{path} may not be written"),
+    (apsw.CantOpenError, CannotOpen, "{path} cannot be opened"),
+)
+
+
+def translated(error: apsw.Error, path: Path) -> HithertoError:
+    """The error of ours for one of SQLite's."""
+    for theirs, ours, text in _CLASSES:
+        if isinstance(error, theirs):
+            return ours(f"{text.format(path=path)} ({error})")
+    return StorageError(f"SQLite reports for {path}: {error}")

@@ -1,0 +1,224 @@
+"""Listings: conversations by page, messages one by one, and the cursors that mark a place in them.
+
+A listing costs what is looked at. A page of conversations opens no description until somebody asks for a title;
+messages of many conversations are merged by time while they are read, opening one conversation after the other.
+"""
+
+import base64
+import heapq
+import zlib
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from ._content import Meta, open_meta
+from .backend import Backend, ConversationRow, MessageRow, Position, Where
+from .errors import Damaged, InvalidArgument, InvalidCursor
+from .ids import show_conversation_id
+from .model import Saved, approximate_tokens, to_datetime
+
+if TYPE_CHECKING:
+    from .store import Store
+
+_PAGE = 200  # conversations read at a time
+_FIRST, _MOST = 8, 256  # messages read at a time: a few at first, then more
+
+Order = tuple[int, bytes, int]  # time, conversation, sequence
+
+
+class ConversationInfo:
+    """A conversation in a listing. Its description is opened when it is looked at."""
+
+    __slots__ = ("_meta", "_row", "_store")
+
+    def __init__(self, store: "Store", row: ConversationRow) -> None:
+        self._store = store
+        self._row = row
+        self._meta: Meta | None = None
+
+    def __repr__(self) -> str:
+        return f"<ConversationInfo {self.id}, {self.count} messages>"
+
+    def _described(self) -> Meta:
+        if self._meta is None:
+            self._meta = open_meta(self._store.codec.envelope(self._row), self._row)
+        return self._meta
+
+    @property
+    def id(self) -> str:
+        return show_conversation_id(self._row.id)
+
+    @property
+    def title(self) -> str:
+        return self._described().title
+
+    @property
+    def key(self) -> str | None:
+        return self._described().key
+
+    @property
+    def project(self) -> str | None:
+        return self._described().project
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return dict(self._described().metadata)
+
+    @property
+    def head(self) -> str | None:
+        """The id of the message that resume continues."""
+        return None if self._row.head is None else self._store.names.id(self._row.head)
+
+    @property
+    def count(self) -> int:
+        """Messages on all branches."""
+        return self._row.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of content."""
+        return self._row.size
+
+    @property
+    def approximate_tokens(self) -> int:
+        return approximate_tokens(self._row.size)
+
+    @property
+    def created_at(self) -> datetime:
+        return to_datetime(self._row.created_at)
+
+    @property
+    def active_at(self) -> datetime:
+        return to_datetime(self._row.active_at)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return None if self._row.expires_at is None else to_datetime(self._row.expires_at)
+
+    @property
+    def held(self) -> bool:
+        return self._row.held
+
+    @property
+    def problem(self) -> str | None:
+        """Why the description cannot be read; None if it can."""
+        try:
+            self._described()
+        except Damaged as error:
+            return str(error)
+        return None
+
+
+class Page(Struct, frozen=True):
+    """A part of a listing. Pass `next_cursor` to the same listing for the next part; None: this was the last."""
+
+    items: list[ConversationInfo]
+    next_cursor: str | None
+    total: int | None = None
+
+
+class MessageListing(Iterator[Saved]):
+    """Messages, read as they are asked for. `cursor` marks the place after the last one given out."""
+
+    def __init__(self, store: "Store", rows: Iterator[MessageRow], listing: str) -> None:
+        self._store = store
+        self._rows = rows
+        self._listing = listing
+        self._last: MessageRow | None = None
+
+    def __iter__(self) -> "MessageListing":
+        return self
+
+    def __next__(self) -> Saved:
+        self._store.ensure_open()
+        row = next(self._rows)
+        self._last = row
+        return self._store.shown(row)
+
+    @property
+    def cursor(self) -> str | None:
+        """Pass it as `cursor=` to the same listing to go on from here."""
+        return None if self._last is None else write_cursor(self._store.backend, self._listing, order(self._last))
+
+
+def order(row: MessageRow) -> Order:
+    """The place of a message among those of all conversations."""
+    return row.created_at, row.conversation, row.seq
+
+
+def scan(backend: Backend, conversation: bytes, *, newest_first: bool) -> Iterator[MessageRow]:
+    """All messages of a conversation by sequence."""
+    after, limit = None, _FIRST
+    while True:
+        rows = backend.scan(conversation, after=after, newest_first=newest_first, limit=limit)
+        yield from rows
+        if len(rows) < limit:
+            return
+        after, limit = rows[-1].seq, min(2 * limit, _MOST)
+
+
+def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iterator[ConversationRow]:
+    """All conversations, a page at a time."""
+    after = None
+    while True:
+        rows = backend.page(where, after, _PAGE, oldest_first=oldest_first)
+        yield from rows
+        if len(rows) < _PAGE:
+            return
+        after = Position(rows[-1].created_at if oldest_first else rows[-1].active_at, rows[-1].id)
+
+
+def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:
+    """All messages of all conversations by time.
+
+    Times never fall along a conversation, so its last activity (or its beginning) says from where on it has to be
+    looked at: conversations are opened one by one as the listing reaches them.
+    """
+    sign = -1 if newest_first else 1
+    heap: list[tuple[Order | tuple[int, int, int], MessageRow, Iterator[MessageRow]]] = []
+
+    def push(rows: Iterator[MessageRow]) -> None:
+        row = next(rows, None)
+        if row is not None:
+            place = (sign * row.created_at, sign * int.from_bytes(row.conversation, "big"), sign * row.seq)
+            heapq.heappush(heap, (place, row, rows))
+
+    closed = (row for row in conversations(backend, Where(), oldest_first=not newest_first) if row.count)
+    upcoming = next(closed, None)
+    while heap or upcoming is not None:
+        while upcoming is not None:
+            reaches = -upcoming.active_at if newest_first else upcoming.created_at
+            if heap and reaches > heap[0][0][0]:
+                break
+            push(scan(backend, upcoming.id, newest_first=newest_first))
+            upcoming = next(closed, None)
+        if heap:
+            _, row, rows = heapq.heappop(heap)
+            yield row
+            push(rows)
+
+
+def check_limit(limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= 10_000:
+        raise InvalidArgument("the limit is a number from 1 to 10,000")
+
+
+def write_cursor(backend: Backend, listing: str, place: tuple[int, bytes, int]) -> str:
+    """A place in a listing, as opaque text that only the same listing of the same workspace takes back."""
+    data = msgspec.msgpack.encode((listing, backend.info.workspace[:4], place))
+    return base64.urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
+
+
+def read_cursor(backend: Backend, listing: str, cursor: str) -> tuple[int, bytes, int]:
+    """The place behind a cursor of this listing, or `InvalidCursor`."""
+    try:
+        raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        found = msgspec.msgpack.decode(raw[4:], type=tuple[str, bytes, tuple[int, bytes, int]])
+    except (AttributeError, ValueError, msgspec.MsgspecError):
+        raise InvalidCursor("not a cursor") from None
+    if zlib.crc32(raw[4:]) != int.from_bytes(raw[:4], "big") or found[:2] != (listing, backend.info.workspace[:4]):
+        raise InvalidCursor("a cursor of another listing")
+    return found[2]
