@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._content import Meta, encode, encode_message, meta_place, open_meta
+from ._pen import Entry
 from .backend import Batch, Change, ConversationRow, MessageRow, Stale, Tag, Taken
 from .errors import Busy, NotFound, PayloadTooLarge
 from .ids import RUN, fresh_run, new_token, show_conversation_id
@@ -69,9 +70,13 @@ class Desk:
             self._meta = (raw, open_meta(self.envelope, self.row))
         return self._meta[1]
 
+    def serves(self, row: ConversationRow) -> bool:
+        """Is this our conversation? An id may be used again after a purge; what was made then is another."""
+        return (row.id, row.created_at) == (self.id, self.row.created_at)
+
     def believe(self, row: ConversationRow | None, epoch: int | None = None) -> None:
         """Take the truth from the backend. With `epoch`: unless somebody did since."""
-        if row is None:
+        if row is None or not self.serves(row):
             raise NotFound("conversation", [self.name])
         with self.lock:
             if epoch is None:
@@ -85,11 +90,16 @@ class Desk:
         rows = self.store.backend.lookup(ids=[self.id])
         self.believe(rows[0] if rows else None)
 
-    def commit(self, prepare: Callable[[ConversationRow, int], "Prepared[T]"]) -> T:
+    def commit(
+        self,
+        prepare: Callable[[ConversationRow, int], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+    ) -> T:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
 
         `prepare` is told how many numbers it chose were taken already, and may raise: then nothing is written.
+        `enqueued` hears what is on its way. Both are called under the lock.
         """
         clashes = 0
         for _ in range(_TRIES):
@@ -99,6 +109,7 @@ class Desk:
                 if change is None:
                     return result
                 entry = self.store.pen.enqueue(Batch((change,)))
+                enqueued(entry, change)
                 if change.row is not None:
                     self.row = change.row
             try:
@@ -126,19 +137,14 @@ class Desk:
         self,
         drafts: Sequence[Draft],
         choose: Callable[[ConversationRow], Spot],
-        moved: Callable[[int], None] = lambda _: None,
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
     ) -> list[Saved]:
-        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes;
-        `moved` hears where the last one will be. Both are called under the lock, and again if the row turns out to
-        be an old one."""
+        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes."""
 
         def prepare(row: ConversationRow, clashes: int) -> Prepared[list[Saved]]:
-            change, messages = self._prepare(row, drafts, choose(row), crowded=clashes > _CROWDED)
-            if change is not None:
-                moved(change.add[-1].number)
-            return change, messages
+            return self._prepare(row, drafts, choose(row), crowded=clashes > _CROWDED)
 
-        return self.commit(prepare)
+        return self.commit(prepare, enqueued)
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
@@ -203,7 +209,7 @@ class Desk:
             row.count + len(rows), size, row.removals, row.created_at, now, row.expires_at, row.held,
             row.data_key, row.meta, envelope.prove(row.proof, rows, ()),
         )  # fmt: skip
-        return Change(self.id, row.version, after, add=tuple(rows), tag=tuple(tags)), messages
+        return Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags)), messages
 
     def _as_saved(self, m: Message, row: MessageRow) -> Saved:
         """What a read will give back, without reading."""

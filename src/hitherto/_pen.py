@@ -110,6 +110,7 @@ class Pen:
             with self._mutex:
                 if entry in self._queue:
                     self._queue.remove(entry)
+                    entry.result = CommitUnknown("the write was interrupted before it began")
             if entry.leads:
                 self._pass_on()
             raise
@@ -123,7 +124,8 @@ class Pen:
             BaseException
         ):  # Ctrl+C while writing: the others must not suffer, so the next writer finds out what was kept
             with self._mutex:
-                others = [entry for entry in entries if entry.result is None and entry is not mine]
+                mine.result = mine.result or CommitUnknown("the write was interrupted")
+                others = [entry for entry in entries if entry.result is None]
                 for entry in others:
                     entry.unsure = True
                 self._queue[:0] = others

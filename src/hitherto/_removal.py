@@ -52,7 +52,7 @@ def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive
         proof=envelope.prove(row.proof, unlinked, [*dropped, *linked]),
     )
     gone = tuple(m.number for m in rows if m.number in doomed)
-    return Change(conversation, row.version, after, amend=tuple(unlinked), drop=gone)
+    return Change(conversation, row.token, after, amend=tuple(unlinked), drop=gone)
 
 
 def check_not_held(row: ConversationRow) -> None:

@@ -3,9 +3,11 @@
 A backend keeps rows whose bodies are opaque bytes. It decides nothing: heads, sequence, numbers, conflicts, sealing,
 limits and retention are the store's. What it promises is small and exact:
 
-- **One version per conversation**, raised by every commit that touches the conversation or anything it owns. It is
-  the only compare-and-swap. The store prepares a `Change` from the row it last saw and says which version that was;
-  the backend applies it if the version still holds and otherwise answers `Stale` with the row as it is now.
+- **Every write to a conversation gives its row a new token**, 16 random bytes, and raises its version. The token is
+  the only compare-and-swap: the store prepares a `Change` from the row it last saw and names that row's token; the
+  backend applies it if the token still stands, and otherwise answers `Stale` with the row as it is now. (The
+  version alone would not do: the store prepares from rows it *expects* to have written, and another process may
+  reach the same version with another row.)
 - **`commit` applies many batches in one transaction with one sync.** A batch is all or nothing; batch *i* failing
   does not disturb the others; later batches see what earlier ones did. When `commit` returns, everything it calls
   `Done` survives a power cut. Outcomes are values. Only infrastructure raises: `CommitUnknown` if the transaction may
@@ -35,7 +37,7 @@ class ConversationRow(Struct, frozen=True, gc=False):
     kind: str
     key: bytes | None  # the caller's own name for it, unique per kind
     version: int  # raised by every commit; begins at the time of creation, so an id that is used again is told apart
-    token: bytes  # of the last write
+    token: bytes  # of the last write: what a change is compared with
     generation: int  # of the data key
     head: int | None  # the message that resume continues
     tips: tuple[int, ...]  # the last number dealt in each run that may still grow, newest first
@@ -90,7 +92,7 @@ class Change(Struct, frozen=True, gc=False):
     """What one batch does to one conversation."""
 
     conversation: bytes
-    expect: int  # the version it was prepared from; 0: it must not exist
+    expect: bytes | None  # the token of the row it was prepared from; None: the conversation must not exist
     row: ConversationRow | None  # the row afterwards; None: remove the conversation and all it owns
     add: tuple[MessageRow, ...] = ()
     amend: tuple[MessageRow, ...] = ()  # replace the row of that number

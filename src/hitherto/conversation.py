@@ -8,6 +8,7 @@ sub-agents and of `fork(at, main=False)`.
 A handle belongs to one task. Sharing one between threads is safe, and their messages follow each other in some order.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +18,8 @@ from msgspec.structs import replace
 
 from ._content import encode, item_place, open_body, open_setup
 from ._desk import Desk, Spot, check_size, draft, label_tags, next_row, with_meta
-from .backend import Change, ConversationRow, ItemRow, MessageRow, Tag
+from ._pen import Entry
+from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, NotFound
 from .model import Message, Saved, Setup, Usage, approximate_tokens, check_json, check_strings, to_datetime
 
@@ -61,7 +63,7 @@ class Conversation:
         self._store: Store = desk.store
         self._at = at  # where the next message goes below: as far as we believe
         self._sure = at  # and as far as we know
-        self._sure_seq = -1
+        self._flying: deque[tuple[Entry, int]] = deque()  # messages of ours on their way
         self._epoch = desk.epoch
         self._removals = desk.row.removals
         self._main = main
@@ -183,8 +185,11 @@ class Conversation:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, store.max_write_bytes)
         expected = self._expected(on_conflict, expect_head)
-        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._move)
-        self._stand(written[-1])
+        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._enqueued)
+        with self._desk.lock:
+            self._settle()
+            if written[-1].key is not None:  # it may have been there already, and nothing was written
+                self._at = self._sure = store.names.number(written[-1].id)
         return written
 
     def _placeless(self, message: Message) -> Message:
@@ -218,7 +223,8 @@ class Conversation:
             return Spot(row.head)
         if on_conflict == "follow":
             return Spot(row.head)
-        if self._epoch != self._desk.epoch:
+        if self._epoch != self._desk.epoch:  # what we believed to have written may have failed
+            self._settle()
             self._at, self._epoch = self._sure, self._desk.epoch
         if self._removals != row.removals:
             self._check_alive(row)
@@ -235,15 +241,17 @@ class Conversation:
             )
         self._removals = row.removals
 
-    def _move(self, number: int) -> None:
+    def _enqueued(self, entry: Entry, change: Change) -> None:
         """A message of ours is on its way; another thread's goes below it."""
-        self._at, self._epoch = number, self._desk.epoch
+        self._at, self._epoch = change.add[-1].number, self._desk.epoch
+        self._flying.append((entry, self._at))
 
-    def _stand(self, message: Saved) -> None:
-        """A message of ours is saved."""
-        with self._desk.lock:
-            if message.seq > self._sure_seq:
-                self._sure, self._sure_seq = self._store.names.number(message.id), message.seq
+    def _settle(self) -> None:
+        """Note which of our messages have arrived. They arrive in order."""
+        while self._flying and self._flying[0][0].result is not None:
+            entry, number = self._flying.popleft()
+            if isinstance(entry.result, Done):
+                self._sure = number
 
     def configure(
         self,
@@ -270,7 +278,7 @@ class Conversation:
         def make(row: ConversationRow) -> Change:
             number = desk.meta.setups
             after = with_meta(desk, row, setups=number + 1, setup_seq=row.next_seq)
-            return Change(desk.id, row.version, after, put=(setup_item(desk, number, new),))
+            return Change(desk.id, row.token, after, put=(setup_item(desk, number, new),))
 
         desk.change(make)
         self._setup = desk.meta.setups - 1
@@ -353,7 +361,6 @@ class Conversation:
         with self._desk.lock:
             parent = path[first].parent
             self._at = self._sure = None if parent is None else self._store.names.number(parent)
-            self._sure_seq = -1
         return path[first:]
 
     def subagent(self, name: str, run_id: str, *, call: str | None = None) -> "Conversation":
@@ -388,7 +395,7 @@ class Conversation:
         self._describe(metadata=check_strings(metadata, "metadata"))
 
     def _describe(self, **fields: object) -> None:
-        self._desk.change(lambda row: Change(row.id, row.version, with_meta(self._desk, row, **fields)))
+        self._desk.change(lambda row: Change(row.id, row.token, with_meta(self._desk, row, **fields)))
 
     def label(self, label: str | None, *, message: str | None = None) -> None:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
@@ -409,7 +416,7 @@ class Conversation:
             )
             tags = [] if label is None else label_tags(store.codec, label, number)
             gone: list[Tag] = [] if body.label is None else label_tags(store.codec, body.label, number)
-            return Change(row.id, row.version, after, amend=(new,), tag=tuple(tags), untag=tuple(gone))
+            return Change(row.id, row.token, after, amend=(new,), tag=tuple(tags), untag=tuple(gone))
 
         store.change(desk.id, make)
 
@@ -422,9 +429,7 @@ class Conversation:
 
     def _hold(self, held: bool) -> None:
         self._store.ensure_open()
-        self._desk.change(
-            lambda row: None if row.held == held else Change(row.id, row.version, next_row(row, held=held))
-        )
+        self._desk.change(lambda row: None if row.held == held else Change(row.id, row.token, next_row(row, held=held)))
 
 
 def _setup_key(number: int) -> bytes:

@@ -157,7 +157,7 @@ class Store:
             row = self._new_row(new_conversation_id(), WORKSPACE, _WORKSPACE_KEY)
             described = encode(WorkspaceMeta(os.urandom(16)))
             meta = self.codec.envelope(row).close(meta_place(row.id), described)
-            self.pen.write(Batch((Change(row.id, 0, replace(row, meta=meta)),)))
+            self.pen.write(Batch((Change(row.id, None, replace(row, meta=meta)),)))
         raise Busy("the workspace could not be set up")
 
     def _new_row(self, id: bytes, kind: str, key: bytes | None) -> ConversationRow:
@@ -244,11 +244,14 @@ class Store:
         desk.row = replace(row, meta=described)
         items = (setup_item(desk, 0, setup),) if configured else ()
         tags = () if meta.project is None else (Tag(self.codec.tag("project", meta.project)),)
-        outcome = self.pen.write(Batch((Change(id, 0, desk.row, put=items, tag=tags),)))
-        if isinstance(outcome, Taken):
-            return None
-        self._desks[id] = desk
-        return Conversation(desk, None)
+        for _ in range(_TRIES):
+            outcome = self.pen.write(Batch((Change(id, None, desk.row, put=items, tag=tags),)))
+            if isinstance(outcome, Taken):
+                return None
+            if isinstance(outcome, Done):
+                self._desks[id] = desk
+                return Conversation(desk, None)
+        raise Busy("the conversation could not be started")
 
     def conversation(self, id: str) -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""
@@ -308,8 +311,8 @@ class Store:
 
     def _desk(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
-        if desk is None:
-            desk = self._desks.setdefault(row.id, Desk(self, row))
+        if desk is None or not desk.serves(row):
+            desk = self._desks[row.id] = Desk(self, row)
         desk.believe(row)
         return desk
 
@@ -523,7 +526,7 @@ class Store:
 
         def make(row: ConversationRow) -> Change:
             check_not_held(row)
-            return Change(row.id, row.version, None)
+            return Change(row.id, row.token, None)
 
         self.change(id, make)
         scrubbed = self.backend.scrub()

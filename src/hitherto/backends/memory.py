@@ -60,13 +60,13 @@ class MemoryBackend:
 
     def _problem(self, change: Change) -> Outcome | None:
         row = self._conversations.get(change.conversation)
-        if change.expect == 0:
+        if change.expect is None:
             if row is not None:
                 return Taken("id", row.id)
             if change.row is not None and change.row.key is not None:
                 for other in self.lookup(key=(change.row.kind, change.row.key)):
                     return Taken("key", other.id)
-        elif row is None or row.version != change.expect:
+        elif row is None or row.token != change.expect:
             return Stale(change.conversation, row)
         for message in change.add:
             first = message.number - message.number % RUN

@@ -260,9 +260,9 @@ class SqliteBackend:
 
     def _place(self, connection: apsw.Connection, change: Change) -> int | Outcome:
         """The conversation's place (0 if it is new) if the change may be applied, else what is in the way."""
-        query = "SELECT place, version FROM conversation WHERE id = ? AND workspace = ?"
+        query = "SELECT place, token FROM conversation WHERE id = ? AND workspace = ?"
         found = _maybe(connection, query, (change.conversation, self._workspace))
-        if change.expect == 0:
+        if change.expect is None:
             if found is not None:
                 return Taken("id", change.conversation)
             if change.row is not None and change.row.key is not None:
@@ -294,7 +294,7 @@ class SqliteBackend:
                 execute(f"DELETE FROM {table} WHERE conversation = ?", (place,))
             execute("DELETE FROM conversation WHERE place = ?", (place,))
             return
-        if change.expect == 0:
+        if change.expect is None:
             execute(_INSERT_CONVERSATION, (self._workspace, *_conversation_values(change.row)))
             place = connection.last_insert_rowid()
         else:

@@ -1,0 +1,201 @@
+"""Stand-ins that make trouble on purpose.
+
+`ToyCodec` is no encryption, but it binds content to its place as sealing does: a body that was moved, swapped,
+re-parented or rolled back does not open, and its proof notices rows that were dropped. Whatever works with it will
+work sealed.
+
+`Contrary` wraps a backend and misbehaves within the contract: it says `Stale` for no reason, and it raises
+`CommitUnknown` now before and now after it has applied a commit. Whatever works with it will work on a network.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..backend import (
+    Backend,
+    Batch,
+    ConversationRow,
+    Info,
+    ItemRow,
+    MessageRow,
+    Outcome,
+    Position,
+    Stale,
+    Where,
+)
+from ..errors import CommitUnknown, Damaged
+from ..vault import Envelope, Place
+
+_FLIP = bytes(255 - n for n in range(256))
+_MODULUS = 1 << 128
+
+
+def _digest(key: bytes, *parts: object) -> bytes:
+    return hashlib.blake2b(repr(parts).encode(), key=key, digest_size=16).digest()
+
+
+class ToyCodec:
+    """Binds content to its place and hides it from `strings`; do not use it for anything else."""
+
+    name = "toy"
+
+    def __init__(self, secret: bytes = b"toy") -> None:
+        self._secret = secret
+
+    def new_data_key(self, conversation: bytes) -> bytes:
+        return _digest(self._secret, "key", conversation)
+
+    def envelope(self, row: ConversationRow) -> Envelope:
+        if row.data_key != self.new_data_key(row.id):
+            raise Damaged("the key of a conversation is not its own")
+        return ToyEnvelope(row.data_key)
+
+    def tag(self, field: str, value: str) -> bytes:
+        return _digest(self._secret, field, value)
+
+
+class ToyEnvelope:
+    """The toy codec's envelope of one conversation."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def close(self, place: Place, data: bytes) -> bytes:
+        return _digest(self._key, place, data) + data.translate(_FLIP)
+
+    def open(self, place: Place, data: bytes) -> bytes:
+        content = data[16:].translate(_FLIP)
+        if _digest(self._key, place, content) != data[:16]:
+            raise Damaged(f"a stored {place[0]} does not belong where it lies")
+        return content
+
+    def close_message(self, row: MessageRow, data: bytes) -> bytes:
+        return self.close(_place(row), data)
+
+    def open_message(self, row: MessageRow) -> bytes:
+        if row.body is None:
+            raise Damaged("a stored message has no content")
+        return self.open(_place(row), row.body)
+
+    def prove(self, proof: bytes, added: Iterable[MessageRow], dropped: Iterable[MessageRow]) -> bytes:
+        total = int.from_bytes(proof, "big")
+        total += sum(self._weight(row) for row in added) - sum(self._weight(row) for row in dropped)
+        return (total % _MODULUS).to_bytes(16, "big") if total % _MODULUS else b""
+
+    def _weight(self, row: MessageRow) -> int:
+        return int.from_bytes(_digest(self._key, _place(row), row.body), "big")
+
+
+def _place(row: MessageRow) -> Place:
+    return (
+        "message",
+        row.conversation,
+        row.number,
+        row.parent,
+        row.link,
+        bool(row.main),
+        row.seq,
+        row.role,
+        row.revision,
+        row.created_at,
+        row.key,
+        row.size,
+    )
+
+
+class Contrary:
+    """A backend that is as difficult as the contract allows."""
+
+    def __init__(self, inner: Backend, *, seed: int = 0, trouble: float = 0.15) -> None:
+        self.inner = inner
+        self.troubles = 0
+        self._random = random.Random(seed)
+        self._trouble = trouble
+
+    def _strikes(self) -> bool:
+        struck = self._random.random() < self._trouble
+        self.troubles += struck
+        return struck
+
+    @property
+    def info(self) -> Info:
+        return self.inner.info
+
+    def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        if self._strikes():
+            raise CommitUnknown("the connection was lost before the commit")
+        stale = [self._strikes() for _ in batches]
+        done = iter(self.inner.commit([batch for batch, no in zip(batches, stale, strict=True) if not no]))
+        outcomes = [self._stale(batch) if no else next(done) for batch, no in zip(batches, stale, strict=True)]
+        if self._strikes():
+            raise CommitUnknown("the connection was lost after the commit")
+        return outcomes
+
+    def _stale(self, batch: Batch) -> Stale:
+        conversation = batch.changes[0].conversation
+        rows = self.inner.lookup(ids=[conversation])
+        return Stale(conversation, rows[0] if rows else None)
+
+    def lookup(
+        self,
+        *,
+        ids: Sequence[bytes] = (),
+        prefix: str | None = None,
+        key: tuple[str, bytes] | None = None,
+        limit: int = 10,
+    ) -> list[ConversationRow]:
+        return self.inner.lookup(ids=ids, prefix=prefix, key=key, limit=limit)
+
+    def page(
+        self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
+    ) -> list[ConversationRow]:
+        return self.inner.page(where, after, limit, oldest_first=oldest_first)
+
+    def count(self, where: Where) -> int:
+        return self.inner.count(where)
+
+    def kinds(self) -> list[str]:
+        return self.inner.kinds()
+
+    def messages(
+        self, *, numbers: Sequence[int] = (), keys: tuple[bytes, Sequence[bytes]] | None = None, bodies: bool = True
+    ) -> list[MessageRow]:
+        return self.inner.messages(numbers=numbers, keys=keys, bodies=bodies)
+
+    def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
+        return self.inner.path(number, bodies=bodies)
+
+    def scan(
+        self,
+        conversation: bytes,
+        *,
+        after: int | None = None,
+        newest_first: bool = False,
+        limit: int,
+        bodies: bool = True,
+    ) -> list[MessageRow]:
+        return self.inner.scan(conversation, after=after, newest_first=newest_first, limit=limit, bodies=bodies)
+
+    def numbers(self) -> Iterator[list[int]]:
+        return self.inner.numbers()
+
+    def tagged(self, value: bytes) -> list[tuple[bytes, int | None]]:
+        return self.inner.tagged(value)
+
+    def items(
+        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+    ) -> list[ItemRow]:
+        return self.inner.items(conversation, prefix, reverse=reverse, limit=limit)
+
+    def check(self) -> list[str]:
+        return self.inner.check()
+
+    def scrub(self) -> bool:
+        return self.inner.scrub()
+
+    def size(self) -> int:
+        return self.inner.size()
+
+    def close(self) -> None:
+        self.inner.close()

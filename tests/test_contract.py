@@ -1,0 +1,28 @@
+"""Every backend of ours passes the contract (C1 to C9, C12, D2, D16, D17, D19): memory and SQLite, plain and with a
+codec that checks places, calm and contrary. This is also all it takes for a new backend to join."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hitherto.backend import Backend
+from hitherto.backends.memory import MemoryBackend
+from hitherto.backends.sqlite import SqliteBackend
+from hitherto.testing.conformance import BackendContract, StoreContract
+
+
+class TestMemory(BackendContract, StoreContract):
+    @pytest.fixture
+    def backend(self) -> Iterator[Backend]:
+        backend = MemoryBackend()
+        yield backend
+        backend.close()
+
+
+class TestSqlite(BackendContract, StoreContract):
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Iterator[Backend]:
+        backend = SqliteBackend(tmp_path / "store.db")
+        yield backend
+        backend.close()
