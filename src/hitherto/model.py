@@ -237,31 +237,31 @@ def approximate_tokens(size: int) -> int:
     return math.ceil(size / 4)
 
 
+_DEEPEST = 100  # so that whatever was written can be read, however deep the reader's own stack is
 _LEAVES = frozenset({str, int, float, bool, bytes, type(None)})
 
 
-def check_json(value: object, where: str) -> None:
-    """Refuse what would not come back equal: tuples, sets, dates, objects, keys that are not text, integers over
-    64 bits."""
+def check_json(value: object, where: str, depth: int = 0) -> None:
+    """Refuse what would not come back equal: tuples, sets, dates, objects, keys that are not text, integers over 64
+    bits, and nesting without end."""
     kind = type(value)
     if kind in _LEAVES:
         if kind is int and not -(2**63) <= value < 2**64:  # type: ignore[operator]  # kind is int
             raise InvalidMessage(f"{where} holds an integer of more than 64 bits", hint="pass it as text")
-    elif kind is list:
+        return
+    if depth == _DEEPEST:
+        raise InvalidMessage(f"{where} is nested more than {_DEEPEST} deep", hint="flatten it, or pass it as JSON text")
+    if kind is list:
         for item in value:  # type: ignore[attr-defined]  # kind is list
-            check_json(item, where)
+            check_json(item, where, depth + 1)
     elif kind is dict:
         for name, item in value.items():  # type: ignore[attr-defined]  # kind is dict
             if type(name) is not str:
-                raise InvalidMessage(
-                    f"{where} has a key that is a {type(name).__name__}, not text", hint="keys are strings"
-                )
-            check_json(item, where)
+                raise InvalidMessage(f"{where} has a key that is a {type(name).__name__}", hint="keys are strings")
+            check_json(item, where, depth + 1)
     else:
-        raise InvalidMessage(
-            f"{where} holds a {kind.__name__}, which would not come back as it is",
-            hint="pass plain JSON: dict, list, str, int, float, bool, None",
-        )
+        what = f"{where} holds a {kind.__name__}, which would not come back as it is"
+        raise InvalidMessage(what, hint="pass plain JSON: dict, list, str, int, float, bool, None")
 
 
 def check(message: Message) -> None:

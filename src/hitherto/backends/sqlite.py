@@ -486,10 +486,11 @@ class SqliteBackend:
     ) -> list[ItemRow]:
         query = (
             "SELECT i.key, i.revision, i.body FROM item i JOIN conversation c ON c.place = i.conversation "
-            "WHERE c.id = ? AND c.workspace = ? AND substr(i.key, 1, ?) = ? "
+            "WHERE c.id = ? AND c.workspace = ? AND i.key >= ? AND (? IS NULL OR i.key < ?) "
             f"ORDER BY i.key {'DESC' if reverse else 'ASC'} LIMIT ?"
         )
-        values = (conversation, self._workspace, len(prefix), prefix, -1 if limit is None else limit)
+        end = _after_prefix(prefix)
+        values = (conversation, self._workspace, prefix, end, end, -1 if limit is None else limit)
         with self._connection() as connection:
             return [ItemRow(conversation, *found) for found in _all(connection, query, values)]
 
@@ -582,6 +583,12 @@ def _unbroken(rows: list[MessageRow], last: int) -> list[MessageRow]:
 def _chunks(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
     for start in range(0, len(values), size):
         yield values[start : start + size]
+
+
+def _after_prefix(prefix: bytes) -> bytes | None:
+    """The first key after all that begin with `prefix`; None if there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 def _ensure_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:

@@ -1,0 +1,213 @@
+"""A state machine that drives a backend beside the one in memory and compares every answer.
+
+The rows it writes make no sense as conversations; what it checks is that two backends cannot be told apart through
+the protocol. To use it, say how a fresh backend is made:
+
+    class Machine(BackendMachine):
+        def make(self): return MyBackend(...)
+
+    TestMine = Machine.TestCase
+"""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
+
+from ..backend import Backend, Batch, Change, ConversationRow, ItemRow, MessageRow, Outcome, Position, Tag, Where
+from ..backends.memory import MemoryBackend
+from ..ids import RUN
+from .conformance import conversation_row, message_row
+
+IDS = tuple(bytes([n]) * 16 for n in (1, 0x10, 0x1F, 0xFF))
+KEYS = st.sampled_from([None, None, b"k", b"\x00", b"\xff"])
+VALUES = st.sampled_from([b"x", b"y\x00"])
+BYTES = st.binary(max_size=40)
+
+
+class BackendMachine(RuleBasedStateMachine):
+    """Subclass it and override `make`."""
+
+    def make(self) -> Backend:
+        """A fresh backend; `teardown` closes it."""
+        return MemoryBackend()
+
+    @initialize()
+    def begin(self) -> None:
+        self.model: Backend = MemoryBackend()
+        self.real = self.make()
+        self.tokens = 0
+        self.runs = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "real"):
+            self.real.close()
+
+    def both(self, batches: list[Batch]) -> list[Outcome]:
+        wanted, got = self.model.commit(batches), self.real.commit(batches)
+        assert got == wanted
+        return got
+
+    def _now(self, id: bytes) -> ConversationRow | None:
+        return next(iter(self.model.lookup(ids=[id])), None)
+
+    def _next(self, id: bytes, **fields: object) -> ConversationRow:
+        self.tokens += 1
+        row = self._now(id) or conversation_row(id)
+        return replace(row, version=row.version + 1, token=b"%016d" % self.tokens, **fields)
+
+    def _expect(self, id: bytes, honest: bool) -> bytes | None:
+        row = self._now(id)
+        if honest:
+            return None if row is None else row.token
+        return b"somebody else's!" if row is None else None
+
+    def _numbers(self, id: bytes, count: int, go_on: bool) -> list[int]:
+        """Numbers that follow the newest message if it is not the last of its run, else of a run that is free or
+        not."""
+        last = self.model.scan(id, newest_first=True, limit=1, bodies=False)
+        if go_on and last and (last[0].number + 1) % RUN and not self.model.messages(numbers=[last[0].number + 1]):
+            start = last[0].number + 1
+            return list(range(start, min(start + count, start - start % RUN + RUN)))
+        self.runs += 1
+        start = (self.runs if go_on else self.runs // 2) * RUN
+        return list(range(start, start + count))
+
+    # -- writing
+
+    @rule(
+        id=st.sampled_from(IDS),
+        honest=st.sampled_from([True, True, True, False]),
+        kind=st.sampled_from(["chat", "chat", "state"]),
+        key=KEYS,
+        times=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+        expires=st.none() | st.integers(0, 5),
+        held=st.booleans(),
+        blobs=st.tuples(BYTES, BYTES, BYTES),
+    )
+    def describe(
+        self,
+        id: bytes,
+        honest: bool,
+        kind: str,
+        key: bytes | None,
+        times: tuple[int, int],
+        expires: int | None,
+        held: bool,
+        blobs: tuple[bytes, bytes, bytes],
+    ) -> None:
+        fields = dict(zip(("data_key", "meta", "proof"), blobs, strict=True))
+        row = self._next(id, created_at=times[0], active_at=times[1], expires_at=expires, held=held, **fields)
+        if self._now(id) is None:
+            row = replace(row, kind=kind, key=key)
+        self.both([Batch((Change(id, self._expect(id, honest), row),))])
+
+    @rule(
+        id=st.sampled_from(IDS),
+        honest=st.sampled_from([True, True, True, False]),
+        count=st.integers(1, 40),
+        go_on=st.booleans(),
+        key=KEYS,
+        body=BYTES,
+        tag=st.none() | VALUES,
+    )
+    def append(
+        self, id: bytes, honest: bool, count: int, go_on: bool, key: bytes | None, body: bytes, tag: bytes | None
+    ) -> None:
+        row = self._next(id)
+        last = self.model.scan(id, newest_first=True, limit=1, bodies=False)
+        seq = last[0].seq + 1 if last else 0
+        add: list[MessageRow] = []
+        for number in self._numbers(id, count, go_on):
+            parent = number - 1 if number % RUN else last[0].number if last else None
+            add.append(message_row(number, id, seq=seq + len(add), parent=parent, body=body, key=None if add else key))
+        tags = () if tag is None else (Tag(tag, add[0].number), Tag(tag))
+        self.both([Batch((Change(id, self._expect(id, honest), row, add=tuple(add), tag=tags),))])
+
+    @rule(id=st.sampled_from(IDS), pick=st.integers(0, 99), body=BYTES, main=st.booleans())
+    def amend(self, id: bytes, pick: int, body: bytes, main: bool) -> None:
+        rows = self.model.scan(id, limit=100)
+        if rows:
+            new = replace(rows[pick % len(rows)], body=body, main=main, revision=pick, size=len(body), role="event")
+            self.both([Batch((Change(id, self._expect(id, True), self._next(id), amend=(new,)),))])
+
+    @rule(id=st.sampled_from(IDS), picks=st.sets(st.integers(0, 99), max_size=5))
+    def drop(self, id: bytes, picks: set[int]) -> None:
+        rows = self.model.scan(id, limit=100, bodies=False)
+        chosen = tuple(sorted({rows[pick % len(rows)].number for pick in picks})) if rows else ()
+        if rows:
+            self.both([Batch((Change(id, self._expect(id, True), self._next(id), drop=chosen),))])
+
+    @rule(id=st.sampled_from(IDS), keys=st.lists(BYTES, max_size=4), gone=st.lists(BYTES, max_size=2), value=VALUES)
+    def items(self, id: bytes, keys: list[bytes], gone: list[bytes], value: bytes) -> None:
+        put = tuple(ItemRow(id, key, n, value) for n, key in enumerate(dict.fromkeys(keys)))
+        unput = tuple(key for key in dict.fromkeys(gone) if key not in keys)
+        change = Change(id, self._expect(id, True), self._next(id), put=put, unput=unput, untag=(Tag(value),))
+        self.both([Batch((change,))])
+
+    @rule(id=st.sampled_from(IDS), honest=st.booleans())
+    def remove(self, id: bytes, honest: bool) -> None:
+        if self._now(id) is not None:
+            expect = self._expect(id, True) if honest else b"somebody else's!"
+            self.both([Batch((Change(id, expect, None),))])
+
+    @rule(ids=st.permutations(IDS), versions=st.lists(st.integers(0, 3), max_size=2))
+    def several(self, ids: list[bytes], versions: list[int]) -> None:
+        """Batches over several conversations, some of which cannot be, in one commit."""
+        require = tuple((id, version) for id, version in zip(ids, versions, strict=False))
+        first = Batch(tuple(Change(id, self._expect(id, True), self._next(id)) for id in ids[:2]), require)
+        second = Batch(tuple(Change(id, self._expect(id, id != ids[2]), self._next(id)) for id in ids[1:3]))
+        self.both([first, second])
+
+    # -- reading
+
+    @rule(number=st.integers(0, 40 * RUN), bodies=st.booleans())
+    def path(self, number: int, bodies: bool) -> None:
+        """The lists may be cut differently; the way is the same."""
+        ways = [
+            [m for rows in reversed(list(b.path(number, bodies=bodies))) for m in rows] for b in (self.model, self.real)
+        ]
+        assert ways[0] == ways[1]
+
+    @rule(
+        id=st.sampled_from(IDS), after=st.none() | st.integers(-1, 99), newest=st.booleans(), limit=st.integers(1, 50)
+    )
+    def scan(self, id: bytes, after: int | None, newest: bool, limit: int) -> None:
+        answers = [b.scan(id, after=after, newest_first=newest, limit=limit) for b in (self.model, self.real)]
+        assert answers[0] == answers[1]
+
+    @rule(
+        kind=st.sampled_from(["chat", "state", "none"]),
+        tag=st.none() | VALUES,
+        alive=st.none() | st.integers(0, 5),
+        after=st.none() | st.builds(Position, st.integers(0, 5), st.sampled_from(IDS)),
+        limit=st.integers(1, 4),
+        oldest=st.booleans(),
+    )
+    def page(
+        self, kind: str, tag: bytes | None, alive: int | None, after: Position | None, limit: int, oldest: bool
+    ) -> None:
+        where = Where(kind, tag, alive)
+        answers = [b.page(where, after, limit, oldest_first=oldest) for b in (self.model, self.real)]
+        assert answers[0] == answers[1]
+        assert self.model.count(where) == self.real.count(where)
+
+    @rule(prefix=st.sampled_from(["", "0", "1", "10", "1f", "ff" * 16, "2"]), limit=st.integers(1, 4), key=KEYS)
+    def lookup(self, prefix: str, limit: int, key: bytes | None) -> None:
+        assert self.model.lookup(prefix=prefix, limit=limit) == self.real.lookup(prefix=prefix, limit=limit)
+        if key is not None:
+            assert self.model.lookup(key=("chat", key)) == self.real.lookup(key=("chat", key))
+            for id in IDS:
+                assert self.model.messages(keys=(id, [key])) == self.real.messages(keys=(id, [key]))
+
+    @invariant()
+    def they_cannot_be_told_apart(self) -> None:
+        if not hasattr(self, "real"):
+            return
+        assert self.model.lookup(ids=IDS) == self.real.lookup(ids=IDS)
+        assert self.model.kinds() == self.real.kinds()
+        numbers = sorted(n for some in self.model.numbers() for n in some)
+        assert numbers == sorted(n for some in self.real.numbers() for n in some)
+        for id in IDS:
+            assert self.model.items(id) == self.real.items(id)
+        for value in (b"x", b"y\x00"):
+            assert self.model.tagged(value) == self.real.tagged(value)
