@@ -104,7 +104,8 @@ def test_recursion_without_end_is_refused() -> None:
         deep = [deep]
     with open_store("memory:") as store:
         talk = store.start()
-        for value in (loop, {"deep": [deep]}):
+        nested: dict[str, object] = {"deep": [deep]}
+        for value in (loop, nested):
             with pytest.raises(HithertoError):
                 talk.append(Message("user", extra=value))
         talk.append(Message("user", raw=deep))

@@ -140,11 +140,9 @@ class Desk:
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
     ) -> list[Saved]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes."""
-
-        def prepare(row: ConversationRow, clashes: int) -> Prepared[list[Saved]]:
-            return self._prepare(row, drafts, choose(row), crowded=clashes > _CROWDED)
-
-        return self.commit(prepare, enqueued)
+        return self.commit(
+            lambda row, clashes: self._prepare(row, drafts, choose(row), crowded=clashes > _CROWDED), enqueued
+        )
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""

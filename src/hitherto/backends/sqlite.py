@@ -122,7 +122,7 @@ class SqliteBackend:
             except BaseException:
                 first.close()
                 raise
-        self._base = self._workspace << _WORKSPACE_BITS
+        self._base = (self._workspace - 1) << _WORKSPACE_BITS  # the first workspace has the small, short integers
         self._idle.append(first)
         self.info = Info(name="sqlite", workspace=workspace_id, location=str(self._path), durable=True)
 

@@ -1,0 +1,238 @@
+"""Group commit and the answer to "was it kept?" (C4, C15), with a backend that can be stopped and interrupted."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from hitherto._pen import Entry, Pen, kept
+from hitherto.backend import DONE, Batch, Change, ConversationRow, Done, Outcome, Stale
+from hitherto.backends.memory import MemoryBackend
+from hitherto.errors import CommitUnknown, HithertoError, StorageError, StorageFull
+from hitherto.testing.conformance import A, B, C, conversation_row, create, message_row, token, update
+
+
+class Scripted(MemoryBackend):
+    """Runs a step of a script before it applies a commit, and another after it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: list[Callable[[], None]] = []
+        self.after: list[Callable[[], None]] = []
+        self.sizes: list[int] = []
+        self.blind = False
+
+    def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        self.sizes.append(len(batches))
+        if self.before:
+            self.before.pop(0)()
+        outcomes = super().commit(batches)
+        if self.after:
+            self.after.pop(0)()
+        return outcomes
+
+    def lookup(self, **query: object) -> list[ConversationRow]:
+        if self.blind:
+            raise StorageError("nothing can be read")
+        return super().lookup(**query)  # type: ignore[arg-type]  # as above
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def step() -> None:
+        raise error
+
+    return step
+
+
+def stopping(writing: threading.Event, go_on: threading.Event) -> Callable[[], None]:
+    def step() -> None:
+        writing.set()
+        go_on.wait(10)
+
+    return step
+
+
+def unknown(cause: HithertoError | None = None) -> CommitUnknown:
+    error = CommitUnknown("the line was cut")
+    error.__cause__ = cause
+    return error
+
+
+def in_thread(pen: Pen, batch: Batch, results: dict[bytes, object]) -> threading.Thread:
+    def work() -> None:
+        try:
+            results[batch.changes[0].conversation] = pen.write(batch)
+        except BaseException as error:  # noqa: BLE001  # the test looks at it
+            results[batch.changes[0].conversation] = error
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("this did not happen in time")
+
+
+def test_those_who_wait_are_committed_together() -> None:
+    backend = Scripted()
+    pen = Pen(backend)
+    writing, go_on = threading.Event(), threading.Event()
+    backend.before = [stopping(writing, go_on)]
+    results: dict[bytes, object] = {}
+    threads = [in_thread(pen, create(id=A), results)]
+    writing.wait(10)
+    others = [bytes([n]) * 16 for n in range(1, 20)]
+    threads += [in_thread(pen, create(id=id), results) for id in others]
+    wait_for(lambda: sum(entry.waits for entry in pen._queue) == len(others))
+    assert results == {}  # nobody is told before the sync
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert backend.sizes == [1, len(others)]
+    assert set(results.values()) == {DONE}
+
+
+def test_a_lone_writer_writes_in_its_own_thread() -> None:
+    backend = Scripted()
+    seen: list[threading.Thread] = []
+    backend.before = [lambda: seen.append(threading.current_thread())]
+    assert Pen(backend).write(create()) == DONE
+    assert seen == [threading.current_thread()]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_unknown_outcome_is_found_out(moment: str) -> None:
+    backend = Scripted()
+    setattr(backend, moment, [raising(unknown())] * 3)
+    pen = Pen(backend)
+    assert pen.write(create(message_row(0))) == DONE
+    assert pen.write(update(1, add=(message_row(1),))) == DONE
+    assert [m.number for m in backend.scan(A, limit=9)] == [0, 1]
+
+
+def test_an_outcome_is_found_out_even_if_others_wrote_since() -> None:
+    backend = Scripted()
+    pen = Pen(backend)
+    pen.write(create(message_row(0)))
+
+    def others_come_first() -> None:
+        MemoryBackend.commit(backend, [update(2)])
+        raise unknown()
+
+    backend.after = [others_come_first]
+    assert pen.write(update(1, add=(message_row(1),))) == DONE
+    assert len(backend.scan(A, limit=9)) == 2
+
+
+def test_what_was_not_kept_fails_with_its_reason() -> None:
+    backend = Scripted()
+    full = StorageFull("no space")
+    backend.before = [raising(unknown(full))]
+    pen = Pen(backend)
+    with pytest.raises(StorageFull):
+        pen.write(create())
+    backend.after = [raising(unknown(full))]
+    assert pen.write(create()) == DONE  # it was kept after all
+
+
+def test_if_nothing_can_be_read_the_caller_is_told_that_it_is_unknown() -> None:
+    backend = Scripted()
+    backend.after = [raising(unknown())]
+    backend.blind = True
+    with pytest.raises(CommitUnknown):
+        Pen(backend).write(create())
+
+
+def test_a_line_that_is_always_cut_ends_in_an_error() -> None:
+    backend = Scripted()
+    backend.before = [raising(unknown())] * 100
+    with pytest.raises(CommitUnknown):
+        Pen(backend).write(create())
+    assert len(backend.sizes) < 20
+
+
+def test_an_error_reaches_everybody_in_the_group_and_the_pen_goes_on() -> None:
+    backend = Scripted()
+    pen = Pen(backend)
+    backend.before = [raising(StorageError("broken"))]
+    with pytest.raises(StorageError):
+        pen.write(create())
+    assert pen.write(create()) == DONE
+    assert pen.write(update(7)) == Stale(A, conversation_row())
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_ctrl_c_in_the_writer_harms_nobody_else(moment: str) -> None:
+    """The interrupted one hears of it; those in the same group get their true outcome from the next writer."""
+    backend = Scripted()
+    pen = Pen(backend)
+    others = [pen.enqueue(create(id=id)) for id in (B, C)]
+    setattr(backend, moment, [raising(KeyboardInterrupt())])
+    with pytest.raises(KeyboardInterrupt):
+        pen.write(create())
+    assert [pen.outcome(entry) for entry in others] == [DONE, DONE]
+    assert len(backend.lookup(ids=[B, C])) == 2
+    assert pen.write(create(id=b"d" * 16)) == DONE
+    assert pen.drain(1)
+
+
+def test_ctrl_c_while_waiting_withdraws_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Scripted()
+    pen = Pen(backend)
+    writing, go_on = threading.Event(), threading.Event()
+    backend.before = [stopping(writing, go_on)]
+    results: dict[bytes, object] = {}
+    thread = in_thread(pen, create(id=A), results)
+    writing.wait(10)
+
+    class Interrupted:
+        def acquire(self) -> bool:
+            raise KeyboardInterrupt
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(Entry, "prepare_to_sleep", lambda _: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        pen.write(create(id=B))
+    monkeypatch.undo()
+    go_on.set()
+    thread.join(10)
+    assert pen.write(create(id=C)) == DONE
+    assert [row.id for row in backend.lookup(ids=[A, B, C])] == [A, C]
+
+
+def test_kept_reads_the_evidence() -> None:
+    backend = MemoryBackend()
+    made = create(message_row(0), message_row(1))
+    assert not kept(backend, made.changes)
+    backend.commit([made])
+    assert kept(backend, made.changes)
+    dropped = update(1, drop=(1,))
+    assert not kept(backend, dropped.changes)
+    backend.commit([dropped])
+    backend.commit([update(2)])
+    assert kept(backend, dropped.changes)
+    removed = Change(A, token(3), None)
+    assert not kept(backend, (removed,))
+    backend.commit([Batch((removed,))])
+    assert kept(backend, (removed,))
+    assert isinstance(DONE, Done)
+
+
+def test_closing_waits_but_not_for_ever() -> None:
+    backend = Scripted()
+    pen = Pen(backend)
+    writing, go_on = threading.Event(), threading.Event()
+    backend.before = [stopping(writing, go_on)]
+    thread = in_thread(pen, create(), {})
+    writing.wait(10)
+    assert not pen.drain(0.05)
+    go_on.set()
+    assert pen.drain(10)
+    thread.join(10)
