@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
     from .opening import open
     from .store import PurgeReport, Stats, Store
-    from .threads import MessageDeleter, MessageGetter, MessageLister, MessageSaver, thread
+    from .threads import Comparison, MessageDeleter, MessageGetter, MessageLister, MessageSaver, compare, thread
 
 __version__ = "0.1.0"
 
@@ -58,6 +58,7 @@ __all__ = [
     "CannotOpen",
     "Closed",
     "CommitUnknown",
+    "Comparison",
     "Conflict",
     "Conversation",
     "ConversationInfo",
@@ -95,6 +96,7 @@ __all__ = [
     "ThreadUsage",
     "Usage",
     "__version__",
+    "compare",
     "open",
     "thread",
 ]
@@ -131,7 +133,7 @@ _MODULES = {
     "model": ("Block", "BlockType", "Message", "Modality", "Role", "Saved", "Setup", "Usage"),
     "opening": ("open",),
     "store": ("PurgeReport", "Stats", "Store"),
-    "threads": ("MessageDeleter", "MessageGetter", "MessageLister", "MessageSaver", "thread"),
+    "threads": ("Comparison", "MessageDeleter", "MessageGetter", "MessageLister", "MessageSaver", "compare", "thread"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -27,6 +27,7 @@ class Body(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     usage: Usage | None = None
     privacy: dict[str, object] | None = None
     setup: int = 0  # which of the conversation's setups was in force
+    origin: str | None = None  # conversation/message that it was copied from
 
 
 class Meta(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -70,9 +71,10 @@ def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
         ) from None
 
 
-def encode_message(message: Message, setup: int) -> bytes:
-    m = message
-    return encode(Body(tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy, setup))
+def encode_message(m: Message, setup: int, origin: str | None = None) -> bytes:
+    return encode(
+        Body(tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy, setup, origin)
+    )
 
 
 def open_body(envelope: Envelope, row: MessageRow) -> Body:
@@ -120,6 +122,7 @@ def saved(row: MessageRow, body: Body, names: Names, conversation: str) -> Saved
         row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
         body.privacy, above, names.id(row.number),
         conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
+        body.origin,
     )  # fmt: skip
 
 
@@ -138,6 +141,7 @@ def saved_stretch(rows: list[MessageRow], envelope: Envelope, names: Names, conv
         message = Saved(
             row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
             body.privacy, above, name, conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
+            body.origin,
         )  # fmt: skip
         messages.append(message)
         above = name

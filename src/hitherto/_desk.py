@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from .store import Store
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
-_CROWDED = 3  # so many numbers in a row were taken: use the longer ids
+CROWDED = 3  # so many numbers in a row were taken: use the longer ids
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
 
 T = TypeVar("T")
 Prepared = tuple[Change | None, T]
+
+
+BEFORE = -1  # as a link: to the message before it in the same write
 
 
 class Spot(Struct, frozen=True, gc=False):
@@ -141,7 +144,7 @@ class Desk:
     ) -> list[Saved]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes."""
         return self.commit(
-            lambda row, clashes: self._prepare(row, drafts, choose(row), crowded=clashes > _CROWDED), enqueued
+            lambda row, clashes: self.prepare(row, drafts, choose(row), crowded=clashes > CROWDED), enqueued
         )
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
@@ -156,7 +159,7 @@ class Desk:
         rows = {row.key: row for row in self.store.backend.messages(keys=(self.id, list(keys.values())))}
         return {key: rows[tag] for key, tag in keys.items() if tag in rows}
 
-    def _prepare(
+    def prepare(
         self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot, *, crowded: bool
     ) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be."""
@@ -178,6 +181,8 @@ class Desk:
             if draft.spot is not None:
                 spot = draft.spot
             parent, main, link = spot.parent, spot.main, spot.link
+            if link == BEFORE:
+                link = rows[-1].number
             if parent is not None and parent in tips and (parent + 1) % RUN:
                 number = parent + 1
                 tips = (number, *(tip for tip in tips if tip != parent)) if len(tips) > 1 else (number,)
@@ -220,10 +225,10 @@ class Desk:
         )  # fmt: skip
 
 
-def draft(message: Message, setup: int, spot: Spot | None = None) -> Draft:
+def draft(message: Message, setup: int, spot: Spot | None = None, origin: str | None = None) -> Draft:
     """Check and encode a message."""
     check(message)
-    return Draft(message, encode_message(message, setup), spot)
+    return Draft(message, encode_message(message, setup, origin), spot)
 
 
 def check_size(drafts: Sequence[Draft], limit: int) -> None:

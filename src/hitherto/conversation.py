@@ -9,7 +9,7 @@ A handle belongs to one task. Sharing one between threads is safe, and their mes
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -297,14 +297,20 @@ class Conversation:
 
     # -- reading
 
-    def thread(self) -> list[Saved]:
-        """The messages from the root to where this handle stands: what the model sees."""
-        return [message for message in self._path() if message.role != "event"]
+    def thread(self, *, full: bool = False) -> list[Saved]:
+        """The messages from the root to where this handle stands: what the model sees.
 
-    def _path(self) -> list[Saved]:
+        `full=True` goes on across compactions, to what the roots sum up.
+        """
+        return [message for message in self._path(full=full) if message.role != "event"]
+
+    def _path(self, *, full: bool = False) -> list[Saved]:
         """All messages from the root to here, events included."""
         self._store.ensure_open()
-        return [] if self._sure is None else self._store.path(self._sure, self._desk)
+        path = [] if self._sure is None else self._store.path(self._sure, self._desk)
+        while full and path and path[0].main and path[0].link is not None:
+            path = self._store.path(self._store.names.number(path[0].link), self._desk) + path
+        return path
 
     def usage(self) -> ThreadUsage:
         """The tokens on this thread."""
@@ -332,6 +338,40 @@ class Conversation:
                 Branch(name, depths[row.number], to_datetime(row.created_at), labels.get(row.number), bool(row.main))
             )
         return found
+
+    # -- summing up and parting
+
+    def compact(self, summary: "str | Message | Callable[[list[Saved]], str | Message]") -> Saved:
+        """Go on from a summary: a new root, linked to the message this handle stands at, and the handle stands there.
+
+        The old branch stays, and `thread(full=True)` shows it. A callable gets the thread and is called before anything
+        is written, so whatever goes wrong in it leaves the conversation as it was.
+        """
+        if self._sure is None or not self._main:
+            raise InvalidArgument("there is nothing on the main flow to sum up", hint="append messages first")
+        link = self._sure
+        found = summary(self.thread()) if callable(summary) else summary
+        message = Message.user(found, label="compaction") if isinstance(found, str) else found
+        drafts = [draft(self._placeless(message), self._setup_number())]
+        check_size(drafts, self._store.max_write_bytes)
+
+        def choose(row: ConversationRow) -> Spot:
+            if row.removals != self._removals:
+                self._check_alive(row)
+            return Spot(None, link=link)
+
+        (saved,) = self._desk.add(drafts, choose, self._enqueued)
+        with self._desk.lock:
+            self._settle()
+        return saved
+
+    def detach(self, *, title: str | None = None) -> "Conversation":
+        """Give this thread a life of its own: a new conversation with its own key that holds a copy of it.
+
+        Everything a compaction sums up comes along, and so do title, project, metadata and setups. Each message keeps
+        its `origin`.
+        """
+        return self._store.copy_thread(self._desk, self._path(full=True), title)
 
     # -- moving about
 

@@ -206,6 +206,7 @@ class Saved(Message, frozen=True, gc=False):
     link: str | None = None  # on a root: the message it continues (compaction) or serves (sub-agent)
     main: bool = True  # on the main flow, as opposed to a sub-agent's trace or a side branch
     revision: int = 0
+    origin: str | None = None  # conversation/message it was copied from, by detach
     problem: str | None = None  # in listings: why the content could not be read; everything else raises
 
     @property

@@ -18,8 +18,18 @@ from types import TracebackType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._content import Meta, WorkspaceMeta, encode, meta_place, open_body, open_workspace, saved, saved_stretch
-from ._desk import Desk, Spot, check_size, close_meta, draft
+from ._content import (
+    Meta,
+    WorkspaceMeta,
+    encode,
+    meta_place,
+    open_body,
+    open_setup,
+    open_workspace,
+    saved,
+    saved_stretch,
+)
+from ._desk import BEFORE, CROWDED, Desk, Spot, check_size, close_meta, draft
 from ._pen import Pen
 from ._removal import check_not_held, deletion
 from ._verify import Report, verify
@@ -252,6 +262,32 @@ class Store:
                 self._desks[id] = desk
                 return Conversation(desk, None)
         raise Busy("the conversation could not be started")
+
+    def copy_thread(self, source: Desk, path: Sequence[Saved], title: str | None) -> Conversation:
+        """A new conversation that holds a copy of this path, made in one transaction."""
+        self.ensure_open()
+        meta = source.meta if title is None else replace(source.meta, title=_text(title, "title"))
+        row = self._new_row(new_conversation_id(), CHAT, None)
+        desk = Desk(self, row)
+        row = replace(row, meta=close_meta(desk.envelope, row.id, replace(meta, key=None, setup_seq=0)))
+        rows = self.backend.messages(numbers=[self.names.number(message.id) for message in path])
+        setups = {self.names.id(m.number): open_body(source.envelope, m).setup for m in rows}
+        drafts = []
+        for message in path:
+            root = Spot(None, link=None if message.link is None else BEFORE) if message.parent is None else None
+            origin = message.origin or f"{message.conversation}/{message.id}"
+            drafts.append(draft(message, setups[message.id], root, origin))
+        put = []
+        for number, item in enumerate(self.backend.items(source.id, b"setup/")):
+            put.append(setup_item(desk, number, open_setup(source.envelope, source.id, item.key, item.body)))
+        tags = () if meta.project is None else (Tag(self.codec.tag("project", meta.project)),)
+        for clashes in range(_TRIES):
+            made, _ = desk.prepare(row, drafts, Spot(None), crowded=clashes > CROWDED)
+            change = made or Change(row.id, None, row)
+            change = replace(change, expect=None, put=tuple(put), tag=(*change.tag, *tags))
+            if isinstance(self.pen.write(Batch((change,))), Done):
+                return self._handle(change.row or row)
+        raise Busy("the conversation could not be copied")
 
     def conversation(self, id: str) -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""

@@ -1,4 +1,4 @@
-"""The narrow protocols: what functions ask for that need only a part of a store.
+"""Threads as values, and the narrow protocols: what functions ask for that need only a part of a store.
 
 A function that only reads takes a `MessageGetter`; anything with a `get` will do, a store or a dict in a test.
 `thread` is such a function.
@@ -6,6 +6,8 @@ A function that only reads takes a `MessageGetter`; anything with a `get` will d
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from .errors import Damaged
 from .model import Message, Saved
@@ -56,3 +58,33 @@ def thread(getter: MessageGetter, message_id: str) -> list[Saved]:
         path.append(message)
         next = message.parent
     return [message for message in reversed(path) if message.role != "event"]
+
+
+class Comparison(Struct, frozen=True):
+    """Two threads side by side: what they share from the root on, and what each has after that."""
+
+    shared: list[Saved]
+    left: list[Saved]
+    right: list[Saved]
+
+    @property
+    def fork(self) -> str | None:
+        """The id of the last message both have; None if they share nothing."""
+        return self.shared[-1].id if self.shared else None
+
+
+class _HasThread(Protocol):
+    def thread(self) -> list[Saved]: ...
+
+
+def compare(left: _HasThread, right: _HasThread) -> Comparison:
+    """Compare two threads. Messages are the same if they are one, or copies of the same one."""
+    mine, theirs = left.thread(), right.thread()
+    same = 0
+    while same < min(len(mine), len(theirs)) and _origin(mine[same]) == _origin(theirs[same]):
+        same += 1
+    return Comparison(mine[:same], mine[same:], theirs[same:])
+
+
+def _origin(message: Saved) -> str:
+    return message.origin or f"{message.conversation}/{message.id}"

@@ -630,6 +630,98 @@ class StoreContract:
         for name in range(5):
             assert [t for t in found if t.startswith(f"{name}.")] == [f"{name}.{n}" for n in range(5)]
 
+    # -- compaction, comparing, detaching
+
+    def test_a_compaction_is_a_new_root_that_remembers_what_it_sums_up(self, store: Store) -> None:
+        """C18: the old branch stays, thread(full=True) crosses the link, and everything goes on from the summary."""
+        talk = store.start(system_prompt="s")
+        path = fill(talk, 5)
+        root = talk.compact("the gist")
+        assert (root.parent, root.link, root.main, root.label) == (None, path[-1].id, True, "compaction")
+        talk.append(Message.user("and now?"))
+        assert texts(talk.thread()) == ["the gist", "and now?"]
+        assert texts(talk.thread(full=True)) == [*texts(path), "the gist", "and now?"]
+        again = store.conversation(talk.id)
+        assert (again.thread(), again.system_prompt) == (talk.thread(), "s")
+        second = talk.compact(lambda thread: Message.user(f"{len(thread)} messages, summed up"))
+        assert second.text == "2 messages, summed up"
+        assert len(talk.thread(full=True)) == 13
+        assert {b.id for b in talk.branches()} == {path[-1].id, again.at, second.id}
+
+    def test_a_compaction_that_fails_leaves_everything_as_it_was(self, store: Store) -> None:
+        talk = store.start()
+        path = fill(talk, 2)
+
+        def fails(_: list[Saved]) -> str:
+            raise RuntimeError("the model is out")
+
+        with pytest.raises(RuntimeError):
+            talk.compact(fails)
+        assert (talk.thread(), talk.refresh().count) == (path, 4)
+        with pytest.raises(InvalidArgument):
+            store.start().compact("nothing yet")
+
+    def test_a_compaction_survives_what_it_summed_up(self, store: Store) -> None:
+        """Recursive delete clears compaction links."""
+        talk = store.start()
+        path = fill(talk, 3)
+        root = talk.compact("gist")
+        store.delete([path[2].id], recursive=True)
+        assert store.message(root.id).link is None
+        assert texts(talk.thread(full=True)) == ["gist"]
+
+    def test_threads_are_compared_from_the_root_on(self, store: Store) -> None:
+        talk = store.start()
+        path = fill(talk, 4)
+        other = talk.fork(at=path[3].id)
+        own = other.append(Message.user("differently"))
+        found = threads.compare(talk, other)
+        assert (found.shared, found.left, found.right) == (path[:4], path[4:], [own])
+        assert found.fork == path[3].id
+        assert threads.compare(talk, talk).left == []
+        assert threads.compare(talk, store.start()).fork is None
+        alone = other.detach()
+        assert len(threads.compare(talk, alone).shared) == 4
+
+    def test_a_detached_thread_has_a_life_of_its_own(self, store: Store, backend: Backend) -> None:
+        talk = store.start(title="T", system_prompt="one", metadata={"a": "b"}, project="/p")
+        path = fill(talk, 20)
+        talk.configure(system_prompt="two")
+        fork = talk.fork(at=path[30].id)
+        fork.append(Message.assistant("fork", label="good", usage=Usage(1, 2)))
+        alone = fork.detach(title="alone")
+        assert alone.id != talk.id
+        assert texts(alone.thread()) == texts(fork.thread())
+        assert not {m.id for m in alone.thread()} & {m.id for m in fork.thread()}
+        assert (alone.title, alone.metadata, alone.project, alone.count) == ("alone", {"a": "b"}, "/p", 32)
+        assert alone.thread()[-1].usage == Usage(1, 2)
+        assert alone.thread()[0].origin == f"{talk.id}/{path[0].id}"
+        assert alone.system_prompt == "one"
+        rows = backend.lookup(ids=[bytes.fromhex(c.id.replace("-", "")) for c in (talk, alone)])
+        assert rows[0].data_key != rows[1].data_key or not rows[0].data_key
+        store.purge(talk, reason="user-requested")
+        assert texts(alone.thread()) == [*texts(path[:31]), "fork"]
+        assert texts(store.conversation(alone.id).detach().thread()) == texts(alone.thread())
+
+    def test_detaching_takes_along_what_a_compaction_sums_up(self, store: Store) -> None:
+        talk = store.start()
+        fill(talk, 2)
+        talk.compact("gist")
+        fill(talk, 1)
+        alone = talk.detach()
+        assert texts(alone.thread()) == texts(talk.thread())
+        assert texts(alone.thread(full=True)) == texts(talk.thread(full=True))
+
+    def test_an_empty_or_deleted_thread_cannot_be_mistaken(self, store: Store) -> None:
+        talk = store.start(title="empty")
+        assert (talk.detach().thread(), talk.detach().title) == ([], "empty")
+        saved = talk.append(Message.user("x"))
+        handle = store.conversation(talk.id)
+        store.delete([saved.id])
+        for attempt in (handle.detach, lambda: handle.compact("gist")):
+            with pytest.raises(NotFound):
+                attempt()
+
     # -- setup, sub-agents, labels
 
     def test_each_message_keeps_the_setup_it_was_made_with(self, store: Store) -> None:
