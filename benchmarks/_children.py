@@ -4,6 +4,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,6 +17,7 @@ _processes = multiprocessing.get_context("fork")
 
 def _serve(pipe: Connection, side: str | None, folder: str) -> None:
     gc.freeze()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         opened = None if side is None else SIDES[side](folder)
         while True:
@@ -48,12 +50,13 @@ class Child:
         return self.receive()
 
     def send(self, function: Callable[..., Any], *arguments: object) -> None:
-        self._pipe.send((function, arguments))
+        with contextlib.suppress(OSError):  # if it is dead, it has said why
+            self._pipe.send((function, arguments))
 
     def receive(self) -> Any:
         try:
             result, error = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             result, error = None, "a measured process died"
         if error is not None:
             raise RuntimeError(error)

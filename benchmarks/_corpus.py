@@ -34,7 +34,7 @@ class _Writer:
 
     def size(self, low: int, high: int) -> int:
         """More small ones than large ones."""
-        return low + int((high - low) * self.random.random() ** 2.6)
+        return low + int((high - low) * self.random.random() ** 3.4)
 
     def turns(self, count: int) -> list[Turn]:
         found: list[Turn] = []
@@ -59,7 +59,7 @@ class _Writer:
 
 
 _NO_QUOTES = str.maketrans('"\\\n', "   ")
-_pool: list[Turn] = []
+_pool: list[Turn] = []  # filled before the first measured process is forked
 
 
 def turns(count: int, start: int = 0) -> list[Turn]:

@@ -10,15 +10,16 @@ from typing import Protocol
 import apsw
 import orjson
 
-import hitherto
-from hitherto import Conversation, Message
-from hitherto.backend import Batch, Change
+from hitherto import Closed, Conversation, Message
+from hitherto import open as open_store
+from hitherto.backend import DONE, Batch, Change
 from hitherto.backends.sqlite import SqliteBackend  # noqa: F401  # loaded here, so that `open` is timed without imports
 from hitherto.ids import new_conversation_id
 
 from ._messages import Plain, to_dict, to_message
 
 _CHUNK = 1_000  # messages in one write, below the limit of 10 MB
+_TOUCH = "INSERT INTO conversation VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET active_at = excluded.active_at"
 
 
 class Side(Protocol):
@@ -57,8 +58,8 @@ class Raw:
         for statement in (
             "PRAGMA journal_mode = WAL",
             "PRAGMA synchronous = FULL",
-            "CREATE TABLE IF NOT EXISTS message (conversation TEXT, seq INTEGER, body BLOB, "
-            "PRIMARY KEY (conversation, seq)) WITHOUT ROWID",
+            """CREATE TABLE IF NOT EXISTS message (conversation TEXT, seq INTEGER, body BLOB,
+                PRIMARY KEY (conversation, seq)) WITHOUT ROWID""",
             "CREATE TABLE IF NOT EXISTS conversation (name TEXT PRIMARY KEY, active_at REAL NOT NULL) WITHOUT ROWID",
             "CREATE INDEX IF NOT EXISTS by_activity ON conversation (active_at)",
         ):
@@ -72,7 +73,7 @@ class Raw:
                 found = execute("SELECT max(seq) FROM message WHERE conversation = ?", (name,)).fetchone()[0]
                 for seq, message in enumerate(given, 0 if found is None else found + 1):
                     execute("INSERT INTO message VALUES (?, ?, ?)", (name, seq, orjson.dumps(message)))
-                execute("INSERT OR REPLACE INTO conversation VALUES (?, ?)", (name, time.time()))
+                execute(_TOUCH, (name, time.time()))
             except BaseException:
                 execute("ROLLBACK")
                 raise
@@ -107,7 +108,7 @@ class Ours:
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "hitherto.db")
-        self._store = hitherto.open(self._path)
+        self._store = open_store(self._path)
         self._handles: dict[str, Conversation] = {}
         self._fork_points: list[str] = []
 
@@ -144,8 +145,9 @@ class Ours:
             for n in range(start, min(start + 5_000, conversations)):
                 at = pattern.active_at - (conversations - n) * 1_000_000
                 row = replace(pattern, id=new_conversation_id(), created_at=at, active_at=at)
-                batches.append(Batch((Change(row.id, 0, row),)))
-            self._store.backend.commit(batches)
+                batches.append(Batch((Change(row.id, None, row),)))
+            if any(outcome != DONE for outcome in self._store.backend.commit(batches)):
+                raise RuntimeError("the store could not be filled")
 
     def fork(self, name: str, index: int, given: list[Plain]) -> None:
         """Say something below an earlier message, off the main flow."""
@@ -166,7 +168,7 @@ class Ours:
         return Path(self._path).stat().st_size
 
     def close(self) -> None:
-        with suppress(hitherto.Closed):
+        with suppress(Closed):
             self._store.close()
 
 

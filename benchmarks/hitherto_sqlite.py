@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bench.base import Contestant as Base
 
-import hitherto
 from hitherto import Conversation, Message, Saved, Store
+from hitherto import open as open_store
 from hitherto.backends.sqlite import SqliteBackend  # noqa: F401  # loaded here, so that `open` is timed without imports
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # the harness loads this file by its path
@@ -42,7 +42,7 @@ class Contestant(Base):
     }
 
     def open(self, path: str) -> None:
-        self._store: Store = hitherto.open(os.path.join(path, "hitherto.db"))
+        self._store: Store = open_store(os.path.join(path, "hitherto.db"))
         self._handles: dict[str, Conversation] = {}
         self._forks: dict[str, Conversation] = {}
         self._ids: dict[str, list[str]] = {}

@@ -14,7 +14,6 @@ from hitherto.ids import (
     RUN,
     Names,
     check_message_id,
-    fresh_run,
     is_conversation_prefix,
     new_conversation_id,
     new_token,
@@ -75,12 +74,15 @@ def test_characters_that_ids_never_have_are_not_found(id: str) -> None:
         NAMES.number(id)
 
 
-def test_fresh_runs_begin_at_multiples_and_stay_in_their_range() -> None:
-    for crowded in (False, True):
-        runs = [fresh_run(crowded=crowded) for _ in range(2000)]
-        assert all(run % RUN == 0 for run in runs)
-        assert all(SHORT <= run + RUN <= LIMIT if crowded else run + RUN <= SHORT for run in runs)
-        assert len(set(runs)) > 1990
+@given(st.integers(0, SHORT + 5000), st.integers(0, RUN))
+def test_the_ids_of_a_stretch_are_those_of_its_numbers(first: int, count: int) -> None:
+    assert NAMES.ids(first, count) == [NAMES.id(first + n) for n in range(count)]
+
+
+@given(st.integers(1, 10**7))
+def test_the_ids_of_a_stretch_are_right_where_digits_carry(high: int) -> None:
+    first = high * 57**2 - 7
+    assert NAMES.ids(first, 15) == [NAMES.id(first + n) for n in range(15)]
 
 
 def test_conversation_ids_are_canonical_uuids() -> None:

@@ -11,8 +11,8 @@ Everything public is named here. Importing this module loads nothing else: each 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
     from ._verify import Problem, Report
     from .conversation import Branch, Conversation, ThreadUsage

@@ -80,7 +80,7 @@ def encode_message(m: Message, setup: int, origin: str | None = None) -> bytes:
 def open_body(envelope: Envelope, row: MessageRow) -> Body:
     """The content of a stored message, or `Damaged`."""
     try:
-        return _body(envelope.open_message(row))
+        return _body(envelope.open_messages((row,))[0])
     except _UNREADABLE as error:
         raise Damaged(f"the content of a message cannot be read: {error}") from None
 
@@ -128,21 +128,22 @@ def saved(row: MessageRow, body: Body, names: Names, conversation: str) -> Saved
 
 def saved_stretch(rows: list[MessageRow], envelope: Envelope, names: Names, conversation: str) -> list[Saved]:
     """The same as `saved` for rows of which each is the parent of the next: the loop that resume waits for."""
-    open_message, id = envelope.open_message, names.id
-    above = None if rows[0].parent is None else id(rows[0].parent)
+    first, last = rows[0].number, rows[-1].number
+    above = None if rows[0].parent is None else names.id(rows[0].parent)
+    in_one_run = last - first == len(rows) - 1
+    ids = names.ids(first, len(rows)) if in_one_run else [names.id(row.number) for row in rows]
     messages = []
-    for row in rows:
-        name = id(row.number)
-        link = None if row.link is None else id(row.link)
+    for row, id, content in zip(rows, ids, envelope.open_messages(rows), strict=True):
         try:
-            body = _body(open_message(row))
+            body = _body(content)
         except _UNREADABLE as error:
-            raise Damaged(f"the content of message {name} cannot be read: {error}") from None
+            raise Damaged(f"the content of message {id} cannot be read: {error}") from None
+        link = None if row.link is None else names.id(row.link)
         message = Saved(
             row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
-            body.privacy, above, name, conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
+            body.privacy, above, id, conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
             body.origin,
         )  # fmt: skip
         messages.append(message)
-        above = name
+        above = id
     return messages

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from ._content import Meta, encode, encode_message, meta_place, open_meta
 from ._pen import Entry
 from .backend import Batch, Change, ConversationRow, MessageRow, Stale, Tag, Taken
 from .errors import Busy, NotFound, PayloadTooLarge
-from .ids import RUN, fresh_run, new_token, show_conversation_id
+from .ids import RUN, new_token, show_conversation_id
 from .model import Message, Saved, check, text_size
 from .vault import Codec, Envelope
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .store import Store
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
-CROWDED = 3  # so many numbers in a row were taken: use the longer ids
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
 
@@ -95,20 +94,19 @@ class Desk:
 
     def commit(
         self,
-        prepare: Callable[[ConversationRow, int], "Prepared[T]"],
+        prepare: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
     ) -> T:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
 
-        `prepare` is told how many numbers it chose were taken already, and may raise: then nothing is written.
-        `enqueued` hears what is on its way. Both are called under the lock.
+        `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
+        lock.
         """
-        clashes = 0
         for _ in range(_TRIES):
             with self.lock:
                 row, epoch = self.row, self.epoch
-                change, result = prepare(row, clashes)
+                change, result = prepare(row)
                 if change is None:
                     return result
                 entry = self.store.pen.enqueue(Batch((change,)))
@@ -125,7 +123,6 @@ class Desk:
             if isinstance(outcome, Stale):
                 self.believe(outcome.row, epoch)
             elif isinstance(outcome, Taken):
-                clashes += outcome.what == "number"
                 rows = self.store.backend.lookup(ids=[self.id])
                 self.believe(rows[0] if rows else None, epoch)
             else:
@@ -134,7 +131,7 @@ class Desk:
 
     def change(self, make: Callable[[ConversationRow], Change | None]) -> None:
         """Commit a change of the row itself or of what it owns. None: nothing to do."""
-        self.commit(lambda row, _: (make(row), None))
+        self.commit(lambda row: (make(row), None))
 
     def add(
         self,
@@ -143,9 +140,7 @@ class Desk:
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
     ) -> list[Saved]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes."""
-        return self.commit(
-            lambda row, clashes: self.prepare(row, drafts, choose(row), crowded=clashes > CROWDED), enqueued
-        )
+        return self.commit(lambda row: self.prepare(row, drafts, choose(row)), enqueued)
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
@@ -159,18 +154,17 @@ class Desk:
         rows = {row.key: row for row in self.store.backend.messages(keys=(self.id, list(keys.values())))}
         return {key: rows[tag] for key, tag in keys.items() if tag in rows}
 
-    def prepare(
-        self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot, *, crowded: bool
-    ) -> tuple[Change | None, list[Saved]]:
+    def prepare(self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be."""
         known = self._known(drafts)
-        store, envelope = self.store, self.envelope
+        store, names, envelope = self.store, self.store.names, self.envelope
         token, now = new_token(), max(store.clock(), row.active_at)
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
         tags: list[Tag] = []
         messages: list[Saved] = []
-        runs: set[int] = set()
+        above: str | None = None  # the id of `last`
+        last: int | None = None
         for draft in drafts:
             message, data = draft.message, draft.data
             if message.key is not None and message.key in known:
@@ -183,19 +177,23 @@ class Desk:
             parent, main, link = spot.parent, spot.main, spot.link
             if link == BEFORE:
                 link = rows[-1].number
-            if parent is not None and parent in tips and (parent + 1) % RUN:
+            if parent is not None and parent in tips:
                 number = parent + 1
-                tips = (number, *(tip for tip in tips if tip != parent)) if len(tips) > 1 else (number,)
+                others = () if len(tips) == 1 else tuple(tip for tip in tips if tip != parent)
+                tips = (number, *others) if (number + 1) % RUN else others
             else:
-                number = fresh_run(crowded=crowded)
-                while number in runs:
-                    number = fresh_run(crowded=crowded)
-                runs.add(number)
+                number = store.new_run()
                 tips = (number, *tips[: _TIPS - 1])
             key = None if message.key is None else store.codec.tag("key", message.key)
-            fields = (number, self.id, seq, parent, link, main, message.role, 0, now, key, token, len(data))
-            rows.append(MessageRow(*fields, envelope.close_message(MessageRow(*fields, None), data)))
-            messages.append(self._as_saved(message, rows[-1]))
+            new = MessageRow(
+                number, self.id, seq, parent, link, main, message.role, 0, now, None, key, token, len(data)
+            )  # fmt: skip
+            force_setattr(new, "body", envelope.close_message(new, data))  # nobody has seen it yet
+            rows.append(new)
+            if parent is None or parent != last:
+                above = None if parent is None else names.id(parent)
+            messages.append(self._as_saved(message, new, above))
+            above, last = messages[-1].id, number
             if message.label is not None:
                 tags += label_tags(store.codec, message.label, number)
             if main:
@@ -204,7 +202,7 @@ class Desk:
             size += len(data)
             spot = Spot(number, main)
             if message.key is not None:
-                known[message.key] = rows[-1]
+                known[message.key] = new
         if not rows:
             return None, messages
         after = ConversationRow(
@@ -214,14 +212,12 @@ class Desk:
         )  # fmt: skip
         return Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags)), messages
 
-    def _as_saved(self, m: Message, row: MessageRow) -> Saved:
+    def _as_saved(self, m: Message, row: MessageRow, above: str | None) -> Saved:
         """What a read will give back, without reading."""
-        id = self.store.names.id
-        above = None if row.parent is None else id(row.parent)
-        link = None if row.link is None else id(row.link)
+        link = None if row.link is None else self.store.names.id(row.link)
         return Saved(
             m.role, tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
-            above, id(row.number), self.name, row.seq, row.created_at, link, row.main,
+            above, self.store.names.id(row.number), self.name, row.seq, row.created_at, link, row.main,
         )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive
     unlinked = []
     for m in linked:
         bare = replace(m, link=None, revision=m.revision + 1, body=None)
-        unlinked.append(replace(bare, body=envelope.close_message(bare, envelope.open_message(m))))
+        unlinked.append(replace(bare, body=envelope.close_message(bare, envelope.open_messages([m])[0])))
     after = next_row(
         row,
         head=_head(row.head, rows, doomed),

@@ -55,7 +55,7 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
             count, found = _verify_conversation(store, row)
             # A conversation that moved while we read it proves nothing: look again.
             if found and _version(store, row) != row.version:
-                row = next(iter(store.backend.lookup(ids=[row.id])), row)  # noqa: PLW2901  # the same conversation, newer
+                row = next(iter(store.backend.lookup(ids=[row.id])), row)  # noqa: PLW2901  # the same, newer
                 count, found = _verify_conversation(store, row)
             problems += found
             conversations += 1
@@ -159,7 +159,7 @@ class _Check:
             self.say("what it is linked to is missing", m)
 
     def _content(self, m: MessageRow, body: Body) -> None:
-        data = self.envelope.open_message(m)
+        data = self.envelope.open_messages([m])[0]
         if len(data) != m.size:
             self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m)
         key = None if body.key is None else self.store.codec.tag("key", body.key)

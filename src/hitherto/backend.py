@@ -14,8 +14,9 @@ limits and retention are the store's. What it promises is small and exact:
   or may not have been kept, any other `StorageError` if it certainly was not.
 - **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists
   they yield, so an abandoned one pins nothing.
-- **Numbers** are unique in the workspace. A message whose number is not the first of its run (`ids.RUN`) has the
-  number before it as its parent; backends may lay rows out accordingly.
+- **Numbers** are unique in the workspace and never used again: `edge` is above all that ever were. A message whose
+  number is not the first of its run (`ids.RUN`) has the number before it as its parent; backends may lay rows out
+  accordingly.
 
 A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences
 are declared in `info`, never found out by trying.
@@ -31,7 +32,7 @@ WORKSPACE = "workspace"  # the kind of the one row that describes the workspace 
 
 
 class ConversationRow(Struct, frozen=True, gc=False):
-    """A conversation: the unit of locking, of sealing and of erasure."""
+    """A conversation: the unit of locking, of sealing and of erasure. Its id, kind, key and created_at never change."""
 
     id: bytes
     kind: str
@@ -66,10 +67,10 @@ class MessageRow(Struct, frozen=True, gc=False):
     role: str
     revision: int
     created_at: int
-    key: bytes | None  # the caller's own name for the message, unique in its conversation
-    token: bytes  # of the write that added it
-    size: int  # of the content, before the codec
     body: bytes | None  # None where headers only were asked for
+    key: bytes | None = None  # the caller's own name for the message, unique in its conversation
+    token: bytes = b""  # of the write that added it
+    size: int = 0  # of the content, before the codec
 
 
 class ItemRow(Struct, frozen=True, gc=False):
@@ -177,11 +178,9 @@ class Backend(Protocol):
         """Conversations by id, by the beginning of the hexadecimal id (at most `limit`), or by (kind, key).
         Missing ones are left out."""
 
-    def page(
-        self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
-    ) -> list[ConversationRow]:
-        """Conversations by (active_at, id), newest first, strictly after the position; or by (created_at, id),
-        oldest first."""
+    def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
+        """Where conversations stand in a listing: by (active_at, id), newest first, strictly after the position; or by
+        (created_at, id), oldest first. `lookup` gets their rows."""
 
     def count(self, where: Where) -> int:
         """How many `page` would list in all."""
@@ -192,8 +191,9 @@ class Backend(Protocol):
         """Messages by number, or by key within a conversation, in no particular order. Missing ones are left out."""
 
     def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
-        """The way from a message up to its root, as lists: later lists are nearer to the root, inside a list the
-        root comes first. Stops early where a parent is missing; nothing at all if the message is."""
+        """The way from a message up to its root, as lists: later lists are nearer to the root, inside a list the root
+        comes first. Stops early where a parent is missing; nothing at all if the message is. These rows are for
+        reading: `token`, `key` and `size` are left empty."""
 
     def scan(
         self,
@@ -208,6 +208,9 @@ class Backend(Protocol):
 
     def kinds(self) -> list[str]:
         """The kinds of conversation there are."""
+
+    def edge(self) -> int:
+        """The first number of a run above every number that was ever used."""
 
     def numbers(self) -> Iterator[list[int]]:
         """Every message number in use, in lists, in no particular order."""

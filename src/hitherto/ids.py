@@ -5,18 +5,17 @@ type. The id is a permutation of the number, keyed by the workspace's seed: look
 index, and an id tells nothing about how many messages there are.
 
 Numbers are dealt in **runs** of 32. Along one branch, a message's number is its parent's plus one until the run is
-full; a fork, or a full run, starts a new run at a random free place. So a path through the tree is a few dozen
-messages per range read, wherever the branch came from, and two writers need no common counter. The rule every backend
-may rely on: *a message whose number is not the first of its run has the number before it as its parent.*
+full; a fork, or a full run, starts a new run above all that were ever used. So a path through the tree is a few dozen
+messages per range read, wherever the branch came from; what is written last lies together at the end; and no number,
+hence no id, is ever given twice. The rule every backend may rely on: *a message whose number is not the first of its
+run has the number before it as its parent.*
 
 Ids are drawn from 57 characters that are hard to confuse (no 0 O 1 l I). Where six characters are crowded (past about
 a billion runs) two more are put in front.
 """
 
 import os
-import random
 import re
-import uuid
 from functools import cached_property
 
 from .errors import InvalidID, NotFound
@@ -30,7 +29,6 @@ LIMIT = _SHORT * (1 + _PAIR)  # numbers stay below this (46 bits)
 
 _SHAPE = re.compile(r"(?:[0-9A-Za-z]{2})?[0-9A-Za-z]{6}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_draw = random.SystemRandom().randrange
 
 
 class Names:
@@ -86,6 +84,23 @@ class Names:
         z = (z - ((x + 1) * a ^ (y + 1) * b) % 4093) % _PAIR
         return more * _SHORT + (x * _PAIR + y) * _PAIR + z
 
+    def ids(self, first: int, count: int) -> list[str]:
+        """The ids of numbers that follow each other: the same as `id` for each, with less to do."""
+        high, z = divmod(first, _PAIR)
+        if first >= _SHORT or z + count > _PAIR:
+            return [self.id(first + n) for n in range(count)]
+        x, y = divmod(high, _PAIR)
+        a, b, c, d = self._keys
+        pairs, xa, yb, yc = self._pairs, (x + 1) * a, (y + 1) * b, (y + 1) * c
+        z += (xa ^ yb) % 4093
+        found = []
+        for n in range(z, z + count):
+            w = n % _PAIR + 1
+            u = (x + (yc ^ w * a) % 4093) % _PAIR
+            v = (y + (w * d ^ (u + 1) * c) % 4093) % _PAIR
+            found.append(pairs[u] + pairs[v] + pairs[(w - 1 + ((u + 1) * b ^ (v + 1) * d) % 4093) % _PAIR])
+        return found
+
     def with_prefix(self, prefix: str) -> list[int]:
         """Every number whose six-character id begins with `prefix`. For prefixes of 4 and more: a few thousand at
         most."""
@@ -95,12 +110,6 @@ class Names:
         for _ in range(6 - len(prefix)):
             tails = [tail + c for tail in tails for c in ALPHABET]
         return [self.number(prefix + tail) for tail in tails]
-
-
-def fresh_run(*, crowded: bool = False) -> int:
-    """The first number of a run at a random place. Whether it is free, the commit finds out."""
-    low, high = (_SHORT, LIMIT) if crowded else (0, _SHORT)
-    return _draw(-(-low // RUN), high // RUN) * RUN
 
 
 def check_message_id(id: str) -> str:
@@ -116,7 +125,10 @@ def new_token() -> bytes:
 
 
 def new_conversation_id() -> bytes:
-    return uuid.uuid4().bytes
+    """A random UUID (version 4)."""
+    id = bytearray(os.urandom(16))
+    id[6], id[8] = id[6] & 0x0F | 0x40, id[8] & 0x3F | 0x80
+    return bytes(id)
 
 
 def show_conversation_id(id: bytes) -> str:

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from ._content import Meta, open_meta
-from .backend import Backend, ConversationRow, MessageRow, Position, Where
-from .errors import Damaged, InvalidArgument, InvalidCursor
+from .backend import Backend, ConversationRow, MessageRow, Where
+from .errors import Damaged, InvalidArgument, InvalidCursor, NotFound
 from .ids import show_conversation_id
 from .model import Saved, approximate_tokens, to_datetime
 
@@ -30,17 +30,26 @@ Order = tuple[int, bytes, int]  # time, conversation, sequence
 
 
 class ConversationInfo:
-    """A conversation in a listing. Its description is opened when it is looked at."""
+    """A conversation in a listing. Its row is read, together with those beside it, when more than its id is asked for;
+    its description is opened when it is looked at. `NotFound` if it was purged since it was listed."""
 
-    __slots__ = ("_meta", "_row", "_store")
+    __slots__ = ("_id", "_meta", "_rows")
 
-    def __init__(self, store: "Store", row: ConversationRow) -> None:
-        self._store = store
-        self._row = row
+    def __init__(self, id: bytes, rows: "_Rows") -> None:
+        self._id = id
+        self._rows = rows
         self._meta: Meta | None = None
 
     def __repr__(self) -> str:
-        return f"<ConversationInfo {self.id}, {self.count} messages>"
+        return f"<ConversationInfo {self.id}>"
+
+    @property
+    def _row(self) -> ConversationRow:
+        return self._rows[self._id]
+
+    @property
+    def _store(self) -> "Store":
+        return self._rows.store
 
     def _described(self) -> Meta:
         if self._meta is None:
@@ -49,7 +58,7 @@ class ConversationInfo:
 
     @property
     def id(self) -> str:
-        return show_conversation_id(self._row.id)
+        return show_conversation_id(self._id)
 
     @property
     def title(self) -> str:
@@ -112,6 +121,28 @@ class ConversationInfo:
         return None
 
 
+class _Rows:
+    """The rows of a page, read once, when the first is asked for."""
+
+    def __init__(self, store: "Store", ids: list[bytes]) -> None:
+        self.store = store
+        self._ids = ids
+        self._found: dict[bytes, ConversationRow] | None = None
+
+    def __getitem__(self, id: bytes) -> ConversationRow:
+        if self._found is None:
+            self._found = {row.id: row for row in self.store.backend.lookup(ids=self._ids)}
+        if id not in self._found:
+            raise NotFound("conversation", [show_conversation_id(id)])
+        return self._found[id]
+
+
+def infos(store: "Store", ids: list[bytes]) -> list[ConversationInfo]:
+    """These conversations, for a page."""
+    rows = _Rows(store, ids)
+    return [ConversationInfo(id, rows) for id in ids]
+
+
 class Page(Struct, frozen=True):
     """A part of a listing. Pass `next_cursor` to the same listing for the next part; None: this was the last."""
 
@@ -164,11 +195,11 @@ def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iter
     """All conversations, a page at a time."""
     after = None
     while True:
-        rows = backend.page(where, after, _PAGE, oldest_first=oldest_first)
-        yield from rows
-        if len(rows) < _PAGE:
+        places = backend.page(where, after, _PAGE, oldest_first=oldest_first)
+        yield from backend.lookup(ids=[place.id for place in places])
+        if len(places) < _PAGE:
             return
-        after = Position(rows[-1].created_at if oldest_first else rows[-1].active_at, rows[-1].id)
+        after = places[-1]
 
 
 def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:

@@ -7,8 +7,6 @@ never a reason to write somewhere else.
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from .backend import Backend
 from .errors import InvalidArgument
@@ -51,13 +49,14 @@ def find(environment: Mapping[str, str] | None = None, directory: str | os.PathL
     named = environment.get("HITHERTO_STORE")
     if named:
         return named
-    here = Path.cwd() if directory is None else Path(directory).absolute()
-    for folder in (here, *here.parents):
-        if (folder / FOLDER_NAME).is_dir():
-            return str(folder / FOLDER_NAME / FILE_NAME)
+    here, below = os.path.abspath(directory or os.curdir), None
+    while here != below:
+        if os.path.isdir(os.path.join(here, FOLDER_NAME)):
+            return os.path.join(here, FOLDER_NAME, FILE_NAME)
+        here, below = os.path.dirname(here), here
     import platformdirs  # noqa: PLC0415  # only this last resort needs it
 
-    return str(Path(platformdirs.user_data_dir("hitherto", appauthor=False)) / FILE_NAME)
+    return os.path.join(platformdirs.user_data_dir("hitherto", appauthor=False), FILE_NAME)
 
 
 def _backend(location: str | os.PathLike[str], workspace: str, timeout_seconds: float, vfs: str | None) -> Backend:
@@ -72,11 +71,13 @@ def _backend(location: str | os.PathLike[str], workspace: str, timeout_seconds: 
         raise InvalidArgument("the location is empty", hint="give a path, or nothing to use the usual place")
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
 
-    return SqliteBackend(Path(location).expanduser(), workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds)
+    return SqliteBackend(os.path.expanduser(location), workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds)
 
 
 def _path_of(url: str) -> str:
     """The path in a sqlite:// URL."""
+    from urllib.parse import unquote, urlsplit  # noqa: PLC0415  # paths need no URL parser
+
     parts = urlsplit(url)
     if parts.scheme != "sqlite":
         raise InvalidArgument(f"no backend for {parts.scheme}://", hint="a path, sqlite:///absolute/path, or memory:")

@@ -9,11 +9,13 @@ The store is thread-safe. Conversation handles and listings come from it and are
 """
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,10 +31,9 @@ from ._content import (
     saved,
     saved_stretch,
 )
-from ._desk import BEFORE, CROWDED, Desk, Spot, check_size, close_meta, draft
+from ._desk import BEFORE, Desk, Spot, check_size, close_meta, draft
 from ._pen import Pen
 from ._removal import check_not_held, deletion
-from ._verify import Report, verify
 from .backend import (
     CHAT,
     WORKSPACE,
@@ -50,6 +51,7 @@ from .backend import (
 from .conversation import Conversation, checked_tools, setup_item
 from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, InvalidArgument, InvalidID, NotFound
 from .ids import (
+    RUN,
     Names,
     check_message_id,
     is_conversation_prefix,
@@ -59,11 +61,11 @@ from .ids import (
     show_conversation_id,
 )
 from .listing import (
-    ConversationInfo,
     MessageListing,
     Page,
     check_limit,
     conversations,
+    infos,
     merged,
     order,
     read_cursor,
@@ -72,6 +74,9 @@ from .listing import (
 )
 from .model import Message, Saved, Setup, approximate_tokens, check_strings, to_datetime
 from .vault import Codec, Plain
+
+if TYPE_CHECKING:
+    from ._verify import Report
 
 MAX_WRITE_BYTES = 10_000_000
 PURGE_REASONS = (
@@ -133,6 +138,8 @@ class Store:
         self.max_write_bytes = max_write_bytes
         self.pen = Pen(backend)
         self._closed = False
+        self._runs = threading.Lock()
+        self._next_run = 0
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self.names = Names(self._ensure_workspace().seed)
 
@@ -281,8 +288,8 @@ class Store:
         for number, item in enumerate(self.backend.items(source.id, b"setup/")):
             put.append(setup_item(desk, number, open_setup(source.envelope, source.id, item.key, item.body)))
         tags = () if meta.project is None else (Tag(self.codec.tag("project", meta.project)),)
-        for clashes in range(_TRIES):
-            made, _ = desk.prepare(row, drafts, Spot(None), crowded=clashes > CROWDED)
+        for _ in range(_TRIES):
+            made, _messages = desk.prepare(row, drafts, Spot(None))
             change = made or Change(row.id, None, row)
             change = replace(change, expect=None, put=tuple(put), tag=(*change.tag, *tags))
             if isinstance(self.pen.write(Batch((change,))), Done):
@@ -308,7 +315,8 @@ class Store:
     def latest(self, *, project: Path | None = None) -> Conversation | None:
         """The conversation that was active last, or None if there is none."""
         self.ensure_open()
-        rows = self.backend.page(self._where(project, include_expired=False), None, 1)
+        found = self.backend.page(self._where(project, include_expired=False), None, 1)
+        rows = self.backend.lookup(ids=[place.id for place in found])
         return self._handle(rows[0]) if rows else None
 
     def conversations(
@@ -328,13 +336,11 @@ class Store:
             at, id, _ = read_cursor(self.backend, "conversations", cursor)
             after = Position(at, id)
         where = self._where(project, include_expired=include_expired)
-        rows = self.backend.page(where, after, limit + 1)
-        more = None
-        if len(rows) > limit:
-            last = rows[limit - 1]
-            more = write_cursor(self.backend, "conversations", (last.active_at, last.id, 0))
+        places = self.backend.page(where, after, limit + 1)
+        last = places[limit - 1] if len(places) > limit else None
+        more = None if last is None else write_cursor(self.backend, "conversations", (last.at, last.id, 0))
         counted = self.backend.count(where) if total else None
-        return Page([ConversationInfo(self, row) for row in rows[:limit]], more, counted)
+        return Page(infos(self, [place.id for place in places[:limit]]), more, counted)
 
     def _where(self, project: Path | None, *, include_expired: bool) -> Where:
         folder = _folder(project)
@@ -588,12 +594,14 @@ class Store:
             newest=max((to_datetime(row.active_at) for row in rows), default=None),
         )
 
-    def verify(self, progress: Callable[[int], None] | None = None) -> Report:
+    def verify(self, progress: Callable[[int], None] | None = None) -> "Report":
         """Read everything and derive it again: the shape of every tree, sequence, sizes, checksums.
 
         The report names every problem; a damaged message does not hide the others.
         """
         self.ensure_open()
+        from ._verify import verify  # noqa: PLC0415  # reading everything is rare
+
         return verify(self, progress)
 
     # -- for the modules beside this one
@@ -607,6 +615,14 @@ class Store:
                 self._tell_desk(conversation, change.row)
                 return
         raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
+
+    def new_run(self) -> int:
+        """The first number of a run that nobody has used, as far as we can see. If another process sees the same one at
+        the same time, the commit of one of us is answered with `Taken`, and it asks again."""
+        with self._runs:
+            number = max(self.backend.edge(), self._next_run)
+            self._next_run = number + RUN
+            return number
 
     def _tell_desk(self, conversation: bytes, row: ConversationRow | None) -> None:
         desk = self._desks.get(conversation)

@@ -6,7 +6,7 @@ hands out one `Envelope` per conversation, because the conversation is the unit 
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .backend import ConversationRow, MessageRow
@@ -25,10 +25,10 @@ class Envelope(Protocol):
         """What was closed at this place, or `Damaged`."""
 
     def close_message(self, row: MessageRow, data: bytes) -> bytes:
-        """The body to store in this row, whose other columns are its place."""
+        """The body to store in this row, whose other columns are its place (but `key`, `token` and `size`)."""
 
-    def open_message(self, row: MessageRow) -> bytes:
-        """What was closed in this row, or `Damaged`."""
+    def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
+        """What was closed in these rows, or `Damaged`."""
 
     def prove(self, proof: bytes, added: Iterable[MessageRow], dropped: Iterable[MessageRow]) -> bytes:
         """The proof over all messages after these came and those went. Additive, so order does not matter."""
@@ -75,14 +75,16 @@ class Plain:
     def close_message(self, row: MessageRow, data: bytes) -> bytes:  # noqa: ARG002  # see `close`
         return zlib.crc32(data).to_bytes(4, "big") + data
 
-    def open_message(self, row: MessageRow) -> bytes:
-        data = row.body
-        if data is None:
-            raise Damaged("a stored message has no content")
-        content = data[4:]
-        if zlib.crc32(content) != int.from_bytes(data[:4], "big"):
-            raise Damaged("the checksum of a stored message does not match")
-        return content
+    def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
+        crc32, number = zlib.crc32, int.from_bytes
+        contents = []
+        for row in rows:
+            data = row.body or b""
+            content = data[4:]
+            if len(data) < 4 or crc32(content) != number(data[:4], "big"):
+                raise Damaged("the checksum of a stored message does not match")
+            contents.append(content)
+        return contents
 
     def prove(self, proof: bytes, added: Iterable[MessageRow], dropped: Iterable[MessageRow]) -> bytes:  # noqa: ARG002
         return proof

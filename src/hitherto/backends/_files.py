@@ -5,7 +5,6 @@ process holds on it, because POSIX locks belong to the process, not to the descr
 """
 
 import os
-from pathlib import Path
 
 import apsw
 
@@ -21,16 +20,14 @@ from ..errors import (
 )
 
 
-def make_private(path: Path) -> None:
+def make_private(path: str) -> None:
     """Make the directory (0700) and an empty file (0600) and sync their names, before SQLite would make it 0644."""
     try:
-        missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            sync(folder.parent)
+        folder = os.path.dirname(path)
+        _make_folder(folder)
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            sync(path.parent)
+            sync(folder)
         except FileExistsError:
             _look_at(path)
     except OSError as error:
@@ -41,17 +38,28 @@ def make_private(path: Path) -> None:
         raise CannotOpen(f"not a path: {error}") from error
 
 
-def _look_at(path: Path) -> None:
+def _make_folder(folder: str) -> None:
+    if not os.path.exists(folder):
+        above = os.path.dirname(folder)
+        _make_folder(above)
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:  # another process was faster
+            return
+        sync(above)
+
+
+def _look_at(path: str) -> None:
     """Refuse by its metadata what cannot be used."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise CannotOpen(f"{path} is not a file", hint="give the path of a file; a folder cannot be a store")
     if not os.access(path, os.R_OK):
         raise CannotOpen(f"{path} may not be read", hint="check the permissions of the file")
-    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+    if not (os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)):
         raise ReadOnly(f"{path} or its directory may not be written")
 
 
-def sync(path: Path) -> None:
+def sync(path: str) -> None:
     """Make a file's content, or a directory's names, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -71,7 +79,7 @@ _CLASSES: tuple[tuple[type[apsw.Error], type[HithertoError], str], ...] = (
 )
 
 
-def translated(error: apsw.Error, path: Path) -> HithertoError:
+def translated(error: apsw.Error, path: str) -> HithertoError:
     """The error of ours for one of SQLite's."""
     for theirs, ours, text in _CLASSES:
         if isinstance(error, theirs):

@@ -18,7 +18,8 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             """CREATE TABLE workspace (
                 place INTEGER PRIMARY KEY,
                 name TEXT NOT NULL UNIQUE,
-                id BLOB NOT NULL
+                id BLOB NOT NULL,
+                retired INTEGER NOT NULL
             ) STRICT""",
             """CREATE TABLE conversation (
                 place INTEGER PRIMARY KEY,
@@ -45,8 +46,8 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             ) STRICT""",
             "CREATE UNIQUE INDEX conversation_by_id ON conversation (id, workspace)",
             "CREATE UNIQUE INDEX conversation_by_key ON conversation (workspace, kind, key) WHERE key IS NOT NULL",
-            "CREATE INDEX conversation_by_activity ON conversation (workspace, kind, active_at, id)",
-            "CREATE INDEX conversation_by_creation ON conversation (workspace, kind, created_at, id)",
+            "CREATE INDEX conversation_by_activity ON conversation (workspace, kind, active_at, id, expires_at)",
+            "CREATE INDEX conversation_by_creation ON conversation (workspace, kind, created_at, id, expires_at)",
             """CREATE TABLE message (
                 number INTEGER PRIMARY KEY,
                 conversation INTEGER NOT NULL REFERENCES conversation (place),

@@ -8,6 +8,8 @@ import threading
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ..backend import (
     DONE,
     Batch,
@@ -37,6 +39,7 @@ class MemoryBackend:
         self._messages: dict[int, MessageRow] = {}
         self._members: dict[bytes, list[tuple[int, int]]] = {}  # conversation -> (seq, number), sorted
         self._items: dict[bytes, dict[bytes, ItemRow]] = {}
+        self._retired = -1  # the highest number that was in use and is not any more
         self._tags: set[tuple[bytes, bytes, int | None]] = set()  # value, conversation, message
 
     # -- writing
@@ -84,6 +87,7 @@ class MemoryBackend:
         if change.row is None:
             for _, number in self._members.pop(id, ()):
                 del self._messages[number]
+                self._retire(number)
             self._items.pop(id, None)
             self._tags = {tag for tag in self._tags if tag[1] != id}
             del self._conversations[id]
@@ -92,6 +96,7 @@ class MemoryBackend:
         members = self._members.setdefault(id, [])
         for number in change.drop:
             gone = self._messages.pop(number)
+            self._retire(number)
             members.remove((gone.seq, number))
         if change.drop:
             dropped = set(change.drop)
@@ -108,6 +113,9 @@ class MemoryBackend:
             items.pop(key, None)
         self._tags -= {(tag.value, id, tag.message) for tag in change.untag}
         self._tags |= {(tag.value, id, tag.message) for tag in change.tag}
+
+    def _retire(self, number: int) -> None:
+        self._retired = max(self._retired, number)
 
     # -- reading
 
@@ -127,18 +135,16 @@ class MemoryBackend:
                 return [r for r in rows if (r.kind, r.key) == key]
             return [self._conversations[id] for id in ids if id in self._conversations]
 
-    def page(
-        self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
-    ) -> list[ConversationRow]:
+    def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
         with self._open():
             rows = list(self._listed(where))
         if oldest_first:
-            rows.sort(key=lambda r: (r.created_at, r.id))
-            rows = [r for r in rows if after is None or (r.created_at, r.id) > (after.at, after.id)]
+            places = sorted((row.created_at, row.id) for row in rows)
+            places = [place for place in places if after is None or place > (after.at, after.id)]
         else:
-            rows.sort(key=lambda r: (r.active_at, r.id), reverse=True)
-            rows = [r for r in rows if after is None or (r.active_at, r.id) < (after.at, after.id)]
-        return rows[:limit]
+            places = sorted(((row.active_at, row.id) for row in rows), reverse=True)
+            places = [place for place in places if after is None or place < (after.at, after.id)]
+        return [Position(*place) for place in places[:limit]]
 
     def count(self, where: Where) -> int:
         with self._open():
@@ -176,7 +182,7 @@ class MemoryBackend:
                     if row is None:
                         next = None
                     else:
-                        stretch.append(row if bodies else _header(row))
+                        stretch.append(replace(row, body=row.body if bodies else None, key=None, token=b"", size=0))
                         next = row.parent
             if stretch:
                 yield stretch[::-1]
@@ -202,6 +208,11 @@ class MemoryBackend:
     def kinds(self) -> list[str]:
         with self._open():
             return sorted({row.kind for row in self._conversations.values()})
+
+    def edge(self) -> int:
+        with self._open():
+            highest = max(self._retired, max(self._messages, default=-1))
+        return (highest // RUN + 1) * RUN
 
     def numbers(self) -> Iterator[list[int]]:
         with self._open():
@@ -246,19 +257,4 @@ class MemoryBackend:
 
 
 def _header(row: MessageRow) -> MessageRow:
-    """The row without its body."""
-    return MessageRow(
-        row.number,
-        row.conversation,
-        row.seq,
-        row.parent,
-        row.link,
-        row.main,
-        row.role,
-        row.revision,
-        row.created_at,
-        row.key,
-        row.token,
-        row.size,
-        None,
-    )
+    return replace(row, body=None)

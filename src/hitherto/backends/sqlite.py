@@ -17,12 +17,10 @@ call, and a test reads every pragma back.
 """
 
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -60,15 +58,16 @@ _CONVERSATION = (
     "id, kind, key, version, token, generation, head, tips, next_seq, count, size, removals, "
     "created_at, active_at, expires_at, held, data_key, meta, proof"
 )
-_MESSAGE = "number - ?, ?, seq, parent, link, main, role, revision, created_at, key, token, size, body"
+_PATH = "number - ?, ?, seq, parent, link, main, role, revision, created_at, body"
+_MESSAGE = f"{_PATH}, key, token, size"
 _JOINED = (
     "m.number - ?, c.id, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, "
-    "m.key, m.token, m.size, m.body"
+    "m.body, m.key, m.token, m.size"
 )
-_AMENDED = "seq, parent, link, main, role, revision, created_at, key, token, size, body"
+_AMENDED = "seq, parent, link, main, role, revision, created_at, body, key, token, size"
 
 _INSERT_CONVERSATION = f"INSERT INTO conversation (workspace, {_CONVERSATION}) VALUES ({', '.join('?' * 20)})"
-_MUTABLE = _CONVERSATION.split(", ")[3:]
+_MUTABLE = [name for name in _CONVERSATION.split(", ")[3:] if name != "created_at"]  # or its index is rewritten
 _UPDATE_CONVERSATION = f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE place = ?"
 _INSERT_MESSAGES = [
     f"INSERT INTO message (number, conversation, {_AMENDED}) VALUES " + ", ".join([f"({', '.join('?' * 13)})"] * count)
@@ -95,6 +94,25 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+class _Lease:
+    """The use of a connection, as a context manager; SQLite's errors become ours on the way out. A class, because a
+    generator costs more than many a statement."""
+
+    __slots__ = ("_backend", "_connection")
+
+    def __init__(self, backend: "SqliteBackend") -> None:
+        self._backend = backend
+
+    def __enter__(self) -> apsw.Connection:
+        self._connection = self._backend._take()
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._backend._give_back(self._connection)
+        if isinstance(error, apsw.Error):
+            raise translated(error, self._backend._path) from error
+
+
 class SqliteBackend:
     """One workspace of one SQLite file."""
 
@@ -106,7 +124,7 @@ class SqliteBackend:
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
     ) -> None:
-        self._path = Path(path).absolute()
+        self._path = os.path.abspath(path)
         self._vfs = vfs
         self._timeout = timeout_seconds
         self._forks = _forks[0]
@@ -124,13 +142,13 @@ class SqliteBackend:
                 raise
         self._base = (self._workspace - 1) << _WORKSPACE_BITS  # the first workspace has the small, short integers
         self._idle.append(first)
-        self.info = Info(name="sqlite", workspace=workspace_id, location=str(self._path), durable=True)
+        self.info = Info(name="sqlite", workspace=workspace_id, location=self._path, durable=True)
 
     # -- connections
 
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        connection = apsw.Connection(str(self._path), flags=flags, vfs=self._vfs)
+        connection = apsw.Connection(self._path, flags=flags, vfs=self._vfs)
         try:
             connection.set_busy_handler(_patience(self._timeout))
             for pragma in PER_CONNECTION:
@@ -140,22 +158,18 @@ class SqliteBackend:
             raise
         return connection
 
-    @contextmanager
-    def _connection(self) -> Iterator[apsw.Connection]:
+    def _connection(self) -> "_Lease":
         """A connection that nobody else uses meanwhile. One thread alone keeps using the same one."""
+        return _Lease(self)
+
+    def _take(self) -> apsw.Connection:
         if self._closed or self._forks != _forks[0]:
             raise self._gone()
         try:
-            connection = self._idle.pop()
+            return self._idle.pop()
         except IndexError:
             with self._mapped():
-                connection = self._connect()
-        try:
-            yield connection
-        except apsw.Error as error:
-            raise translated(error, self._path) from error
-        finally:
-            self._give_back(connection)
+                return self._connect()
 
     def _give_back(self, connection: apsw.Connection) -> None:
         self._idle.append(connection)
@@ -289,6 +303,8 @@ class SqliteBackend:
 
     def _apply(self, connection: apsw.Connection, change: Change, place: int) -> None:
         execute = connection.execute
+        if change.row is None or change.drop:
+            self._retire(connection, change, place)
         if change.row is None:
             for table in ("tag", "item", "message"):
                 execute(f"DELETE FROM {table} WHERE conversation = ?", (place,))
@@ -298,16 +314,17 @@ class SqliteBackend:
             execute(_INSERT_CONVERSATION, (self._workspace, *_conversation_values(change.row)))
             place = connection.last_insert_rowid()
         else:
-            execute(_UPDATE_CONVERSATION, (*_conversation_values(change.row)[3:], place))
+            values = _conversation_values(change.row)
+            execute(_UPDATE_CONVERSATION, (*values[3:12], *values[13:], place))
         for number in change.drop:
             execute("DELETE FROM message WHERE number = ?", (self._base + number,))
             execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
         for some in _chunks(change.add, _ROWS):
-            values: list[str | bytes | int | None] = []
+            rows: list[str | bytes | int | None] = []
             for m in some:
-                values += (self._base + m.number, place)
-                values += _message_values(m)
-            execute(_INSERT_MESSAGES[len(some)], values)
+                rows += (self._base + m.number, place)
+                rows += _message_values(m)
+            execute(_INSERT_MESSAGES[len(some)], rows)
         for m in change.amend:
             execute(_UPDATE_MESSAGE, (*_message_values(m), self._base + m.number))
         for item in change.put:
@@ -321,6 +338,15 @@ class SqliteBackend:
         for tag in change.tag:
             query = "INSERT OR IGNORE INTO tag (workspace, value, conversation, message) VALUES (?, ?, ?, ?)"
             execute(query, self._tag_values(tag, place))
+
+    def _retire(self, connection: apsw.Connection, change: Change, place: int) -> None:
+        """Remember the highest number that goes, so that no number is used again."""
+        highest = max(change.drop, default=-1)
+        if change.row is None:
+            found = _one(connection, "SELECT max(number) FROM message WHERE conversation = ?", (place,))[0]
+            highest = -1 if found is None else found - self._base
+        query = "UPDATE workspace SET retired = max(retired, ?) WHERE place = ?"
+        connection.execute(query, (highest, self._workspace))
 
     def _tag_values(self, tag: Tag, place: int) -> tuple[int, bytes, int, int]:
         return self._workspace, tag.value, place, -1 if tag.message is None else tag.message
@@ -357,20 +383,18 @@ class SqliteBackend:
             rows = [self._row(connection, id) for id in ids]
             return [row for row in rows if row is not None]
 
-    def page(
-        self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
-    ) -> list[ConversationRow]:
+    def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
         column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("active_at", "DESC", "<")
         condition, values = self._condition(where)
         if after is not None:
             condition += f" AND (c.{column}, c.id) {beyond} (?, ?)"
             values += (after.at, after.id)
         query = (
-            f"SELECT {_CONVERSATION} FROM conversation c WHERE {condition} "
+            f"SELECT c.{column}, c.id FROM conversation c WHERE {condition} "
             f"ORDER BY c.{column} {way}, c.id {way} LIMIT ?"
         )
         with self._connection() as connection:
-            return [_conversation(found) for found in _all(connection, query, (*values, limit))]
+            return [Position(*found) for found in _all(connection, query, (*values, limit))]
 
     def count(self, where: Where) -> int:
         condition, values = self._condition(where)
@@ -417,7 +441,7 @@ class SqliteBackend:
 
     def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
         base = self._base
-        columns = _MESSAGE if bodies else _without_body(_MESSAGE)
+        columns = _PATH if bodies else _without_body(_PATH)
         query = f"SELECT {columns} FROM message WHERE number BETWEEN ? AND ? ORDER BY number"
         owner = "SELECT c.id FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
         conversation: bytes | None = None
@@ -453,6 +477,14 @@ class SqliteBackend:
         bounds = (limit,) if after is None else (after, limit)
         with self._connection() as connection:
             return _messages(connection, query, (self._base, conversation, conversation, self._workspace, *bounds))
+
+    def edge(self) -> int:
+        query = "SELECT max(number) FROM message WHERE number BETWEEN ? AND ?"
+        with self._connection() as connection:
+            highest = _one(connection, query, (self._base, self._base + (1 << _WORKSPACE_BITS) - 1))[0]
+            retired = _one(connection, "SELECT retired FROM workspace WHERE place = ?", (self._workspace,))[0]
+        last = max(retired, -1 if highest is None else highest - self._base)
+        return int(last // RUN + 1) * RUN
 
     def numbers(self) -> Iterator[list[int]]:
         """Through the index, which is a hundredth of the table."""
@@ -514,14 +546,14 @@ class SqliteBackend:
             busy, _, _ = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
         if busy:
             return False
-        wal = Path(f"{self._path}-wal")
-        if wal.exists():
+        wal = f"{self._path}-wal"
+        if os.path.exists(wal):
             sync(wal)
         return True
 
     def size(self) -> int:
-        files = (Path(f"{self._path}{suffix}") for suffix in ("", "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        files = (f"{self._path}{suffix}" for suffix in ("", "-wal"))
+        return sum(os.path.getsize(file) for file in files if os.path.exists(file))
 
     def pragmas(self, names: Sequence[str]) -> dict[str, object]:
         """What SQLite says these settings are."""
@@ -558,7 +590,7 @@ def _conversation(found: tuple[Any, ...]) -> ConversationRow:
 
 def _message_values(m: MessageRow) -> tuple[str | bytes | int | None, ...]:
     return (
-        m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, m.key, m.token, m.size, m.body
+        m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, m.body, m.key, m.token, m.size
     )  # fmt: skip
 
 
@@ -567,7 +599,7 @@ def _messages(connection: apsw.Connection, query: str, values: _Values) -> list[
 
 
 def _without_body(columns: str) -> str:
-    return columns.rpartition(", ")[0] + ", NULL"
+    return columns.replace("m.body", "NULL").replace("body", "NULL")
 
 
 def _unbroken(rows: list[MessageRow], last: int) -> list[MessageRow]:
@@ -595,7 +627,7 @@ def _ensure_workspace(connection: apsw.Connection, name: str) -> tuple[int, byte
     query = "SELECT place, id FROM workspace WHERE name = ?"
     found = _maybe(connection, query, (name,))
     if found is None:
-        insert = "INSERT OR IGNORE INTO workspace (name, id) VALUES (?, ?)"
+        insert = "INSERT OR IGNORE INTO workspace (name, id, retired) VALUES (?, ?, -1)"
         connection.execute(insert, (name, new_conversation_id()))
         found = _one(connection, query, (name,))
     return found[0], found[1]
@@ -612,7 +644,7 @@ def _patience(timeout_seconds: float) -> Callable[[int], bool]:
             started = now
         if now - started > timeout_seconds:
             return False
-        time.sleep(random.uniform(0.0002, 0.002))
+        time.sleep(0.0002 + 0.0018 * os.urandom(1)[0] / 255)
         return True
 
     return wait

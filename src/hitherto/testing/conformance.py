@@ -253,6 +253,7 @@ class BackendContract:
             assert [m.number for rows in reversed(lists) for m in rows] == wanted
             assert all(rows for rows in lists)
             assert [m.body for rows in backend.path(tip, bodies=False) for m in rows] == [None] * len(wanted)
+            assert {(m.key, m.token, m.size) for rows in lists for m in rows} == {(None, b"", 0)}
 
     def test_a_broken_path_stops_where_it_breaks(self, backend: Backend) -> None:
         backend.commit([create(*(message_row(n) for n in range(10)), message_row(64, parent=9))])
@@ -318,6 +319,15 @@ class BackendContract:
         assert backend.tagged(b"x") == [(A, 0), (B, None)]
         backend.commit([update(2, untag=(Tag(b"x", 0), Tag(b"never")))])
         assert backend.tagged(b"x") == [(B, None)]
+
+    def test_the_edge_is_above_every_number_that_ever_was(self, backend: Backend) -> None:
+        assert backend.edge() == 0
+        backend.commit([create(message_row(0), message_row(320, seq=400)), create(message_row(640, B), id=B)])
+        assert backend.edge() == 640 + RUN
+        backend.commit([Batch((Change(B, token(1), None),))])
+        assert backend.edge() == 640 + RUN
+        backend.commit([update(1, add=(message_row(960, seq=500),)), update(2, drop=(960,))])
+        assert backend.edge() == 960 + RUN
 
     def test_numbers_lists_every_message(self, backend: Backend) -> None:
         backend.commit([create(message_row(0), message_row(1)), create(message_row(320, B), id=B)])

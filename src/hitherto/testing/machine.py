@@ -96,9 +96,9 @@ class BackendMachine(RuleBasedStateMachine):
         blobs: tuple[bytes, bytes, bytes],
     ) -> None:
         fields = dict(zip(("data_key", "meta", "proof"), blobs, strict=True))
-        row = self._next(id, created_at=times[0], active_at=times[1], expires_at=expires, held=held, **fields)
+        row = self._next(id, active_at=times[1], expires_at=expires, held=held, **fields)
         if self._now(id) is None:
-            row = replace(row, kind=kind, key=key)
+            row = replace(row, kind=kind, key=key, created_at=times[0])
         self.both([Batch((Change(id, self._expect(id, honest), row),))])
 
     @rule(

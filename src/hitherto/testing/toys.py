@@ -73,10 +73,8 @@ class ToyEnvelope:
     def close_message(self, row: MessageRow, data: bytes) -> bytes:
         return self.close(_place(row), data)
 
-    def open_message(self, row: MessageRow) -> bytes:
-        if row.body is None:
-            raise Damaged("a stored message has no content")
-        return self.open(_place(row), row.body)
+    def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
+        return [self.open(_place(row), row.body or b"") for row in rows]
 
     def prove(self, proof: bytes, added: Iterable[MessageRow], dropped: Iterable[MessageRow]) -> bytes:
         total = int.from_bytes(proof, "big")
@@ -99,8 +97,6 @@ def _place(row: MessageRow) -> Place:
         row.role,
         row.revision,
         row.created_at,
-        row.key,
-        row.size,
     )
 
 
@@ -147,9 +143,7 @@ class Contrary:
     ) -> list[ConversationRow]:
         return self.inner.lookup(ids=ids, prefix=prefix, key=key, limit=limit)
 
-    def page(
-        self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False
-    ) -> list[ConversationRow]:
+    def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
         return self.inner.page(where, after, limit, oldest_first=oldest_first)
 
     def count(self, where: Where) -> int:
@@ -176,6 +170,9 @@ class Contrary:
         bodies: bool = True,
     ) -> list[MessageRow]:
         return self.inner.scan(conversation, after=after, newest_first=newest_first, limit=limit, bodies=bodies)
+
+    def edge(self) -> int:
+        return self.inner.edge()
 
     def numbers(self) -> Iterator[list[int]]:
         return self.inner.numbers()

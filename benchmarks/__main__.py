@@ -1,0 +1,108 @@
+"""Measure hitherto against what SQLite can do: `python -m benchmarks [--quick] [--only append,resume] [--json]`.
+
+Every number is a ratio to a raw apsw table at synchronous=FULL, measured in the same run: the median over rounds
+[and the least and the most]. Stores are made in a temporary folder below the current directory, which is removed at
+the end: a disk in memory would make syncs free and the numbers worthless.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import apsw
+
+from ._corpus import turns
+from ._rows import MEASUREMENTS, Bench, Row
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="How fast hitherto is, as ratios.")
+    parser.add_argument("--only", metavar="NAME,…", default=",".join(MEASUREMENTS), help="some of %(default)s")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller stores: under a minute")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    given = parser.parse_args()
+    given.only = given.only.split(",")
+    for name in given.only:
+        if name not in MEASUREMENTS:
+            parser.error(f"no measurement is called {name!r}: there are {', '.join(MEASUREMENTS)}")
+    return given
+
+
+def _in_memory(folder: Path) -> bool:
+    """Is this folder on a disk in memory? As far as Linux tells."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return False
+    kinds = [line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == wanted]
+    return any(kind in ("tmpfs", "ramfs") for kind in kinds)
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.2f}"
+
+
+def _line(row: Row) -> str:
+    span = "" if row.low == row.high else f"[{_number(row.low)}-{_number(row.high)}]"
+    verdict = {True: "met", False: "NOT MET", None: ""}[row.met]
+    return f"{row.name:<52} {_number(row.value):>8} {span:<14} {row.goal:<8} {verdict:<8} {row.note}".rstrip()
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    given = _arguments()
+    began = time.monotonic()
+    turns(1)  # makes them all, once for all processes
+    folder = Path(tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd()))
+    signal.signal(signal.SIGTERM, _stop)
+    rows: list[Row] = []
+    machine = {
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "apsw": apsw.apsw_version(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }
+    try:
+        if _in_memory(folder):
+            print(
+                "this folder is on a disk in memory: syncs cost nothing here, so do not trust these numbers",
+                file=sys.stderr,
+            )
+        if not given.json:
+            print(", ".join(f"{name} {value}" for name, value in machine.items()))
+            print(f"{'':<52} {'ratio':>8} {'[range]':<14} goal")
+        for name in given.only:
+            bench = Bench(folder / name, given.quick, random.Random(name))
+            bench.folder.mkdir(exist_ok=True)
+            for row in MEASUREMENTS[name](bench):
+                rows.append(row)
+                if not given.json:
+                    print(_line(row), flush=True)
+            shutil.rmtree(bench.folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    seconds = time.monotonic() - began
+    if given.json:
+        print(json.dumps({"machine": machine, "seconds": seconds, "rows": [row._asdict() for row in rows]}, indent=1))
+    else:
+        met = [row.met for row in rows if row.met is not None]
+        print(f"{sum(met)} of {len(met)} goals met, in {seconds:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

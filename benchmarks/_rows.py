@@ -1,0 +1,507 @@
+"""What is measured. Each function gives rows of the table: ratios inside a round, then the median over rounds.
+
+A round runs everything that is compared once, in shuffled order, so that a busy neighbour disturbs both sides alike.
+"""
+
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ._children import Child, once
+from ._corpus import content_bytes, messages, turns
+from ._messages import Plain
+from ._sides import SIDES, Ours, Raw
+
+Side = Raw | Ours
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    goal: str  # in words; empty: no goal
+    met: bool | None
+    note: str = ""
+
+
+class Bench(NamedTuple):
+    """One run."""
+
+    folder: Path
+    quick: bool
+    random: random.Random
+
+    def place(self, *parts: object) -> str:
+        folder = self.folder / "-".join(map(str, parts))
+        folder.mkdir(exist_ok=True)
+        return str(folder)
+
+    def pick(self, quick: int, full: int) -> int:
+        return quick if self.quick else full
+
+    def shuffled(self, things: Iterable[object]) -> list[object]:
+        return self.random.sample(found := list(things), len(found))
+
+
+def at_most(name: str, values: Sequence[float], limit: float | None, note: str = "") -> Row:
+    value = statistics.median(values)
+    goal = "" if limit is None else f"≤ {limit:g}"
+    return Row(name, value, min(values), max(values), goal, None if limit is None else value <= limit, note)
+
+
+def at_least(name: str, values: Sequence[float], limit: float, note: str = "") -> Row:
+    value = statistics.median(values)
+    return Row(name, value, min(values), max(values), f"≥ {limit:g}", value >= limit, note)
+
+
+def _none(name: str, count: int, note: str = "") -> Row:
+    return Row(name, count, count, count, "0", count == 0, note)
+
+
+def _ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def _ms(side: str, seconds: Sequence[float]) -> str:
+    return f"{side} {statistics.median(seconds) * 1e3:.3g} ms"
+
+
+def _both(ours: Sequence[float], raw: Sequence[float]) -> str:
+    return f"{_ms('ours', ours)}, {_ms('raw', raw)}"
+
+
+# -- append
+
+_FEW, _COPIES = 10, 100  # short conversations are many, so that they stay short
+
+
+def _names(size: int) -> list[str]:
+    return [f"short {n}" for n in range(_COPIES)] if size == _FEW else ["long"]
+
+
+def _populate(side: Side, size: int) -> None:
+    for n, name in enumerate(_names(size)):
+        side.append(name, messages(size, start=n * 7))
+
+
+def _append(side: Side, names: list[str], start: int, count: int) -> tuple[float, float]:
+    """Append turns to these conversations in turn: median seconds and mean CPU seconds of one."""
+    times = []
+    todo = [(names[(start + n) % len(names)], list(turn)) for n, turn in enumerate(turns(count, start))]
+    cpu = time.process_time()
+    for name, turn in todo:
+        began = time.perf_counter()
+        side.append(name, turn)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times), (time.process_time() - cpu) / count
+
+
+def append(bench: Bench) -> list[Row]:
+    sizes = (_FEW, 1_000, 10_000)
+    rounds, count = bench.pick(11, 21), bench.pick(15, 20)
+    children = {}
+    for size in sizes:
+        for side in SIDES:
+            child = children[size, side] = Child(side, bench.place("append", size, side))
+            child(_populate, size)
+            child(_append, _names(size), 0, max(len(_names(size)), 20))  # every conversation is live
+    wall: dict[tuple[int, str], list[float]] = {key: [] for key in children}
+    cpu: dict[tuple[int, str], list[float]] = {key: [] for key in children}
+    for number in range(rounds):
+        for key in bench.shuffled(children):
+            median, mean = children[key](_append, _names(key[0]), 200 + number * count, count)
+            wall[key].append(median)
+            cpu[key].append(mean)
+    for child in children.values():
+        child.close()
+    rows = []
+    for size in sizes:
+        ours, raw = (size, "ours"), (size, "raw")
+        name = f"append a turn at {size:,} messages"
+        rows.append(at_most(name, _ratios(wall[ours], wall[raw]), 1.1, _both(wall[ours], wall[raw])))
+        rows.append(at_most(f"{name}: CPU", _ratios(cpu[ours], cpu[raw]), 1.2, _both(cpu[ours], cpu[raw])))
+    for side in ("ours", "raw"):
+        last, first = wall[sizes[-1], side], wall[_FEW, side]
+        limit = 1.2 if side == "ours" else None
+        rows.append(at_most(f"append at 10,000 / at 10, {side}", _ratios(last, first), limit))
+    return rows
+
+
+# -- resume
+
+
+def _resume(folder: str, side: str, name: str) -> tuple[float, float, int]:
+    began, cpu = time.perf_counter(), time.process_time()
+    opened = SIDES[side](folder)
+    found = opened.load(name)
+    took = time.perf_counter() - began, time.process_time() - cpu
+    count = len(found)
+    opened.close()
+    return *took, count
+
+
+def resume(bench: Bench) -> list[Row]:
+    rows = []
+    rounds = bench.pick(7, 15)
+    for size in (1_000, 10_000):
+        for side in SIDES:
+            once(side, bench.place("resume", size, side), _populate, size)
+        wall: dict[str, list[float]] = {side: [] for side in SIDES}
+        cpu: dict[str, list[float]] = {side: [] for side in SIDES}
+        for number in range(rounds + 1):
+            for side in bench.shuffled(SIDES):
+                seconds, busy, count = once(None, bench.place("resume", size, side), _resume, side, "long")
+                if count != size:
+                    raise RuntimeError(f"{side} gave {count} of {size} messages back")
+                if number:  # the first brings the file into memory
+                    wall[side].append(seconds)
+                    cpu[side].append(busy)
+        name = f"resume {size:,} messages"
+        rows.append(at_most(name, _ratios(wall["ours"], wall["raw"]), 1.4, _both(wall["ours"], wall["raw"])))
+        rows.append(at_most(f"{name}: CPU", _ratios(cpu["ours"], cpu["raw"]), 1.4, _both(cpu["ours"], cpu["raw"])))
+    return rows
+
+
+# -- import
+
+_PROGRAMS = {
+    "nothing": "pass",
+    "apsw": "import apsw",
+    "hitherto": "import hitherto",
+    "in use": "import hitherto; hitherto.open, hitherto.Message",
+    "opened": "import hitherto, hitherto.backends.sqlite; hitherto.open, hitherto.Message, hitherto.Conversation",
+}
+
+
+def _start(program: str, environment: dict[str, str]) -> float:
+    began = time.perf_counter()
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program], environment)
+    _, status = os.waitpid(pid, 0)
+    took = time.perf_counter() - began
+    if status:
+        raise RuntimeError(f"this failed in a fresh interpreter: {program}")
+    return took
+
+
+def imports(bench: Bench) -> list[Row]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = bench.place("pycache")
+    for program in _PROGRAMS.values():
+        _start(program, environment)  # compiles
+    times: dict[str, list[float]] = {name: [] for name in _PROGRAMS}
+    for _ in range(bench.pick(7, 15)):
+        found: dict[str, list[float]] = {name: [] for name in _PROGRAMS}
+        for name in bench.shuffled([*_PROGRAMS] * 4):
+            found[name].append(_start(_PROGRAMS[name], environment))
+        for name, values in found.items():
+            times[name].append(min(values))
+    net = {
+        name: [max(t - n, 1e-5) for t, n in zip(values, times["nothing"], strict=True)]
+        for name, values in times.items()
+    }
+    rows = []
+    for name, what in (
+        ("hitherto", "import hitherto"),
+        ("in use", "import, open and Message named"),
+        ("opened", "import, with the SQLite backend"),
+    ):
+        note = f"{_ms('ours', net[name])}, {_ms('apsw', net['apsw'])}"
+        rows.append(at_most(f"{what} / import apsw", _ratios(net[name], net["apsw"]), 12, note))
+    return rows
+
+
+# -- listing
+
+
+def _fill(side: Side, conversations: int) -> None:
+    side.fill(conversations)
+
+
+def _recent(side: Side, count: int) -> float:
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        found = side.recent(20)
+        times.append(time.perf_counter() - began)
+        if len(found) != 20:
+            raise RuntimeError(f"a listing gave {len(found)} of 20")
+    return statistics.median(times)
+
+
+def listing(bench: Bench) -> list[Row]:
+    rows = []
+    for size in (10_000,) if bench.quick else (10_000, 100_000):
+        children = {side: Child(side, bench.place("list", size, side)) for side in SIDES}
+        for child in children.values():
+            child(_fill, size)
+            child(_recent, 3)
+        times: dict[str, list[float]] = {side: [] for side in SIDES}
+        for _ in range(bench.pick(7, 15)):
+            for side in bench.shuffled(SIDES):
+                times[side].append(children[side](_recent, 20))
+        for child in children.values():
+            child.close()
+        ratios = _ratios(times["ours"], times["raw"])
+        rows.append(at_most(f"list 20 of {size:,} conversations", ratios, 3, _both(times["ours"], times["raw"])))
+    return rows
+
+
+# -- fork
+
+
+def _append_and_fork(side: Ours, start: int, count: int) -> tuple[float, float]:
+    """Median seconds of an append and of an append below a fork, of the same turns."""
+    appended, forked = [], []
+    for n, turn in enumerate(turns(count, start)):
+        for what in random.sample((0, 1), 2):
+            began = time.perf_counter()
+            if what:
+                side.fork("long", 300 + (37 * (start + n)) % 400, list(turn))
+            else:
+                side.append("long", list(turn))
+            (forked if what else appended).append(time.perf_counter() - began)
+    return statistics.median(appended), statistics.median(forked)
+
+
+def _bytes_per_fork(side: Ours, count: int) -> float:
+    before = side.bytes_on_disk()
+    for n in range(count):
+        side.forked("long", 300 + n)
+    return (side.bytes_on_disk() - before) / count
+
+
+def fork(bench: Bench) -> list[Row]:
+    with Child("ours", bench.place("fork")) as child:
+        child(_populate, 1_000)
+        child(_append_and_fork, 0, 3)
+        rounds, count = bench.pick(7, 15), 15
+        found = [child(_append_and_fork, 3 + n * count, count) for n in range(rounds)]
+        size = child(_bytes_per_fork, 256)
+    appended, forked = zip(*found, strict=True)
+    note = f"{_ms('append', appended)}, {_ms('with a fork', forked)}"
+    return [
+        at_most("append below a fork at 1,000 / append", _ratios(forked, appended), 1.5, note),
+        Row("bytes of a fork with a message of one byte", size, size, size, "< 4096", size < 4096),
+    ]
+
+
+# -- several processes
+
+
+def _tagged(who: int, start: int, count: int) -> list[list[Plain]]:
+    """Turns of which both messages say whose they are."""
+    found = []
+    for n, turn in enumerate(turns(count, who * 100 + start), start):
+        found.append([{**message, "content": f"[{who}.{n}] {message['content']}"} for message in turn])
+    return found
+
+
+def _tag(message: Plain) -> str:
+    return str(message["content"]).partition(" ")[0]
+
+
+def _write(side: Side, name: str, who: int, start: int, count: int) -> tuple[float, float, list[str], list[str]]:
+    """Append turns: when it began and ended, what was acknowledged, what failed."""
+    acknowledged, errors = [], []
+    todo = _tagged(who, start, count)
+    began = time.monotonic()
+    for turn in todo:
+        try:
+            side.append(name, turn)
+            acknowledged.append(_tag(turn[0]))
+        except Exception as error:  # noqa: BLE001  # any failure counts
+            errors.append(repr(error)[:200])
+    return began, time.monotonic(), acknowledged, errors
+
+
+def _tags(side: Side, name: str) -> list[str]:
+    return [_tag(message) for message in side.plain(name)]
+
+
+def _missing(found: list[str], acknowledged: Iterable[str]) -> tuple[int, int]:
+    """Acknowledged turns of which something is missing, and turns (acknowledged or not) that are torn apart."""
+    at = {tag: place for place, tag in reversed(list(enumerate(found)))}
+    lost = sum(found.count(tag) != 2 for tag in acknowledged)
+    torn = sum(found[place : place + 2] != [tag, tag] for tag, place in at.items())
+    return lost, torn
+
+
+_WRITERS = 4
+
+
+def _race(bench: Bench, side: str, shared: bool, round_number: int, count: int) -> tuple[float, list[str], int, int]:
+    """Turns a second, errors, lost and torn turns of four processes on one store."""
+    folder = bench.place("processes", side)
+    names = [f"{'one' if shared else 'own'} {round_number} {0 if shared else who}" for who in range(_WRITERS)]
+    once(side, folder, _tags, "nothing")  # makes the store: a raw one cannot be made by four at a time
+    children = [Child(side, folder) for _ in range(_WRITERS)]
+    acknowledged: list[list[str]] = []
+    for who, child in enumerate(children):
+        acknowledged.append(child(_write, names[who], who, 0, 1)[2])  # the conversation is there
+    for who, child in enumerate(children):
+        child.send(_write, names[who], who, 1, count)
+    found = [child.receive() for child in children]
+    for who, child in enumerate(children):
+        acknowledged[who] += found[who][2]
+        child.close()
+    seconds = max(end for _, end, _, _ in found) - min(began for began, _, _, _ in found)
+    lost = torn = 0
+    for name in dict.fromkeys(names):
+        mine = [tag for who in range(_WRITERS) if names[who] == name for tag in acknowledged[who]]
+        losses = _missing(once(side, folder, _tags, name), mine)
+        lost, torn = lost + losses[0], torn + losses[1]
+    return sum(len(ok) for _, _, ok, _ in found) / seconds, [e for *_, errors in found for e in errors], lost, torn
+
+
+def processes(bench: Bench) -> list[Row]:
+    rows = []
+    for shared in (False, True):
+        speed: dict[str, list[float]] = {side: [] for side in SIDES}
+        errors: list[str] = []
+        lost = torn = 0
+        for number in range(bench.pick(5, 9)):
+            for side in bench.shuffled(SIDES):
+                rate, failed, gone, broken = _race(bench, side, shared, number, bench.pick(40, 100))
+                speed[side].append(rate)
+                if side == "ours":
+                    errors, lost, torn = errors + failed, lost + gone, torn + broken
+        name = f"4 processes, {'one conversation' if shared else 'own conversations'}"
+        note = ", ".join(f"{side} {statistics.median(speed[side]):.0f} turns/s" for side in ("ours", "raw"))
+        rows.append(at_least(f"{name}: turns/s", _ratios(speed["ours"], speed["raw"]), 0.9, note))
+        rows.append(
+            _none(
+                f"{name}: errors, lost, torn",
+                len(errors) + lost + torn,
+                f"{len(errors)}, {lost}, {torn} {errors[:1] or ''}",
+            )
+        )
+    return rows
+
+
+# -- several threads
+
+
+def _threads(side: Side, threads: int, start: int, count: int) -> float:
+    """Turns a second of so many threads, each with its own conversation."""
+    ready = threading.Barrier(threads + 1)
+    errors: list[BaseException] = []
+
+    def write(who: int) -> None:
+        todo = _tagged(who, start, count)
+        ready.wait()
+        try:
+            for turn in todo:
+                side.append(f"thread {who}", turn)
+        except BaseException as error:  # noqa: BLE001  # raised below
+            errors.append(error)
+
+    workers = [threading.Thread(target=write, args=(who,)) for who in range(threads)]
+    for worker in workers:
+        worker.start()
+    ready.wait()
+    began = time.perf_counter()
+    for worker in workers:
+        worker.join()
+    if errors:
+        raise errors[0]
+    return threads * count / (time.perf_counter() - began)
+
+
+def threads(bench: Bench) -> list[Row]:
+    number, count = 64, bench.pick(5, 10)
+    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+    children = {side: Child(side, bench.place("threads", side)) for side in SIDES}
+    rounds = bench.pick(5, 11)
+    for side, child in children.items():
+        child(_threads, number, 0, 1)
+        rates[side].clear()
+    for round_number in range(rounds):
+        for side in bench.shuffled(SIDES):
+            rates[side].append(children[side](_threads, number, 1 + round_number * count, count))
+    lost = 0
+    for who in range(number):
+        wanted = [tag for turn in _tagged(who, 0, 1 + rounds * count) for tag in map(_tag, turn)]
+        lost += children["ours"](_tags, f"thread {who}") != wanted
+    for child in children.values():
+        child.close()
+    note = ", ".join(f"{side} {statistics.median(rates[side]):.0f} turns/s" for side in ("ours", "raw"))
+    return [
+        at_least(f"{number} threads: turns/s / raw behind a lock", _ratios(rates["ours"], rates["raw"]), 2.5, note),
+        _none(f"{number} threads: conversations not as written", lost),
+    ]
+
+
+# -- kill -9
+
+
+def _write_for_ever(side: Side, log: str, who: int) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    start = 0
+    while True:
+        for turn in _tagged(who, start, 50):
+            side.append("killed", turn)
+            os.write(descriptor, _tag(turn[0]).encode() + b"\n")
+        start += 50
+
+
+def kill(bench: Bench) -> list[Row]:
+    kills, folder = 20, bench.place("kill")
+    log = Path(folder, "acknowledged")
+    for who in range(kills):
+        before = log.stat().st_size if log.exists() else 0
+        child = Child("ours", folder)
+        child.send(_write_for_ever, str(log), who)
+        deadline = time.monotonic() + 30
+        while not (log.exists() and log.stat().st_size > before):
+            if time.monotonic() > deadline:
+                child.kill()
+                raise RuntimeError("a writer acknowledged nothing after a kill")
+            time.sleep(0.001)
+        time.sleep(bench.random.uniform(0.005, bench.pick(100, 250) / 1e3))
+        child.kill()
+    acknowledged = log.read_text().split()
+    lost, torn = _missing(once("ours", folder, _tags, "killed"), acknowledged)
+    note = f"{len(acknowledged):,} turns acknowledged"
+    return [
+        _none(f"kill -9, {kills} times: acknowledged turns lost", lost, note),
+        _none(f"kill -9, {kills} times: half turns", torn),
+    ]
+
+
+# -- bytes
+
+
+def _grow(side: Side, count: int) -> float:
+    for turn in turns(count):
+        side.append("grown", list(turn))
+    return side.bytes_on_disk() / content_bytes([message for turn in turns(count) for message in turn])
+
+
+def disk(bench: Bench) -> list[Row]:
+    found = {side: once(side, bench.place("disk", side), _grow, bench.pick(150, 500)) for side in SIDES}
+    return [
+        at_most(f"bytes on disk / content, {side}", [found[side]], None, "after a checkpoint")
+        for side in ("ours", "raw")
+    ]
+
+
+MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
+    "append": append,
+    "resume": resume,
+    "import": imports,
+    "list": listing,
+    "fork": fork,
+    "processes": processes,
+    "threads": threads,
+    "kill": kill,
+    "disk": disk,
+}

@@ -1,0 +1,432 @@
+"""The async facade: the same names, awaited.
+
+Everything is decided in the sync store; this module only moves the waiting out of the event loop. Calls run in threads
+of our own, enough of them that many tasks' appends meet in one group commit (the loop's default executor has a handful,
+and others wait in it too). What is lazy in the store is an async iterator here. What costs no I/O stays a plain
+property.
+
+A task that is cancelled while a write is on its way waits for its outcome and is cancelled then: a message is never
+left between saved and not saved. The price is that cancelling waits for at most one commit."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from ._verify import Report
+from .conversation import Branch, Conversation, OnConflict, ThreadUsage
+from .listing import MessageListing, Page
+from .model import Message, Saved, Setup
+from .opening import open as open_sync
+from .store import MAX_WRITE_BYTES, Path, PurgeReport, Stats, Store, Tools
+
+_THREADS = 64  # as many appends as can meet in one commit
+_AHEAD = 32  # messages of a listing fetched at a time
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Threads:
+    """Our threads, and the rule for cancelled calls."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="hitherto")
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The function's result. If this task is cancelled, the function is waited for first."""
+        future = asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
+        cancelled: asyncio.CancelledError | None = None
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            if not future.cancelled():
+                future.exception()  # it is not lost: the caller did not wait for it
+            raise cancelled
+        return future.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class AsyncMessageListing(AsyncIterator[Saved]):
+    """Messages, read as they are asked for. `cursor` marks the place after the last one given out."""
+
+    def __init__(self, begin: Callable[[], MessageListing], threads: _Threads) -> None:
+        self._begin = begin
+        self._threads = threads
+        self._listing: MessageListing | None = None
+        self._ready: list[tuple[Saved, str | None]] = []
+        self._cursor: str | None = None
+
+    def __aiter__(self) -> "AsyncMessageListing":
+        return self
+
+    async def __anext__(self) -> Saved:
+        if not self._ready:
+            self._ready = await self._threads.run(self._fetch)
+        if not self._ready:
+            raise StopAsyncIteration
+        message, self._cursor = self._ready.pop()
+        return message
+
+    def _fetch(self) -> list[tuple[Saved, str | None]]:
+        """The next few messages, the last one first."""
+        if self._listing is None:
+            self._listing = self._begin()
+        found: list[tuple[Saved, str | None]] = []
+        for message in self._listing:
+            found.append((message, self._listing.cursor))
+            if len(found) == _AHEAD:
+                break
+        return found[::-1]
+
+    @property
+    def cursor(self) -> str | None:
+        return self._cursor
+
+
+class AsyncConversation:
+    """A handle on one conversation, awaited. See `Conversation`."""
+
+    def __init__(self, talk: Conversation, threads: _Threads) -> None:
+        self._talk = talk
+        self._run = threads.run
+        self._threads = threads
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._talk)[1:]}"
+
+    def _wrap(self, talk: Conversation) -> "AsyncConversation":
+        return AsyncConversation(talk, self._threads)
+
+    @property
+    def sync(self) -> Conversation:
+        """The handle itself, for code that waits."""
+        return self._talk
+
+    @property
+    def id(self) -> str:
+        return self._talk.id
+
+    @property
+    def at(self) -> str | None:
+        return self._talk.at
+
+    @property
+    def head(self) -> str | None:
+        return self._talk.head
+
+    @property
+    def title(self) -> str:
+        return self._talk.title
+
+    @property
+    def key(self) -> str | None:
+        return self._talk.key
+
+    @property
+    def project(self) -> str | None:
+        return self._talk.project
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self._talk.metadata
+
+    @property
+    def count(self) -> int:
+        return self._talk.count
+
+    @property
+    def created_at(self) -> datetime:
+        return self._talk.created_at
+
+    @property
+    def active_at(self) -> datetime:
+        return self._talk.active_at
+
+    @property
+    def held(self) -> bool:
+        return self._talk.held
+
+    async def setup(self) -> Setup:
+        """Provider, model, system prompt and tools in force where this handle stands."""
+        return await self._run(lambda: self._talk.setup)
+
+    async def refresh(self) -> "AsyncConversation":
+        await self._run(self._talk.refresh)
+        return self
+
+    async def append(
+        self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | None = None
+    ) -> Saved:
+        return await self._run(self._talk.append, message, on_conflict=on_conflict, expect_head=expect_head)
+
+    async def extend(
+        self, messages: Iterable[Message], *, on_conflict: OnConflict = "branch", expect_head: str | None = None
+    ) -> list[Saved]:
+        return await self._run(self._talk.extend, messages, on_conflict=on_conflict, expect_head=expect_head)
+
+    async def configure(
+        self,
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+        system_prompt: str | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
+        await self._run(self._talk.configure, provider=provider, model=model, system_prompt=system_prompt, tools=tools)
+
+    async def thread(self, *, full: bool = False) -> list[Saved]:
+        return await self._run(self._talk.thread, full=full)
+
+    async def usage(self) -> ThreadUsage:
+        return await self._run(self._talk.usage)
+
+    async def branches(self) -> list[Branch]:
+        return await self._run(self._talk.branches)
+
+    async def compact(self, summary: "str | Message | Callable[[list[Saved]], str | Message]") -> Saved:
+        return await self._run(self._talk.compact, summary)
+
+    async def detach(self, *, title: str | None = None) -> "AsyncConversation":
+        return self._wrap(await self._run(self._talk.detach, title=title))
+
+    async def fork(self, at: str, *, main: bool = True) -> "AsyncConversation":
+        return self._wrap(await self._run(self._talk.fork, at, main=main))
+
+    async def undo(self) -> list[Saved]:
+        return await self._run(self._talk.undo)
+
+    async def subagent(self, name: str, run_id: str, *, call: str | None = None) -> "AsyncConversation":
+        return self._wrap(await self._run(self._talk.subagent, name, run_id, call=call))
+
+    async def rename(self, title: str) -> None:
+        await self._run(self._talk.rename, title)
+
+    async def describe(self, metadata: Mapping[str, str]) -> None:
+        await self._run(self._talk.describe, metadata)
+
+    async def label(self, label: str | None, *, message: str | None = None) -> None:
+        await self._run(self._talk.label, label, message=message)
+
+    async def hold(self) -> None:
+        await self._run(self._talk.hold)
+
+    async def release(self) -> None:
+        await self._run(self._talk.release)
+
+
+class AsyncStore:
+    """Conversations, kept, awaited. Open one with `hitherto.open_async`. See `Store`."""
+
+    def __init__(self, store: Store, threads: _Threads) -> None:
+        self._store = store
+        self._threads = threads
+        self._run = threads.run
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._store)[1:]}"
+
+    def _wrap(self, talk: Conversation) -> AsyncConversation:
+        return AsyncConversation(talk, self._threads)
+
+    @property
+    def sync(self) -> Store:
+        """The store itself, for code that waits."""
+        return self._store
+
+    async def close(self, *, timeout_seconds: float = 10.0) -> None:
+        await self._run(self._store.close, timeout_seconds=timeout_seconds)
+        self._threads.close()
+
+    async def start(
+        self,
+        *,
+        title: str = "",
+        system_prompt: str = "",
+        provider: str = "",
+        model: str = "",
+        tools: Tools = (),
+        metadata: Mapping[str, str] | None = None,
+        project: Path | None = None,
+        id: str | None = None,
+    ) -> AsyncConversation:
+        talk = await self._run(
+            self._store.start,
+            title=title,
+            system_prompt=system_prompt,
+            provider=provider,
+            model=model,
+            tools=tools,
+            metadata=metadata,
+            project=project,
+            id=id,
+        )
+        return self._wrap(talk)
+
+    async def ensure(
+        self,
+        key: str,
+        *,
+        title: str = "",
+        system_prompt: str = "",
+        provider: str = "",
+        model: str = "",
+        tools: Tools = (),
+        metadata: Mapping[str, str] | None = None,
+        project: Path | None = None,
+    ) -> AsyncConversation:
+        talk = await self._run(
+            self._store.ensure,
+            key,
+            title=title,
+            system_prompt=system_prompt,
+            provider=provider,
+            model=model,
+            tools=tools,
+            metadata=metadata,
+            project=project,
+        )
+        return self._wrap(talk)
+
+    async def conversation(self, id: str) -> AsyncConversation:
+        return self._wrap(await self._run(self._store.conversation, id))
+
+    async def latest(self, *, project: Path | None = None) -> AsyncConversation | None:
+        talk = await self._run(self._store.latest, project=project)
+        return None if talk is None else self._wrap(talk)
+
+    async def conversations(
+        self,
+        *,
+        limit: int = 20,
+        cursor: str | None = None,
+        project: Path | None = None,
+        total: bool = False,
+        include_expired: bool = False,
+    ) -> Page:
+        return await self._run(
+            self._store.conversations,
+            limit=limit,
+            cursor=cursor,
+            project=project,
+            total=total,
+            include_expired=include_expired,
+        )
+
+    async def save(
+        self,
+        messages: Iterable[Message],
+        *,
+        parent: str | None = None,
+        conversation: str | AsyncConversation | None = None,
+    ) -> list[str]:
+        return await self._run(self._store.save, messages, parent=parent, conversation=_plain(conversation))
+
+    async def get(self, ids: Iterable[str]) -> list[Saved]:
+        return await self._run(self._store.get, ids)
+
+    async def message(self, id: str) -> Saved:
+        return await self._run(self._store.message, id)
+
+    async def thread(self, id: str) -> list[Saved]:
+        return await self._run(self._store.thread, id)
+
+    def messages(
+        self,
+        *,
+        newest_first: bool = True,
+        offset: int = 0,
+        cursor: str | None = None,
+        conversation: str | AsyncConversation | None = None,
+        label: str | None = None,
+        subagent: str | None = None,
+    ) -> AsyncMessageListing:
+        """Messages as an async iterator."""
+        return AsyncMessageListing(
+            lambda: self._store.messages(
+                newest_first=newest_first,
+                offset=offset,
+                cursor=cursor,
+                conversation=_plain(conversation),
+                label=label,
+                subagent=subagent,
+            ),
+            self._threads,
+        )
+
+    async def delete(self, ids: Iterable[str], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
+        return await self._run(self._store.delete, ids, recursive=recursive, missing_ok=missing_ok)
+
+    async def purge(self, conversation: str | AsyncConversation, *, reason: str) -> PurgeReport:
+        return await self._run(self._store.purge, _plain(conversation) or "", reason=reason)
+
+    async def scrub(self) -> bool:
+        return await self._run(self._store.scrub)
+
+    async def stats(self) -> Stats:
+        return await self._run(self._store.stats)
+
+    async def verify(self, progress: Callable[[int], None] | None = None) -> Report:
+        return await self._run(self._store.verify, progress)
+
+
+def _plain(conversation: str | AsyncConversation | None) -> str | Conversation | None:
+    return conversation.sync if isinstance(conversation, AsyncConversation) else conversation
+
+
+class _Opening:
+    """What `open_async` returns: `async with` opens and closes the store, `await` only opens it."""
+
+    def __init__(self, begin: Callable[[], Store]) -> None:
+        self._begin = begin
+        self._store: AsyncStore | None = None
+
+    async def _open(self) -> AsyncStore:
+        threads = _Threads()
+        try:
+            return AsyncStore(await threads.run(self._begin), threads)
+        except BaseException:
+            threads.close()
+            raise
+
+    def __await__(self) -> Generator[object, None, AsyncStore]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncStore:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._store is not None:
+            await self._store.close()
+
+
+def open_async(
+    location: Path | None = None,
+    *,
+    workspace: str = "default",
+    timeout_seconds: float = 30.0,
+    max_write_bytes: int = MAX_WRITE_BYTES,
+    vfs: str | None = None,
+    clock: Callable[[], int] | None = None,
+) -> _Opening:
+    """Open a store for async code: `async with hitherto.open_async("chats.db") as store`. See `open`."""
+    return _Opening(
+        lambda: open_sync(
+            location,
+            workspace=workspace,
+            timeout_seconds=timeout_seconds,
+            max_write_bytes=max_write_bytes,
+            vfs=vfs,
+            clock=clock,
+        )
+    )
