@@ -1,6 +1,6 @@
 """What lies inside the opaque bytes: the content of a message, of a conversation's description, of the workspace's.
 
-Content is msgpack, as short arrays with defaults left out. Fields are only ever added at the end, so older content
+Content is msgpack: maps whose fields are named, with defaults left out. Fields are only ever added, so older content
 reads with newer code.
 """
 
@@ -15,7 +15,7 @@ from .model import Block, Message, Saved, Setup, Usage
 from .vault import Envelope
 
 
-class Body(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+class Body(Struct, frozen=True, omit_defaults=True, gc=False):
     """The content of a message."""
 
     blocks: tuple[Block, ...]
@@ -30,7 +30,7 @@ class Body(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     origin: str | None = None  # conversation/message that it was copied from
 
 
-class Meta(Struct, frozen=True, array_like=True, omit_defaults=True):
+class Meta(Struct, frozen=True, omit_defaults=True):
     """The description of a conversation."""
 
     title: str = ""
@@ -38,10 +38,11 @@ class Meta(Struct, frozen=True, array_like=True, omit_defaults=True):
     project: str | None = None
     metadata: dict[str, str] = {}
     setups: int = 0  # how many setups there are
-    setup_seq: int = 0  # messages from this sequence on use the last one
+    setup: int = 0  # the one that the main flow was configured with last
+    setup_seq: int = 0  # before the message with this sequence
 
 
-class WorkspaceMeta(Struct, frozen=True, array_like=True, omit_defaults=True):
+class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     """The description of a workspace."""
 
     seed: bytes  # of the message ids

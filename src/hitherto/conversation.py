@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._content import encode, item_place, open_body, open_setup
+from ._content import encode, item_place, open_body, open_meta, open_setup
 from ._desk import Desk, Spot, check_size, draft, label_tags, next_row, with_meta
 from ._pen import Entry
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
-from .errors import Conflict, Damaged, InvalidArgument, NotFound
-from .model import Message, Saved, Setup, Usage, approximate_tokens, check_json, check_strings, to_datetime
+from .errors import Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
+from .model import Message, Saved, Setup, Usage, approximate_tokens, check_json, check_strings, id_of, to_datetime
 
 if TYPE_CHECKING:
     from .store import Store
@@ -162,7 +162,9 @@ class Conversation:
 
     # -- saying something
 
-    def append(self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | None = None) -> Saved:
+    def append(
+        self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: "str | Saved | None" = None
+    ) -> Saved:
         """Save a message below the one this handle stands at, and stand there.
 
         If others were faster, `on_conflict` decides: `"branch"` (the default) goes below where this handle stands
@@ -172,13 +174,21 @@ class Conversation:
         return self.extend((message,), on_conflict=on_conflict, expect_head=expect_head)[0]
 
     def extend(
-        self, messages: Iterable[Message], *, on_conflict: OnConflict = "branch", expect_head: str | None = None
+        self,
+        messages: Iterable[Message],
+        *,
+        on_conflict: OnConflict = "branch",
+        expect_head: "str | Saved | None" = None,
     ) -> list[Saved]:
         """Save several messages, each below the one before, in one transaction."""
         store = self._store
         store.ensure_open()
         if on_conflict not in ("branch", "raise", "follow"):
             raise InvalidArgument(f"on_conflict is 'branch', 'raise' or 'follow', not {on_conflict!r:.40}")
+        if not self._main and (on_conflict != "branch" or expect_head is not None):
+            raise InvalidArgument(
+                "this handle is off the main flow, and the head is on it", hint="append without conditions"
+            )
         setup = self._setup_number()
         drafts = [draft(self._placeless(message), setup) for message in messages]
         if not drafts:
@@ -204,10 +214,10 @@ class Conversation:
             )
         return message
 
-    def _expected(self, on_conflict: OnConflict, expect_head: str | None) -> tuple[int | None] | None:
+    def _expected(self, on_conflict: OnConflict, expect_head: "str | Saved | None") -> tuple[int | None] | None:
         """The head that must be there, in a tuple; None if any will do."""
         if expect_head is not None:
-            return (self._store.names.number(expect_head),)
+            return (self._store.names.number(id_of(expect_head)),)
         return (self._sure,) if on_conflict == "raise" else None
 
     def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Spot:
@@ -265,31 +275,35 @@ class Conversation:
         they were made with."""
         self._store.ensure_open()
         old = self.setup
-        new = Setup(
+        new = checked_setup(
             old.provider if provider is None else provider,
             old.model if model is None else model,
             old.system_prompt if system_prompt is None else system_prompt,
-            old.tools if tools is None else checked_tools(tools),
+            old.tools if tools is None else tools,
+            self._store.max_write_bytes,
         )
         if new == old:
             return
         desk = self._desk
+        numbers: list[int] = []
 
         def make(row: ConversationRow) -> Change:
-            number = desk.meta.setups
-            after = with_meta(desk, row, setups=number + 1, setup_seq=row.next_seq)
+            number = open_meta(desk.envelope, row).setups
+            fields = {"setup": number, "setup_seq": row.next_seq} if self._main else {}
+            numbers.append(number)
+            after = with_meta(desk, row, setups=number + 1, **fields)
             return Change(desk.id, row.token, after, put=(setup_item(desk, number, new),))
 
         desk.change(make)
-        self._setup = desk.meta.setups - 1
+        self._setup = numbers[-1]
 
     def _setup_number(self) -> int:
         """Which setup is in force here: that of the message we stand at, unless the conversation was configured
         after it."""
         if self._setup is None:
             meta = self._desk.meta
-            self._setup = max(meta.setups - 1, 0)
-            if self._setup > 0 and self._sure is not None:
+            self._setup = meta.setup
+            if meta.setups > 1 and self._sure is not None:
                 row = self._own(self._store.names.id(self._sure))
                 if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
                     self._setup = open_body(self._desk.envelope, row).setup
@@ -375,21 +389,40 @@ class Conversation:
 
     # -- moving about
 
-    def fork(self, at: str, *, main: bool = True) -> "Conversation":
-        """A handle that stands at another message of this conversation. Nothing is written, nothing is copied.
+    def fork(
+        self, at: "str | Saved | None" = None, *, before: "str | Saved | None" = None, main: bool = True
+    ) -> "Conversation":
+        """A handle that stands at another message of this conversation, or right before one: to say it differently.
+        Nothing is written, nothing is copied.
 
         With `main=False` its messages stay off the main flow: they do not become what a later resume continues.
         """
         self._store.ensure_open()
-        row = self._own(at)
+        if at is not None and before is not None:
+            raise InvalidArgument("fork at a message or before one, not both")
+        target = at if before is None else before
+        if target is None:
+            if self._sure is None:
+                return Conversation(self._desk, None, main=main and self._main, link=self._link, label=self._label)
+            target = self._store.names.id(self._sure)
+        row = self._own(id_of(target))
+        if before is not None:
+            if row.parent is None:
+                return Conversation(self._desk, None, main=main and bool(row.main), link=row.link)
+            row = self._own(self._store.names.id(row.parent))
         body = open_body(self._desk.envelope, row)
-        return Conversation(
-            self._desk,
-            row.number,
-            main=main and bool(row.main),
-            label=body.label if not row.main else None,
-            setup=body.setup,
-        )
+        label = None if row.main else body.label
+        return Conversation(self._desk, row.number, main=main and bool(row.main), label=label, setup=body.setup)
+
+    def follow(self) -> "Conversation":
+        """Stand at the conversation's head as it is now."""
+        self.refresh()
+        with self._desk.lock:
+            self._settle()
+            self._at = self._sure = self._desk.row.head
+            self._main, self._link, self._label, self._setup = True, None, None, None
+            self._epoch, self._removals = self._desk.epoch, self._desk.row.removals
+        return self
 
     def undo(self) -> list[Saved]:
         """Step back one turn: stand before the last message of the user. Returns what was stepped over; nothing is
@@ -399,11 +432,12 @@ class Conversation:
         if first is None:
             raise InvalidArgument("there is no turn to undo here", hint="the handle stands at the beginning")
         with self._desk.lock:
-            parent = path[first].parent
-            self._at = self._sure = None if parent is None else self._store.names.number(parent)
+            above = path[first].parent or (path[first].link if path[first].main else None)  # back over a compaction
+            self._at = self._sure = None if above is None else self._store.names.number(above)
+            self._setup = None
         return path[first:]
 
-    def subagent(self, name: str, run_id: str, *, call: str | None = None) -> "Conversation":
+    def subagent(self, name: str, run_id: str, *, call: "str | Saved | None" = None) -> "Conversation":
         """A handle for the trace of a sub-agent: a root of its own, labelled `subagent:<name>:<run_id>`, linked to
         the message that started it (`call`, by default the one this handle stands at), and kept out of the main
         flow."""
@@ -411,7 +445,7 @@ class Conversation:
         for what, value in (("name", name), ("run_id", run_id)):
             if not isinstance(value, str) or not value or ":" in value:
                 raise InvalidArgument(f"the {what} of a sub-agent is text without a colon")
-        link = self._own(call).number if call is not None else self._sure
+        link = self._own(id_of(call)).number if call is not None else self._sure
         return Conversation(
             self._desk, None, main=False, link=link, label=f"subagent:{name}:{run_id}", setup=self._setup_number()
         )
@@ -427,7 +461,7 @@ class Conversation:
 
     def rename(self, title: str) -> None:
         self._store.ensure_open()
-        self._describe(title=_text(title, "the title"))
+        self._describe(title=checked_text(title, "the title", self._store.max_write_bytes))
 
     def describe(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata."""
@@ -437,10 +471,10 @@ class Conversation:
     def _describe(self, **fields: object) -> None:
         self._desk.change(lambda row: Change(row.id, row.token, with_meta(self._desk, row, **fields)))
 
-    def label(self, label: str | None, *, message: str | None = None) -> None:
+    def label(self, label: str | None, *, message: "str | Saved | None" = None) -> None:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
         self._store.ensure_open()
-        number = self._sure if message is None else self._store.names.number(message)
+        number = self._sure if message is None else self._store.names.number(id_of(message))
         if number is None:
             raise InvalidArgument("there is no message to label yet")
         desk, store = self._desk, self._store
@@ -448,7 +482,9 @@ class Conversation:
         def make(row: ConversationRow) -> Change:
             old = self._own(store.names.id(number))
             body = open_body(desk.envelope, old)
-            data = encode(replace(body, label=None if label is None else _text(label, "the label")))
+            data = encode(
+                replace(body, label=None if label is None else checked_text(label, "the label", store.max_write_bytes))
+            )
             bare = replace(old, revision=old.revision + 1, size=len(data), body=None)
             new = replace(bare, body=desk.envelope.close_message(bare, data))
             after = next_row(
@@ -481,15 +517,25 @@ def setup_item(desk: Desk, number: int, setup: Setup) -> ItemRow:
     return ItemRow(desk.id, key, 0, desk.envelope.close(item_place(desk.id, key), encode(setup)))
 
 
-def checked_tools(tools: Sequence[Mapping[str, object]]) -> tuple[dict[str, object], ...]:
-    """Tool definitions as plain JSON."""
+def checked_setup(
+    provider: str, model: str, system_prompt: str, tools: Sequence[Mapping[str, object]], limit: int
+) -> Setup:
+    """A setup as plain values, or an error that says what is wrong with it."""
+    for name, value in (("provider", provider), ("model", model), ("system_prompt", system_prompt)):
+        checked_text(value, name, limit)
     found = tuple(dict(tool) for tool in tools)
     for tool in found:
         check_json(tool, "a tool")
-    return found
+    setup = Setup(provider, model, system_prompt, found)
+    if found and len(encode(setup)) > limit:
+        raise PayloadTooLarge(len(encode(setup)), limit)
+    return setup
 
 
-def _text(value: str, what: str) -> str:
+def checked_text(value: str, name: str, limit: int) -> str:
+    """A title, a label, a prompt: text of a size that can be kept."""
     if not isinstance(value, str):
-        raise InvalidArgument(f"{what} is text, not a {type(value).__name__}")
+        raise InvalidArgument(f"{name} is text, not a {type(value).__name__}")
+    if len(value) > limit:
+        raise PayloadTooLarge(len(value), limit)
     return value

@@ -150,6 +150,12 @@ class Page(Struct, frozen=True):
     next_cursor: str | None
     total: int | None = None
 
+    def __iter__(self) -> Iterator[ConversationInfo]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
 
 class MessageListing(Iterator[Saved]):
     """Messages, read as they are asked for. `cursor` marks the place after the last one given out."""

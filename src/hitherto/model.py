@@ -61,7 +61,7 @@ class Modality(StrEnum):
     VIDEO = "video"
 
 
-class Block(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+class Block(Struct, frozen=True, omit_defaults=True, gc=False):
     """A piece of a message.
 
     >>> Block.text("hello").content
@@ -100,7 +100,10 @@ class Block(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     @classmethod
     def tool_call(cls, id: str, name: str, arguments: object, **extra: object) -> "Block":
         """A call that the model asks for. `arguments` is what the provider gave: an object, or its JSON text."""
-        content = msgspec.json.encode({"name": name, "parameters": arguments}).decode()
+        try:
+            content = msgspec.json.encode({"name": name, "parameters": arguments}).decode()
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidMessage(f"the arguments of a tool call are not JSON: {error}") from None
         return cls("tool_call", content, "text", "application/json", id, extra or None)
 
     @property
@@ -115,12 +118,16 @@ class Block(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
         return self._call().get("parameters")
 
     def _call(self) -> dict[str, object]:
+        """The call as an object; empty if this is none, or one that was not written by `tool_call`."""
         if self.type != "tool_call":
             return {}
-        return msgspec.json.decode(self.content, type=dict[str, object])
+        try:
+            return msgspec.json.decode(self.content, type=dict[str, object])
+        except msgspec.MsgspecError:
+            return {}
 
 
-class Usage(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Tokens, as the provider counted them."""
 
     input_tokens: int = 0
@@ -130,7 +137,7 @@ class Usage(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     reasoning_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*(getattr(self, f) + getattr(other, f) for f in self.__struct_fields__))
+        return Usage(*(getattr(self, f) + getattr(other, f) for f in Usage.__struct_fields__))
 
     @property
     def total_tokens(self) -> int:
@@ -161,9 +168,15 @@ class Message(Struct, frozen=True, gc=False):
 
     @classmethod
     def user(
-        cls, content: "str | Block | Iterable[Block]", *, label: str | None = None, key: str | None = None
+        cls,
+        content: "str | Block | Iterable[Block]",
+        *,
+        label: str | None = None,
+        key: str | None = None,
+        extra: dict[str, object] | None = None,
+        raw: object = None,
     ) -> "Message":
-        return cls("user", _blocks(content), label, key)
+        return cls("user", _blocks(content), label, key, extra=extra, raw=raw)
 
     @classmethod
     def assistant(
@@ -172,9 +185,11 @@ class Message(Struct, frozen=True, gc=False):
         *,
         label: str | None = None,
         key: str | None = None,
+        extra: dict[str, object] | None = None,
+        raw: object = None,
         usage: Usage | None = None,
     ) -> "Message":
-        return cls("assistant", _blocks(content), label, key, usage=usage)
+        return cls("assistant", _blocks(content), label, key, extra=extra, raw=raw, usage=usage)
 
     @classmethod
     def tool_result(
@@ -214,7 +229,7 @@ class Saved(Message, frozen=True, gc=False):
         return to_datetime(self.created_us)
 
 
-class Setup(Struct, frozen=True, array_like=True, omit_defaults=True):
+class Setup(Struct, frozen=True, omit_defaults=True):
     """What a conversation is held with: provider, model, system prompt and tools (name, description, parameters)."""
 
     provider: str = ""
@@ -268,31 +283,60 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
 def check(message: Message) -> None:
     """Refuse a message that would not come back equal."""
     if not isinstance(message, Message):
-        raise InvalidMessage(
-            f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…), Message.assistant(…)"
-        )
-    if not isinstance(message.role, str) or not message.role or len(message.role) > 64:
-        raise InvalidMessage("the role must be a string of 1 to 64 characters", hint="user, assistant or tool_result")
+        raise InvalidMessage(f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…)")
+    check_name(message.role, "the role")
     for block in message.blocks:
-        if type(block) is not Block:
-            raise InvalidMessage(f"a {type(block).__name__} among the blocks", hint="wrap text as Block.text(…)")
-        if type(block.content) not in (str, bytes):
-            raise InvalidMessage(f"a block's content is a {type(block.content).__name__}", hint="text or bytes")
-        if block.extra is not None:
-            check_json(block.extra, "a block's extra")
-    for name in ("extra", "privacy"):
+        _check_block(block)
+    for name, kind in _OPTIONAL:
+        value = getattr(message, name)
+        if value is not None and not isinstance(value, kind):
+            raise InvalidMessage(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+    if type(message.tool_result_error) is not bool:
+        raise InvalidMessage("tool_result_error is true or false")
+    if message.usage is not None and any(type(n) is not int for n in msgspec.structs.astuple(message.usage)):
+        raise InvalidMessage("usage counts tokens in whole numbers")
+    for name in ("extra", "raw", "privacy"):
         value = getattr(message, name)
         if value is not None:
-            if type(value) is not dict:
-                raise InvalidMessage(f"{name} is a {type(value).__name__}, not a dict")
             check_json(value, name)
-    if message.raw is not None:
-        check_json(message.raw, "raw")
+
+
+_OPTIONAL = (("label", str), ("key", str), ("extra", dict), ("usage", Usage), ("privacy", dict))
+
+
+def check_name(value: str, what: str) -> None:
+    """A short text, as roles are."""
+    if not isinstance(value, str) or not 0 < len(value) <= 64 or not _encodable(value):
+        raise InvalidMessage(f"{what} must be a text of 1 to 64 characters")
+
+
+def _encodable(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _check_block(block: Block) -> None:
+    if type(block) is not Block:
+        raise InvalidMessage(f"a {type(block).__name__} among the blocks", hint="wrap text as Block.text(…)")
+    if type(block.content) not in (str, bytes):
+        raise InvalidMessage(f"a block's content is a {type(block.content).__name__}", hint="text or bytes")
+    if not (isinstance(block.type, str) and isinstance(block.modality, str) and isinstance(block.mime_type, str)):
+        raise InvalidMessage("a block's type, modality and mime_type are text")
+    if block.id is not None and not isinstance(block.id, str):
+        raise InvalidMessage("a block's id is text")
+    if block.extra is not None:
+        if type(block.extra) is not dict:
+            raise InvalidMessage("a block's extra is a dict")
+        check_json(block.extra, "a block's extra")
 
 
 def text_size(message: Message, encoded: int) -> int:
     """How much of an encoded message is text and JSON: everything but the bytes of binary blocks."""
     return encoded - sum(len(b.content) for b in message.blocks if type(b.content) is bytes)
+
+
+def id_of(what: "str | Saved") -> str:
+    """The id of a message, given as itself or as the message."""
+    return what.id if isinstance(what, Saved) else what
 
 
 def check_strings(values: Mapping[str, str] | None, where: str) -> dict[str, str]:

@@ -67,6 +67,10 @@ def _backend(location: str | os.PathLike[str], workspace: str, timeout_seconds: 
             return MemoryBackend()
         if "://" in location:
             location = _path_of(location)
+        elif location.startswith((":memory:", "sqlite:", "file:", "memory:")):
+            raise InvalidArgument(
+                f"not a location: {location!r:.60}", hint="a path, sqlite:///absolute/path, or memory:"
+            )
     if not os.fspath(location):
         raise InvalidArgument("the location is empty", hint="give a path, or nothing to use the usual place")
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above

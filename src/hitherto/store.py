@@ -31,7 +31,7 @@ from ._content import (
     saved,
     saved_stretch,
 )
-from ._desk import BEFORE, Desk, Spot, check_size, close_meta, draft
+from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, draft
 from ._pen import Pen
 from ._removal import check_not_held, deletion
 from .backend import (
@@ -48,7 +48,7 @@ from .backend import (
     Taken,
     Where,
 )
-from .conversation import Conversation, checked_tools, setup_item
+from .conversation import Conversation, checked_setup, checked_text, setup_item
 from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, InvalidArgument, InvalidID, NotFound
 from .ids import (
     RUN,
@@ -61,6 +61,7 @@ from .ids import (
     show_conversation_id,
 )
 from .listing import (
+    ConversationInfo,
     MessageListing,
     Page,
     check_limit,
@@ -72,10 +73,12 @@ from .listing import (
     scan,
     write_cursor,
 )
-from .model import Message, Saved, Setup, approximate_tokens, check_strings, to_datetime
+from .model import Message, Saved, Setup, approximate_tokens, check_strings, id_of, to_datetime
 from .vault import Codec, Plain
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ._verify import Report
 
 MAX_WRITE_BYTES = 10_000_000
@@ -213,16 +216,16 @@ class Store:
         tools: Tools = (),
         metadata: Mapping[str, str] | None = None,
         project: Path | None = None,
-        id: str | None = None,
+        id: "str | UUID | None" = None,
     ) -> Conversation:
         """Start a conversation. `id` is a UUID of the caller's choice; if it is taken, `AlreadyExists`."""
         self.ensure_open()
-        setup = _setup(provider, model, system_prompt, tools)
-        meta = Meta(_text(title, "title"), None, _folder(project), check_strings(metadata, "metadata"))
-        made = self._start(new_conversation_id() if id is None else parse_conversation_id(id), meta, setup)
+        chosen = new_conversation_id() if id is None else parse_conversation_id(str(id))
+        meta = self._described(title, None, metadata, project)
+        made = self._create(chosen, meta, [self._setup(provider, model, system_prompt, tools)])
         if made is None:
             raise AlreadyExists("a conversation with this id", str(id))
-        return made
+        return made[0]
 
     def ensure(
         self,
@@ -244,62 +247,70 @@ class Store:
             rows = self.backend.lookup(key=(CHAT, self.codec.tag("conversation", key)))
             if rows:
                 return self._handle(rows[0])
-            setup = _setup(provider, model, system_prompt, tools)
-            meta = Meta(_text(title, "title"), key, _folder(project), check_strings(metadata, "metadata"))
-            made = self._start(new_conversation_id(), meta, setup)
+            meta = self._described(title, key, metadata, project)
+            made = self._create(new_conversation_id(), meta, [self._setup(provider, model, system_prompt, tools)])
             if made is not None:
-                return made
+                return made[0]
         raise Busy("the conversation is made and removed by others at the same time")
 
-    def _start(self, id: bytes, meta: Meta, setup: Setup) -> Conversation | None:
-        """A new conversation, or None if its id or key is taken."""
+    def _described(self, title: str, key: str | None, metadata: Mapping[str, str] | None, project: Path | None) -> Meta:
+        checked_text(title, "the title", self.max_write_bytes)
+        return Meta(title, key, _folder(project), check_strings(metadata, "metadata"))
+
+    def _setup(self, provider: str, model: str, system_prompt: str, tools: Tools) -> Setup:
+        return checked_setup(provider, model, system_prompt, tools, self.max_write_bytes)
+
+    def _create(
+        self, id: bytes, meta: Meta, setups: Sequence[Setup], drafts: Sequence[Draft] = ()
+    ) -> tuple[Conversation, list[Saved]] | None:
+        """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
         key = None if meta.key is None else self.codec.tag("conversation", meta.key)
         row = self._new_row(id, CHAT, key)
         desk = Desk(self, row)
-        configured = setup != Setup()
-        described = close_meta(desk.envelope, id, replace(meta, setups=int(configured)))
-        desk.row = replace(row, meta=described)
-        items = (setup_item(desk, 0, setup),) if configured else ()
+        kept = [] if list(setups) == [Setup()] else setups
+        meta = replace(meta, setups=len(kept))
+        row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta))
+        put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept))
         tags = () if meta.project is None else (Tag(self.codec.tag("project", meta.project)),)
         for _ in range(_TRIES):
-            outcome = self.pen.write(Batch((Change(id, None, desk.row, put=items, tag=tags),)))
-            if isinstance(outcome, Taken):
-                return None
+            first, messages = desk.prepare(row, drafts, Spot(None))
+            change = first or Change(id, None, row)
+            change = replace(change, expect=None, put=put, tag=(*change.tag, *tags))
+            outcome = self.pen.write(Batch((change,)))
             if isinstance(outcome, Done):
+                desk.row = change.row or row
                 self._desks[id] = desk
-                return Conversation(desk, None)
+                return Conversation(desk, desk.row.head), messages
+            if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
+                return None
         raise Busy("the conversation could not be started")
 
     def copy_thread(self, source: Desk, path: Sequence[Saved], title: str | None) -> Conversation:
-        """A new conversation that holds a copy of this path, made in one transaction."""
+        """A new conversation that holds a copy of this path."""
         self.ensure_open()
-        meta = source.meta if title is None else replace(source.meta, title=_text(title, "title"))
-        row = self._new_row(new_conversation_id(), CHAT, None)
-        desk = Desk(self, row)
-        row = replace(row, meta=close_meta(desk.envelope, row.id, replace(meta, key=None, setup_seq=0)))
         rows = self.backend.messages(numbers=[self.names.number(message.id) for message in path])
-        setups = {self.names.id(m.number): open_body(source.envelope, m).setup for m in rows}
-        drafts = []
+        made_with = {self.names.id(m.number): open_body(source.envelope, m).setup for m in rows}
+        drafts: list[Draft] = []
         for message in path:
-            root = Spot(None, link=None if message.link is None else BEFORE) if message.parent is None else None
+            root = None
+            if message.parent is None:  # a compaction goes on from the message before it
+                root = Spot(None, link=BEFORE if drafts and message.main and message.link is not None else None)
             origin = message.origin or f"{message.conversation}/{message.id}"
-            drafts.append(draft(message, setups[message.id], root, origin))
-        put = []
-        for number, item in enumerate(self.backend.items(source.id, b"setup/")):
-            put.append(setup_item(desk, number, open_setup(source.envelope, source.id, item.key, item.body)))
-        tags = () if meta.project is None else (Tag(self.codec.tag("project", meta.project)),)
-        for _ in range(_TRIES):
-            made, _messages = desk.prepare(row, drafts, Spot(None))
-            change = made or Change(row.id, None, row)
-            change = replace(change, expect=None, put=tuple(put), tag=(*change.tag, *tags))
-            if isinstance(self.pen.write(Batch((change,))), Done):
-                return self._handle(change.row or row)
-        raise Busy("the conversation could not be copied")
+            drafts.append(draft(message, made_with[message.id], root, origin))
+        items = self.backend.items(source.id, b"setup/")
+        setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
+        meta = replace(source.meta, key=None, setup_seq=0)
+        if title is not None:
+            meta = replace(meta, title=checked_text(title, "the title", self.max_write_bytes))
+        made = self._create(new_conversation_id(), meta, setups, drafts)
+        if made is None:
+            raise Busy("the conversation could not be copied")
+        return made[0]
 
-    def conversation(self, id: str) -> Conversation:
+    def conversation(self, id: "str | ConversationInfo | Saved") -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""
         self.ensure_open()
-        row, message = self._find(id)
+        row, message = self._find(id if isinstance(id, str) else getattr(id, "id", ""))
         if message is None:
             return self._handle(row)
         desk = self._desk(row)
@@ -315,9 +326,12 @@ class Store:
     def latest(self, *, project: Path | None = None) -> Conversation | None:
         """The conversation that was active last, or None if there is none."""
         self.ensure_open()
-        found = self.backend.page(self._where(project, include_expired=False), None, 1)
-        rows = self.backend.lookup(ids=[place.id for place in found])
-        return self._handle(rows[0]) if rows else None
+        where = self._where(project, include_expired=False)
+        while places := self.backend.page(where, None, 1):
+            rows = self.backend.lookup(ids=[places[0].id])
+            if rows:  # else it was purged in between
+                return self._handle(rows[0])
+        return None
 
     def conversations(
         self,
@@ -408,7 +422,7 @@ class Store:
         self,
         messages: Iterable[Message],
         *,
-        parent: str | None = None,
+        parent: "str | Saved | None" = None,
         conversation: str | Conversation | None = None,
     ) -> list[str]:
         """Save messages in one transaction; their ids, in order.
@@ -422,14 +436,24 @@ class Store:
         given = list(messages)
         if not given:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
-        wanted = [parent, *(_parent(message) for message in given)]
+        wanted = [_id(parent), *(_parent(message) for message in given)]
         parents = {id: self.message_row(id) for id in wanted if id is not None}
-        spots = [None if id is None else Spot(parents[id].number, bool(parents[id].main)) for id in wanted]
         desk = self._desk_of(conversation, list(parents.values()))
-        drafts = [draft(message, 0, spot) for message, spot in zip(given, spots[1:], strict=True)]
-        check_size(drafts, self.max_write_bytes)
         if desk is None:
-            desk = self.start()._desk
+            drafts = [draft(message, 0) for message in given]
+            check_size(drafts, self.max_write_bytes)
+            made = self._create(new_conversation_id(), Meta(), [Setup()], drafts)
+            if made is None:
+                raise Busy("the conversation could not be started")
+            return [message.id for message in made[1]]
+        made_with = {id: open_body(desk.envelope, row).setup for id, row in parents.items()}
+        setup = made_with[wanted[0]] if wanted[0] is not None else Conversation(desk, desk.row.head)._setup_number()
+        spots = [None if id is None else Spot(parents[id].number, bool(parents[id].main)) for id in wanted]
+        drafts = []
+        for message, id, spot in zip(given, wanted[1:], spots[1:], strict=True):
+            setup = setup if id is None else made_with[id]
+            drafts.append(draft(message, setup, spot))
+        check_size(drafts, self.max_write_bytes)
         seen = desk.row.removals
 
         def choose(row: ConversationRow) -> Spot:
@@ -510,9 +534,11 @@ class Store:
         after = None if cursor is None else read_cursor(self.backend, listing, cursor)
         if label is not None or subagent is not None:
             rows = self._tagged(label, subagent, newest_first=newest_first)
+            if conversation is not None:
+                mine = self._id_of(conversation)
+                rows = (row for row in rows if row.conversation == mine)
         elif conversation is not None:
-            mine = conversation._desk.id if isinstance(conversation, Conversation) else self._find(conversation)[0].id
-            rows = scan(self.backend, mine, newest_first=newest_first)
+            rows = scan(self.backend, self._id_of(conversation), newest_first=newest_first)
         else:
             rows = merged(self.backend, newest_first=newest_first)
         if after is not None:
@@ -521,6 +547,9 @@ class Store:
             if next(rows, None) is None:
                 break
         return MessageListing(self, rows, listing)
+
+    def _id_of(self, conversation: str | Conversation) -> bytes:
+        return conversation._desk.id if isinstance(conversation, Conversation) else self._find(conversation)[0].id
 
     def _tagged(self, label: str | None, subagent: str | None, *, newest_first: bool) -> Iterator[MessageRow]:
         wanted = [(field, value) for field, value in (("label", label), ("subagent", subagent)) if value is not None]
@@ -553,7 +582,7 @@ class Store:
 
     # -- care
 
-    def purge(self, conversation: str | Conversation, *, reason: str) -> PurgeReport:
+    def purge(self, conversation: str | Conversation | ConversationInfo, *, reason: str) -> PurgeReport:
         """Destroy a conversation with all its branches, and take its bytes out of the files.
 
         `scrub_pending` in the report means that a reader delays the last step: `scrub` finishes it.
@@ -563,7 +592,8 @@ class Store:
             raise InvalidArgument(
                 f"not a reason for a purge: {reason!r:.60}", hint="one of " + ", ".join(PURGE_REASONS)
             )
-        id = conversation._desk.id if isinstance(conversation, Conversation) else parse_conversation_id(conversation)
+        named = conversation if isinstance(conversation, str) else getattr(conversation, "id", "")
+        id = parse_conversation_id(named)
         started = self.clock()
 
         def make(row: ConversationRow) -> Change:
@@ -694,16 +724,8 @@ def _ids(ids: Iterable[str]) -> list[str]:
     return list(ids)
 
 
-def _setup(provider: str, model: str, system_prompt: str, tools: Tools) -> Setup:
-    return Setup(
-        _text(provider, "provider"), _text(model, "model"), _text(system_prompt, "system_prompt"), checked_tools(tools)
-    )
-
-
-def _text(value: str, name: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is text, not a {type(value).__name__}")
-    return value
+def _id(message: "str | Saved | None") -> str | None:
+    return None if message is None else id_of(message)
 
 
 def _folder(project: Path | None) -> str | None:

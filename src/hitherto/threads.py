@@ -1,6 +1,6 @@
 """Threads as values, and the narrow protocols: what functions ask for that need only a part of a store.
 
-A function that only reads takes a `MessageGetter`; anything with a `get` will do, a store or a dict in a test.
+A function that only reads takes a `MessageGetter`; anything with such a `get` will do.
 `thread` is such a function.
 """
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from .errors import Damaged
 from .model import Message, Saved
+from .store import Store
 
 
 @runtime_checkable
@@ -37,15 +38,9 @@ class MessageDeleter(Protocol):
         """Delete messages in one transaction."""
 
 
-@runtime_checkable
-class _Threader(Protocol):
-    def thread(self, id: str) -> list[Saved]: ...
-
-
 def thread(getter: MessageGetter, message_id: str) -> list[Saved]:
-    """The messages from the root to this one, over anything that gets messages. A store knows a faster way, and is
-    asked for it."""
-    if isinstance(getter, _Threader):
+    """The messages from the root to this one, over anything that gets messages. A store knows a faster way."""
+    if isinstance(getter, Store):
         return getter.thread(message_id)
     path: list[Saved] = []
     seen: set[str] = set()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .backend import ConversationRow, MessageRow
-from .errors import Damaged
+from .errors import Damaged, InvalidArgument
 
 Place = tuple[object, ...]
 
@@ -61,7 +61,10 @@ class Plain:
         return self
 
     def tag(self, field: str, value: str) -> bytes:
-        return f"{field}={value}".encode()
+        try:
+            return f"{field}={value}".encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument("the text holds half of a surrogate pair, which is not a character") from None
 
     def close(self, place: Place, data: bytes) -> bytes:  # noqa: ARG002  # a checksum binds no place
         return zlib.crc32(data).to_bytes(4, "big") + data
