@@ -249,11 +249,15 @@ def next_row(row: ConversationRow, **fields: object) -> ConversationRow:
     return replace(row, version=row.version + 1, token=new_token(), **fields)
 
 
-def close_meta(envelope: Envelope, conversation: bytes, meta: Meta) -> bytes:
-    return envelope.close(meta_place(conversation), encode(meta))
+def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) -> bytes:
+    """The description as it is stored. It counts as a write: so much text and no more."""
+    data = encode(meta)
+    if len(data) > limit:
+        raise PayloadTooLarge(len(data), limit)
+    return envelope.close(meta_place(conversation), data)
 
 
 def with_meta(desk: Desk, row: ConversationRow, **fields: object) -> ConversationRow:
     """The row after one more write that changes its description."""
     meta = replace(open_meta(desk.envelope, row), **fields)
-    return next_row(row, meta=close_meta(desk.envelope, row.id, meta))
+    return next_row(row, meta=close_meta(desk.envelope, row.id, meta, desk.store.max_write_bytes))

@@ -28,7 +28,7 @@ class Entry:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.result: Outcome | HithertoError | None = None
+        self.result: Outcome | Exception | None = None
         self.leads = False  # the pen was handed to its owner
         self.unsure = False  # a writer was interrupted while committing it: it may be kept already
         self._wake: threading.Lock | None = None
@@ -73,7 +73,7 @@ class Pen:
                 self._write(entry)
             else:
                 self._sleep(entry, wake)
-        if isinstance(entry.result, HithertoError):
+        if isinstance(entry.result, Exception):
             raise entry.result
         return entry.result
 
@@ -163,6 +163,13 @@ class Pen:
             except HithertoError as error:
                 for entry in open_:
                     entry.result = error
+                return
+            except Exception as error:  # noqa: BLE001  # whose batch is it that the backend cannot take? Each for itself
+                if len(open_) == 1:
+                    open_[0].result = error
+                    return
+                for entry in open_:
+                    self._commit([entry])
                 return
         for entry in open_:
             entry.result = CommitUnknown(f"the commit was interrupted {_TRIES} times")

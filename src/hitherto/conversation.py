@@ -20,8 +20,19 @@ from ._content import encode, item_place, open_body, open_meta, open_setup
 from ._desk import Desk, Spot, check_size, draft, label_tags, next_row, with_meta
 from ._pen import Entry
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
-from .errors import Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
-from .model import Message, Saved, Setup, Usage, approximate_tokens, check_json, check_strings, id_of, to_datetime
+from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotFound, PayloadTooLarge
+from .model import (
+    Message,
+    Saved,
+    Setup,
+    Usage,
+    approximate_tokens,
+    check_json,
+    check_strings,
+    id_of,
+    listed,
+    to_datetime,
+)
 
 if TYPE_CHECKING:
     from .store import Store
@@ -58,6 +69,7 @@ class Conversation:
         link: int | None = None,
         label: str | None = None,
         setup: int | None = None,
+        removals: int | None = None,
     ) -> None:
         self._desk = desk
         self._store: Store = desk.store
@@ -65,7 +77,7 @@ class Conversation:
         self._sure = at  # and as far as we know
         self._flying: deque[tuple[Entry, int]] = deque()  # messages of ours on their way
         self._epoch = desk.epoch
-        self._removals = desk.row.removals
+        self._removals = desk.row.removals if removals is None else removals  # as of when `at` was seen
         self._main = main
         self._link = link
         self._label = label
@@ -190,7 +202,7 @@ class Conversation:
                 "this handle is off the main flow, and the head is on it", hint="append without conditions"
             )
         setup = self._setup_number()
-        drafts = [draft(self._placeless(message), setup) for message in messages]
+        drafts = [draft(self._placeless(message), setup) for message in listed(messages, "messages")]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, store.max_write_bytes)
@@ -202,17 +214,15 @@ class Conversation:
                 self._at = self._sure = store.names.number(written[-1].id)
         return written
 
-    def _placeless(self, message: Message) -> Message:
+    def _placeless(self, message: object) -> Message:
         """A saved message is taken as a value: it gets a new place. A message that asks for a parent of its own is
         for `save`."""
-        if self._label is not None and isinstance(message, Message) and message.label is None:
-            message = replace(message, label=self._label)
-        if not isinstance(message, Saved) and isinstance(message, Message) and message.parent is not None:
-            raise InvalidArgument(
-                "append puts a message below where the handle stands",
-                hint="fork(at=parent) first, or use store.save([...])",
-            )
-        return message
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…)")
+        if not isinstance(message, Saved) and message.parent is not None:
+            hint = "fork(at=parent) first, or use store.save([...])"
+            raise InvalidArgument("append puts a message below where the handle stands", hint=hint)
+        return message if self._label is None or message.label is not None else replace(message, label=self._label)
 
     def _expected(self, on_conflict: OnConflict, expect_head: "str | Saved | None") -> tuple[int | None] | None:
         """The head that must be there, in a tuple; None if any will do."""
@@ -400,19 +410,21 @@ class Conversation:
         self._store.ensure_open()
         if at is not None and before is not None:
             raise InvalidArgument("fork at a message or before one, not both")
+        removals = self._desk.row.removals  # before we look, so that a deletion meanwhile is noticed
         target = at if before is None else before
-        if target is None:
-            if self._sure is None:
-                return Conversation(self._desk, None, main=main and self._main, link=self._link, label=self._label)
+        if target is None and self._sure is not None:
             target = self._store.names.id(self._sure)
+        if target is None:
+            return Conversation(self._desk, None, main=main and self._main, link=self._link, label=self._label)
         row = self._own(id_of(target))
+        main = main and bool(row.main)
         if before is not None:
             if row.parent is None:
-                return Conversation(self._desk, None, main=main and bool(row.main), link=row.link)
+                return Conversation(self._desk, None, main=main, link=row.link, removals=removals)
             row = self._own(self._store.names.id(row.parent))
         body = open_body(self._desk.envelope, row)
         label = None if row.main else body.label
-        return Conversation(self._desk, row.number, main=main and bool(row.main), label=label, setup=body.setup)
+        return Conversation(self._desk, row.number, main=main, label=label, setup=body.setup, removals=removals)
 
     def follow(self) -> "Conversation":
         """Stand at the conversation's head as it is now."""
@@ -445,9 +457,16 @@ class Conversation:
         for what, value in (("name", name), ("run_id", run_id)):
             if not isinstance(value, str) or not value or ":" in value:
                 raise InvalidArgument(f"the {what} of a sub-agent is text without a colon")
+        removals = self._removals if call is None else self._desk.row.removals
         link = self._own(id_of(call)).number if call is not None else self._sure
         return Conversation(
-            self._desk, None, main=False, link=link, label=f"subagent:{name}:{run_id}", setup=self._setup_number()
+            self._desk,
+            None,
+            main=False,
+            link=link,
+            label=f"subagent:{name}:{run_id}",
+            setup=self._setup_number(),
+            removals=removals,
         )
 
     def _own(self, id: str) -> MessageRow:
@@ -523,7 +542,10 @@ def checked_setup(
     """A setup as plain values, or an error that says what is wrong with it."""
     for name, value in (("provider", provider), ("model", model), ("system_prompt", system_prompt)):
         checked_text(value, name, limit)
-    found = tuple(dict(tool) for tool in tools)
+    given = listed(tools, "tools")
+    if not all(isinstance(tool, Mapping) for tool in given):
+        raise InvalidArgument("a tool is a dict with its name, description and parameters")
+    found = tuple({**tool} for tool in given if isinstance(tool, Mapping))
     for tool in found:
         check_json(tool, "a tool")
     setup = Setup(provider, model, system_prompt, found)

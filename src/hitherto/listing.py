@@ -258,4 +258,6 @@ def read_cursor(backend: Backend, listing: str, cursor: str) -> tuple[int, bytes
         raise InvalidCursor("not a cursor") from None
     if zlib.crc32(raw[4:]) != int.from_bytes(raw[:4], "big") or found[:2] != (listing, backend.info.workspace[:4]):
         raise InvalidCursor("a cursor of another listing")
+    if not all(-(2**63) <= number < 2**63 for number in (found[2][0], found[2][2])):
+        raise InvalidCursor("not a cursor")
     return found[2]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from .errors import InvalidMessage
+from .errors import InvalidArgument, InvalidMessage
 
 if TYPE_CHECKING:
     Content = str | bytes
@@ -285,6 +285,8 @@ def check(message: Message) -> None:
     if not isinstance(message, Message):
         raise InvalidMessage(f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…)")
     check_name(message.role, "the role")
+    if type(message.blocks) not in (tuple, list):
+        raise InvalidMessage(f"blocks is a {type(message.blocks).__name__}, not a list of blocks")
     for block in message.blocks:
         _check_block(block)
     for name, kind in _OPTIONAL:
@@ -293,6 +295,8 @@ def check(message: Message) -> None:
             raise InvalidMessage(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
     if type(message.tool_result_error) is not bool:
         raise InvalidMessage("tool_result_error is true or false")
+    if message.usage is not None and type(message.usage) is not Usage:
+        raise InvalidMessage("usage is a Usage")
     if message.usage is not None and any(type(n) is not int for n in msgspec.structs.astuple(message.usage)):
         raise InvalidMessage("usage counts tokens in whole numbers")
     for name in ("extra", "raw", "privacy"):
@@ -306,11 +310,12 @@ _OPTIONAL = (("label", str), ("key", str), ("extra", dict), ("usage", Usage), ("
 
 def check_name(value: str, what: str) -> None:
     """A short text, as roles are."""
-    if not isinstance(value, str) or not 0 < len(value) <= 64 or not _encodable(value):
+    if not isinstance(value, str) or not 0 < len(value) <= 64 or not encodable(value):
         raise InvalidMessage(f"{what} must be a text of 1 to 64 characters")
 
 
-def _encodable(text: str) -> bool:
+def encodable(text: str) -> bool:
+    """Has it no half of a surrogate pair?"""
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -334,6 +339,15 @@ def text_size(message: Message, encoded: int) -> int:
     return encoded - sum(len(b.content) for b in message.blocks if type(b.content) is bytes)
 
 
+def listed(values: object, what: str) -> list[object]:
+    """Several things, given as something to go through; one thing, or none, is refused."""
+    if isinstance(values, (str, bytes, Message)) or not isinstance(values, Iterable):
+        raise InvalidArgument(
+            f"a list of {what} is wanted, not a {type(values).__name__}", hint="pass a list, even of one"
+        )
+    return list(values)
+
+
 def id_of(what: "str | Saved") -> str:
     """The id of a message, given as itself or as the message."""
     return what.id if isinstance(what, Saved) else what
@@ -341,6 +355,8 @@ def id_of(what: "str | Saved") -> str:
 
 def check_strings(values: Mapping[str, str] | None, where: str) -> dict[str, str]:
     """A dict of strings, copied, or `InvalidMessage`."""
+    if values is not None and not isinstance(values, Mapping):
+        raise InvalidMessage(f"{where} is a {type(values).__name__}, not a dict of strings")
     found = dict(values or {})
     if not all(type(k) is str and type(v) is str for k, v in found.items()):
         raise InvalidMessage(f"{where} takes a dict of strings")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from .backend import Backend
 from .errors import InvalidArgument
+from .model import encodable
 from .store import MAX_WRITE_BYTES, Store
 
 FILE_NAME = "hitherto.db"
@@ -31,8 +32,12 @@ def open(
     is how long a write waits for other processes. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970;
     both are for tests.
     """
-    if not isinstance(workspace, str) or not workspace:
+    if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")
+    if not isinstance(timeout_seconds, (int, float)) or not 0 <= timeout_seconds < float("inf"):
+        raise InvalidArgument("timeout_seconds is a number from 0 up")
+    if type(max_write_bytes) is not int or max_write_bytes < 1:
+        raise InvalidArgument("max_write_bytes is a number from 1 up")
     backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs)
     try:
         if clock is None:
@@ -71,18 +76,25 @@ def _backend(location: str | os.PathLike[str], workspace: str, timeout_seconds: 
             raise InvalidArgument(
                 f"not a location: {location!r:.60}", hint="a path, sqlite:///absolute/path, or memory:"
             )
-    if not os.fspath(location):
-        raise InvalidArgument("the location is empty", hint="give a path, or nothing to use the usual place")
+    path = os.fspath(location) if isinstance(location, os.PathLike) else location
+    if not isinstance(path, str) or not path:
+        raise InvalidArgument("a location is a path or a URL", hint="give nothing to use the usual place")
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        raise InvalidArgument(f"there is no such user: {path!r:.60}", hint="./~name is a folder of that name")
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
 
-    return SqliteBackend(os.path.expanduser(location), workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds)
+    return SqliteBackend(expanded, workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds)
 
 
 def _path_of(url: str) -> str:
     """The path in a sqlite:// URL."""
     from urllib.parse import unquote, urlsplit  # noqa: PLC0415  # paths need no URL parser
 
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InvalidArgument("not a URL", hint="a path, sqlite:///absolute/path, or memory:") from None
     if parts.scheme != "sqlite":
         raise InvalidArgument(f"no backend for {parts.scheme}://", hint="a path, sqlite:///absolute/path, or memory:")
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from . import _forks
 from ._content import (
     Meta,
     WorkspaceMeta,
@@ -73,7 +74,7 @@ from .listing import (
     scan,
     write_cursor,
 )
-from .model import Message, Saved, Setup, approximate_tokens, check_strings, id_of, to_datetime
+from .model import Message, Saved, Setup, approximate_tokens, check, check_strings, id_of, listed, to_datetime
 from .vault import Codec, Plain
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class Store:
         self.max_write_bytes = max_write_bytes
         self.pen = Pen(backend)
         self._closed = False
+        self._forks = _forks.count()
         self._runs = threading.Lock()
         self._next_run = 0
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
@@ -161,12 +163,15 @@ class Store:
         """Wait for writes that are on their way, then let go of everything. Idempotent."""
         if not self._closed:
             self._closed = True
-            self.pen.drain(timeout_seconds)
+            if self._forks == _forks.count():  # the locks that a child inherits may never open
+                self.pen.drain(timeout_seconds)
             self.backend.close()
 
     def ensure_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
+        if self._forks != _forks.count():
+            raise Closed("the store was opened before os.fork, in another process")
 
     def _ensure_workspace(self) -> WorkspaceMeta:
         """The workspace's own row, made by whoever comes first."""
@@ -269,7 +274,7 @@ class Store:
         desk = Desk(self, row)
         kept = [] if list(setups) == [Setup()] else setups
         meta = replace(meta, setups=len(kept))
-        row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta))
+        row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta, self.max_write_bytes))
         put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept))
         tags = () if meta.project is None else (Tag(self.codec.tag("project", meta.project)),)
         for _ in range(_TRIES):
@@ -321,6 +326,7 @@ class Store:
             main=bool(message.main),
             label=None if message.main else body.label,
             setup=None if message.number == row.head else body.setup,
+            removals=row.removals,
         )
 
     def latest(self, *, project: Path | None = None) -> Conversation | None:
@@ -363,7 +369,8 @@ class Store:
 
     def _handle(self, row: ConversationRow) -> Conversation:
         desk = self._desk(row)
-        return Conversation(desk, desk.row.head)
+        now = desk.row
+        return Conversation(desk, now.head, removals=now.removals)
 
     def _desk(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
@@ -382,7 +389,7 @@ class Store:
             raise InvalidID(id)
         exact = self._maybe_message(id)
         if exact is not None:
-            return self.fresh_row(exact.conversation), exact
+            return self._with_row(exact)
         rows = self.backend.lookup(prefix=id.replace("-", ""), limit=3) if is_conversation_prefix(id) else []
         rows = [row for row in rows if row.kind == CHAT]
         numbers = self._messages_beginning(id)
@@ -392,8 +399,12 @@ class Store:
             raise Ambiguous(id, [show_conversation_id(row.id) for row in rows] + [self.names.id(n) for n in numbers])
         if rows:
             return rows[0], None
-        message = self.message_row(self.names.id(numbers[0]))
-        return self.fresh_row(message.conversation), message
+        return self._with_row(self.message_row(self.names.id(numbers[0])))
+
+    def _with_row(self, message: MessageRow) -> tuple[ConversationRow, MessageRow]:
+        """The message with its conversation's row, the row read first: what is deleted later will show in it."""
+        row = self.fresh_row(message.conversation)
+        return row, self.message_row(self.names.id(message.number))
 
     def _maybe_message(self, id: str) -> MessageRow | None:
         try:
@@ -431,9 +442,7 @@ class Store:
         `parent`, or below the head of `conversation`, or starts a new conversation.
         """
         self.ensure_open()
-        if isinstance(messages, Message):
-            raise InvalidArgument("save takes a list of messages", hint="save([message])")
-        given = list(messages)
+        given = [_checked(message) for message in listed(messages, "messages")]
         if not given:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         wanted = [_id(parent), *(_parent(message) for message in given)]
@@ -446,6 +455,8 @@ class Store:
             if made is None:
                 raise Busy("the conversation could not be started")
             return [message.id for message in made[1]]
+        seen = desk.row.removals  # before we look at the parents again, so that a deletion meanwhile is noticed
+        parents = {id: self.message_row(id) for id in parents}
         made_with = {id: open_body(desk.envelope, row).setup for id, row in parents.items()}
         setup = made_with[wanted[0]] if wanted[0] is not None else Conversation(desk, desk.row.head)._setup_number()
         spots = [None if id is None else Spot(parents[id].number, bool(parents[id].main)) for id in wanted]
@@ -454,7 +465,6 @@ class Store:
             setup = setup if id is None else made_with[id]
             drafts.append(draft(message, setup, spot))
         check_size(drafts, self.max_write_bytes)
-        seen = desk.row.removals
 
         def choose(row: ConversationRow) -> Spot:
             if row.removals != seen:
@@ -467,6 +477,8 @@ class Store:
     def _desk_of(self, conversation: str | Conversation | None, parents: Sequence[MessageRow]) -> Desk | None:
         """The desk of the conversation that is meant, None for a new one. Parents elsewhere are refused."""
         if isinstance(conversation, Conversation):
+            if conversation._store is not self:
+                raise InvalidArgument("this conversation is of another store", hint="pass its id")
             desk: Desk | None = conversation._desk
         elif conversation is not None:
             desk = self.conversation(conversation)._desk
@@ -532,6 +544,9 @@ class Store:
             raise InvalidArgument("the offset is a number from 0 up")
         listing = f"messages, {'newest' if newest_first else 'oldest'} first"
         after = None if cursor is None else read_cursor(self.backend, listing, cursor)
+        for what, value in (("label", label), ("subagent", subagent)):
+            if value is not None:
+                checked_text(value, what, self.max_write_bytes)
         if label is not None or subagent is not None:
             rows = self._tagged(label, subagent, newest_first=newest_first)
             if conversation is not None:
@@ -716,12 +731,13 @@ def _parent(message: Message) -> str | None:
     return None if isinstance(message, Saved) or not isinstance(message, Message) else message.parent
 
 
+def _checked(message: object) -> Message:
+    check(message)  # type: ignore[arg-type]  # that is what it finds out
+    return message  # type: ignore[return-value]  # as above
+
+
 def _ids(ids: Iterable[str]) -> list[str]:
-    if isinstance(ids, str):
-        raise InvalidArgument(
-            "a list of ids is wanted, not one string", hint="store.message(id) takes one, or pass [id]"
-        )
-    return list(ids)
+    return [check_message_id(id_of(id)) for id in listed(ids, "ids")]  # type: ignore[arg-type]  # checked right there
 
 
 def _id(message: "str | Saved | None") -> str | None:
@@ -730,4 +746,9 @@ def _id(message: "str | Saved | None") -> str | None:
 
 def _folder(project: Path | None) -> str | None:
     """A project is a directory, by its absolute path."""
-    return None if project is None else os.path.abspath(os.path.expanduser(os.fspath(project)))
+    if project is None:
+        return None
+    folder = os.fspath(project) if isinstance(project, os.PathLike) else project
+    if not isinstance(folder, str):
+        raise InvalidArgument(f"a project is a directory, not a {type(project).__name__}")
+    return os.path.abspath(os.path.expanduser(folder))

@@ -16,24 +16,32 @@ from .store import Store
 
 @runtime_checkable
 class MessageSaver(Protocol):
+    """Saves messages."""
+
     def save(self, messages: Iterable[Message]) -> list[str]:
         """Save messages in one transaction; their ids, in order."""
 
 
 @runtime_checkable
 class MessageGetter(Protocol):
+    """Gets messages by id."""
+
     def get(self, ids: Iterable[str]) -> list[Saved]:
         """Messages by id, in the order asked for."""
 
 
 @runtime_checkable
 class MessageLister(Protocol):
+    """Lists messages."""
+
     def messages(self, *, newest_first: bool = True, offset: int = 0) -> Iterator[Saved]:
         """Messages, lazily."""
 
 
 @runtime_checkable
 class MessageDeleter(Protocol):
+    """Deletes messages."""
+
     def delete(self, ids: Iterable[str], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
         """Delete messages in one transaction."""
 

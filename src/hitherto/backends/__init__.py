@@ -1,1 +1,4 @@
-"""Backends: one file each, all passing the suite in `hitherto.testing`."""
+"""Backends: one file each, all passing the suite in `hitherto.testing`.
+
+`memory` is the readable reference, `sqlite` the embedded default.
+"""

@@ -23,6 +23,7 @@ from ..errors import (
 def make_private(path: str) -> None:
     """Make the directory (0700) and an empty file (0600) and sync their names, before SQLite would make it 0644."""
     try:
+        path.encode()
         folder = os.path.dirname(path)
         _make_folder(folder)
         try:
@@ -34,8 +35,8 @@ def make_private(path: str) -> None:
         reason = error.strerror or str(error)
         hint = "check the path and the permissions of its directory"
         raise CannotOpen(f"cannot create {path}: {reason}", hint=hint) from error
-    except ValueError as error:  # a NUL in the path
-        raise CannotOpen(f"not a path: {error}") from error
+    except ValueError as error:  # a NUL, or bytes that are no text, in the path
+        raise CannotOpen(f"not a path that SQLite can open: {error}") from None
 
 
 def _make_folder(folder: str) -> None:
@@ -53,10 +54,15 @@ def _look_at(path: str) -> None:
     """Refuse by its metadata what cannot be used."""
     if not os.path.isfile(path):
         raise CannotOpen(f"{path} is not a file", hint="give the path of a file; a folder cannot be a store")
+    size = os.path.getsize(path)
+    if 0 < size < 512:  # SQLite would take a file of one byte for an empty one
+        raise NotAStore(f"{path} is not a database")
     if not os.access(path, os.R_OK):
         raise CannotOpen(f"{path} may not be read", hint="check the permissions of the file")
     if not (os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)):
         raise ReadOnly(f"{path} or its directory may not be written")
+    if size == 0:
+        os.chmod(path, 0o600)
 
 
 def sync(path: str) -> None:

@@ -19,6 +19,7 @@ call, and a test reads every pragma back.
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
+from .. import _forks
 from ..backend import (
     DONE,
     Batch,
@@ -41,7 +43,7 @@ from ..backend import (
     Taken,
     Where,
 )
-from ..errors import Closed, CommitUnknown, Damaged, NewerFormat, NotAStore
+from ..errors import CannotOpen, Closed, CommitUnknown, Damaged, NewerFormat, NotAStore, StorageError
 from ..ids import RUN, new_conversation_id
 from ._files import make_private, sync, translated
 from ._schema import APPLICATION_ID, MIGRATIONS
@@ -49,6 +51,7 @@ from ._schema import APPLICATION_ID, MIGRATIONS
 PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON", "journal_size_limit = 4194304")
 
 _WORKSPACE_BITS = 47  # numbers stay below 2**47; the workspace's own integer lies above
+_MOST_WORKSPACES = 1 << 16
 _CHUNK = 400  # numbers in one IN (…), well below SQLite's limit
 _ROWS = 16  # messages in one INSERT
 
@@ -81,17 +84,28 @@ _Values = Sequence[str | bytes | int | None]
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_tips = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
-# Connections that os.fork copied into a child. SQLite must neither use nor close them there, so the child keeps
-# them for ever. The counter tells a child from the process that opened them.
-_inherited: list[object] = []
-_forks = [0]
+# SQLite must neither use nor close a connection that os.fork copied into a child, nor open the same file there: the
+# child would believe it holds the parent's locks. So before a fork we close what is idle; what is in use in that
+# moment, in another thread, makes its file out of bounds for the child.
+_backends: "weakref.WeakSet[SqliteBackend]" = weakref.WeakSet()
+_inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
+_out_of_bounds: set[str] = set()
+_in_use: set[str] = set()
 
 
-def _count_fork() -> None:
-    _forks[0] += 1
+def _before_fork() -> None:
+    for backend in list(_backends):
+        backend._close_idle()
+        if backend._made:
+            _in_use.add(backend._path)
 
 
-os.register_at_fork(after_in_child=_count_fork)
+def _after_fork_in_child() -> None:
+    _out_of_bounds.update(_in_use)
+    _inherited.extend(list(_backends))
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_use.clear, after_in_child=_after_fork_in_child)
 
 
 class _Lease:
@@ -127,10 +141,16 @@ class SqliteBackend:
         self._path = os.path.abspath(path)
         self._vfs = vfs
         self._timeout = timeout_seconds
-        self._forks = _forks[0]
+        self._forks = _forks.count()
         self._idle: list[apsw.Connection] = []
+        self._made = 0  # connections, idle or in use
         self._closed = False
         self._lock = threading.Lock()
+        if self._path in _out_of_bounds:
+            raise CannotOpen(
+                f"{self._path} was in use by another thread when this process was forked",
+                hint="fork while no thread uses the store, or start processes by spawn",
+            )
         make_private(self._path)
         with self._mapped():
             first = self._connect()
@@ -138,32 +158,45 @@ class SqliteBackend:
                 self._migrate(first)
                 self._workspace, workspace_id = _ensure_workspace(first, workspace)
             except BaseException:
-                first.close()
+                self._drop(first)
                 raise
+        if self._workspace > _MOST_WORKSPACES:
+            self._drop(first)
+            raise StorageError(f"{self._path} has too many workspaces", hint="put workspaces into files of their own")
         self._base = (self._workspace - 1) << _WORKSPACE_BITS  # the first workspace has the small, short integers
         self._idle.append(first)
+        _backends.add(self)
         self.info = Info(name="sqlite", workspace=workspace_id, location=self._path, durable=True)
 
     # -- connections
 
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        left = os.path.exists(f"{self._path}-wal")  # if the file is another program's, closing must not touch this
         connection = apsw.Connection(self._path, flags=flags, vfs=self._vfs)
+        self._made += 1
         try:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
             connection.set_busy_handler(_patience(self._timeout))
+            self._check_ours(connection)
             for pragma in PER_CONNECTION:
                 connection.execute(f"PRAGMA {pragma}").fetchall()
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         except BaseException:
-            connection.close()
+            self._drop(connection)
             raise
         return connection
+
+    def _drop(self, connection: apsw.Connection) -> None:
+        connection.close()
+        self._made -= 1
 
     def _connection(self) -> "_Lease":
         """A connection that nobody else uses meanwhile. One thread alone keeps using the same one."""
         return _Lease(self)
 
     def _take(self) -> apsw.Connection:
-        if self._closed or self._forks != _forks[0]:
+        if self._closed or self._forks != _forks.count():
             raise self._gone()
         try:
             return self._idle.pop()
@@ -177,9 +210,8 @@ class SqliteBackend:
             self._close_idle()
 
     def _gone(self) -> Closed:
-        if self._forks == _forks[0]:
+        if self._forks == _forks.count():
             return Closed("the store is closed")
-        _inherited.append(self._idle)
         return Closed("the store was opened before os.fork, in another process")
 
     @contextmanager
@@ -191,15 +223,13 @@ class SqliteBackend:
 
     def close(self) -> None:
         self._closed = True
-        if self._forks == _forks[0]:
-            self._close_idle()
-        else:
-            _inherited.append(self._idle)
+        self._close_idle()
 
     def _close_idle(self) -> None:
-        with self._lock, self._mapped():
-            while self._idle:
-                self._idle.pop().close()
+        if self._forks == _forks.count():
+            with self._lock, self._mapped():
+                while self._idle:
+                    self._drop(self._idle.pop())
 
     # -- schema
 
@@ -207,7 +237,7 @@ class SqliteBackend:
         """Bring the file to the newest version, each step in one transaction with its record."""
         if self._check_ours(connection) == 0:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        self._ensure_wal(connection)
         while connection.pragma("user_version") < len(MIGRATIONS):
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -226,6 +256,18 @@ class SqliteBackend:
                     connection.execute("ROLLBACK")
                 raise
 
+    def _ensure_wal(self, connection: apsw.Connection) -> None:
+        """SQLite answers "busy" at once, without asking our handler, if two processes switch at the same time."""
+        wait = _patience(self._timeout)
+        attempt = 0
+        while connection.pragma("journal_mode") != "wal":
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            except apsw.BusyError:
+                if not wait(attempt):
+                    raise
+                attempt += 1
+
     def _check_ours(self, connection: apsw.Connection) -> int:
         """The schema version of a file that is ours; 0 for an empty one."""
         application, version = connection.pragma("application_id"), connection.pragma("user_version")
@@ -233,6 +275,8 @@ class SqliteBackend:
             tables = _one(connection, "SELECT count(*) FROM sqlite_schema")[0]
             if application or version or tables:
                 raise NotAStore(f"{self._path} is a SQLite database of another program")
+        elif version < 0:
+            raise Damaged(f"{self._path} has no format that could be")
         elif version > len(MIGRATIONS):
             raise NewerFormat(f"{self._path} has format {version}; this hitherto knows up to {len(MIGRATIONS)}")
         return int(version)
@@ -543,7 +587,13 @@ class SqliteBackend:
         """Move everything from the WAL into the database, and truncate the WAL. SQLite does not sync the truncation, so
         a power cut could bring deleted text back: we sync it ourselves."""
         with self._connection() as connection:
-            busy, _, _ = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.set_busy_handler(None)  # a checkpoint that waits for readers would make writers wait, too
+            try:
+                busy, _, _ = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+            except apsw.BusyError:
+                busy = True
+            finally:
+                connection.set_busy_handler(_patience(self._timeout))
         if busy:
             return False
         wal = f"{self._path}-wal"
