@@ -64,6 +64,7 @@ class Desk:
         self.epoch = 0  # raised whenever the belief turned out wrong
         self.envelope = store.codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
+        self._last: tuple[int, str] = (-1, "")  # the number dealt last, and its id
 
     @property
     def meta(self) -> Meta:
@@ -157,26 +158,25 @@ class Desk:
     def prepare(self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be."""
         known = self._known(drafts)
-        store, names, envelope = self.store, self.store.names, self.envelope
+        store, close, name_of = self.store, self.envelope.close_message, self.store.names.id
         token, now = new_token(), max(store.clock(), row.active_at)
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
         tags: list[Tag] = []
         messages: list[Saved] = []
-        above: str | None = None  # the id of `last`
-        last: int | None = None
+        last, last_name = self._last  # the message dealt last, whose child comes next as a rule
+        parent, main, link = spot.parent, spot.main, spot.link
         for draft in drafts:
-            message, data = draft.message, draft.data
-            if message.key is not None and message.key in known:
-                there = known[message.key]
+            m, data = draft.message, draft.data
+            if m.key is not None and m.key in known:
+                there = known[m.key]
                 messages.append(store.saved(there, self))
-                spot = Spot(there.number, there.main)
+                parent, main, link = there.number, bool(there.main), None
                 continue
             if draft.spot is not None:
-                spot = draft.spot
-            parent, main, link = spot.parent, spot.main, spot.link
-            if link == BEFORE:
-                link = rows[-1].number
+                parent, main, link = draft.spot.parent, draft.spot.main, draft.spot.link
+                if link == BEFORE:
+                    link = rows[-1].number
             if parent is not None and parent in tips:
                 number = parent + 1
                 others = () if len(tips) == 1 else tuple(tip for tip in tips if tip != parent)
@@ -184,41 +184,34 @@ class Desk:
             else:
                 number = store.new_run()
                 tips = (number, *tips[: _TIPS - 1])
-            key = None if message.key is None else store.codec.tag("key", message.key)
-            new = MessageRow(
-                number, self.id, seq, parent, link, main, message.role, 0, now, None, key, token, len(data)
-            )  # fmt: skip
-            force_setattr(new, "body", envelope.close_message(new, data))  # nobody has seen it yet
+            key = None if m.key is None else store.codec.tag("key", m.key)
+            new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, now, None, key, token, len(data))
+            force_setattr(new, "body", close(new, data))  # nobody has seen it yet
             rows.append(new)
-            if parent is None or parent != last:
-                above = None if parent is None else names.id(parent)
-            messages.append(self._as_saved(message, new, above))
-            above, last = messages[-1].id, number
-            if message.label is not None:
-                tags += label_tags(store.codec, message.label, number)
-            if main:
-                head = number
+            above = None if parent is None else last_name if parent == last else name_of(parent)
+            last, last_name = number, name_of(number)
+            saved = Saved(
+                m.role, tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
+                above, last_name, self.name, seq, now, None if link is None else name_of(link), main,
+            )  # fmt: skip
+            messages.append(saved)
+            if m.label is not None:
+                tags += label_tags(store.codec, m.label, number)
+            if m.key is not None:
+                known[m.key] = new
+            head = number if main else head
             seq += 1
             size += len(data)
-            spot = Spot(number, main)
-            if message.key is not None:
-                known[message.key] = new
+            parent, link = number, None
         if not rows:
             return None, messages
+        self._last = last, last_name
         after = ConversationRow(
             row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
             row.count + len(rows), size, row.removals, row.created_at, now, row.expires_at, row.held,
-            row.data_key, row.meta, envelope.prove(row.proof, rows, ()),
+            row.data_key, row.meta, self.envelope.prove(row.proof, rows, ()),
         )  # fmt: skip
         return Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags)), messages
-
-    def _as_saved(self, m: Message, row: MessageRow, above: str | None) -> Saved:
-        """What a read will give back, without reading."""
-        link = None if row.link is None else self.store.names.id(row.link)
-        return Saved(
-            m.role, tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
-            above, self.store.names.id(row.number), self.name, row.seq, row.created_at, link, row.main,
-        )  # fmt: skip
 
 
 def draft(message: Message, setup: int, spot: Spot | None = None, origin: str | None = None) -> Draft:

@@ -104,15 +104,14 @@ class Pen:
     def _sleep(self, entry: Entry, wake: threading.Lock) -> None:
         try:
             wake.acquire()
-        except (
-            BaseException
-        ):  # Ctrl+C while waiting: withdraw the batch if nobody writes it yet, and do not keep the pen
+        except BaseException:
+            # Ctrl+C while waiting: withdraw the batch if nobody writes it yet, and do not keep the pen.
             with self._mutex:
                 if entry in self._queue:
                     self._queue.remove(entry)
                     entry.result = CommitUnknown("the write was interrupted before it began")
-            if entry.leads:
-                self._pass_on()
+                if entry.leads:
+                    self._pass_on()
             raise
 
     def _write(self, mine: Entry) -> None:
@@ -120,9 +119,8 @@ class Pen:
             entries, self._queue = self._queue[:_MOST], self._queue[_MOST:]
         try:
             self._commit(entries)
-        except (
-            BaseException
-        ):  # Ctrl+C while writing: the others must not suffer, so the next writer finds out what was kept
+        except BaseException:
+            # Ctrl+C while writing: the others must not suffer, so the next writer finds out what was kept.
             with self._mutex:
                 mine.result = mine.result or CommitUnknown("the write was interrupted")
                 others = [entry for entry in entries if entry.result is None]
@@ -131,23 +129,25 @@ class Pen:
                 self._queue[:0] = others
             raise
         finally:
-            with (
-                self._mutex
-            ):  # an owner looks at its result and decides to sleep under this lock, so no wake-up is missed
-                for entry in entries:
-                    if entry.result is not None:
-                        entry.wake()
+            self._finish(entries)
+
+    def _finish(self, entries: list[Entry]) -> None:
+        """Wake those whose batches are done, and pass the pen on. An owner looks at its result and decides to sleep
+        under the same lock, so no wake-up is missed."""
+        with self._mutex:
+            for entry in entries:
+                if entry.result is not None:
+                    entry.wake()
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Hand the pen to the first who waits, or put it down."""
-        with self._mutex:
-            for entry in self._queue:
-                if entry.waits:
-                    entry.leads = True
-                    entry.wake()
-                    return
-            self._held = False
+        """Hand the pen to the first who waits, or put it down. Called under the lock."""
+        for entry in self._queue:
+            if entry.waits:
+                entry.leads = True
+                entry.wake()
+                return
+        self._held = False
 
     def _commit(self, entries: list[Entry]) -> None:
         open_ = [entry for entry in entries if not (entry.unsure and self._settled(entry))]

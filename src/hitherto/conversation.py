@@ -202,7 +202,8 @@ class Conversation:
                 "this handle is off the main flow, and the head is on it", hint="append without conditions"
             )
         setup = self._setup_number()
-        drafts = [draft(self._placeless(message), setup) for message in listed(messages, "messages")]
+        given = messages if type(messages) in (list, tuple) else listed(messages, "messages")
+        drafts = [draft(self._placeless(message), setup) for message in given]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, store.max_write_bytes)

@@ -284,28 +284,30 @@ def check(message: Message) -> None:
     """Refuse a message that would not come back equal."""
     if not isinstance(message, Message):
         raise InvalidMessage(f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…)")
-    check_name(message.role, "the role")
-    if type(message.blocks) not in (tuple, list):
-        raise InvalidMessage(f"blocks is a {type(message.blocks).__name__}, not a list of blocks")
-    for block in message.blocks:
+    m = message
+    if type(m.role) is not str or m.role not in _ROLES:
+        check_name(m.role, "the role")
+    if type(m.blocks) not in (tuple, list):
+        raise InvalidMessage(f"blocks is a {type(m.blocks).__name__}, not a list of blocks")
+    for block in m.blocks:
         _check_block(block)
-    for name, kind in _OPTIONAL:
-        value = getattr(message, name)
-        if value is not None and not isinstance(value, kind):
-            raise InvalidMessage(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
-    if type(message.tool_result_error) is not bool:
+    if type(m.tool_result_error) is not bool:
         raise InvalidMessage("tool_result_error is true or false")
-    if message.usage is not None and type(message.usage) is not Usage:
-        raise InvalidMessage("usage is a Usage")
-    if message.usage is not None and any(type(n) is not int for n in msgspec.structs.astuple(message.usage)):
-        raise InvalidMessage("usage counts tokens in whole numbers")
-    for name in ("extra", "raw", "privacy"):
-        value = getattr(message, name)
-        if value is not None:
+    if not isinstance(m.label or "", str) or not isinstance(m.key or "", str):
+        raise InvalidMessage("label and key are text")
+    if m.usage is not None and (
+        type(m.usage) is not Usage or any(type(n) is not int for n in msgspec.structs.astuple(m.usage))
+    ):
+        raise InvalidMessage("usage is a Usage, and counts tokens in whole numbers")
+    if m.extra is not None or m.raw is not None or m.privacy is not None:
+        for name, value in (("extra", m.extra), ("privacy", m.privacy)):
+            if value is not None and type(value) is not dict:
+                raise InvalidMessage(f"{name} is a {type(value).__name__}, not a dict")
             check_json(value, name)
+        check_json(m.raw, "raw")
 
 
-_OPTIONAL = (("label", str), ("key", str), ("extra", dict), ("usage", Usage), ("privacy", dict))
+_ROLES = frozenset(Role)
 
 
 def check_name(value: str, what: str) -> None:
@@ -319,19 +321,19 @@ def encodable(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def _check_block(block: Block) -> None:
-    if type(block) is not Block:
-        raise InvalidMessage(f"a {type(block).__name__} among the blocks", hint="wrap text as Block.text(…)")
-    if type(block.content) not in (str, bytes):
-        raise InvalidMessage(f"a block's content is a {type(block.content).__name__}", hint="text or bytes")
-    if not (isinstance(block.type, str) and isinstance(block.modality, str) and isinstance(block.mime_type, str)):
+def _check_block(b: Block) -> None:
+    if type(b) is not Block:
+        raise InvalidMessage(f"a {type(b).__name__} among the blocks", hint="wrap text as Block.text(…)")
+    if type(b.content) is not str and type(b.content) is not bytes:
+        raise InvalidMessage(f"a block's content is a {type(b.content).__name__}", hint="text or bytes")
+    if not (isinstance(b.type, str) and isinstance(b.modality, str) and isinstance(b.mime_type, str)):
         raise InvalidMessage("a block's type, modality and mime_type are text")
-    if block.id is not None and not isinstance(block.id, str):
+    if b.id is not None and not isinstance(b.id, str):
         raise InvalidMessage("a block's id is text")
-    if block.extra is not None:
-        if type(block.extra) is not dict:
+    if b.extra is not None:
+        if type(b.extra) is not dict:
             raise InvalidMessage("a block's extra is a dict")
-        check_json(block.extra, "a block's extra")
+        check_json(b.extra, "a block's extra")
 
 
 def text_size(message: Message, encoded: int) -> int:
