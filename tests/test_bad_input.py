@@ -941,11 +941,11 @@ def test_the_bad_write_of_one_thread_does_not_fail_the_good_write_of_another(tmp
             return thread
 
         writers = [write("first", first, Message.user("x"))]
-        until(lambda: store.pen._held and not store.pen._queue)
+        until(lambda: store._pen._held and not store._pen._queue)
         writers.append(write("good", good, Message.user("x")))
-        until(lambda: len(store.pen._queue) == 1)
+        until(lambda: len(store._pen._queue) == 1)
         writers.append(write("bad", bad, Message(SURROGATE)))
-        until(lambda: len(store.pen._queue) == 2 or "bad" in outcomes)
+        until(lambda: len(store._pen._queue) == 2 or "bad" in outcomes)
         others.execute("ROLLBACK")
         for writer in writers:
             writer.join(30)
@@ -1140,12 +1140,9 @@ STORE_CALLS: dict[str, Call] = {
     "scrub": lambda store, _: store.scrub(),
     "stats": lambda store, _: store.stats(),
     "verify": lambda store, _: store.verify(),
-    "ensure_open": lambda store, _: store.ensure_open(),
 }
 # What the modules beside the store use: not for callers. And `close`, which may be repeated.
-STORE_INSIDE = {
-    "change", "close", "copy_thread", "fresh_row", "headers", "message_row", "new_run", "path", "saved", "shown",
-}  # fmt: skip
+STORE_INSIDE = {"close"}
 CONVERSATION_CALLS: dict[str, Call] = {
     "append": lambda _, talk: talk.append(Message.user("x")),
     "extend": lambda _, talk: talk.extend([Message.user("x")]),
@@ -1290,7 +1287,7 @@ def test_a_child_forked_while_another_thread_writes_gets_closed_and_does_not_han
         others.execute("BEGIN IMMEDIATE")
         writer = threading.Thread(target=lambda: talk.append(Message.user("slow")))
         writer.start()
-        until(lambda: store.pen._held)
+        until(lambda: store._pen._held)
 
         def child() -> None:
             if what == "close":

@@ -15,6 +15,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
     from ._verify import Problem, Report
+    from .aio import AsyncConversation, AsyncMessageListing, AsyncStore, open_async
     from .conversation import Branch, Conversation, ThreadUsage
     from .errors import (
         AlreadyExists,
@@ -51,6 +52,9 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExists",
     "Ambiguous",
+    "AsyncConversation",
+    "AsyncMessageListing",
+    "AsyncStore",
     "Block",
     "BlockType",
     "Branch",
@@ -98,12 +102,14 @@ __all__ = [
     "__version__",
     "compare",
     "open",
+    "open_async",
     "thread",
 ]
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _MODULES = {
     "_verify": ("Problem", "Report"),
+    "aio": ("AsyncConversation", "AsyncMessageListing", "AsyncStore", "open_async"),
     "conversation": ("Branch", "Conversation", "ThreadUsage"),
     "errors": (
         "AlreadyExists",

@@ -62,7 +62,7 @@ class Desk:
         self.name = show_conversation_id(row.id)
         self.row = row
         self.epoch = 0  # raised whenever the belief turned out wrong
-        self.envelope = store.codec.envelope(row)
+        self.envelope = store._codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
         self._last: tuple[int, str] = (-1, "")  # the number dealt last, and its id
 
@@ -110,12 +110,12 @@ class Desk:
                 change, result = prepare(row)
                 if change is None:
                     return result
-                entry = self.store.pen.enqueue(Batch((change,)))
+                entry = self.store._pen.enqueue(Batch((change,)))
                 enqueued(entry, change)
                 if change.row is not None:
                     self.row = change.row
             try:
-                outcome = self.store.pen.outcome(entry)
+                outcome = self.store._pen.outcome(entry)
             except BaseException:
                 with self.lock:
                     if epoch == self.epoch:
@@ -146,7 +146,7 @@ class Desk:
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
         keys = {
-            draft.message.key: self.store.codec.tag("key", draft.message.key)
+            draft.message.key: self.store._codec.tag("key", draft.message.key)
             for draft in drafts
             if draft.message.key is not None
         }
@@ -158,8 +158,8 @@ class Desk:
     def prepare(self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be."""
         known = self._known(drafts)
-        store, close, name_of = self.store, self.envelope.close_message, self.store.names.id
-        token, now = new_token(), max(store.clock(), row.active_at)
+        store, close, name_of = self.store, self.envelope.close_message, self.store._names.id
+        token, now = new_token(), max(store._clock(), row.active_at)
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
         tags: list[Tag] = []
@@ -170,7 +170,7 @@ class Desk:
             m, data = draft.message, draft.data
             if m.key is not None and m.key in known:
                 there = known[m.key]
-                messages.append(store.saved(there, self))
+                messages.append(store._saved(there, self))
                 parent, main, link = there.number, bool(there.main), None
                 continue
             if draft.spot is not None:
@@ -182,9 +182,9 @@ class Desk:
                 others = () if len(tips) == 1 else tuple(tip for tip in tips if tip != parent)
                 tips = (number, *others) if (number + 1) % RUN else others
             else:
-                number = store.new_run()
+                number = store._new_run()
                 tips = (number, *tips[: _TIPS - 1])
-            key = None if m.key is None else store.codec.tag("key", m.key)
+            key = None if m.key is None else store._codec.tag("key", m.key)
             new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, now, None, key, token, len(data))
             force_setattr(new, "body", close(new, data))  # nobody has seen it yet
             rows.append(new)
@@ -196,7 +196,7 @@ class Desk:
             )  # fmt: skip
             messages.append(saved)
             if m.label is not None:
-                tags += label_tags(store.codec, m.label, number)
+                tags += label_tags(store._codec, m.label, number)
             if m.key is not None:
                 known[m.key] = new
             head = number if main else head
@@ -253,4 +253,4 @@ def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) 
 def with_meta(desk: Desk, row: ConversationRow, **fields: object) -> ConversationRow:
     """The row after one more write that changes its description."""
     meta = replace(open_meta(desk.envelope, row), **fields)
-    return next_row(row, meta=close_meta(desk.envelope, row.id, meta, desk.store.max_write_bytes))
+    return next_row(row, meta=close_meta(desk.envelope, row.id, meta, desk.store._max_write_bytes))

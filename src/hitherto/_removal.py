@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive: bool) -> Change:
     """The change that deletes these messages of a conversation, prepared from the conversation as it is now."""
-    row = store.fresh_row(conversation)
+    row = store._fresh_row(conversation)
     check_not_held(row)
-    rows = store.headers(conversation)
+    rows = store._headers(conversation)
     doomed = set(chosen)
     with_others = set()
     for m in rows:  # by sequence: parents come before children, calls before the traces that serve them
@@ -33,8 +33,8 @@ def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive
             with_others.add(above)
             doomed.add(m.number)
     if not recursive and doomed != chosen:
-        raise HasChildren([store.names.id(number) for number in sorted(chosen & with_others)])
-    envelope = store.codec.envelope(row)
+        raise HasChildren([store._names.id(number) for number in sorted(chosen & with_others)])
+    envelope = store._codec.envelope(row)
     dropped = store.backend.messages(numbers=sorted(doomed))
     orphans = [m.number for m in rows if m.link in doomed and m.number not in doomed]
     linked = store.backend.messages(numbers=orphans) if orphans else []

@@ -90,7 +90,7 @@ class _Check:
 
     def __init__(self, store: "Store", row: ConversationRow, name: str) -> None:
         self.store, self.row, self.name = store, row, name
-        self.envelope = store.codec.envelope(row)
+        self.envelope = store._codec.envelope(row)
         self.problems: list[Problem] = []
         self.seen: dict[int, MessageRow] = {}
         self.last_seq = -1
@@ -108,7 +108,9 @@ class _Check:
         return len(self.seen), self.problems
 
     def say(self, what: str, message: MessageRow | None = None) -> None:
-        self.problems.append(Problem(what, self.name, None if message is None else self.store.names.id(message.number)))
+        self.problems.append(
+            Problem(what, self.name, None if message is None else self.store._names.id(message.number))
+        )
 
     def _messages(self) -> Iterator[MessageRow]:
         after = None
@@ -162,7 +164,7 @@ class _Check:
         data = self.envelope.open_messages([m])[0]
         if len(data) != m.size:
             self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m)
-        key = None if body.key is None else self.store.codec.tag("key", body.key)
+        key = None if body.key is None else self.store._codec.tag("key", body.key)
         if key != m.key:
             self.say("its key is not the one in its content", m)
         if body.setup >= max(self.setups, 1):

@@ -14,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
 from typing import ParamSpec, TypeVar
+from uuid import UUID
 
 from ._verify import Report
 from .conversation import Branch, Conversation, OnConflict, ThreadUsage
-from .listing import MessageListing, Page
+from .errors import Closed
+from .listing import ConversationInfo, MessageListing, Page
 from .model import Message, Saved, Setup
 from .opening import open as open_sync
 from .store import MAX_WRITE_BYTES, Path, PurgeReport, Stats, Store, Tools
@@ -34,9 +36,12 @@ class _Threads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="hitherto")
+        self.closed = False
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """The function's result. If this task is cancelled, the function is waited for first."""
+        if self.closed:
+            raise Closed("the store is closed")
         future = asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
@@ -51,6 +56,7 @@ class _Threads:
         return future.result()
 
     def close(self) -> None:
+        self.closed = True
         self._pool.shutdown(wait=True)
 
 
@@ -163,12 +169,12 @@ class AsyncConversation:
         return self
 
     async def append(
-        self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | None = None
+        self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | Saved | None = None
     ) -> Saved:
         return await self._run(self._talk.append, message, on_conflict=on_conflict, expect_head=expect_head)
 
     async def extend(
-        self, messages: Iterable[Message], *, on_conflict: OnConflict = "branch", expect_head: str | None = None
+        self, messages: Iterable[Message], *, on_conflict: OnConflict = "branch", expect_head: str | Saved | None = None
     ) -> list[Saved]:
         return await self._run(self._talk.extend, messages, on_conflict=on_conflict, expect_head=expect_head)
 
@@ -197,13 +203,19 @@ class AsyncConversation:
     async def detach(self, *, title: str | None = None) -> "AsyncConversation":
         return self._wrap(await self._run(self._talk.detach, title=title))
 
-    async def fork(self, at: str, *, main: bool = True) -> "AsyncConversation":
-        return self._wrap(await self._run(self._talk.fork, at, main=main))
+    async def fork(
+        self, at: str | Saved | None = None, *, before: str | Saved | None = None, main: bool = True
+    ) -> "AsyncConversation":
+        return self._wrap(await self._run(self._talk.fork, at, before=before, main=main))
+
+    async def follow(self) -> "AsyncConversation":
+        await self._run(self._talk.follow)
+        return self
 
     async def undo(self) -> list[Saved]:
         return await self._run(self._talk.undo)
 
-    async def subagent(self, name: str, run_id: str, *, call: str | None = None) -> "AsyncConversation":
+    async def subagent(self, name: str, run_id: str, *, call: str | Saved | None = None) -> "AsyncConversation":
         return self._wrap(await self._run(self._talk.subagent, name, run_id, call=call))
 
     async def rename(self, title: str) -> None:
@@ -212,7 +224,7 @@ class AsyncConversation:
     async def describe(self, metadata: Mapping[str, str]) -> None:
         await self._run(self._talk.describe, metadata)
 
-    async def label(self, label: str | None, *, message: str | None = None) -> None:
+    async def label(self, label: str | None, *, message: str | Saved | None = None) -> None:
         await self._run(self._talk.label, label, message=message)
 
     async def hold(self) -> None:
@@ -242,8 +254,9 @@ class AsyncStore:
         return self._store
 
     async def close(self, *, timeout_seconds: float = 10.0) -> None:
-        await self._run(self._store.close, timeout_seconds=timeout_seconds)
-        self._threads.close()
+        if not self._threads.closed:
+            await self._run(self._store.close, timeout_seconds=timeout_seconds)
+            self._threads.close()
 
     async def start(
         self,
@@ -255,7 +268,7 @@ class AsyncStore:
         tools: Tools = (),
         metadata: Mapping[str, str] | None = None,
         project: Path | None = None,
-        id: str | None = None,
+        id: str | UUID | None = None,
     ) -> AsyncConversation:
         talk = await self._run(
             self._store.start,
@@ -295,7 +308,7 @@ class AsyncStore:
         )
         return self._wrap(talk)
 
-    async def conversation(self, id: str) -> AsyncConversation:
+    async def conversation(self, id: str | ConversationInfo | Saved) -> AsyncConversation:
         return self._wrap(await self._run(self._store.conversation, id))
 
     async def latest(self, *, project: Path | None = None) -> AsyncConversation | None:
@@ -324,7 +337,7 @@ class AsyncStore:
         self,
         messages: Iterable[Message],
         *,
-        parent: str | None = None,
+        parent: str | Saved | None = None,
         conversation: str | AsyncConversation | None = None,
     ) -> list[str]:
         return await self._run(self._store.save, messages, parent=parent, conversation=_plain(conversation))
@@ -364,8 +377,9 @@ class AsyncStore:
     async def delete(self, ids: Iterable[str], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
         return await self._run(self._store.delete, ids, recursive=recursive, missing_ok=missing_ok)
 
-    async def purge(self, conversation: str | AsyncConversation, *, reason: str) -> PurgeReport:
-        return await self._run(self._store.purge, _plain(conversation) or "", reason=reason)
+    async def purge(self, conversation: str | AsyncConversation | ConversationInfo, *, reason: str) -> PurgeReport:
+        plain = conversation.sync if isinstance(conversation, AsyncConversation) else conversation
+        return await self._run(self._store.purge, plain, reason=reason)
 
     async def scrub(self) -> bool:
         return await self._run(self._store.scrub)

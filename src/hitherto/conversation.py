@@ -96,13 +96,13 @@ class Conversation:
     @property
     def at(self) -> str | None:
         """The id of the message this handle stands at; None before the first."""
-        return None if self._sure is None else self._store.names.id(self._sure)
+        return None if self._sure is None else self._store._names.id(self._sure)
 
     @property
     def head(self) -> str | None:
         """The id of the newest main-flow message, as last seen (`refresh` looks again)."""
         head = self._desk.row.head
-        return None if head is None else self._store.names.id(head)
+        return None if head is None else self._store._names.id(head)
 
     @property
     def title(self) -> str:
@@ -168,7 +168,7 @@ class Conversation:
 
     def refresh(self) -> "Conversation":
         """See what others have done to the conversation meanwhile. The handle stays where it stands."""
-        self._store.ensure_open()
+        self._store._ensure_open()
         self._desk.refresh()
         return self
 
@@ -194,7 +194,7 @@ class Conversation:
     ) -> list[Saved]:
         """Save several messages, each below the one before, in one transaction."""
         store = self._store
-        store.ensure_open()
+        store._ensure_open()
         if on_conflict not in ("branch", "raise", "follow"):
             raise InvalidArgument(f"on_conflict is 'branch', 'raise' or 'follow', not {on_conflict!r:.40}")
         if not self._main and (on_conflict != "branch" or expect_head is not None):
@@ -206,13 +206,13 @@ class Conversation:
         drafts = [draft(self._placeless(message), setup) for message in given]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
-        check_size(drafts, store.max_write_bytes)
+        check_size(drafts, store._max_write_bytes)
         expected = self._expected(on_conflict, expect_head)
         written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._enqueued)
         with self._desk.lock:
             self._settle()
             if written[-1].key is not None:  # it may have been there already, and nothing was written
-                self._at = self._sure = store.names.number(written[-1].id)
+                self._at = self._sure = store._names.number(written[-1].id)
         return written
 
     def _placeless(self, message: object) -> Message:
@@ -228,17 +228,17 @@ class Conversation:
     def _expected(self, on_conflict: OnConflict, expect_head: "str | Saved | None") -> tuple[int | None] | None:
         """The head that must be there, in a tuple; None if any will do."""
         if expect_head is not None:
-            return (self._store.names.number(id_of(expect_head)),)
+            return (self._store._names.number(id_of(expect_head)),)
         return (self._sure,) if on_conflict == "raise" else None
 
     def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Spot:
         """Where the next message goes, given the row as it is. Called under the desk's lock."""
         if expected is not None:
             if row.head != expected[0]:
-                row = self._store.fresh_row(self._desk.id)  # before we refuse, be sure that the row is not an old one
+                row = self._store._fresh_row(self._desk.id)  # before we refuse, be sure that the row is not an old one
                 self._desk.believe(row)
             if row.head != expected[0]:
-                names = self._store.names
+                names = self._store._names
                 shown = [None if n is None else names.id(n) for n in (expected[0], row.head)]
                 raise Conflict(expected=shown[0], head=shown[1])
             return Spot(row.head)
@@ -255,7 +255,7 @@ class Conversation:
         """Messages were deleted since we looked: ours may be among them."""
         needed = [n for n in (self._at, self._link) if n is not None]
         found = {m.number for m in self._store.backend.messages(numbers=needed, bodies=False)}
-        missing = [self._store.names.id(n) for n in needed if n not in found]
+        missing = [self._store._names.id(n) for n in needed if n not in found]
         if missing:
             raise NotFound(
                 "message", missing, hint="it was deleted; get a new handle with store.conversation(id) or fork(at=…)"
@@ -284,14 +284,14 @@ class Conversation:
     ) -> None:
         """Change what the conversation is held with, from the next message on. Earlier messages keep the setup
         they were made with."""
-        self._store.ensure_open()
+        self._store._ensure_open()
         old = self.setup
         new = checked_setup(
             old.provider if provider is None else provider,
             old.model if model is None else model,
             old.system_prompt if system_prompt is None else system_prompt,
             old.tools if tools is None else tools,
-            self._store.max_write_bytes,
+            self._store._max_write_bytes,
         )
         if new == old:
             return
@@ -315,7 +315,7 @@ class Conversation:
             meta = self._desk.meta
             self._setup = meta.setup
             if meta.setups > 1 and self._sure is not None:
-                row = self._own(self._store.names.id(self._sure))
+                row = self._own(self._store._names.id(self._sure))
                 if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
                     self._setup = open_body(self._desk.envelope, row).setup
         return self._setup
@@ -331,10 +331,10 @@ class Conversation:
 
     def _path(self, *, full: bool = False) -> list[Saved]:
         """All messages from the root to here, events included."""
-        self._store.ensure_open()
-        path = [] if self._sure is None else self._store.path(self._sure, self._desk)
+        self._store._ensure_open()
+        path = [] if self._sure is None else self._store._path(self._sure, self._desk)
         while full and path and path[0].main and path[0].link is not None:
-            path = self._store.path(self._store.names.number(path[0].link), self._desk) + path
+            path = self._store._path(self._store._names.number(path[0].link), self._desk) + path
         return path
 
     def usage(self) -> ThreadUsage:
@@ -347,18 +347,18 @@ class Conversation:
 
     def branches(self) -> list[Branch]:
         """Every leaf of the tree, the most recently active first."""
-        self._store.ensure_open()
-        rows = self._store.headers(self._desk.id)
+        self._store._ensure_open()
+        rows = self._store._headers(self._desk.id)
         depths: dict[int | None, int] = {None: 0}
         for row in rows:
             depths[row.number] = depths.get(row.parent, 0) + 1
         inner = {row.parent for row in rows}
         leaves = [row for row in rows if row.number not in inner]
         bodies = self._store.backend.messages(numbers=[row.number for row in leaves])
-        labels = {row.number: self._store.shown(row).label for row in bodies}
+        labels = {row.number: self._store._shown(row).label for row in bodies}
         found = []
         for row in sorted(leaves, key=lambda r: -r.seq):
-            name = self._store.names.id(row.number)
+            name = self._store._names.id(row.number)
             found.append(
                 Branch(name, depths[row.number], to_datetime(row.created_at), labels.get(row.number), bool(row.main))
             )
@@ -378,7 +378,7 @@ class Conversation:
         found = summary(self.thread()) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
         drafts = [draft(self._placeless(message), self._setup_number())]
-        check_size(drafts, self._store.max_write_bytes)
+        check_size(drafts, self._store._max_write_bytes)
 
         def choose(row: ConversationRow) -> Spot:
             if row.removals != self._removals:
@@ -396,7 +396,7 @@ class Conversation:
         Everything a compaction sums up comes along, and so do title, project, metadata and setups. Each message keeps
         its `origin`.
         """
-        return self._store.copy_thread(self._desk, self._path(full=True), title)
+        return self._store._copy_thread(self._desk, self._path(full=True), title)
 
     # -- moving about
 
@@ -408,13 +408,13 @@ class Conversation:
 
         With `main=False` its messages stay off the main flow: they do not become what a later resume continues.
         """
-        self._store.ensure_open()
+        self._store._ensure_open()
         if at is not None and before is not None:
             raise InvalidArgument("fork at a message or before one, not both")
         removals = self._desk.row.removals  # before we look, so that a deletion meanwhile is noticed
         target = at if before is None else before
         if target is None and self._sure is not None:
-            target = self._store.names.id(self._sure)
+            target = self._store._names.id(self._sure)
         if target is None:
             return Conversation(self._desk, None, main=main and self._main, link=self._link, label=self._label)
         row = self._own(id_of(target))
@@ -422,7 +422,7 @@ class Conversation:
         if before is not None:
             if row.parent is None:
                 return Conversation(self._desk, None, main=main, link=row.link, removals=removals)
-            row = self._own(self._store.names.id(row.parent))
+            row = self._own(self._store._names.id(row.parent))
         body = open_body(self._desk.envelope, row)
         label = None if row.main else body.label
         return Conversation(self._desk, row.number, main=main, label=label, setup=body.setup, removals=removals)
@@ -446,7 +446,7 @@ class Conversation:
             raise InvalidArgument("there is no turn to undo here", hint="the handle stands at the beginning")
         with self._desk.lock:
             above = path[first].parent or (path[first].link if path[first].main else None)  # back over a compaction
-            self._at = self._sure = None if above is None else self._store.names.number(above)
+            self._at = self._sure = None if above is None else self._store._names.number(above)
             self._setup = None
         return path[first:]
 
@@ -454,7 +454,7 @@ class Conversation:
         """A handle for the trace of a sub-agent: a root of its own, labelled `subagent:<name>:<run_id>`, linked to
         the message that started it (`call`, by default the one this handle stands at), and kept out of the main
         flow."""
-        self._store.ensure_open()
+        self._store._ensure_open()
         for what, value in (("name", name), ("run_id", run_id)):
             if not isinstance(value, str) or not value or ":" in value:
                 raise InvalidArgument(f"the {what} of a sub-agent is text without a colon")
@@ -472,7 +472,7 @@ class Conversation:
 
     def _own(self, id: str) -> MessageRow:
         """The row of a message of this conversation."""
-        rows = self._store.backend.messages(numbers=[self._store.names.number(id)])
+        rows = self._store.backend.messages(numbers=[self._store._names.number(id)])
         if not rows or rows[0].conversation != self._desk.id:
             raise NotFound("message in this conversation", [id])
         return rows[0]
@@ -480,12 +480,12 @@ class Conversation:
     # -- describing
 
     def rename(self, title: str) -> None:
-        self._store.ensure_open()
-        self._describe(title=checked_text(title, "the title", self._store.max_write_bytes))
+        self._store._ensure_open()
+        self._describe(title=checked_text(title, "the title", self._store._max_write_bytes))
 
     def describe(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata."""
-        self._store.ensure_open()
+        self._store._ensure_open()
         self._describe(metadata=check_strings(metadata, "metadata"))
 
     def _describe(self, **fields: object) -> None:
@@ -493,28 +493,28 @@ class Conversation:
 
     def label(self, label: str | None, *, message: "str | Saved | None" = None) -> None:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
-        self._store.ensure_open()
-        number = self._sure if message is None else self._store.names.number(id_of(message))
+        self._store._ensure_open()
+        number = self._sure if message is None else self._store._names.number(id_of(message))
         if number is None:
             raise InvalidArgument("there is no message to label yet")
         desk, store = self._desk, self._store
 
         def make(row: ConversationRow) -> Change:
-            old = self._own(store.names.id(number))
+            old = self._own(store._names.id(number))
             body = open_body(desk.envelope, old)
             data = encode(
-                replace(body, label=None if label is None else checked_text(label, "the label", store.max_write_bytes))
+                replace(body, label=None if label is None else checked_text(label, "the label", store._max_write_bytes))
             )
             bare = replace(old, revision=old.revision + 1, size=len(data), body=None)
             new = replace(bare, body=desk.envelope.close_message(bare, data))
             after = next_row(
                 row, size=row.size + new.size - old.size, proof=desk.envelope.prove(row.proof, [new], [old])
             )
-            tags = [] if label is None else label_tags(store.codec, label, number)
-            gone: list[Tag] = [] if body.label is None else label_tags(store.codec, body.label, number)
+            tags = [] if label is None else label_tags(store._codec, label, number)
+            gone: list[Tag] = [] if body.label is None else label_tags(store._codec, body.label, number)
             return Change(row.id, row.token, after, amend=(new,), tag=tuple(tags), untag=tuple(gone))
 
-        store.change(desk.id, make)
+        store._change(desk.id, make)
 
     def hold(self) -> None:
         """Keep this conversation whatever happens, until `release`: deleting and purging raise `Held`."""
@@ -524,7 +524,7 @@ class Conversation:
         self._hold(False)
 
     def _hold(self, held: bool) -> None:
-        self._store.ensure_open()
+        self._store._ensure_open()
         self._desk.change(lambda row: None if row.held == held else Change(row.id, row.token, next_row(row, held=held)))
 
 

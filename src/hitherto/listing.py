@@ -53,7 +53,7 @@ class ConversationInfo:
 
     def _described(self) -> Meta:
         if self._meta is None:
-            self._meta = open_meta(self._store.codec.envelope(self._row), self._row)
+            self._meta = open_meta(self._store._codec.envelope(self._row), self._row)
         return self._meta
 
     @property
@@ -79,7 +79,7 @@ class ConversationInfo:
     @property
     def head(self) -> str | None:
         """The id of the message that resume continues."""
-        return None if self._row.head is None else self._store.names.id(self._row.head)
+        return None if self._row.head is None else self._store._names.id(self._row.head)
 
     @property
     def count(self) -> int:
@@ -170,10 +170,10 @@ class MessageListing(Iterator[Saved]):
         return self
 
     def __next__(self) -> Saved:
-        self._store.ensure_open()
+        self._store._ensure_open()
         row = next(self._rows)
         self._last = row
-        return self._store.shown(row)
+        return self._store._shown(row)
 
     @property
     def cursor(self) -> str | None:

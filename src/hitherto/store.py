@@ -137,16 +137,16 @@ class Store:
     ) -> None:
         """`clock` gives microseconds since 1970; `max_write_bytes` limits the text and JSON of one write."""
         self.backend = backend
-        self.codec: Codec = codec or Plain()
-        self.clock = clock or _now
-        self.max_write_bytes = max_write_bytes
-        self.pen = Pen(backend)
+        self._codec: Codec = codec or Plain()
+        self._clock = clock or _now
+        self._max_write_bytes = max_write_bytes
+        self._pen = Pen(backend)
         self._closed = False
         self._forks = _forks.count()
         self._runs = threading.Lock()
         self._next_run = 0
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
-        self.names = Names(self._ensure_workspace().seed)
+        self._names = Names(self._ensure_workspace().seed)
 
     def __enter__(self) -> "Store":
         return self
@@ -164,10 +164,10 @@ class Store:
         if not self._closed:
             self._closed = True
             if self._forks == _forks.count():  # the locks that a child inherits may never open
-                self.pen.drain(timeout_seconds)
+                self._pen.drain(timeout_seconds)
             self.backend.close()
 
-    def ensure_open(self) -> None:
+    def _ensure_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
         if self._forks != _forks.count():
@@ -178,15 +178,15 @@ class Store:
         for _ in range(3):
             rows = self.backend.lookup(key=(WORKSPACE, _WORKSPACE_KEY))
             if rows:
-                return open_workspace(self.codec.envelope(rows[0]), rows[0])
+                return open_workspace(self._codec.envelope(rows[0]), rows[0])
             row = self._new_row(new_conversation_id(), WORKSPACE, _WORKSPACE_KEY)
             described = encode(WorkspaceMeta(os.urandom(16)))
-            meta = self.codec.envelope(row).close(meta_place(row.id), described)
-            self.pen.write(Batch((Change(row.id, None, replace(row, meta=meta)),)))
+            meta = self._codec.envelope(row).close(meta_place(row.id), described)
+            self._pen.write(Batch((Change(row.id, None, replace(row, meta=meta)),)))
         raise Busy("the workspace could not be set up")
 
     def _new_row(self, id: bytes, kind: str, key: bytes | None) -> ConversationRow:
-        now = self.clock()
+        now = self._clock()
         return ConversationRow(
             id=id,
             kind=kind,
@@ -204,7 +204,7 @@ class Store:
             active_at=now,
             expires_at=None,
             held=False,
-            data_key=self.codec.new_data_key(id),
+            data_key=self._codec.new_data_key(id),
             meta=b"",
             proof=b"",
         )
@@ -224,7 +224,7 @@ class Store:
         id: "str | UUID | None" = None,
     ) -> Conversation:
         """Start a conversation. `id` is a UUID of the caller's choice; if it is taken, `AlreadyExists`."""
-        self.ensure_open()
+        self._ensure_open()
         chosen = new_conversation_id() if id is None else parse_conversation_id(str(id))
         meta = self._described(title, None, metadata, project)
         made = self._create(chosen, meta, [self._setup(provider, model, system_prompt, tools)])
@@ -245,11 +245,11 @@ class Store:
         project: Path | None = None,
     ) -> Conversation:
         """The conversation of that name: the one that is there, or a new one made from the other arguments."""
-        self.ensure_open()
+        self._ensure_open()
         if not isinstance(key, str) or not key:
             raise InvalidArgument("the key of a conversation is text, and not empty")
         for _ in range(3):
-            rows = self.backend.lookup(key=(CHAT, self.codec.tag("conversation", key)))
+            rows = self.backend.lookup(key=(CHAT, self._codec.tag("conversation", key)))
             if rows:
                 return self._handle(rows[0])
             meta = self._described(title, key, metadata, project)
@@ -259,29 +259,29 @@ class Store:
         raise Busy("the conversation is made and removed by others at the same time")
 
     def _described(self, title: str, key: str | None, metadata: Mapping[str, str] | None, project: Path | None) -> Meta:
-        checked_text(title, "the title", self.max_write_bytes)
+        checked_text(title, "the title", self._max_write_bytes)
         return Meta(title, key, _folder(project), check_strings(metadata, "metadata"))
 
     def _setup(self, provider: str, model: str, system_prompt: str, tools: Tools) -> Setup:
-        return checked_setup(provider, model, system_prompt, tools, self.max_write_bytes)
+        return checked_setup(provider, model, system_prompt, tools, self._max_write_bytes)
 
     def _create(
         self, id: bytes, meta: Meta, setups: Sequence[Setup], drafts: Sequence[Draft] = ()
     ) -> tuple[Conversation, list[Saved]] | None:
         """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
-        key = None if meta.key is None else self.codec.tag("conversation", meta.key)
+        key = None if meta.key is None else self._codec.tag("conversation", meta.key)
         row = self._new_row(id, CHAT, key)
         desk = Desk(self, row)
         kept = [] if list(setups) == [Setup()] else setups
         meta = replace(meta, setups=len(kept))
-        row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta, self.max_write_bytes))
+        row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta, self._max_write_bytes))
         put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept))
-        tags = () if meta.project is None else (Tag(self.codec.tag("project", meta.project)),)
+        tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
         for _ in range(_TRIES):
             first, messages = desk.prepare(row, drafts, Spot(None))
             change = first or Change(id, None, row)
             change = replace(change, expect=None, put=put, tag=(*change.tag, *tags))
-            outcome = self.pen.write(Batch((change,)))
+            outcome = self._pen.write(Batch((change,)))
             if isinstance(outcome, Done):
                 desk.row = change.row or row
                 self._desks[id] = desk
@@ -290,11 +290,11 @@ class Store:
                 return None
         raise Busy("the conversation could not be started")
 
-    def copy_thread(self, source: Desk, path: Sequence[Saved], title: str | None) -> Conversation:
+    def _copy_thread(self, source: Desk, path: Sequence[Saved], title: str | None) -> Conversation:
         """A new conversation that holds a copy of this path."""
-        self.ensure_open()
-        rows = self.backend.messages(numbers=[self.names.number(message.id) for message in path])
-        made_with = {self.names.id(m.number): open_body(source.envelope, m).setup for m in rows}
+        self._ensure_open()
+        rows = self.backend.messages(numbers=[self._names.number(message.id) for message in path])
+        made_with = {self._names.id(m.number): open_body(source.envelope, m).setup for m in rows}
         drafts: list[Draft] = []
         for message in path:
             root = None
@@ -306,7 +306,7 @@ class Store:
         setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
         meta = replace(source.meta, key=None, setup_seq=0)
         if title is not None:
-            meta = replace(meta, title=checked_text(title, "the title", self.max_write_bytes))
+            meta = replace(meta, title=checked_text(title, "the title", self._max_write_bytes))
         made = self._create(new_conversation_id(), meta, setups, drafts)
         if made is None:
             raise Busy("the conversation could not be copied")
@@ -314,7 +314,7 @@ class Store:
 
     def conversation(self, id: "str | ConversationInfo | Saved") -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""
-        self.ensure_open()
+        self._ensure_open()
         row, message = self._find(id if isinstance(id, str) else getattr(id, "id", ""))
         if message is None:
             return self._handle(row)
@@ -331,7 +331,7 @@ class Store:
 
     def latest(self, *, project: Path | None = None) -> Conversation | None:
         """The conversation that was active last, or None if there is none."""
-        self.ensure_open()
+        self._ensure_open()
         where = self._where(project, include_expired=False)
         while places := self.backend.page(where, None, 1):
             rows = self.backend.lookup(ids=[places[0].id])
@@ -349,7 +349,7 @@ class Store:
         include_expired: bool = False,
     ) -> Page:
         """Conversations by last activity, newest first. `total=True` also counts them all, slow in large stores."""
-        self.ensure_open()
+        self._ensure_open()
         check_limit(limit)
         after = None
         if cursor is not None:
@@ -364,8 +364,8 @@ class Store:
 
     def _where(self, project: Path | None, *, include_expired: bool) -> Where:
         folder = _folder(project)
-        tag = None if folder is None else self.codec.tag("project", folder)
-        return Where(CHAT, tag, None if include_expired else self.clock())
+        tag = None if folder is None else self._codec.tag("project", folder)
+        return Where(CHAT, tag, None if include_expired else self._clock())
 
     def _handle(self, row: ConversationRow) -> Conversation:
         desk = self._desk(row)
@@ -384,7 +384,7 @@ class Store:
         if not isinstance(id, str) or not 0 < len(id) <= 36:
             raise InvalidID(id)
         if len(id) == 36:
-            return self.fresh_row(parse_conversation_id(id)), None
+            return self._fresh_row(parse_conversation_id(id)), None
         if not (id.isascii() and id.replace("-", "").isalnum()):
             raise InvalidID(id)
         exact = self._maybe_message(id)
@@ -396,19 +396,19 @@ class Store:
         if not rows and not numbers:
             raise NotFound("message or conversation", [id])
         if len(rows) + len(numbers) > 1:
-            raise Ambiguous(id, [show_conversation_id(row.id) for row in rows] + [self.names.id(n) for n in numbers])
+            raise Ambiguous(id, [show_conversation_id(row.id) for row in rows] + [self._names.id(n) for n in numbers])
         if rows:
             return rows[0], None
-        return self._with_row(self.message_row(self.names.id(numbers[0])))
+        return self._with_row(self._message_row(self._names.id(numbers[0])))
 
     def _with_row(self, message: MessageRow) -> tuple[ConversationRow, MessageRow]:
         """The message with its conversation's row, the row read first: what is deleted later will show in it."""
-        row = self.fresh_row(message.conversation)
-        return row, self.message_row(self.names.id(message.number))
+        row = self._fresh_row(message.conversation)
+        return row, self._message_row(self._names.id(message.number))
 
     def _maybe_message(self, id: str) -> MessageRow | None:
         try:
-            return self.message_row(id)
+            return self._message_row(id)
         except (NotFound, InvalidID):
             return None
 
@@ -418,11 +418,11 @@ class Store:
         if len(prefix) > 5 or not prefix.isalnum():
             return []
         if len(prefix) >= 4:
-            rows = self.backend.messages(numbers=self.names.with_prefix(prefix), bodies=False)
+            rows = self.backend.messages(numbers=self._names.with_prefix(prefix), bodies=False)
             return [row.number for row in rows[:2]]
         found: list[int] = []
         for numbers in self.backend.numbers():
-            found += [number for number in numbers if self.names.id(number).startswith(prefix)]
+            found += [number for number in numbers if self._names.id(number).startswith(prefix)]
             if len(found) > 1:
                 break
         return found[:2]
@@ -441,22 +441,22 @@ class Store:
         Each goes below its own `parent` if it has one, otherwise below the one before. The first goes below
         `parent`, or below the head of `conversation`, or starts a new conversation.
         """
-        self.ensure_open()
+        self._ensure_open()
         given = [_checked(message) for message in listed(messages, "messages")]
         if not given:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         wanted = [_id(parent), *(_parent(message) for message in given)]
-        parents = {id: self.message_row(id) for id in wanted if id is not None}
+        parents = {id: self._message_row(id) for id in wanted if id is not None}
         desk = self._desk_of(conversation, list(parents.values()))
         if desk is None:
             drafts = [draft(message, 0) for message in given]
-            check_size(drafts, self.max_write_bytes)
+            check_size(drafts, self._max_write_bytes)
             made = self._create(new_conversation_id(), Meta(), [Setup()], drafts)
             if made is None:
                 raise Busy("the conversation could not be started")
             return [message.id for message in made[1]]
         seen = desk.row.removals  # before we look at the parents again, so that a deletion meanwhile is noticed
-        parents = {id: self.message_row(id) for id in parents}
+        parents = {id: self._message_row(id) for id in parents}
         made_with = {id: open_body(desk.envelope, row).setup for id, row in parents.items()}
         setup = made_with[wanted[0]] if wanted[0] is not None else Conversation(desk, desk.row.head)._setup_number()
         spots = [None if id is None else Spot(parents[id].number, bool(parents[id].main)) for id in wanted]
@@ -464,12 +464,12 @@ class Store:
         for message, id, spot in zip(given, wanted[1:], spots[1:], strict=True):
             setup = setup if id is None else made_with[id]
             drafts.append(draft(message, setup, spot))
-        check_size(drafts, self.max_write_bytes)
+        check_size(drafts, self._max_write_bytes)
 
         def choose(row: ConversationRow) -> Spot:
             if row.removals != seen:
                 for id in parents:
-                    self.message_row(id)  # NotFound if it was deleted meanwhile
+                    self._message_row(id)  # NotFound if it was deleted meanwhile
             return spots[0] or Spot(row.head)
 
         return [message.id for message in desk.add(drafts, choose)]
@@ -483,20 +483,20 @@ class Store:
         elif conversation is not None:
             desk = self.conversation(conversation)._desk
         else:
-            desk = self._desk(self.fresh_row(parents[0].conversation)) if parents else None
-        foreign = [self.names.id(row.number) for row in parents if desk is None or row.conversation != desk.id]
+            desk = self._desk(self._fresh_row(parents[0].conversation)) if parents else None
+        foreign = [self._names.id(row.number) for row in parents if desk is None or row.conversation != desk.id]
         if foreign:
             raise NotFound("message in this conversation", foreign)
         return desk
 
     def get(self, ids: Iterable[str]) -> list[Saved]:
         """Messages by id, in the order asked for. `NotFound` names every one that is missing."""
-        self.ensure_open()
+        self._ensure_open()
         wanted = _ids(ids)
         found, missing = self._rows_of(wanted, bodies=True)
         if missing:
             raise NotFound("message", missing)
-        messages = {id: self.saved(row) for id, row in found.items()}
+        messages = {id: self._saved(row) for id, row in found.items()}
         return [messages[id] for id in wanted]
 
     def _rows_of(self, ids: Sequence[str], *, bodies: bool) -> tuple[dict[str, MessageRow], list[str]]:
@@ -505,7 +505,7 @@ class Store:
         for id in ids:
             check_message_id(id)
             try:
-                numbers[id] = self.names.number(id)
+                numbers[id] = self._names.number(id)
             except NotFound:
                 numbers[id] = -1
         rows = {row.number: row for row in self.backend.messages(numbers=list(numbers.values()), bodies=bodies)}
@@ -514,14 +514,14 @@ class Store:
 
     def message(self, id: str) -> Saved:
         """One message."""
-        self.ensure_open()
-        return self.saved(self.message_row(id))
+        self._ensure_open()
+        return self._saved(self._message_row(id))
 
     def thread(self, id: str) -> list[Saved]:
         """The messages from the root to this one."""
-        self.ensure_open()
-        row = self.message_row(id)
-        path = self.path(row.number, self._desk(self.fresh_row(row.conversation)))
+        self._ensure_open()
+        row = self._message_row(id)
+        path = self._path(row.number, self._desk(self._fresh_row(row.conversation)))
         return [message for message in path if message.role != "event"]
 
     def messages(
@@ -539,14 +539,14 @@ class Store:
         `label` lists those with exactly this label, `subagent` those of every run of that sub-agent. A message whose
         content cannot be read is listed with its `problem`, and the others go on.
         """
-        self.ensure_open()
+        self._ensure_open()
         if type(offset) is not int or offset < 0:
             raise InvalidArgument("the offset is a number from 0 up")
         listing = f"messages, {'newest' if newest_first else 'oldest'} first"
         after = None if cursor is None else read_cursor(self.backend, listing, cursor)
         for what, value in (("label", label), ("subagent", subagent)):
             if value is not None:
-                checked_text(value, what, self.max_write_bytes)
+                checked_text(value, what, self._max_write_bytes)
         if label is not None or subagent is not None:
             rows = self._tagged(label, subagent, newest_first=newest_first)
             if conversation is not None:
@@ -568,7 +568,7 @@ class Store:
 
     def _tagged(self, label: str | None, subagent: str | None, *, newest_first: bool) -> Iterator[MessageRow]:
         wanted = [(field, value) for field, value in (("label", label), ("subagent", subagent)) if value is not None]
-        tags = [self.codec.tag(field, value) for field, value in wanted]
+        tags = [self._codec.tag(field, value) for field, value in wanted]
         found = [{number for _, number in self.backend.tagged(tag) if number is not None} for tag in tags]
         rows = self.backend.messages(numbers=sorted(set.intersection(*found)))
         return iter(sorted(rows, key=order, reverse=newest_first))
@@ -579,7 +579,7 @@ class Store:
         A message with others below it is refused (`HasChildren`) unless `recursive`, which takes the whole subtree and
         the traces of sub-agents started in it. A head that goes moves to the parent of what was deleted.
         """
-        self.ensure_open()
+        self._ensure_open()
         wanted = _ids(ids)
         for _ in range(_TRIES):
             found, missing = self._rows_of(wanted, bodies=False)
@@ -589,10 +589,10 @@ class Store:
             for row in found.values():
                 chosen.setdefault(row.conversation, set()).add(row.number)
             changes = [deletion(self, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
-            if not changes or isinstance(self.pen.write(Batch(tuple(changes))), Done):
+            if not changes or isinstance(self._pen.write(Batch(tuple(changes))), Done):
                 for change in changes:
                     self._tell_desk(change.conversation, change.row)
-                return [self.names.id(number) for change in changes for number in change.drop]
+                return [self._names.id(number) for change in changes for number in change.drop]
         raise Busy("the conversation changes faster than this delete can be prepared")
 
     # -- care
@@ -602,31 +602,31 @@ class Store:
 
         `scrub_pending` in the report means that a reader delays the last step: `scrub` finishes it.
         """
-        self.ensure_open()
+        self._ensure_open()
         if reason not in PURGE_REASONS:
             raise InvalidArgument(
                 f"not a reason for a purge: {reason!r:.60}", hint="one of " + ", ".join(PURGE_REASONS)
             )
         named = conversation if isinstance(conversation, str) else getattr(conversation, "id", "")
         id = parse_conversation_id(named)
-        started = self.clock()
+        started = self._clock()
 
         def make(row: ConversationRow) -> Change:
             check_not_held(row)
             return Change(row.id, row.token, None)
 
-        self.change(id, make)
+        self._change(id, make)
         scrubbed = self.backend.scrub()
-        return PurgeReport(reason, to_datetime(started), to_datetime(self.clock()), 1, (), not scrubbed)
+        return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
 
     def scrub(self) -> bool:
         """Take deleted bytes out of the files now. False if a reader delays it."""
-        self.ensure_open()
+        self._ensure_open()
         return self.backend.scrub()
 
     def stats(self) -> Stats:
         """How much there is. Reads every conversation's row."""
-        self.ensure_open()
+        self._ensure_open()
         rows = list(conversations(self.backend, Where(), oldest_first=True))
         size = sum(row.size for row in rows)
         return Stats(
@@ -644,24 +644,24 @@ class Store:
 
         The report names every problem; a damaged message does not hide the others.
         """
-        self.ensure_open()
+        self._ensure_open()
         from ._verify import verify  # noqa: PLC0415  # reading everything is rare
 
         return verify(self, progress)
 
     # -- for the modules beside this one
 
-    def change(self, conversation: bytes, make: Callable[[ConversationRow], Change]) -> None:
+    def _change(self, conversation: bytes, make: Callable[[ConversationRow], Change]) -> None:
         """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
         somebody was faster."""
         for _ in range(_TRIES):
-            change = make(self.fresh_row(conversation))
-            if isinstance(self.pen.write(Batch((change,))), Done):
+            change = make(self._fresh_row(conversation))
+            if isinstance(self._pen.write(Batch((change,))), Done):
                 self._tell_desk(conversation, change.row)
                 return
         raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
 
-    def new_run(self) -> int:
+    def _new_run(self) -> int:
         """The first number of a run that nobody has used, as far as we can see. If another process sees the same one at
         the same time, the commit of one of us is answered with `Taken`, and it asks again."""
         with self._runs:
@@ -674,33 +674,33 @@ class Store:
         if desk is not None and row is not None:
             desk.believe(row)
 
-    def fresh_row(self, conversation: bytes) -> ConversationRow:
+    def _fresh_row(self, conversation: bytes) -> ConversationRow:
         rows = self.backend.lookup(ids=[conversation])
         if not rows or rows[0].kind == WORKSPACE:
             raise NotFound("conversation", [show_conversation_id(conversation)])
         return rows[0]
 
-    def message_row(self, id: str) -> MessageRow:
-        rows = self.backend.messages(numbers=[self.names.number(id)])
+    def _message_row(self, id: str) -> MessageRow:
+        rows = self.backend.messages(numbers=[self._names.number(id)])
         if not rows:
             raise NotFound("message", [id])
         return rows[0]
 
-    def saved(self, row: MessageRow, desk: Desk | None = None) -> Saved:
+    def _saved(self, row: MessageRow, desk: Desk | None = None) -> Saved:
         """A row as a message; `Damaged` if its content cannot be read."""
         if desk is None:
-            desk = self._desks.get(row.conversation) or self._desk(self.fresh_row(row.conversation))
-        return saved(row, open_body(desk.envelope, row), self.names, desk.name)
+            desk = self._desks.get(row.conversation) or self._desk(self._fresh_row(row.conversation))
+        return saved(row, open_body(desk.envelope, row), self._names, desk.name)
 
-    def shown(self, row: MessageRow) -> Saved:
+    def _shown(self, row: MessageRow) -> Saved:
         """A row for a listing: if its content cannot be read, a message that says so."""
         try:
-            return self.saved(row)
+            return self._saved(row)
         except Damaged as error:
             return Saved(
                 role=row.role,
-                parent=None if row.parent is None else self.names.id(row.parent),
-                id=self.names.id(row.number),
+                parent=None if row.parent is None else self._names.id(row.parent),
+                id=self._names.id(row.number),
                 conversation=show_conversation_id(row.conversation),
                 seq=row.seq,
                 created_us=row.created_at,
@@ -708,19 +708,19 @@ class Store:
                 problem=str(error),
             )
 
-    def headers(self, conversation: bytes) -> list[MessageRow]:
+    def _headers(self, conversation: bytes) -> list[MessageRow]:
         """All messages of a conversation by sequence, without their content."""
         return self.backend.scan(conversation, limit=1 << 40, bodies=False)
 
-    def path(self, number: int, desk: Desk) -> list[Saved]:
+    def _path(self, number: int, desk: Desk) -> list[Saved]:
         """The messages from the root to this one. An unbroken way, or an error."""
-        stretches = [saved_stretch(rows, desk.envelope, self.names, desk.name) for rows in self.backend.path(number)]
+        stretches = [saved_stretch(rows, desk.envelope, self._names, desk.name) for rows in self.backend.path(number)]
         if not stretches:
-            raise NotFound("message", [self.names.id(number)])
+            raise NotFound("message", [self._names.id(number)])
         top = stretches[-1][0]
         if top.parent is not None:
             if not self.backend.messages(numbers=[number], bodies=False):
-                raise NotFound("message", [self.names.id(number)])  # deleted while we read
+                raise NotFound("message", [self._names.id(number)])  # deleted while we read
             raise Damaged(f"message {top.parent}, which message {top.id} answers, is missing")
         stretches.reverse()
         return [message for stretch in stretches for message in stretch]

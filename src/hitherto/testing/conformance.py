@@ -1177,7 +1177,7 @@ class StoreContract:
         fill(sound, 1)
         row = backend.lookup(ids=[bytes.fromhex(talk.id.replace("-", ""))])[0]
         store.damaged_on_purpose = True  # type: ignore[attr-defined]  # the fixture verifies every other store
-        third = backend.messages(numbers=[store.names.number(path[2].id)])[0]
+        third = backend.messages(numbers=[store._names.number(path[2].id)])[0]
         broken = [
             Change(row.id, None, replace(row, count=row.count + 1)),
             Change(row.id, None, replace(row, size=row.size + 1)),
@@ -1206,7 +1206,7 @@ class StoreContract:
         path = fill(talk, 2)
         store.damaged_on_purpose = True  # type: ignore[attr-defined]  # see above
         row = backend.lookup(ids=[bytes.fromhex(talk.id.replace("-", ""))])[0]
-        bad = backend.messages(numbers=[store.names.number(path[1].id)])[0]
+        bad = backend.messages(numbers=[store._names.number(path[1].id)])[0]
         amend = (replace(bad, body=b"\x00" + (bad.body or b"")),)
         backend.commit([Batch((Change(row.id, row.token, row, amend=amend),))])
         listed = list(store.messages(newest_first=False))

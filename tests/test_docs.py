@@ -1,0 +1,307 @@
+"""The documentation tells the truth: its examples run, its lists are complete, its links lead somewhere."""
+
+import ast
+import inspect
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import hitherto
+from hitherto import Conflict, HithertoError, Message, NotFound
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+EXAMPLES = [page for page in PAGES if page == ROOT / "README.md" or page.parent == DOCS]
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NOT_RUN = "<!-- not run -->\n"
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path) -> Iterator[tuple[int, str]]:
+    """The Python examples of a page that are meant to run, with the number of the line its fence stands in."""
+    text = page.read_text(encoding="utf-8")
+    for fence in _FENCE.finditer(text):
+        if fence[1] == "python" and not text[: fence.start()].endswith(_NOT_RUN):
+            yield text.count("\n", 0, fence.start()) + 1, fence[2]
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def section(page: Path, heading: str) -> str:
+    """What stands below a heading, up to the next heading."""
+    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,6}} |\Z)", prose(page), re.MULTILINE | re.DOTALL)
+    assert found, f"{name_of(page)} has no heading {heading!r}"
+    return found[2]
+
+
+# Examples
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=name_of)
+def test_the_examples_of_a_page_run_as_they_stand(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In order, in one namespace, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HITHERTO_STORE", str(tmp_path / "never-the-users-own.db"))
+    namespace: dict[str, object] = {"__name__": "example"}
+    for line, source in blocks(page):
+        exec(compile("\n" * line + source, name_of(page), "exec"), namespace)
+    for value in namespace.values():
+        if isinstance(value, hitherto.Store):
+            value.close()
+
+
+def test_the_pages_meant_to_have_examples_have_some() -> None:
+    """The control for the test above: the blocks are found."""
+    counted = {page.name: len(list(blocks(page))) for page in EXAMPLES}
+    for name in ("README.md", "tutorial.md", "how-to.md", "data-model.md", "schema.md", "backends.md"):
+        assert counted[name] > 0, name
+
+
+def test_a_failing_example_is_noticed_and_a_marked_one_is_not_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{_NOT_RUN}```python\nraise OSError\n```\n\n```python\n1 / 0\n```\n\n```\nno python\n```\n")
+    assert list(blocks(page)) == [(6, "1 / 0\n")]
+
+
+# Lists
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    text = prose(DOCS / "reference.md")
+    missing = [name for name in hitherto.__all__ if not re.search(rf"`{re.escape(name)}[`(]", text)]
+    assert missing == []
+
+
+PEOPLE_HOLD = (hitherto.Store, hitherto.Conversation, hitherto.ConversationInfo, hitherto.MessageListing)
+
+
+@pytest.mark.parametrize("owner", PEOPLE_HOLD, ids=lambda owner: str(owner.__name__))
+def test_every_public_method_is_in_the_reference(owner: type) -> None:
+    text = prose(DOCS / "reference.md")
+    public = [name for name in vars(owner) if not name.startswith("_")]
+    assert public
+    missing = [name for name in public if not re.search(rf"`{owner.__name__}\.{name}[`(]", text)]
+    assert missing == []
+
+
+def signatures() -> Iterator[tuple[str, str]]:
+    """Every signature that the reference gives: the name, and what stands in the parentheses."""
+    for found in re.finditer(r"`((?:\w+\.)?\w+)\((.*?)\)(?: -> [^`]+)?`", prose(DOCS / "reference.md")):
+        owner = found[1].partition(".")[0]
+        if owner in hitherto.__all__:
+            yield found[1], found[2]
+
+
+def test_signatures_in_the_reference_are_those_of_the_code() -> None:
+    """Names, kinds and defaults of all parameters."""
+    checked = []
+    for name, written in signatures():
+        target: object = hitherto
+        for part in name.split("."):
+            target = getattr(target, part)
+        assert callable(target)
+        assert _documented(written) == _real(target), name
+        checked.append(name)
+    assert len(checked) > 40
+
+
+def _documented(written: str) -> list[tuple[str, str, object]]:
+    function = ast.parse(f"def f({written}): ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    a = function.args
+    plain = [inspect.Parameter.empty] * (len(a.args) - len(a.defaults)) + [ast.literal_eval(d) for d in a.defaults]
+    found: list[tuple[str, str, object]] = [
+        (arg.arg, "plain", default) for arg, default in zip(a.args, plain, strict=True)
+    ]
+    for arg, default in zip(a.kwonlyargs, a.kw_defaults, strict=True):
+        found.append((arg.arg, "keyword", inspect.Parameter.empty if default is None else ast.literal_eval(default)))
+    return found + ([(a.kwarg.arg, "rest", inspect.Parameter.empty)] if a.kwarg else [])
+
+
+def _real(target: Callable[..., object]) -> list[tuple[str, str, object]]:
+    kinds: dict[object, str] = {
+        inspect.Parameter.POSITIONAL_OR_KEYWORD: "plain",
+        inspect.Parameter.KEYWORD_ONLY: "keyword",
+        inspect.Parameter.VAR_KEYWORD: "rest",
+    }
+    parameters = inspect.signature(target).parameters.values()
+    return [(p.name, kinds[p.kind], p.default) for p in parameters if p.name != "self"]
+
+
+STRUCTS = [
+    value
+    for value in (getattr(hitherto, name) for name in hitherto.__all__)
+    if isinstance(value, type) and issubclass(value, msgspec.Struct)
+]
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: str(struct.__name__))
+def test_every_field_of_a_value_is_in_the_reference(struct: type[msgspec.Struct]) -> None:
+    text = section(DOCS / "reference.md", f"`{struct.__name__}`")
+    inherited = hitherto.Message.__struct_fields__ if struct is hitherto.Saved else ()
+    missing = [f for f in struct.__struct_fields__ if f not in inherited and not re.search(rf"\b{f}\b", text)]
+    assert missing == []
+
+
+def test_every_error_is_explained() -> None:
+    errors = [
+        name
+        for name in hitherto.__all__
+        if isinstance(getattr(hitherto, name), type) and issubclass(getattr(hitherto, name), HithertoError)
+    ]
+    assert len(errors) > 20
+    text = (DOCS / "errors.md").read_text(encoding="utf-8")
+    tree, table = _FENCE.search(text), prose(DOCS / "errors.md")
+    assert tree
+    for name in errors:
+        assert re.search(rf"\b{name}\b", tree[2]), f"{name} is not in the tree"
+        assert name == "HithertoError" or f"| `{name}` |" in table, f"{name} is not in the table"
+
+
+def test_every_table_and_column_is_in_the_schema_page(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    hitherto.open(path).close()
+    database = sqlite3.connect(path)
+    try:
+        schema = database.execute("SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
+        tables = [name for kind, name in schema if kind == "table"]
+        assert len(tables) > 4
+        for table in tables:
+            text = section(DOCS / "schema.md", f"`{table}`")
+            for _, column, declared, *_ in database.execute(f"PRAGMA table_info({table})"):
+                assert f"| `{column}` | {declared} |" in text, f"{table}.{column}"
+        for name in (name for kind, name in schema if kind == "index"):
+            assert f"`{name}`" in prose(DOCS / "schema.md")
+    finally:
+        database.close()
+
+
+def test_the_schema_page_has_the_fields_of_content_in_their_order() -> None:
+    from hitherto._content import Body, Meta
+
+    for heading, struct in (("Content of a message", Body), ("Description of a conversation", Meta)):
+        rows = re.findall(r"^\| (\d+) \| `(\w+)`", section(DOCS / "schema.md", heading), re.MULTILINE)
+        expected = [(str(number), field) for number, field in enumerate(struct.__struct_fields__)]
+        assert rows[: len(expected)] == expected
+    rows = re.findall(r"^\| (\d+) \| `(\w+)`", section(DOCS / "schema.md", "Content of a message"), re.MULTILINE)
+    assert [field for _, field in rows[len(Body.__struct_fields__) :]] == list(hitherto.Block.__struct_fields__)
+
+
+def test_every_test_that_the_guarantees_name_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "guarantees.md").read_text(encoding="utf-8")))
+    assert len(named) > 20
+    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "hitherto" / "testing").rglob("*.py")]
+    defined = {name for source in sources for name in re.findall(r"def (test_\w+)\(", source.read_text("utf-8"))}
+    assert named - defined == set()
+
+
+# Links
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and f"({page.name})" not in index] == []
+
+
+# The code people write: the contract by example
+
+
+def test_keep_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with hitherto.open("chats.db") as store:
+        talk = store.start(title="Failing build", system_prompt="Be terse.", provider="openai", model="gpt-5")
+        talk.append(Message.user("Why is the build failing?"))
+        talk.append(Message.assistant("An unused import breaks the lint step."))
+
+    with hitherto.open("chats.db") as store:
+        resumed = store.latest()
+        assert resumed is not None
+        seen = [(len(message.id), message.role, message.text) for message in resumed.thread()]
+        assert resumed.title == "Failing build"
+        assert resumed.system_prompt == "Be terse."
+        assert store.conversation(resumed.id[:8]).id == resumed.id
+    assert seen == [
+        (6, "user", "Why is the build failing?"),
+        (6, "assistant", "An unused import breaks the lint step."),
+    ]
+
+
+def test_fork() -> None:
+    with hitherto.open("memory:") as store:
+        talk = store.start()
+        at = talk.append(Message.user("Write a parser")).id
+        talk.append(Message.assistant("In C, then."))
+
+        other = talk.fork(at=at)
+        assert talk.refresh().count == 2  # no write
+        other.append(Message.user("Actually, in Python instead"))
+        assert {(branch.id, branch.depth, branch.label) for branch in talk.branches()} == {
+            (talk.at, 2, None),
+            (other.at, 2, None),
+        }
+        assert all(branch.active_at.tzinfo for branch in talk.branches())
+        found = hitherto.compare(talk, other)
+        assert [len(part) for part in (found.shared, found.left, found.right)] == [1, 1, 1]
+        alone = other.detach(title="Python attempt")
+        assert (alone.title, len(alone.thread()), alone.id != other.id) == ("Python attempt", 2, True)
+        talk.undo()
+        talk.rename("…")
+        assert talk.usage().messages == 0
+        assert talk.title == "…"
+
+
+def test_the_narrow_protocols() -> None:
+    with hitherto.open("memory:") as store:
+        ids = store.save([Message.user("hi")])
+        assert [message.text for message in store.get(ids)] == ["hi"]
+        with pytest.raises(NotFound) as missing:
+            store.get([*ids, "zzzzzz"])
+        assert missing.value.ids == ("zzzzzz",)
+        assert [message.id for message in hitherto.thread(store, ids[-1])] == ids
+        for message in store.messages(newest_first=True, offset=0):
+            assert store.message(message.id) == message
+        assert store.delete(ids, recursive=True, missing_ok=False) == ids
+        page = store.conversations(limit=20, cursor=None)
+        assert (len(page.items), page.next_cursor, page.total) == (1, None, None)
+        assert store.conversations(total=True).total == 1
+
+        talk = store.start()
+        first = talk.append(Message.user("…"))
+        slower = store.conversation(talk.id)
+        head = talk.append(Message.user("…"), expect_head=first.id)
+        with pytest.raises(Conflict) as conflict:
+            slower.append(Message.user("…"), expect_head=first.id)
+        assert conflict.value.head == head.id
+        assert slower.append(Message.user("…"), on_conflict="follow").parent == head.id
