@@ -16,7 +16,7 @@ a billion runs) two more are put in front.
 
 import os
 import re
-from functools import cached_property
+from functools import cache, cached_property
 
 from .errors import InvalidID, NotFound
 
@@ -31,6 +31,11 @@ _SHAPE = re.compile(r"(?:[0-9A-Za-z]{2})?[0-9A-Za-z]{6}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+@cache
+def _pairs() -> list[str]:
+    return [a + b for a in ALPHABET for b in ALPHABET]
+
+
 class Names:
     """The ids of one workspace: `id(number)` and back with `number(id)`."""
 
@@ -41,12 +46,8 @@ class Names:
         self._keys = tuple((word >> shift & 0x1FFFFF) | 1 for shift in (0, 21, 42, 63))
 
     @cached_property
-    def _pairs(self) -> list[str]:
-        return [a + b for a in ALPHABET for b in ALPHABET]
-
-    @cached_property
     def _index(self) -> dict[str, int]:
-        return {pair: n for n, pair in enumerate(self._pairs)}
+        return {pair: n for n, pair in enumerate(_pairs())}
 
     def id(self, number: int) -> str:
         """The id of a message number.
@@ -57,7 +58,7 @@ class Names:
         front = ""
         if number >= _SHORT:
             more, number = divmod(number, _SHORT)
-            front = self._pairs[more - 1]
+            front = _pairs()[more - 1]
         high, z = divmod(number, _PAIR)
         x, y = divmod(high, _PAIR)
         a, b, c, d = self._keys
@@ -65,7 +66,7 @@ class Names:
         x = (x + ((y + 1) * c ^ (z + 1) * a) % 4093) % _PAIR
         y = (y + ((z + 1) * d ^ (x + 1) * c) % 4093) % _PAIR
         z = (z + ((x + 1) * b ^ (y + 1) * d) % 4093) % _PAIR
-        pairs = self._pairs
+        pairs = _pairs()
         return f"{front}{pairs[x]}{pairs[y]}{pairs[z]}"
 
     def number(self, id: str) -> int:
@@ -91,7 +92,7 @@ class Names:
             return [self.id(first + n) for n in range(count)]
         x, y = divmod(high, _PAIR)
         a, b, c, d = self._keys
-        pairs, xa, yb, yc = self._pairs, (x + 1) * a, (y + 1) * b, (y + 1) * c
+        pairs, xa, yb, yc = _pairs(), (x + 1) * a, (y + 1) * b, (y + 1) * c
         z += (xa ^ yb) % 4093
         found = []
         for n in range(z, z + count):

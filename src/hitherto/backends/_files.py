@@ -24,13 +24,15 @@ def make_private(path: str) -> None:
     """Make the directory (0700) and an empty file (0600) and sync their names, before SQLite would make it 0644."""
     try:
         path.encode()
-        folder = os.path.dirname(path)
-        _make_folder(folder)
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            sync(folder)
-        except FileExistsError:
-            _look_at(path)
+        if not os.path.exists(path):
+            folder = os.path.dirname(path)
+            _make_folder(folder)
+            try:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+                sync(folder)
+            except FileExistsError:  # another process was faster
+                pass
+        _look_at(path)
     except OSError as error:
         reason = error.strerror or str(error)
         hint = "check the path and the permissions of its directory"
