@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import hitherto
-from hitherto import Conflict, HithertoError, Message, NotFound
+from hitherto import Conflict, HithertoError, Message, NotFound, _content
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -86,7 +86,13 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert missing == []
 
 
-PEOPLE_HOLD = (hitherto.Store, hitherto.Conversation, hitherto.ConversationInfo, hitherto.MessageListing)
+PEOPLE_HOLD = (
+    hitherto.Store,
+    hitherto.Conversation,
+    hitherto.ConversationInfo,
+    hitherto.MessageListing,
+    hitherto.AsyncMessageListing,
+)
 
 
 @pytest.mark.parametrize("owner", PEOPLE_HOLD, ids=lambda owner: str(owner.__name__))
@@ -96,6 +102,20 @@ def test_every_public_method_is_in_the_reference(owner: type) -> None:
     assert public
     missing = [name for name in public if not re.search(rf"`{owner.__name__}\.{name}[`(]", text)]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("sync", "twin"),
+    [(hitherto.Store, hitherto.AsyncStore), (hitherto.Conversation, hitherto.AsyncConversation)],
+    ids=["Store", "Conversation"],
+)
+def test_what_the_async_twins_do_differently_is_in_the_reference(sync: type, twin: type) -> None:
+    """Names that only one of the two has, and what is a property in one and a method in the other."""
+    text = section(DOCS / "reference.md", f"`{twin.__name__}`")
+    theirs, ours = ({n: v for n, v in vars(kind).items() if not n.startswith("_")} for kind in (sync, twin))
+    different = [n for n in {*theirs, *ours} if type(theirs.get(n)) is not type(ours.get(n))]
+    assert different
+    assert [n for n in different if not re.search(rf"`(?:{twin.__name__}\.)?{n}[`(]", text)] == []
 
 
 def signatures() -> Iterator[tuple[str, str]]:
@@ -181,24 +201,42 @@ def test_every_table_and_column_is_in_the_schema_page(tmp_path: Path) -> None:
         tables = [name for kind, name in schema if kind == "table"]
         assert len(tables) > 4
         for table in tables:
-            text = section(DOCS / "schema.md", f"`{table}`")
-            for _, column, declared, *_ in database.execute(f"PRAGMA table_info({table})"):
-                assert f"| `{column}` | {declared} |" in text, f"{table}.{column}"
+            written = re.findall(r"^\| `(\w+)` \| ([A-Z]+) \|", section(DOCS / "schema.md", f"`{table}`"), re.MULTILINE)
+            columns = database.execute(f"SELECT name, type FROM pragma_table_info('{table}')").fetchall()
+            assert written == columns, table
         for name in (name for kind, name in schema if kind == "index"):
             assert f"`{name}`" in prose(DOCS / "schema.md")
     finally:
         database.close()
 
 
-def test_the_schema_page_has_the_fields_of_content_in_their_order() -> None:
-    from hitherto._content import Body, Meta
+CONTENT: list[tuple[str, type[msgspec.Struct]]] = [
+    ("Content of a message", _content.Body),
+    ("Block", hitherto.Block),
+    ("Usage", hitherto.Usage),
+    ("Description of a conversation", _content.Meta),
+    ("Description of a workspace", _content.WorkspaceMeta),
+    ("Setup", hitherto.Setup),
+]
 
-    for heading, struct in (("Content of a message", Body), ("Description of a conversation", Meta)):
-        rows = re.findall(r"^\| (\d+) \| `(\w+)`", section(DOCS / "schema.md", heading), re.MULTILINE)
-        expected = [(str(number), field) for number, field in enumerate(struct.__struct_fields__)]
-        assert rows[: len(expected)] == expected
-    rows = re.findall(r"^\| (\d+) \| `(\w+)`", section(DOCS / "schema.md", "Content of a message"), re.MULTILINE)
-    assert [field for _, field in rows[len(Body.__struct_fields__) :]] == list(hitherto.Block.__struct_fields__)
+
+@pytest.mark.parametrize(("heading", "struct"), CONTENT, ids=[heading for heading, _ in CONTENT])
+def test_the_schema_page_has_the_fields_of_content_and_their_defaults(
+    heading: str, struct: type[msgspec.Struct]
+) -> None:
+    """Defaults are left out of the stored bytes, so a reader has to know them."""
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.+) \|$", section(DOCS / "schema.md", heading), re.MULTILINE)
+    assert dict(rows) == {field.name: _default(field) for field in msgspec.structs.fields(struct)}
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    """A field's default, as the page words it."""
+    if field.required:
+        return "always there"
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    if isinstance(default, str) and default:
+        return f"`{default}`"
+    return {"None": "nil", "False": "false", "0": "0"}.get(repr(default), "empty")
 
 
 def test_every_test_that_the_guarantees_name_exists() -> None:
@@ -207,6 +245,25 @@ def test_every_test_that_the_guarantees_name_exists() -> None:
     sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src" / "hitherto" / "testing").rglob("*.py")]
     defined = {name for source in sources for name in re.findall(r"def (test_\w+)\(", source.read_text("utf-8"))}
     assert named - defined == set()
+
+
+def test_every_measurement_is_on_the_page_of_benchmarks_with_its_goals() -> None:
+    source = ast.parse((ROOT / "benchmarks" / "_rows.py").read_text("utf-8"))
+    tables = [n.value for n in source.body if isinstance(n, ast.AnnAssign) and isinstance(n.value, ast.Dict)]
+    names = [key.value for key in tables[-1].keys if isinstance(key, ast.Constant)]
+    text = section(DOCS / "benchmarks.md", "What is measured")
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == names
+    numbers = {node.value for node in ast.walk(source) if isinstance(node, ast.Constant)}
+    goals = {float(goal) for goal in re.findall(r"[≤≥<] ([\d.]+)", text)}
+    assert len(goals) > 5
+    assert goals - {number for number in numbers if isinstance(number, int | float)} == set()
+
+
+def test_every_module_is_on_the_map() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = {word for fence in _FENCE.finditer(text) for word in re.findall(r"\w+", fence[2])}
+    package = ROOT / "src" / "hitherto"
+    assert {path.stem for path in package.glob("*.py") if path.stem != "__init__"} - named == set()
 
 
 # Links
@@ -265,6 +322,7 @@ def test_fork() -> None:
         talk.append(Message.assistant("In C, then."))
 
         other = talk.fork(at=at)
+        assert talk.fork(before=at).at is None
         assert talk.refresh().count == 2  # no write
         other.append(Message.user("Actually, in Python instead"))
         assert {(branch.id, branch.depth, branch.label) for branch in talk.branches()} == {

@@ -106,8 +106,8 @@ class Desk:
         """
         for _ in range(_TRIES):
             with self.lock:
-                row, epoch = self.row, self.epoch
-                change, result = prepare(row)
+                change, result = prepare(self.row)
+                row, epoch = self.row, self.epoch  # `prepare` may have looked again
                 if change is None:
                     return result
                 entry = self.store._pen.enqueue(Batch((change,)))
@@ -141,7 +141,12 @@ class Desk:
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
     ) -> list[Saved]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes."""
-        return self.commit(lambda row: self.prepare(row, drafts, choose(row)), enqueued)
+
+        def prepare(row: ConversationRow) -> "Prepared[list[Saved]]":
+            spot = choose(row)
+            return self.prepare(self.row, drafts, spot)  # `choose` may have looked again
+
+        return self.commit(prepare, enqueued)
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""

@@ -24,23 +24,25 @@ _TRIES = 8  # how often a commit of unknown outcome is written again
 class Entry:
     """One batch on its way to the disk."""
 
-    __slots__ = ("_wake", "batch", "leads", "result", "unsure")
+    __slots__ = ("_wake", "batch", "result", "unsure")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.result: Outcome | Exception | None = None
-        self.leads = False  # the pen was handed to its owner
         self.unsure = False  # a writer was interrupted while committing it: it may be kept already
         self._wake: threading.Lock | None = None
 
     def prepare_to_sleep(self) -> threading.Lock:
-        self._wake = threading.Lock()
-        self._wake.acquire()
-        return self._wake
+        wake = threading.Lock()
+        wake.acquire()
+        self._wake = wake
+        return wake
 
     def wake(self) -> None:
+        """Idempotent, even if it is interrupted half-way: every sleep has a lock of its own."""
         if self._wake is not None:
-            self._wake.release()
+            if self._wake.locked():
+                self._wake.release()
             self._wake = None
 
     @property
@@ -55,7 +57,12 @@ class Pen:
         self._backend = backend
         self._mutex = threading.Lock()
         self._queue: list[Entry] = []
-        self._held = False
+        self._writer: Entry | None = None  # whose owner has the pen
+        self._taken: list[Entry] = []  # what the writer took from the queue
+
+    @property
+    def _held(self) -> bool:
+        return self._writer is not None
 
     def enqueue(self, batch: Batch) -> Entry:
         """Put a batch in line. Batches are applied in the order of these calls."""
@@ -66,21 +73,25 @@ class Pen:
 
     def outcome(self, entry: Entry) -> Outcome:
         """Wait for the outcome of an enqueued batch, writing if the pen is free or handed over."""
-        while entry.result is None:
-            with self._mutex:
-                wake = self._turn(entry)
-            if wake is None:
-                self._write(entry)
-            else:
-                self._sleep(entry, wake)
+        try:
+            while entry.result is None:
+                with self._mutex:
+                    wake = self._turn(entry)
+                if wake is None:
+                    self._write()
+                else:
+                    wake.acquire()
+        except BaseException:  # Ctrl+C, anywhere: the others must not suffer
+            self._abandon(entry)
+            raise
         if isinstance(entry.result, Exception):
             raise entry.result
         return entry.result
 
     def _turn(self, entry: Entry) -> "threading.Lock | None":
         """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
-        if entry.leads or not self._held:
-            self._held, entry.leads = True, False
+        if self._writer is None or self._writer is entry:
+            self._writer = entry
             return None
         wake = entry.prepare_to_sleep()
         if entry.result is not None:
@@ -101,53 +112,41 @@ class Pen:
             time.sleep(0.001)
         return False
 
-    def _sleep(self, entry: Entry, wake: threading.Lock) -> None:
-        try:
-            wake.acquire()
-        except BaseException:
-            # Ctrl+C while waiting: withdraw the batch if nobody writes it yet, and do not keep the pen.
-            with self._mutex:
-                if entry in self._queue:
-                    self._queue.remove(entry)
-                    entry.result = CommitUnknown("the write was interrupted before it began")
-                if entry.leads:
-                    self._pass_on()
-            raise
-
-    def _write(self, mine: Entry) -> None:
+    def _write(self) -> None:
         with self._mutex:
-            entries, self._queue = self._queue[:_MOST], self._queue[_MOST:]
-        try:
-            self._commit(entries)
-        except BaseException:
-            # Ctrl+C while writing: the others must not suffer, so the next writer finds out what was kept.
-            with self._mutex:
-                mine.result = mine.result or CommitUnknown("the write was interrupted")
-                others = [entry for entry in entries if entry.result is None]
-                for entry in others:
-                    entry.unsure = True
-                self._queue[:0] = others
-            raise
-        finally:
-            self._finish(entries)
-
-    def _finish(self, entries: list[Entry]) -> None:
-        """Wake those whose batches are done, and pass the pen on. An owner looks at its result and decides to sleep
-        under the same lock, so no wake-up is missed."""
+            self._taken, self._queue = self._queue[:_MOST], self._queue[_MOST:]
+        self._commit(self._taken)
         with self._mutex:
-            for entry in entries:
-                if entry.result is not None:
-                    entry.wake()
-            self._pass_on()
+            self._put_down()
 
-    def _pass_on(self) -> None:
-        """Hand the pen to the first who waits, or put it down. Called under the lock."""
+    def _put_down(self) -> None:
+        """Wake whose batches are settled, and hand the pen to the first who waits. Called under the mutex, under which
+        owners decide to sleep, so no wake-up is missed; if interrupted, it can be called again."""
+        for entry in self._taken:
+            if entry.result is not None:
+                entry.wake()
+        self._taken = []
         for entry in self._queue:
             if entry.waits:
-                entry.leads = True
                 entry.wake()
+                self._writer = entry
                 return
-        self._held = False
+        self._writer = None
+
+    def _abandon(self, entry: Entry) -> None:
+        """The owner of this entry was interrupted: withdraw the batch if nobody writes it yet, and do not keep the
+        pen. What was being written is looked at by the next writer, who finds out what was kept."""
+        with self._mutex:
+            if entry in self._queue:
+                self._queue.remove(entry)
+                entry.result = CommitUnknown("the write was interrupted before it began")
+            if self._writer is entry:
+                entry.result = entry.result or CommitUnknown("the write was interrupted")
+                others = [other for other in self._taken if other.result is None]
+                for other in others:
+                    other.unsure = True
+                self._queue[:0] = others
+                self._put_down()
 
     def _commit(self, entries: list[Entry]) -> None:
         open_ = [entry for entry in entries if not (entry.unsure and self._settled(entry))]

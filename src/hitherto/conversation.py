@@ -236,7 +236,7 @@ class Conversation:
         if expected is not None:
             if row.head != expected[0]:
                 row = self._store._fresh_row(self._desk.id)  # before we refuse, be sure that the row is not an old one
-                self._desk.believe(row)
+                self._desk.believe(row, self._desk.epoch)  # even if ours are on their way: then this one turns stale
             if row.head != expected[0]:
                 names = self._store._names
                 shown = [None if n is None else names.id(n) for n in (expected[0], row.head)]

@@ -38,6 +38,7 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
                 removals INTEGER NOT NULL,
                 created_at INTEGER NOT NULL,
                 active_at INTEGER NOT NULL,
+                shelf INTEGER NOT NULL,
                 expires_at INTEGER,
                 held INTEGER NOT NULL,
                 data_key BLOB NOT NULL,
@@ -46,7 +47,7 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             ) STRICT""",
             "CREATE UNIQUE INDEX conversation_by_id ON conversation (id, workspace)",
             "CREATE UNIQUE INDEX conversation_by_key ON conversation (workspace, kind, key) WHERE key IS NOT NULL",
-            "CREATE INDEX conversation_by_activity ON conversation (workspace, kind, active_at, id, expires_at)",
+            "CREATE INDEX conversation_by_activity ON conversation (workspace, kind, shelf, id, expires_at)",
             "CREATE INDEX conversation_by_creation ON conversation (workspace, kind, created_at, id, expires_at)",
             """CREATE TABLE message (
                 number INTEGER PRIMARY KEY,

@@ -5,6 +5,9 @@ Why it is laid out as it is, each by measurement (`make bench`):
 - A message's rowid is its number (with the workspace in the high bits). Numbers come in runs along a branch, so
   reading a path is one range read per run, and finding a message by its id needs no index. The only index that
   every message enters is (conversation, seq).
+- Listings are by last activity, but an index that every append rewrites costs a page a turn. So it is over `shelf`,
+  which is `active_at` for every conversation but one: the newest of its kind stays where it stands, in front, until
+  another one overtakes it.
 - WAL with `synchronous=FULL`: a commit returns after its frames are on the disk. `NORMAL` loses acknowledged
   messages in a power cut; the tests show it on a simulated disk.
 - `BEGIN IMMEDIATE` and a busy handler that sleeps a random fraction of a millisecond or two: writers of several
@@ -69,9 +72,11 @@ _JOINED = (
 )
 _AMENDED = "seq, parent, link, main, role, revision, created_at, body, key, token, size"
 
-_INSERT_CONVERSATION = f"INSERT INTO conversation (workspace, {_CONVERSATION}) VALUES ({', '.join('?' * 20)})"
+_INSERT_CONVERSATION = f"INSERT INTO conversation (workspace, shelf, {_CONVERSATION}) VALUES ({', '.join('?' * 21)})"
 _MUTABLE = [name for name in _CONVERSATION.split(", ")[3:] if name != "created_at"]  # or its index is rewritten
 _UPDATE_CONVERSATION = f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE place = ?"
+_UPDATE_AND_MOVE = _UPDATE_CONVERSATION.replace(" SET ", " SET shelf = ?, ")
+_NEWEST = "SELECT place, shelf FROM conversation WHERE workspace = ? AND kind = ? ORDER BY shelf DESC, id DESC LIMIT 1"
 _INSERT_MESSAGES = [
     f"INSERT INTO message (number, conversation, {_AMENDED}) VALUES " + ", ".join([f"({', '.join('?' * 13)})"] * count)
     for count in range(_ROWS + 1)
@@ -285,8 +290,8 @@ class SqliteBackend:
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
         with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 outcomes = [self._commit_one(connection, batch) for batch in batches]
             except BaseException:
                 if connection.in_transaction:
@@ -354,12 +359,7 @@ class SqliteBackend:
                 execute(f"DELETE FROM {table} WHERE conversation = ?", (place,))
             execute("DELETE FROM conversation WHERE place = ?", (place,))
             return
-        if change.expect is None:
-            execute(_INSERT_CONVERSATION, (self._workspace, *_conversation_values(change.row)))
-            place = connection.last_insert_rowid()
-        else:
-            values = _conversation_values(change.row)
-            execute(_UPDATE_CONVERSATION, (*values[3:12], *values[13:], place))
+        place = self._write_row(connection, change.row, place)
         for number in change.drop:
             execute("DELETE FROM message WHERE number = ?", (self._base + number,))
             execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
@@ -382,6 +382,22 @@ class SqliteBackend:
         for tag in change.tag:
             query = "INSERT OR IGNORE INTO tag (workspace, value, conversation, message) VALUES (?, ?, ?, ?)"
             execute(query, self._tag_values(tag, place))
+
+    def _write_row(self, connection: apsw.Connection, row: ConversationRow, place: int) -> int:
+        """Write the conversation's row, at its place or (0) at a new one, and keep the shelf in order."""
+        values = _conversation_values(row)
+        newest = _maybe(connection, _NEWEST, (self._workspace, row.kind))
+        if newest is not None and newest[0] == place and newest[1] <= row.active_at:
+            connection.execute(_UPDATE_CONVERSATION, (*values[3:12], *values[13:], place))
+            return place
+        if newest is not None:  # it may be overtaken: now it has to stand where it belongs
+            query = "UPDATE conversation SET shelf = active_at WHERE place = ? AND shelf <> active_at"
+            connection.execute(query, (newest[0],))
+        if place:
+            connection.execute(_UPDATE_AND_MOVE, (row.active_at, *values[3:12], *values[13:], place))
+            return place
+        connection.execute(_INSERT_CONVERSATION, (self._workspace, row.active_at, *values))
+        return connection.last_insert_rowid()
 
     def _retire(self, connection: apsw.Connection, change: Change, place: int) -> None:
         """Remember the highest number that goes, so that no number is used again."""
@@ -428,7 +444,7 @@ class SqliteBackend:
             return [row for row in rows if row is not None]
 
     def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
-        column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("active_at", "DESC", "<")
+        column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("shelf", "DESC", "<")
         condition, values = self._condition(where)
         if after is not None:
             condition += f" AND (c.{column}, c.id) {beyond} (?, ?)"
@@ -438,7 +454,13 @@ class SqliteBackend:
             f"ORDER BY c.{column} {way}, c.id {way} LIMIT ?"
         )
         with self._connection() as connection:
-            return [Position(*found) for found in _all(connection, query, (*values, limit))]
+            places = [Position(*found) for found in _all(connection, query, (*values, limit + 1))]
+            if places and not oldest_first:  # only the first can be one that has moved on without its shelf
+                moved = "SELECT active_at FROM conversation WHERE id = ? AND workspace = ?"
+                places[0] = Position(_one(connection, moved, (places[0].id, self._workspace))[0], places[0].id)
+                if after is not None and (places[0].at, places[0].id) >= (after.at, after.id):
+                    del places[0]
+        return places[:limit]
 
     def count(self, where: Where) -> int:
         condition, values = self._condition(where)
@@ -597,8 +619,12 @@ class SqliteBackend:
         if busy:
             return False
         wal = f"{self._path}-wal"
-        if os.path.exists(wal):
+        try:
             sync(wal)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageError(f"{wal} cannot be synced: {error.strerror}", hint="call scrub() again") from error
         return True
 
     def size(self) -> int:
