@@ -26,7 +26,7 @@ class Body(Struct, frozen=True, omit_defaults=True, gc=False):
     raw: object = None
     usage: Usage | None = None
     privacy: dict[str, object] | None = None
-    setup: int = 0  # which of the conversation's setups was in force
+    setup: int = 0  # which of the conversation's setups was in force, from 1; 0: none
     origin: str | None = None  # conversation/message that it was copied from
 
 
@@ -38,7 +38,7 @@ class Meta(Struct, frozen=True, omit_defaults=True):
     project: str | None = None
     metadata: dict[str, str] = {}
     setups: int = 0  # how many setups there are
-    setup: int = 0  # the one that the main flow was configured with last
+    setup: int = 0  # the one that the main flow was configured with last; 0: none
     setup_seq: int = 0  # before the message with this sequence
 
 

@@ -167,7 +167,7 @@ class _Check:
         key = None if body.key is None else self.store._codec.tag("key", body.key)
         if key != m.key:
             self.say("its key is not the one in its content", m)
-        if body.setup >= max(self.setups, 1):
+        if body.setup > self.setups:
             self.say(f"it was made with setup {body.setup}, which is missing", m)
 
     def _totals(self) -> None:

@@ -308,7 +308,7 @@ class AsyncStore:
         )
         return self._wrap(talk)
 
-    async def conversation(self, id: str | ConversationInfo | Saved) -> AsyncConversation:
+    async def conversation(self, id: str | UUID | ConversationInfo | Saved) -> AsyncConversation:
         return self._wrap(await self._run(self._store.conversation, id))
 
     async def latest(self, *, project: Path | None = None) -> AsyncConversation | None:
@@ -338,17 +338,17 @@ class AsyncStore:
         messages: Iterable[Message],
         *,
         parent: str | Saved | None = None,
-        conversation: str | AsyncConversation | None = None,
+        conversation: str | AsyncConversation | ConversationInfo | None = None,
     ) -> list[str]:
         return await self._run(self._store.save, messages, parent=parent, conversation=_plain(conversation))
 
-    async def get(self, ids: Iterable[str]) -> list[Saved]:
+    async def get(self, ids: Iterable[str | Saved]) -> list[Saved]:
         return await self._run(self._store.get, ids)
 
-    async def message(self, id: str) -> Saved:
+    async def message(self, id: str | Saved) -> Saved:
         return await self._run(self._store.message, id)
 
-    async def thread(self, id: str) -> list[Saved]:
+    async def thread(self, id: str | Saved) -> list[Saved]:
         return await self._run(self._store.thread, id)
 
     def messages(
@@ -357,7 +357,7 @@ class AsyncStore:
         newest_first: bool = True,
         offset: int = 0,
         cursor: str | None = None,
-        conversation: str | AsyncConversation | None = None,
+        conversation: str | AsyncConversation | ConversationInfo | None = None,
         label: str | None = None,
         subagent: str | None = None,
     ) -> AsyncMessageListing:
@@ -374,10 +374,14 @@ class AsyncStore:
             self._threads,
         )
 
-    async def delete(self, ids: Iterable[str], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
+    async def delete(
+        self, ids: Iterable[str | Saved], *, recursive: bool = False, missing_ok: bool = False
+    ) -> list[str]:
         return await self._run(self._store.delete, ids, recursive=recursive, missing_ok=missing_ok)
 
-    async def purge(self, conversation: str | AsyncConversation | ConversationInfo, *, reason: str) -> PurgeReport:
+    async def purge(
+        self, conversation: str | UUID | AsyncConversation | ConversationInfo, *, reason: str
+    ) -> PurgeReport:
         plain = conversation.sync if isinstance(conversation, AsyncConversation) else conversation
         return await self._run(self._store.purge, plain, reason=reason)
 
@@ -391,7 +395,9 @@ class AsyncStore:
         return await self._run(self._store.verify, progress)
 
 
-def _plain(conversation: str | AsyncConversation | None) -> str | Conversation | None:
+def _plain(
+    conversation: str | AsyncConversation | ConversationInfo | None,
+) -> str | Conversation | ConversationInfo | None:
     return conversation.sync if isinstance(conversation, AsyncConversation) else conversation
 
 
@@ -404,11 +410,15 @@ class _Opening:
 
     async def _open(self) -> AsyncStore:
         threads = _Threads()
+        opened: list[Store] = []
         try:
-            return AsyncStore(await threads.run(self._begin), threads)
+            await threads.run(lambda: opened.append(self._begin()))
         except BaseException:
+            for store in opened:  # we were cancelled when it was open already
+                store.close()
             threads.close()
             raise
+        return AsyncStore(opened[0], threads)
 
     def __await__(self) -> Generator[object, None, AsyncStore]:
         return self._open().__await__()

@@ -116,7 +116,7 @@ class Done(Struct, frozen=True):
 
 
 class Stale(Struct, frozen=True):
-    """The version moved. `row` is the conversation as it is now, None if it is not there."""
+    """The token moved. `row` is the conversation as it is now, None if it is not there."""
 
     conversation: bytes
     row: ConversationRow | None

@@ -31,6 +31,7 @@ from .model import (
     check_strings,
     id_of,
     listed,
+    text_size,
     to_datetime,
 )
 
@@ -141,10 +142,10 @@ class Conversation:
     @property
     def setup(self) -> Setup:
         """Provider, model, system prompt and tools in force where this handle stands."""
-        meta = self._desk.meta
-        if not meta.setups:
+        number = self._setup_number()
+        if number == 0:
             return Setup()
-        key = _setup_key(self._setup_number())
+        key = _setup_key(number)
         items = self._store.backend.items(self._desk.id, key)
         if not items:
             raise Damaged(f"a setup of conversation {self.id} is missing")
@@ -299,10 +300,10 @@ class Conversation:
         numbers: list[int] = []
 
         def make(row: ConversationRow) -> Change:
-            number = open_meta(desk.envelope, row).setups
+            number = open_meta(desk.envelope, row).setups + 1
             fields = {"setup": number, "setup_seq": row.next_seq} if self._main else {}
             numbers.append(number)
-            after = with_meta(desk, row, setups=number + 1, **fields)
+            after = with_meta(desk, row, setups=number, **fields)
             return Change(desk.id, row.token, after, put=(setup_item(desk, number, new),))
 
         desk.change(make)
@@ -314,7 +315,7 @@ class Conversation:
         if self._setup is None:
             meta = self._desk.meta
             self._setup = meta.setup
-            if meta.setups > 1 and self._sure is not None:
+            if meta.setups > 0 and meta.setup_seq > 0 and self._sure is not None:
                 row = self._own(self._store._names.id(self._sure))
                 if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
                     self._setup = open_body(self._desk.envelope, row).setup
@@ -396,7 +397,7 @@ class Conversation:
         Everything a compaction sums up comes along, and so do title, project, metadata and setups. Each message keeps
         its `origin`.
         """
-        return self._store._copy_thread(self._desk, self._path(full=True), title)
+        return self._store._copy_thread(self._desk, self._path(full=True), self._setup_number(), title)
 
     # -- moving about
 
@@ -412,20 +413,28 @@ class Conversation:
         if at is not None and before is not None:
             raise InvalidArgument("fork at a message or before one, not both")
         removals = self._desk.row.removals  # before we look, so that a deletion meanwhile is noticed
-        target = at if before is None else before
-        if target is None and self._sure is not None:
-            target = self._store._names.id(self._sure)
-        if target is None:
-            return Conversation(self._desk, None, main=main and self._main, link=self._link, label=self._label)
-        row = self._own(id_of(target))
-        main = main and bool(row.main)
-        if before is not None:
-            if row.parent is None:
-                return Conversation(self._desk, None, main=main, link=row.link, removals=removals)
-            row = self._own(self._store._names.id(row.parent))
+        if at is None and before is None:
+            return Conversation(
+                self._desk,
+                self._sure,
+                main=main and self._main,
+                link=self._link,
+                label=self._label,
+                setup=self._setup_number(),
+                removals=self._removals,
+            )
+        row = self._own(id_of(at if before is None else before))
         body = open_body(self._desk.envelope, row)
-        label = None if row.main else body.label
-        return Conversation(self._desk, row.number, main=main, label=label, setup=body.setup, removals=removals)
+        root = row.parent is None
+        return Conversation(
+            self._desk,
+            row.number if before is None else row.parent,
+            main=main and bool(row.main),
+            link=row.link if before is not None and root else None,
+            label=None if row.main else body.label,
+            setup=body.setup,
+            removals=removals,
+        )
 
     def follow(self) -> "Conversation":
         """Stand at the conversation's head as it is now."""
@@ -505,6 +514,11 @@ class Conversation:
             data = encode(
                 replace(body, label=None if label is None else checked_text(label, "the label", store._max_write_bytes))
             )
+            if (
+                len(data) > store._max_write_bytes
+                and text_size(store._saved(old, desk), len(data)) > store._max_write_bytes
+            ):
+                raise PayloadTooLarge(len(data), store._max_write_bytes)
             bare = replace(old, revision=old.revision + 1, size=len(data), body=None)
             new = replace(bare, body=desk.envelope.close_message(bare, data))
             after = next_row(
@@ -550,8 +564,9 @@ def checked_setup(
     for tool in found:
         check_json(tool, "a tool")
     setup = Setup(provider, model, system_prompt, found)
-    if found and len(encode(setup)) > limit:
-        raise PayloadTooLarge(len(encode(setup)), limit)
+    size = len(encode(setup))
+    if size > limit:
+        raise PayloadTooLarge(size, limit)
     return setup
 
 
@@ -559,6 +574,7 @@ def checked_text(value: str, name: str, limit: int) -> str:
     """A title, a label, a prompt: text of a size that can be kept."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is text, not a {type(value).__name__}")
-    if len(value) > limit:
-        raise PayloadTooLarge(len(value), limit)
+    size = len(value.encode("utf-8", "surrogatepass"))
+    if size > limit:
+        raise PayloadTooLarge(size, limit)
     return value

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from .errors import InvalidArgument, InvalidMessage
+from .errors import InvalidArgument, InvalidID, InvalidMessage
 
 if TYPE_CHECKING:
     Content = str | bytes
@@ -350,9 +350,16 @@ def listed(values: object, what: str) -> list[object]:
     return list(values)
 
 
-def id_of(what: "str | Saved") -> str:
-    """The id of a message, given as itself or as the message."""
-    return what.id if isinstance(what, Saved) else what
+def id_of(what: object) -> str:
+    """The id of something, given as itself, as a UUID, or as the message or conversation that has it."""
+    if isinstance(what, str):
+        return what
+    if type(what).__name__ == "UUID":
+        return str(what)
+    id = getattr(what, "id", None)
+    if not isinstance(id, str):
+        raise InvalidID(what)
+    return id
 
 
 def check_strings(values: Mapping[str, str] | None, where: str) -> dict[str, str]:

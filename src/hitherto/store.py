@@ -273,9 +273,9 @@ class Store:
         row = self._new_row(id, CHAT, key)
         desk = Desk(self, row)
         kept = [] if list(setups) == [Setup()] else setups
-        meta = replace(meta, setups=len(kept))
+        meta = replace(meta, setups=len(kept), setup=meta.setup or len(kept))
         row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta, self._max_write_bytes))
-        put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept))
+        put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept, 1))
         tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
         for _ in range(_TRIES):
             first, messages = desk.prepare(row, drafts, Spot(None))
@@ -290,7 +290,7 @@ class Store:
                 return None
         raise Busy("the conversation could not be started")
 
-    def _copy_thread(self, source: Desk, path: Sequence[Saved], title: str | None) -> Conversation:
+    def _copy_thread(self, source: Desk, path: Sequence[Saved], setup: int, title: str | None) -> Conversation:
         """A new conversation that holds a copy of this path."""
         self._ensure_open()
         rows = self.backend.messages(numbers=[self._names.number(message.id) for message in path])
@@ -304,7 +304,7 @@ class Store:
             drafts.append(draft(message, made_with[message.id], root, origin))
         items = self.backend.items(source.id, b"setup/")
         setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
-        meta = replace(source.meta, key=None, setup_seq=0)
+        meta = replace(source.meta, key=None, setup=setup, setup_seq=len(path))
         if title is not None:
             meta = replace(meta, title=checked_text(title, "the title", self._max_write_bytes))
         made = self._create(new_conversation_id(), meta, setups, drafts)
@@ -312,10 +312,10 @@ class Store:
             raise Busy("the conversation could not be copied")
         return made[0]
 
-    def conversation(self, id: "str | ConversationInfo | Saved") -> Conversation:
+    def conversation(self, id: "str | UUID | ConversationInfo | Saved") -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""
         self._ensure_open()
-        row, message = self._find(id if isinstance(id, str) else getattr(id, "id", ""))
+        row, message = self._find(id_of(id))
         if message is None:
             return self._handle(row)
         desk = self._desk(row)
@@ -434,7 +434,7 @@ class Store:
         messages: Iterable[Message],
         *,
         parent: "str | Saved | None" = None,
-        conversation: str | Conversation | None = None,
+        conversation: str | Conversation | ConversationInfo | None = None,
     ) -> list[str]:
         """Save messages in one transaction; their ids, in order.
 
@@ -474,14 +474,16 @@ class Store:
 
         return [message.id for message in desk.add(drafts, choose)]
 
-    def _desk_of(self, conversation: str | Conversation | None, parents: Sequence[MessageRow]) -> Desk | None:
+    def _desk_of(
+        self, conversation: str | Conversation | ConversationInfo | None, parents: Sequence[MessageRow]
+    ) -> Desk | None:
         """The desk of the conversation that is meant, None for a new one. Parents elsewhere are refused."""
         if isinstance(conversation, Conversation):
             if conversation._store is not self:
                 raise InvalidArgument("this conversation is of another store", hint="pass its id")
             desk: Desk | None = conversation._desk
         elif conversation is not None:
-            desk = self.conversation(conversation)._desk
+            desk = self._desk(self._find(id_of(conversation))[0])
         else:
             desk = self._desk(self._fresh_row(parents[0].conversation)) if parents else None
         foreign = [self._names.id(row.number) for row in parents if desk is None or row.conversation != desk.id]
@@ -489,7 +491,7 @@ class Store:
             raise NotFound("message in this conversation", foreign)
         return desk
 
-    def get(self, ids: Iterable[str]) -> list[Saved]:
+    def get(self, ids: Iterable[str | Saved]) -> list[Saved]:
         """Messages by id, in the order asked for. `NotFound` names every one that is missing."""
         self._ensure_open()
         wanted = _ids(ids)
@@ -512,15 +514,15 @@ class Store:
         found = {id: rows[number] for id, number in numbers.items() if number in rows}
         return found, [id for id in numbers if id not in found]
 
-    def message(self, id: str) -> Saved:
-        """One message."""
+    def message(self, id: str | Saved) -> Saved:
+        """One message, as it is now."""
         self._ensure_open()
-        return self._saved(self._message_row(id))
+        return self._saved(self._message_row(id_of(id)))
 
-    def thread(self, id: str) -> list[Saved]:
+    def thread(self, id: str | Saved) -> list[Saved]:
         """The messages from the root to this one."""
         self._ensure_open()
-        row = self._message_row(id)
+        row = self._message_row(id_of(id))
         path = self._path(row.number, self._desk(self._fresh_row(row.conversation)))
         return [message for message in path if message.role != "event"]
 
@@ -530,7 +532,7 @@ class Store:
         newest_first: bool = True,
         offset: int = 0,
         cursor: str | None = None,
-        conversation: str | Conversation | None = None,
+        conversation: str | Conversation | ConversationInfo | None = None,
         label: str | None = None,
         subagent: str | None = None,
     ) -> MessageListing:
@@ -563,8 +565,10 @@ class Store:
                 break
         return MessageListing(self, rows, listing)
 
-    def _id_of(self, conversation: str | Conversation) -> bytes:
-        return conversation._desk.id if isinstance(conversation, Conversation) else self._find(conversation)[0].id
+    def _id_of(self, conversation: str | Conversation | ConversationInfo) -> bytes:
+        if isinstance(conversation, Conversation):
+            return conversation._desk.id
+        return self._find(id_of(conversation))[0].id
 
     def _tagged(self, label: str | None, subagent: str | None, *, newest_first: bool) -> Iterator[MessageRow]:
         wanted = [(field, value) for field, value in (("label", label), ("subagent", subagent)) if value is not None]
@@ -573,7 +577,7 @@ class Store:
         rows = self.backend.messages(numbers=sorted(set.intersection(*found)))
         return iter(sorted(rows, key=order, reverse=newest_first))
 
-    def delete(self, ids: Iterable[str], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
+    def delete(self, ids: Iterable[str | Saved], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
         """Delete messages in one transaction; the ids of all that went.
 
         A message with others below it is refused (`HasChildren`) unless `recursive`, which takes the whole subtree and
@@ -597,7 +601,7 @@ class Store:
 
     # -- care
 
-    def purge(self, conversation: str | Conversation | ConversationInfo, *, reason: str) -> PurgeReport:
+    def purge(self, conversation: "str | UUID | Conversation | ConversationInfo", *, reason: str) -> PurgeReport:
         """Destroy a conversation with all its branches, and take its bytes out of the files.
 
         `scrub_pending` in the report means that a reader delays the last step: `scrub` finishes it.
@@ -607,8 +611,7 @@ class Store:
             raise InvalidArgument(
                 f"not a reason for a purge: {reason!r:.60}", hint="one of " + ", ".join(PURGE_REASONS)
             )
-        named = conversation if isinstance(conversation, str) else getattr(conversation, "id", "")
-        id = parse_conversation_id(named)
+        id = parse_conversation_id(id_of(conversation))
         started = self._clock()
 
         def make(row: ConversationRow) -> Change:
@@ -736,8 +739,8 @@ def _checked(message: object) -> Message:
     return message  # type: ignore[return-value]  # as above
 
 
-def _ids(ids: Iterable[str]) -> list[str]:
-    return [check_message_id(id_of(id)) for id in listed(ids, "ids")]  # type: ignore[arg-type]  # checked right there
+def _ids(ids: Iterable[str | Saved]) -> list[str]:
+    return [check_message_id(id_of(id)) for id in listed(ids, "ids")]
 
 
 def _id(message: "str | Saved | None") -> str | None:

@@ -72,15 +72,15 @@ class MemoryBackend:
         elif row is None or row.token != change.expect:
             return Stale(change.conversation, row)
         for message in change.add:
-            first = message.number - message.number % RUN
-            if any(
-                n in self._messages
-                for n in ([message.number] if message.number != first else range(first, first + RUN))
-            ):
+            if message.number % RUN == 0 and self._run_taken(message.number):
                 return Taken("number", change.conversation)
             if message.key is not None and self.messages(keys=(change.conversation, [message.key])):
                 return Taken("message key", change.conversation)
         return None
+
+    def _run_taken(self, first: int) -> bool:
+        """Is a number of this run in use, or was one?"""
+        return first <= self._retired or any(number in self._messages for number in range(first, first + RUN))
 
     def _apply(self, change: Change) -> None:
         id = change.conversation

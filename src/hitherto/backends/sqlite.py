@@ -342,9 +342,13 @@ class SqliteBackend:
         return place
 
     def _run_taken(self, connection: apsw.Connection, number: int) -> bool:
+        """Is a number of this run in use, or was one?"""
         first = self._base + number
-        query = "SELECT 1 FROM message WHERE number BETWEEN ? AND ? LIMIT 1"
-        return _maybe(connection, query, (first, first + RUN - 1)) is not None
+        query = (
+            "SELECT 1 FROM message WHERE number BETWEEN ? AND ? UNION ALL "
+            "SELECT 1 FROM workspace WHERE place = ? AND retired >= ? LIMIT 1"
+        )
+        return _maybe(connection, query, (first, first + RUN - 1, self._workspace, number)) is not None
 
     def _key_taken(self, connection: apsw.Connection, place: int, key: bytes) -> bool:
         query = "SELECT 1 FROM message WHERE conversation = ? AND key = ?"
@@ -456,10 +460,13 @@ class SqliteBackend:
         with self._connection() as connection:
             places = [Position(*found) for found in _all(connection, query, (*values, limit + 1))]
             if places and not oldest_first:  # only the first can be one that has moved on without its shelf
+                id = places[0].id
                 moved = "SELECT active_at FROM conversation WHERE id = ? AND workspace = ?"
-                places[0] = Position(_one(connection, moved, (places[0].id, self._workspace))[0], places[0].id)
-                if after is not None and (places[0].at, places[0].id) >= (after.at, after.id):
+                found = _maybe(connection, moved, (id, self._workspace))
+                if found is None or (after is not None and (found[0], id) >= (after.at, after.id)):
                     del places[0]
+                else:
+                    places[0] = Position(found[0], id)
         return places[:limit]
 
     def count(self, where: Where) -> int:

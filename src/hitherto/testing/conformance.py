@@ -320,6 +320,13 @@ class BackendContract:
         backend.commit([update(2, untag=(Tag(b"x", 0), Tag(b"never")))])
         assert backend.tagged(b"x") == [(B, None)]
 
+    def test_a_run_that_was_used_is_taken_for_ever(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0)), create(message_row(320, B), id=B)])
+        backend.commit([Batch((Change(B, token(1), None),))])
+        for number in (320, 32):
+            assert backend.commit([update(1, add=(message_row(number, seq=9),))]) == [Taken("number", A)]
+        assert backend.commit([update(1, add=(message_row(352, parent=0, seq=9),))]) == [DONE]
+
     def test_the_edge_is_above_every_number_that_ever_was(self, backend: Backend) -> None:
         assert backend.edge() == 0
         backend.commit([create(message_row(0), message_row(320, seq=400)), create(message_row(640, B), id=B)])
@@ -773,6 +780,16 @@ class StoreContract:
         again.configure(model="m3")
         assert (again.system_prompt, again.model) == ("one", "m3")
 
+    def test_a_first_setup_does_not_reach_back(self, store: Store) -> None:
+        talk = store.start()
+        first = talk.append(Message.user("x"))
+        talk.configure(model="m")
+        assert (talk.fork(at=first).model, talk.model, talk.fork().model) == ("", "m", "m")
+        assert store.conversation(talk.id).model == "m"
+        assert (talk.detach().model, talk.fork(before=first).model) == ("m", "")
+        second = talk.append(Message.user("y"))
+        assert (talk.fork(before=second).model, talk.fork(before=second).at) == ("m", first.id)
+
     def test_a_side_flow_is_configured_by_itself(self, store: Store) -> None:
         talk = store.start(system_prompt="main")
         talk.append(Message.user("x"))
@@ -815,6 +832,7 @@ class StoreContract:
         assert [m.id for m in by_run] == [m.id for m in traces[1].thread()]
         assert len(list(store.messages(subagent="review"))) == 4
         assert list(store.messages(subagent="other")) == []
+        assert talk.fork(before=root).append(Message.user("asked differently")).label == "subagent:review:r1"
         again = store.conversation(traces[0].at or "")
         assert not again.append(Message.user("more")).main
         with pytest.raises(InvalidArgument):
