@@ -33,7 +33,7 @@ help: ## List the targets
 setup: $(PROJECT_DONE) ## Create or update .venv with everything development takes
 
 test: setup ## Run the tests (ARGS= adds pytest arguments)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n auto $(ARGS)
 
 lint: setup ## Check style and types (ruff, mypy)
 	$(PY) -m ruff check .
