@@ -42,8 +42,8 @@ class Names:
     def __init__(self, seed: bytes) -> None:
         """`seed` is 16 random bytes, made once with the workspace and never changed."""
         word = int.from_bytes(seed[:16], "little")
-        # Odd multipliers below 2**21, one per round.
-        self._keys = tuple((word >> shift & 0x1FFFFF) | 1 for shift in (0, 21, 42, 63))
+        # Four odd multipliers and a constant, each below 2**21.
+        self._keys = tuple((word >> shift & 0x1FFFFF) | 1 for shift in (0, 21, 42, 63, 84))
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -61,11 +61,11 @@ class Names:
             front = _pairs()[more - 1]
         high, z = divmod(number, _PAIR)
         x, y = divmod(high, _PAIR)
-        a, b, c, d = self._keys
-        z = (z + ((x + 1) * a ^ (y + 1) * b) % 4093) % _PAIR
-        x = (x + ((y + 1) * c ^ (z + 1) * a) % 4093) % _PAIR
-        y = (y + ((z + 1) * d ^ (x + 1) * c) % 4093) % _PAIR
-        z = (z + ((x + 1) * b ^ (y + 1) * d) % 4093) % _PAIR
+        a, b, c, d, e = self._keys
+        z = (z + (x * a ^ y * b ^ e)) % _PAIR
+        x = (x + (y * c ^ z * a ^ e)) % _PAIR
+        y = (y + (z * d ^ x * c ^ e)) % _PAIR
+        z = (z + (x * b ^ y * d ^ e)) % _PAIR
         pairs = _pairs()
         return f"{front}{pairs[x]}{pairs[y]}{pairs[z]}"
 
@@ -78,11 +78,11 @@ class Names:
             x, y, z = index[six[:2]], index[six[2:4]], index[six[4:]]
         except KeyError:
             raise NotFound("message", [id]) from None
-        a, b, c, d = self._keys
-        z = (z - ((x + 1) * b ^ (y + 1) * d) % 4093) % _PAIR
-        y = (y - ((z + 1) * d ^ (x + 1) * c) % 4093) % _PAIR
-        x = (x - ((y + 1) * c ^ (z + 1) * a) % 4093) % _PAIR
-        z = (z - ((x + 1) * a ^ (y + 1) * b) % 4093) % _PAIR
+        a, b, c, d, e = self._keys
+        z = (z - (x * b ^ y * d ^ e)) % _PAIR
+        y = (y - (z * d ^ x * c ^ e)) % _PAIR
+        x = (x - (y * c ^ z * a ^ e)) % _PAIR
+        z = (z - (x * a ^ y * b ^ e)) % _PAIR
         return more * _SHORT + (x * _PAIR + y) * _PAIR + z
 
     def ids(self, first: int, count: int) -> list[str]:
@@ -91,15 +91,15 @@ class Names:
         if first >= _SHORT or z + count > _PAIR:
             return [self.id(first + n) for n in range(count)]
         x, y = divmod(high, _PAIR)
-        a, b, c, d = self._keys
-        pairs, xa, yb, yc = _pairs(), (x + 1) * a, (y + 1) * b, (y + 1) * c
-        z += (xa ^ yb) % 4093
+        a, b, c, d, e = self._keys
+        pairs, yc = _pairs(), y * c ^ e
+        z += x * a ^ y * b ^ e
         found = []
         for n in range(z, z + count):
-            w = n % _PAIR + 1
-            u = (x + (yc ^ w * a) % 4093) % _PAIR
-            v = (y + (w * d ^ (u + 1) * c) % 4093) % _PAIR
-            found.append(pairs[u] + pairs[v] + pairs[(w - 1 + ((u + 1) * b ^ (v + 1) * d) % 4093) % _PAIR])
+            w = n % _PAIR
+            u = (x + (yc ^ w * a)) % _PAIR
+            v = (y + (w * d ^ u * c ^ e)) % _PAIR
+            found.append(pairs[u] + pairs[v] + pairs[(w + (u * b ^ v * d ^ e)) % _PAIR])
         return found
 
     def with_prefix(self, prefix: str) -> list[int]:

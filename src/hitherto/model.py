@@ -287,10 +287,25 @@ def check(message: Message) -> None:
     m = message
     if type(m.role) is not str or m.role not in _ROLES:
         check_name(m.role, "the role")
-    if type(m.blocks) not in (tuple, list):
+    if type(m.blocks) is not tuple and type(m.blocks) is not list:
         raise InvalidMessage(f"blocks is a {type(m.blocks).__name__}, not a list of blocks")
     for block in m.blocks:
-        _check_block(block)
+        if type(block) is not Block or not _is_plain_text(block):
+            _check_block(block)
+    if (m.label, m.key, m.extra, m.raw, m.usage, m.privacy, m.tool_result_error) != _NOTHING:
+        _check_rest(m)
+
+
+def _is_plain_text(b: Block) -> bool:
+    kinds = type(b.content) is str and type(b.type) is str
+    return kinds and (b.modality, b.mime_type, b.id, b.extra) == ("text", "text/plain", None, None)
+
+
+_NOTHING = (None, None, None, None, None, None, False)
+
+
+def _check_rest(m: Message) -> None:
+    """What most messages do not have."""
     if type(m.tool_result_error) is not bool:
         raise InvalidMessage("tool_result_error is true or false")
     if not isinstance(m.label or "", str) or not isinstance(m.key or "", str):
@@ -299,12 +314,11 @@ def check(message: Message) -> None:
         type(m.usage) is not Usage or any(type(n) is not int for n in msgspec.structs.astuple(m.usage))
     ):
         raise InvalidMessage("usage is a Usage, and counts tokens in whole numbers")
-    if m.extra is not None or m.raw is not None or m.privacy is not None:
-        for name, value in (("extra", m.extra), ("privacy", m.privacy)):
-            if value is not None and type(value) is not dict:
-                raise InvalidMessage(f"{name} is a {type(value).__name__}, not a dict")
-            check_json(value, name)
-        check_json(m.raw, "raw")
+    for name, value in (("extra", m.extra), ("privacy", m.privacy)):
+        if value is not None and type(value) is not dict:
+            raise InvalidMessage(f"{name} is a {type(value).__name__}, not a dict")
+        check_json(value, name)
+    check_json(m.raw, "raw")
 
 
 _ROLES = frozenset(Role)
