@@ -64,7 +64,7 @@ class Desk:
         self.epoch = 0  # raised whenever the belief turned out wrong
         self.envelope = store._codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
-        self._last: tuple[int, str] = (-1, "")  # the number dealt last, and its id
+        self._last: tuple[int | None, str | None] = (-1, None)  # the number dealt last, and its id
 
     @property
     def meta(self) -> Meta:
@@ -150,67 +150,67 @@ class Desk:
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
-        keys = {
-            draft.message.key: self.store._codec.tag("key", draft.message.key)
-            for draft in drafts
-            if draft.message.key is not None
-        }
-        if not keys:
+        wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
+        if not wanted:
             return {}
+        keys = {key: self.store._codec.tag("key", key) for key in wanted}
         rows = {row.key: row for row in self.store.backend.messages(keys=(self.id, list(keys.values())))}
         return {key: rows[tag] for key, tag in keys.items() if tag in rows}
 
     def prepare(self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be."""
-        known = self._known(drafts)
         store, close, name_of = self.store, self.envelope.close_message, self.store._names.id
+        known = self._known(drafts)
         token, now = new_token(), max(store._clock(), row.active_at)
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
         tags: list[Tag] = []
         messages: list[Saved] = []
-        last, last_name = self._last  # the message dealt last, whose child comes next as a rule
+        last, above = self._last  # the message dealt last, whose child comes next as a rule
         parent, main, link = spot.parent, spot.main, spot.link
-        for draft in drafts:
-            m, data = draft.message, draft.data
-            if m.key is not None and m.key in known:
-                there = known[m.key]
+        for m, data, own, key in [(d.message, d.data, d.spot, d.message.key) for d in drafts]:
+            if key is not None and key in known:
+                there = known[key]
                 messages.append(store._saved(there, self))
                 parent, main, link = there.number, bool(there.main), None
                 continue
-            if draft.spot is not None:
-                parent, main, link = draft.spot.parent, draft.spot.main, draft.spot.link
-                if link == BEFORE:
-                    link = rows[-1].number
-            if parent is not None and parent in tips:
+            if own is not None:
+                parent, main, link = own.parent, own.main, rows[-1].number if own.link == BEFORE else own.link
+            if parent is not None and tips and parent == tips[0]:
                 number = parent + 1
-                others = () if len(tips) == 1 else tuple(tip for tip in tips if tip != parent)
+                tips = (number, *tips[1:]) if (number + 1) % RUN else tips[1:]
+            elif parent is not None and parent in tips:
+                number = parent + 1
+                others = tuple(tip for tip in tips if tip != parent)
                 tips = (number, *others) if (number + 1) % RUN else others
             else:
                 number = store._new_run()
                 tips = (number, *tips[: _TIPS - 1])
-            key = None if m.key is None else store._codec.tag("key", m.key)
-            new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, now, None, key, token, len(data))
+            tag = None if key is None else store._codec.tag("key", key)
+            new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, now, None, tag, token, len(data))
             force_setattr(new, "body", close(new, data))  # nobody has seen it yet
             rows.append(new)
-            above = None if parent is None else last_name if parent == last else name_of(parent)
-            last, last_name = number, name_of(number)
+            if parent != last:
+                above = None if parent is None else name_of(parent)
+            last = number
             saved = Saved(
-                m.role, tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
-                above, last_name, self.name, seq, now, None if link is None else name_of(link), main,
+                m.role, tuple(m.blocks), m.label, key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
+                above, name_of(number), self.name, seq, now, None if link is None else name_of(link), main,
             )  # fmt: skip
             messages.append(saved)
+            above = saved.id
             if m.label is not None:
                 tags += label_tags(store._codec, m.label, number)
-            if m.key is not None:
-                known[m.key] = new
-            head = number if main else head
+            if key is not None:
+                known[key] = new
+            if main:
+                head = number
             seq += 1
             size += len(data)
             parent, link = number, None
         if not rows:
             return None, messages
-        self._last = last, last_name
+        self._last = last, above
         after = ConversationRow(
             row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
             row.count + len(rows), size, row.removals, row.created_at, now, row.expires_at, row.held,

@@ -1,8 +1,9 @@
 """Names: message ids and the numbers behind them, tokens, conversation ids.
 
 A message has a **number**, the integer under which backends keep it, and an **id**, the six characters people see and
-type. The id is a permutation of the number, keyed by the workspace's seed: looking a message up by its id costs no
-index, and an id tells nothing about how many messages there are.
+type. The id is a permutation of the number, keyed by the workspace's seed, so looking a message up by its id costs no
+index. Neighbours land a golden section apart: the ids of one conversation have little in common, and a few characters
+are enough to tell them.
 
 Numbers are dealt in **runs** of 32. Along one branch, a message's number is its parent's plus one until the run is
 full; a fork, or a full run, starts a new run above all that were ever used. So a path through the tree is a few dozen
@@ -42,32 +43,23 @@ class Names:
     def __init__(self, seed: bytes) -> None:
         """`seed` is 16 random bytes, made once with the workspace and never changed."""
         word = int.from_bytes(seed[:16], "little")
-        # Four odd multipliers and a constant, each below 2**21.
-        self._keys = tuple((word >> shift & 0x1FFFFF) | 1 for shift in (0, 21, 42, 63, 84))
+        step = _SHORT * 618_034 // 1_000_000 + word % (_SHORT // 1000)
+        while step % 3 == 0 or step % 19 == 0:  # 57 = 3 * 19: no common factor, so every number has its own id
+            step += 1
+        self._step, self._back, self._start = step, pow(step, -1, _SHORT), (word >> 64) % _SHORT
 
     @cached_property
     def _index(self) -> dict[str, int]:
         return {pair: n for n, pair in enumerate(_pairs())}
 
     def id(self, number: int) -> str:
-        """The id of a message number.
-
-        Four unbalanced Feistel rounds over three digits of base 57²: each adds to one digit something computed from
-        the other two, so it can be undone whatever that something is.
-        """
-        front = ""
+        """The id of a message number."""
         if number >= _SHORT:
             more, number = divmod(number, _SHORT)
-            front = _pairs()[more - 1]
-        high, z = divmod(number, _PAIR)
-        x, y = divmod(high, _PAIR)
-        a, b, c, d, e = self._keys
-        z = (z + (x * a ^ y * b ^ e)) % _PAIR
-        x = (x + (y * c ^ z * a ^ e)) % _PAIR
-        y = (y + (z * d ^ x * c ^ e)) % _PAIR
-        z = (z + (x * b ^ y * d ^ e)) % _PAIR
+            return _pairs()[more - 1] + self.id(number)
+        high, z = divmod((number * self._step + self._start) % _SHORT, _PAIR)
         pairs = _pairs()
-        return f"{front}{pairs[x]}{pairs[y]}{pairs[z]}"
+        return pairs[high // _PAIR] + pairs[high % _PAIR] + pairs[z]
 
     def number(self, id: str) -> int:
         """The number behind an id. `InvalidID` if it has not the shape of one, `NotFound` if no message can have it."""
@@ -78,28 +70,19 @@ class Names:
             x, y, z = index[six[:2]], index[six[2:4]], index[six[4:]]
         except KeyError:
             raise NotFound("message", [id]) from None
-        a, b, c, d, e = self._keys
-        z = (z - (x * b ^ y * d ^ e)) % _PAIR
-        y = (y - (z * d ^ x * c ^ e)) % _PAIR
-        x = (x - (y * c ^ z * a ^ e)) % _PAIR
-        z = (z - (x * a ^ y * b ^ e)) % _PAIR
-        return more * _SHORT + (x * _PAIR + y) * _PAIR + z
+        place = (x * _PAIR + y) * _PAIR + z
+        return more * _SHORT + (place - self._start) * self._back % _SHORT
 
     def ids(self, first: int, count: int) -> list[str]:
         """The ids of numbers that follow each other: the same as `id` for each, with less to do."""
-        high, z = divmod(first, _PAIR)
-        if first >= _SHORT or z + count > _PAIR:
+        if first + count > _SHORT:
             return [self.id(first + n) for n in range(count)]
-        x, y = divmod(high, _PAIR)
-        a, b, c, d, e = self._keys
-        pairs, yc = _pairs(), y * c ^ e
-        z += x * a ^ y * b ^ e
-        found = []
-        for n in range(z, z + count):
-            w = n % _PAIR
-            u = (x + (yc ^ w * a)) % _PAIR
-            v = (y + (w * d ^ u * c ^ e)) % _PAIR
-            found.append(pairs[u] + pairs[v] + pairs[(w + (u * b ^ v * d ^ e)) % _PAIR])
+        pairs, step, found = _pairs(), self._step, []
+        place = (first * step + self._start) % _SHORT
+        for _ in range(count):
+            high, z = divmod(place, _PAIR)
+            found.append(pairs[high // _PAIR] + pairs[high % _PAIR] + pairs[z])
+            place = (place + step) % _SHORT
         return found
 
     def with_prefix(self, prefix: str) -> list[int]:

@@ -311,14 +311,14 @@ class SqliteBackend:
             row = self._row(connection, id)
             if row is None or row.version != version:
                 return Stale(id, row)
-        places: list[int] = []
+        places = []
         for change in batch.changes:
             place = self._place(connection, change)
             if not isinstance(place, int):
                 return place
             places.append(place)
-        for place, change in zip(places, batch.changes, strict=True):
-            self._apply(connection, change, place)
+        for n, change in enumerate(batch.changes):
+            self._apply(connection, change, places[n])
         return DONE
 
     def _place(self, connection: apsw.Connection, change: Change) -> int | Outcome:
@@ -367,12 +367,14 @@ class SqliteBackend:
         for number in change.drop:
             execute("DELETE FROM message WHERE number = ?", (self._base + number,))
             execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
-        for some in _chunks(change.add, _ROWS):
+        for start in range(0, len(change.add), _ROWS):
             rows: list[str | bytes | int | None] = []
-            for m in some:
-                rows += (self._base + m.number, place)
-                rows += _message_values(m)
-            execute(_INSERT_MESSAGES[len(some)], rows)
+            for m in change.add[start : start + _ROWS]:
+                rows += (
+                    self._base + m.number, place, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at,
+                    m.body, m.key, m.token, m.size,
+                )  # fmt: skip
+            execute(_INSERT_MESSAGES[len(rows) // 13], rows)
         for m in change.amend:
             execute(_UPDATE_MESSAGE, (*_message_values(m), self._base + m.number))
         for item in change.put:
