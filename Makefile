@@ -35,10 +35,11 @@ setup: $(PROJECT_DONE) ## Create or update .venv with everything development tak
 test: setup ## Run the tests (ARGS= adds pytest arguments)
 	$(PY) -m pytest -n auto $(ARGS)
 
-lint: setup ## Check style and types (ruff, mypy)
+lint: setup ## Check style, types and import arrows (ruff, mypy, tests/test_architecture.py)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m pytest -q tests/test_architecture.py
 
 format: setup ## Format the code and apply safe lint fixes
 	$(PY) -m ruff check --fix-only .
