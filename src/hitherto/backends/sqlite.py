@@ -6,8 +6,8 @@ Why it is laid out as it is, each by measurement (`make bench`):
   reading a path is one range read per run, and finding a message by its id needs no index. The only index that
   every message enters is (conversation, seq).
 - Listings are by last activity, but an index that every append rewrites costs a page a turn. So it is over `shelf`,
-  which is `active_at` for every conversation but one: the newest of its kind stays where it stands, in front, until
-  another one overtakes it.
+  which is `active_at` for all conversations of a kind but one: the newest stands in front of them all, and its appends
+  leave the index alone until another one overtakes it.
 - WAL with `synchronous=FULL`: a commit returns after its frames are on the disk. `NORMAL` loses acknowledged
   messages in a power cut; the tests show it on a simulated disk.
 - `BEGIN IMMEDIATE` and a busy handler that sleeps a random fraction of a millisecond or two: writers of several
@@ -76,7 +76,7 @@ _INSERT_CONVERSATION = f"INSERT INTO conversation (workspace, shelf, {_CONVERSAT
 _MUTABLE = [name for name in _CONVERSATION.split(", ")[3:] if name != "created_at"]  # or its index is rewritten
 _UPDATE_CONVERSATION = f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE place = ?"
 _UPDATE_AND_MOVE = _UPDATE_CONVERSATION.replace(" SET ", " SET shelf = ?, ")
-_NEWEST = "SELECT place, shelf FROM conversation WHERE workspace = ? AND kind = ? ORDER BY shelf DESC, id DESC LIMIT 1"
+_FRONT = 1 << 62  # the shelf of the newest conversation of its kind
 _INSERT_MESSAGES = [
     f"INSERT INTO message (number, conversation, {_AMENDED}) VALUES " + ", ".join([f"({', '.join('?' * 13)})"] * count)
     for count in range(_ROWS + 1)
@@ -84,6 +84,8 @@ _INSERT_MESSAGES = [
 _UPDATE_MESSAGE = f"UPDATE message SET {', '.join(f'{name} = ?' for name in _AMENDED.split(', '))} WHERE number = ?"
 
 _T = TypeVar("_T")
+_Place = tuple[int, int, int]  # of a conversation: its row, its shelf, when it was active
+_NOWHERE: _Place = (0, 0, 0)
 _Values = Sequence[str | bytes | int | None]
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -311,19 +313,19 @@ class SqliteBackend:
             row = self._row(connection, id)
             if row is None or row.version != version:
                 return Stale(id, row)
-        places = []
+        places: list[_Place] = []
         for change in batch.changes:
             place = self._place(connection, change)
-            if not isinstance(place, int):
+            if not isinstance(place, tuple):
                 return place
             places.append(place)
         for n, change in enumerate(batch.changes):
             self._apply(connection, change, places[n])
         return DONE
 
-    def _place(self, connection: apsw.Connection, change: Change) -> int | Outcome:
-        """The conversation's place (0 if it is new) if the change may be applied, else what is in the way."""
-        query = "SELECT place, token FROM conversation WHERE id = ? AND workspace = ?"
+    def _place(self, connection: apsw.Connection, change: Change) -> _Place | Outcome:
+        """Where the conversation lies (_NOWHERE if it is new) if the change may be applied, else what is in the way."""
+        query = "SELECT place, token, shelf, active_at FROM conversation WHERE id = ? AND workspace = ?"
         found = _maybe(connection, query, (change.conversation, self._workspace))
         if change.expect is None:
             if found is not None:
@@ -333,11 +335,11 @@ class SqliteBackend:
                     return Taken("key", other.id)
         elif found is None or found[1] != change.expect:
             return Stale(change.conversation, self._row(connection, change.conversation))
-        place: int = found[0] if found else 0
+        place: _Place = (found[0], found[2], found[3]) if found else _NOWHERE
         for message in change.add:
             if message.number % RUN == 0 and self._run_taken(connection, message.number):
                 return Taken("number", change.conversation)
-            if message.key is not None and self._key_taken(connection, place, message.key):
+            if message.key is not None and self._key_taken(connection, place[0], message.key):
                 return Taken("message key", change.conversation)
         return place
 
@@ -354,8 +356,9 @@ class SqliteBackend:
         query = "SELECT 1 FROM message WHERE conversation = ? AND key = ?"
         return _maybe(connection, query, (place, key)) is not None
 
-    def _apply(self, connection: apsw.Connection, change: Change, place: int) -> None:
+    def _apply(self, connection: apsw.Connection, change: Change, found: _Place) -> None:
         execute = connection.execute
+        place = found[0]
         if change.row is None or change.drop:
             self._retire(connection, change, place)
         if change.row is None:
@@ -363,7 +366,7 @@ class SqliteBackend:
                 execute(f"DELETE FROM {table} WHERE conversation = ?", (place,))
             execute("DELETE FROM conversation WHERE place = ?", (place,))
             return
-        place = self._write_row(connection, change.row, place)
+        place = self._write_row(connection, change.row, found)
         for number in change.drop:
             execute("DELETE FROM message WHERE number = ?", (self._base + number,))
             execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
@@ -389,21 +392,33 @@ class SqliteBackend:
             query = "INSERT OR IGNORE INTO tag (workspace, value, conversation, message) VALUES (?, ?, ?, ?)"
             execute(query, self._tag_values(tag, place))
 
-    def _write_row(self, connection: apsw.Connection, row: ConversationRow, place: int) -> int:
-        """Write the conversation's row, at its place or (0) at a new one, and keep the shelf in order."""
+    def _write_row(self, connection: apsw.Connection, row: ConversationRow, found: _Place) -> int:
+        """Write the conversation's row, where it lies or at a new place, and keep the shelf in order."""
+        place, shelf, active_at = found
         values = _conversation_values(row)
-        newest = _maybe(connection, _NEWEST, (self._workspace, row.kind))
-        if newest is not None and newest[0] == place and newest[1] <= row.active_at:
+        if shelf == _FRONT and row.active_at >= active_at:  # the newest, and newer still
             connection.execute(_UPDATE_CONVERSATION, (*values[3:12], *values[13:], place))
             return place
-        if newest is not None:  # it may be overtaken: now it has to stand where it belongs
+        shelf = self._shelf(connection, row, place)
+        if place:
+            connection.execute(_UPDATE_AND_MOVE, (shelf, *values[3:12], *values[13:], place))
+            return place
+        connection.execute(_INSERT_CONVERSATION, (self._workspace, shelf, *values))
+        return connection.last_insert_rowid()
+
+    def _shelf(self, connection: apsw.Connection, row: ConversationRow, place: int) -> int:
+        """Where this conversation belongs: in front if it is now the newest of its kind, whose place it then takes."""
+        query = (
+            "SELECT place, active_at, id FROM conversation WHERE workspace = ? AND kind = ? AND place <> ? "
+            "ORDER BY shelf DESC, id DESC LIMIT 1"
+        )
+        newest = _maybe(connection, query, (self._workspace, row.kind, place))
+        if newest is not None and (row.active_at, row.id) < (newest[1], newest[2]):
+            return row.active_at
+        if newest is not None:
             query = "UPDATE conversation SET shelf = active_at WHERE place = ? AND shelf <> active_at"
             connection.execute(query, (newest[0],))
-        if place:
-            connection.execute(_UPDATE_AND_MOVE, (row.active_at, *values[3:12], *values[13:], place))
-            return place
-        connection.execute(_INSERT_CONVERSATION, (self._workspace, row.active_at, *values))
-        return connection.last_insert_rowid()
+        return _FRONT
 
     def _retire(self, connection: apsw.Connection, change: Change, place: int) -> None:
         """Remember the highest number that goes, so that no number is used again."""
@@ -452,24 +467,22 @@ class SqliteBackend:
     def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
         column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("shelf", "DESC", "<")
         condition, values = self._condition(where)
-        if after is not None:
-            condition += f" AND (c.{column}, c.id) {beyond} (?, ?)"
-            values += (after.at, after.id)
-        query = (
-            f"SELECT c.{column}, c.id FROM conversation c WHERE {condition} "
-            f"ORDER BY c.{column} {way}, c.id {way} LIMIT ?"
-        )
+        # The row itself is read only for the one in front, whose shelf does not tell its time.
+        at = "c.created_at" if oldest_first else f"CASE WHEN c.shelf = {_FRONT} THEN c.active_at ELSE c.shelf END"
+        query = f"SELECT {at}, c.id FROM conversation c WHERE {condition}"
+        ending = f" ORDER BY c.{column} {way}, c.id {way} LIMIT ?"
+        front: list[Position] = []
         with self._connection() as connection:
-            places = [Position(*found) for found in _all(connection, query, (*values, limit + 1))]
-            if places and not oldest_first:  # only the first can be one that has moved on without its shelf
-                id = places[0].id
-                moved = "SELECT active_at FROM conversation WHERE id = ? AND workspace = ?"
-                found = _maybe(connection, moved, (id, self._workspace))
-                if found is None or (after is not None and (found[0], id) >= (after.at, after.id)):
-                    del places[0]
-                else:
-                    places[0] = Position(found[0], id)
-        return places[:limit]
+            if after is None:
+                found = _all(connection, query + ending, (*values, limit))
+            else:
+                beyond_it = f" AND (c.{column}, c.id) {beyond} (?, ?)"
+                found = _all(connection, query + beyond_it + ending, (*values, after.at, after.id, limit))
+                if not oldest_first:
+                    front = [Position(*one) for one in _all(connection, f"{query} AND c.shelf = {_FRONT}", values)]
+        if after is not None:
+            front = [place for place in front if (place.at, place.id) < (after.at, after.id)]
+        return (front + [Position(*place) for place in found])[:limit]
 
     def count(self, where: Where) -> int:
         condition, values = self._condition(where)
