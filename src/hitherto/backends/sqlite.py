@@ -277,6 +277,15 @@ class SqliteBackend:
 
     def _check_ours(self, connection: apsw.Connection) -> int:
         """The schema version of a file that is ours; 0 for an empty one."""
+        if connection.in_transaction:
+            return self._format(connection)
+        connection.execute("BEGIN")  # one view of it: another process may be making the store right now
+        try:
+            return self._format(connection)
+        finally:
+            connection.execute("ROLLBACK")
+
+    def _format(self, connection: apsw.Connection) -> int:
         application, version = connection.pragma("application_id"), connection.pragma("user_version")
         if application != APPLICATION_ID:
             tables = _one(connection, "SELECT count(*) FROM sqlite_schema")[0]
@@ -408,11 +417,12 @@ class SqliteBackend:
 
     def _shelf(self, connection: apsw.Connection, row: ConversationRow, place: int) -> int:
         """Where this conversation belongs: in front if it is now the newest of its kind, whose place it then takes."""
-        query = (
-            "SELECT place, active_at, id FROM conversation WHERE workspace = ? AND kind = ? AND place <> ? "
-            "ORDER BY shelf DESC, id DESC LIMIT 1"
-        )
-        newest = _maybe(connection, query, (self._workspace, row.kind, place))
+        query = "SELECT place, active_at, id FROM conversation WHERE workspace = ? AND kind = ?"
+        in_front = _maybe(connection, f"{query} AND shelf = {_FRONT}", (self._workspace, row.kind))
+        newest = in_front
+        if in_front is None or in_front[0] == place:  # the one in front is gone, or has become older
+            beside = f"{query} AND place <> ? ORDER BY shelf DESC, id DESC LIMIT 1"
+            newest = _maybe(connection, beside, (self._workspace, row.kind, place))
         if newest is not None and (row.active_at, row.id) < (newest[1], newest[2]):
             return row.active_at
         if newest is not None:
