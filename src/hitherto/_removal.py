@@ -70,8 +70,10 @@ def _head(head: int | None, rows: Sequence[MessageRow], doomed: set[int]) -> int
         return head
     parents = {m.number: m.parent for m in rows}
     above: int | None = head
-    while above is not None and above in doomed:
+    going = set(doomed)
+    while above is not None and above in going:  # upwards; damage cannot lead us in a circle
+        going.remove(above)
         above = parents[above]
-    if above is not None:
+    if above is not None and above not in doomed:
         return above
     return next((m.number for m in reversed(rows) if m.main and m.number not in doomed), None)

@@ -717,7 +717,11 @@ class Store:
 
     def _path(self, number: int, desk: Desk) -> list[Saved]:
         """The messages from the root to this one. An unbroken way, or an error."""
-        stretches = [saved_stretch(rows, desk.envelope, self._names, desk.name) for rows in self.backend.path(number)]
+        stretches: list[list[Saved]] = []
+        for rows in self.backend.path(number):
+            if stretches and rows[-1].seq >= stretches[-1][0].seq:  # the way to the root leads back in time, or nowhere
+                raise Damaged(f"message {self._names.id(rows[-1].number)} comes after one that answers it")
+            stretches.append(saved_stretch(rows, desk.envelope, self._names, desk.name))
         if not stretches:
             raise NotFound("message", [self._names.id(number)])
         top = stretches[-1][0]

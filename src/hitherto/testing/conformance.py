@@ -943,13 +943,13 @@ class StoreContract:
             store.conversations(cursor="garbage!")
 
     def test_projects_have_their_own_listing(self, store: Store) -> None:
-        mine = store.start(project="/work/mine")
-        store.start(project="/work/other")
+        mine = store.start(project="/projects/mine")
+        store.start(project="/projects/other")
         store.start()
-        assert [c.id for c in store.conversations(project="/work/mine/").items] == [mine.id]
-        latest = store.latest(project="/work/mine")
+        assert [c.id for c in store.conversations(project="/projects/mine/").items] == [mine.id]
+        latest = store.latest(project="/projects/mine")
         assert latest is not None
-        assert (latest.id, latest.project) == (mine.id, "/work/mine")
+        assert (latest.id, latest.project) == (mine.id, "/projects/mine")
         assert store.latest(project="/nowhere") is None
 
     def test_messages_are_listed_across_conversations(self, store: Store) -> None:
@@ -1218,6 +1218,21 @@ class StoreContract:
             fixed = Change(row.id, row.token, row, add=add, amend=() if add else (third,))
             assert backend.commit([Batch((fixed,))]) == [DONE]
         assert store.verify().ok
+
+    def test_a_cycle_is_damage_and_not_a_loop(self, store: Store, backend: Backend) -> None:
+        talk = store.start()
+        path = fill(talk, 40)
+        store.damaged_on_purpose = True  # type: ignore[attr-defined]  # see above
+        row = backend.lookup(ids=[bytes.fromhex(talk.id.replace("-", ""))])[0]
+        root = backend.messages(numbers=[store._names.number(path[0].id)])[0]
+        for ancestor in (path[-1], path[40], path[0]):
+            bare = replace(root, parent=store._names.number(ancestor.id), revision=root.revision + 1, body=None)
+            body = store._codec.envelope(row).close_message(bare, store._codec.envelope(row).open_messages([root])[0])
+            changed = Change(row.id, row.token, row, amend=(replace(bare, body=body),))
+            assert backend.commit([Batch((changed,))]) == [DONE]
+            with pytest.raises(Damaged):
+                talk.thread()
+            assert not store.verify().ok
 
     def test_a_damaged_message_is_listed_as_such_and_hides_no_other(self, store: Store, backend: Backend) -> None:
         talk = store.start()
