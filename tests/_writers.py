@@ -67,7 +67,9 @@ def turns(path: str, talk: str, first: str, pause: str, how: str) -> None:
     current = int(first)
     writes = 0
 
-    def apply_and_wait(backend: SqliteBackend, connection: apsw.Connection, change: Change, place: int) -> None:
+    def apply_and_wait(
+        backend: SqliteBackend, connection: apsw.Connection, change: Change, place: tuple[int, int, int]
+    ) -> None:
         nonlocal writes
         apply(backend, connection, change, place)
         writes += 1
