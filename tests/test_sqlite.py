@@ -1061,3 +1061,63 @@ def test_opening_waits_for_a_lock_too(path: Path) -> None:
         assert store.stats().conversations == 0
     other.execute("ROLLBACK")
     other.close()
+
+
+# -- the shelf, and connections that nobody may go on with
+
+
+def test_verify_notices_a_conversation_that_would_be_listed_out_of_order(path: Path) -> None:
+    """D2: the index is over a copy of the time, so the copy is checked."""
+    with hitherto.open(path) as store:
+        talks = [store.start() for _ in range(3)]
+        assert store.verify().ok
+        for wrong in (
+            "UPDATE conversation SET shelf = shelf + 1 WHERE shelf < 1 << 62",
+            "UPDATE conversation SET shelf = active_at",
+            "UPDATE conversation SET shelf = 1 << 62 WHERE place = (SELECT min(place) + 1 FROM conversation)",
+        ):
+            foreign(path, wrong)
+            told = [str(problem) for problem in store.verify().problems]
+            assert ("SET shelf = active_at" in wrong) == (not told)  # without a front, the order is still right
+            assert all("listed out of order" in line for line in told)
+            foreign(path, "UPDATE conversation SET shelf = active_at")
+        talks[0].append(Message.user("the newest again"))
+        assert store.verify().ok
+        assert [info.id for info in store.conversations()] == [talks[n].id for n in (0, 2, 1)]
+
+
+def test_a_connection_left_inside_a_transaction_is_not_used_again(path: Path) -> None:
+    with hitherto.open(path) as store:
+        backend = backend_of(store)
+        with backend._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+        with backend._connection() as another:
+            assert another is not connection
+            assert not another.in_transaction
+        store.start().append(Message.user("the lock is free"))
+
+
+def test_a_child_may_not_open_a_file_that_was_in_use_when_it_was_forked(path: Path) -> None:
+    """The control: with nothing in use, the same child may."""
+    with hitherto.open(path) as store:
+        talk = store.start()
+        for in_use in (True, False):
+            lease = backend_of(store)._connection()
+            if in_use:
+                lease.__enter__()
+            child = os.fork()
+            if child == 0:
+                try:
+                    with hitherto.open(path) as mine:
+                        mine.start()
+                    os._exit(10)
+                except CannotOpen:
+                    os._exit(20)
+                finally:
+                    os._exit(30)
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == (20 if in_use else 10)
+            if in_use:
+                lease.__exit__(None, None, None)
+            talk.append(Message.user("the parent goes on"))
+        assert store.verify().ok

@@ -27,13 +27,10 @@ if TYPE_CHECKING:
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
-
+BEFORE = -1  # as a link: to the message before it in the same write
 
 T = TypeVar("T")
 Prepared = tuple[Change | None, T]
-
-
-BEFORE = -1  # as a link: to the message before it in the same write
 
 
 class Spot(Struct, frozen=True, gc=False):
@@ -176,12 +173,9 @@ class Desk:
                 continue
             if own is not None:
                 parent, main, link = own.parent, own.main, rows[-1].number if own.link == BEFORE else own.link
-            if parent is not None and tips and parent == tips[0]:
+            if parent is not None and parent in tips:
                 number = parent + 1
-                tips = (number, *tips[1:]) if (number + 1) % RUN else tips[1:]
-            elif parent is not None and parent in tips:
-                number = parent + 1
-                others = tuple(tip for tip in tips if tip != parent)
+                others = tips[1:] if parent == tips[0] else tuple(tip for tip in tips if tip != parent)
                 tips = (number, *others) if (number + 1) % RUN else others
             else:
                 number = store._new_run()

@@ -212,6 +212,9 @@ class SqliteBackend:
                 return self._connect()
 
     def _give_back(self, connection: apsw.Connection) -> None:
+        if connection.in_transaction:  # its end failed or was interrupted: nobody may go on in it
+            self._drop(connection)
+            return
         self._idle.append(connection)
         if self._closed:  # while it was in use
             self._close_idle()
@@ -627,15 +630,22 @@ class SqliteBackend:
     # -- care
 
     def check(self) -> list[str]:
+        """What SQLite finds, and whether every conversation stands on the shelf where its activity puts it."""
+        behind = f"SELECT hex(id) FROM conversation WHERE shelf NOT IN (active_at, {_FRONT})"
+        overtaken = (
+            "SELECT hex(f.id) FROM conversation f JOIN conversation c ON c.workspace = f.workspace AND c.kind = f.kind "
+            f"WHERE f.shelf = {_FRONT} AND c.place <> f.place AND (c.active_at, c.id) > (f.active_at, f.id)"
+        )
         try:
             with self._connection() as connection:
                 found = [str(line) for (line,) in _all(connection, "PRAGMA integrity_check(100)")]
                 missing = _all(connection, "PRAGMA foreign_key_check")
+                misplaced = {id for query in (behind, overtaken) for (id,) in _all(connection, query)}
         except Damaged as error:
             return [str(error)]
-        return [line for line in found if line != "ok"] + [
-            f"a row of {row[0]} refers to no {row[2]}" for row in missing
-        ]
+        problems = [line for line in found if line != "ok"]
+        problems += [f"a row of {row[0]} refers to no {row[2]}" for row in missing]
+        return problems + [f"conversation {id.lower()} is listed out of order" for id in sorted(misplaced)]
 
     def scrub(self) -> bool:
         """Move everything from the WAL into the database, and truncate the WAL. SQLite does not sync the truncation, so
