@@ -956,8 +956,8 @@ def test_a_reader_does_not_make_a_purge_wait_nor_stop_other_writers(path: Path) 
 def limit_pages(store: Store, pages: int | None) -> None:
     """Make the disk as small as that: so many pages more than now; None for no limit."""
     backend = backend_of(store)
-    assert len(backend._idle) == 1  # a single thread uses one connection
-    connection = backend._idle[0]
+    assert len(backend._pool.idle) == 1  # a single thread uses one connection
+    connection = backend._pool.idle[0]
     connection.pragma("max_page_count", 2**30 if pages is None else connection.pragma("page_count") + pages)
 
 

@@ -20,17 +20,13 @@ call, and a test reads every pragma back.
 """
 
 import os
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
-from .. import _forks
 from ..backend import (
     DONE,
     Batch,
@@ -46,9 +42,10 @@ from ..backend import (
     Taken,
     Where,
 )
-from ..errors import CannotOpen, Closed, CommitUnknown, Damaged, NewerFormat, NotAStore, StorageError
+from ..errors import CommitUnknown, Damaged, NewerFormat, NotAStore, StorageError
 from ..ids import RUN, new_conversation_id
-from ._files import make_private, sync, translated
+from ._connections import Pool, ensure_wal, patience
+from ._files import sync, translated
 from ._schema import APPLICATION_ID, MIGRATIONS
 
 PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON", "journal_size_limit = 4194304")
@@ -91,48 +88,6 @@ _Values = Sequence[str | bytes | int | None]
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_tips = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
-# SQLite must neither use nor close a connection that os.fork copied into a child, nor open the same file there: the
-# child would believe it holds the parent's locks. So before a fork we close what is idle; what is in use in that
-# moment, in another thread, makes its file out of bounds for the child.
-_backends: "weakref.WeakSet[SqliteBackend]" = weakref.WeakSet()
-_inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
-_out_of_bounds: set[str] = set()
-_in_use: set[str] = set()
-
-
-def _before_fork() -> None:
-    for backend in list(_backends):
-        backend._close_idle()
-        if backend._made:
-            _in_use.add(backend._path)
-
-
-def _after_fork_in_child() -> None:
-    _out_of_bounds.update(_in_use)
-    _inherited.extend(list(_backends))
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_in_use.clear, after_in_child=_after_fork_in_child)
-
-
-class _Lease:
-    """The use of a connection, as a context manager; SQLite's errors become ours on the way out. A class, because a
-    generator costs more than many a statement."""
-
-    __slots__ = ("_backend", "_connection")
-
-    def __init__(self, backend: "SqliteBackend") -> None:
-        self._backend = backend
-
-    def __enter__(self) -> apsw.Connection:
-        self._connection = self._backend._take()
-        return self._connection
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._backend._give_back(self._connection)
-        if isinstance(error, apsw.Error):
-            raise translated(error, self._backend._path) from error
-
 
 class SqliteBackend:
     """One workspace of one SQLite file."""
@@ -145,101 +100,31 @@ class SqliteBackend:
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
     ) -> None:
-        self._path = os.path.abspath(path)
-        self._vfs = vfs
-        self._timeout = timeout_seconds
-        self._forks = _forks.count()
-        self._idle: list[apsw.Connection] = []
-        self._made = 0  # connections, idle or in use
-        self._closed = False
-        self._lock = threading.Lock()
-        if self._path in _out_of_bounds:
-            raise CannotOpen(
-                f"{self._path} was in use by another thread when this process was forked",
-                hint="fork while no thread uses the store, or start processes by spawn",
-            )
-        make_private(self._path)
-        with self._mapped():
-            first = self._connect()
+        self._pool = Pool(path, self._prepare, vfs=vfs, timeout_seconds=timeout_seconds)
+        self._path = self._pool.path
+        self._connection = self._pool.lease
+        with self._pool.mapped():
+            first = self._pool.connect()
             try:
                 self._migrate(first)
                 self._workspace, workspace_id = _ensure_workspace(first, workspace)
+                if self._workspace > _MOST_WORKSPACES:
+                    hint = "put workspaces into files of their own"
+                    raise StorageError(f"{self._path} has too many workspaces", hint=hint)
             except BaseException:
-                self._drop(first)
+                self._pool.drop(first)
                 raise
-        if self._workspace > _MOST_WORKSPACES:
-            self._drop(first)
-            raise StorageError(f"{self._path} has too many workspaces", hint="put workspaces into files of their own")
+            self._pool.give_back(first)
         self._base = (self._workspace - 1) << _WORKSPACE_BITS  # the first workspace has the small, short integers
-        self._idle.append(first)
-        _backends.add(self)
         self.info = Info(name="sqlite", workspace=workspace_id, location=self._path, durable=True)
 
-    # -- connections
-
-    def _connect(self) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        left = os.path.exists(f"{self._path}-wal")  # if the file is another program's, closing must not touch this
-        connection = apsw.Connection(self._path, flags=flags, vfs=self._vfs)
-        self._made += 1
-        try:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
-            connection.set_busy_handler(_patience(self._timeout))
-            self._check_ours(connection)
-            for pragma in PER_CONNECTION:
-                connection.execute(f"PRAGMA {pragma}").fetchall()
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-        except BaseException:
-            self._drop(connection)
-            raise
-        return connection
-
-    def _drop(self, connection: apsw.Connection) -> None:
-        connection.close()
-        self._made -= 1
-
-    def _connection(self) -> "_Lease":
-        """A connection that nobody else uses meanwhile. One thread alone keeps using the same one."""
-        return _Lease(self)
-
-    def _take(self) -> apsw.Connection:
-        if self._closed or self._forks != _forks.count():
-            raise self._gone()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            with self._mapped():
-                return self._connect()
-
-    def _give_back(self, connection: apsw.Connection) -> None:
-        if connection.in_transaction:  # its end failed or was interrupted: nobody may go on in it
-            self._drop(connection)
-            return
-        self._idle.append(connection)
-        if self._closed:  # while it was in use
-            self._close_idle()
-
-    def _gone(self) -> Closed:
-        if self._forks == _forks.count():
-            return Closed("the store is closed")
-        return Closed("the store was opened before os.fork, in another process")
-
-    @contextmanager
-    def _mapped(self) -> Iterator[None]:
-        try:
-            yield
-        except apsw.Error as error:
-            raise translated(error, self._path) from error
+    def _prepare(self, connection: apsw.Connection) -> None:
+        self._check_ours(connection)
+        for pragma in PER_CONNECTION:
+            connection.execute(f"PRAGMA {pragma}").fetchall()
 
     def close(self) -> None:
-        self._closed = True
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        if self._forks == _forks.count():
-            with self._lock, self._mapped():
-                while self._idle:
-                    self._drop(self._idle.pop())
+        self._pool.close()
 
     # -- schema
 
@@ -247,7 +132,7 @@ class SqliteBackend:
         """Bring the file to the newest version, each step in one transaction with its record."""
         if self._check_ours(connection) == 0:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
-        self._ensure_wal(connection)
+        ensure_wal(connection, self._pool.timeout_seconds)
         while connection.pragma("user_version") < len(MIGRATIONS):
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -265,18 +150,6 @@ class SqliteBackend:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-
-    def _ensure_wal(self, connection: apsw.Connection) -> None:
-        """SQLite answers "busy" at once, without asking our handler, if two processes switch at the same time."""
-        wait = _patience(self._timeout)
-        attempt = 0
-        while connection.pragma("journal_mode") != "wal":
-            try:
-                connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            except apsw.BusyError:
-                if not wait(attempt):
-                    raise
-                attempt += 1
 
     def _check_ours(self, connection: apsw.Connection) -> int:
         """The schema version of a file that is ours; 0 for an empty one."""
@@ -657,7 +530,7 @@ class SqliteBackend:
             except apsw.BusyError:
                 busy = True
             finally:
-                connection.set_busy_handler(_patience(self._timeout))
+                connection.set_busy_handler(patience(self._pool.timeout_seconds))
         if busy:
             return False
         wal = f"{self._path}-wal"
@@ -749,20 +622,3 @@ def _ensure_workspace(connection: apsw.Connection, name: str) -> tuple[int, byte
         connection.execute(insert, (name, new_conversation_id()))
         found = _one(connection, query, (name,))
     return found[0], found[1]
-
-
-def _patience(timeout_seconds: float) -> Callable[[int], bool]:
-    """A busy handler: sleep a little, never in step with the others, until the time is up."""
-    started = 0.0
-
-    def wait(attempt: int) -> bool:
-        nonlocal started
-        now = time.monotonic()
-        if attempt == 0:
-            started = now
-        if now - started > timeout_seconds:
-            return False
-        time.sleep(0.0002 + 0.0018 * os.urandom(1)[0] / 255)
-        return True
-
-    return wait

@@ -1,0 +1,183 @@
+"""Connections to one SQLite file: lent out, taken back, and kept out of forked children.
+
+A thread borrows a connection for one piece of work, so that one thread alone always uses the same one and many never
+share any. SQLite must neither use nor close a connection that os.fork copied into a child, nor open the same file
+there: the child would believe it holds the parent's locks. So before a fork we close what is idle; what is in use in
+that moment, in another thread, makes its file out of bounds for the child.
+"""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from .. import _forks
+from ..errors import CannotOpen, Closed
+from ._files import make_private, translated
+
+_pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
+_inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
+_out_of_bounds: set[str] = set()
+_in_use: set[str] = set()
+
+
+def _before_fork() -> None:
+    for pool in list(_pools):
+        pool.close_idle()
+        if pool.made:
+            _in_use.add(pool.path)
+
+
+def _after_fork_in_child() -> None:
+    _out_of_bounds.update(_in_use)
+    _inherited.extend(list(_pools))
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_in_use.clear, after_in_child=_after_fork_in_child)
+
+
+class Lease:
+    """The use of a connection, as a context manager; SQLite's errors become ours on the way out. A class, because a
+    generator costs more than many a statement."""
+
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
+
+    def __enter__(self) -> apsw.Connection:
+        self._connection = self._pool.take()
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._pool.give_back(self._connection)
+        if isinstance(error, apsw.Error):
+            raise translated(error, self._pool.path) from error
+
+
+class Pool:
+    """The connections to one file. The file is made, private, if it is not there."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        prepare: Callable[[apsw.Connection], None],
+        *,
+        vfs: str | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        """`prepare` looks at every new connection before anybody else does, and may refuse the file."""
+        self.path = os.path.abspath(path)
+        self.timeout_seconds = timeout_seconds
+        self.idle: list[apsw.Connection] = []
+        self.made = 0  # connections, idle or in use
+        self._prepare = prepare
+        self._vfs = vfs
+        self._forks = _forks.count()
+        self._closed = False
+        self._lock = threading.Lock()
+        if self.path in _out_of_bounds:
+            raise CannotOpen(
+                f"{self.path} was in use by another thread when this process was forked",
+                hint="fork while no thread uses the store, or start processes by spawn",
+            )
+        make_private(self.path)
+        _pools.add(self)
+
+    def lease(self) -> Lease:
+        """A connection that nobody else uses meanwhile."""
+        return Lease(self)
+
+    def connect(self) -> apsw.Connection:
+        """One more connection."""
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        left = os.path.exists(f"{self.path}-wal")  # if the file is another program's, closing must not touch this
+        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
+        self.made += 1
+        try:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
+            connection.set_busy_handler(patience(self.timeout_seconds))
+            self._prepare(connection)
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        except BaseException:
+            self.drop(connection)
+            raise
+        return connection
+
+    def drop(self, connection: apsw.Connection) -> None:
+        connection.close()
+        self.made -= 1
+
+    def take(self) -> apsw.Connection:
+        if self._closed or self._forks != _forks.count():
+            raise self._gone()
+        try:
+            return self.idle.pop()
+        except IndexError:
+            with self.mapped():
+                return self.connect()
+
+    def give_back(self, connection: apsw.Connection) -> None:
+        if connection.in_transaction:  # its end failed or was interrupted: nobody may go on in it
+            self.drop(connection)
+            return
+        self.idle.append(connection)
+        if self._closed:  # while it was in use
+            self.close_idle()
+
+    def _gone(self) -> Closed:
+        if self._forks == _forks.count():
+            return Closed("the store is closed")
+        return Closed("the store was opened before os.fork, in another process")
+
+    @contextmanager
+    def mapped(self) -> Iterator[None]:
+        """SQLite's errors become ours."""
+        try:
+            yield
+        except apsw.Error as error:
+            raise translated(error, self.path) from error
+
+    def close(self) -> None:
+        self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        if self._forks == _forks.count():
+            with self._lock, self.mapped():
+                while self.idle:
+                    self.drop(self.idle.pop())
+
+
+def ensure_wal(connection: apsw.Connection, timeout_seconds: float) -> None:
+    """SQLite answers "busy" at once, without asking our handler, if two processes switch at the same time."""
+    wait = patience(timeout_seconds)
+    attempt = 0
+    while connection.pragma("journal_mode") != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError:
+            if not wait(attempt):
+                raise
+            attempt += 1
+
+
+def patience(timeout_seconds: float) -> Callable[[int], bool]:
+    """A busy handler: sleep a little, never in step with the others, until the time is up."""
+    started = 0.0
+
+    def wait(attempt: int) -> bool:
+        nonlocal started
+        now = time.monotonic()
+        if attempt == 0:
+            started = now
+        if now - started > timeout_seconds:
+            return False
+        time.sleep(0.0002 + 0.0018 * os.urandom(1)[0] / 255)
+        return True
+
+    return wait
