@@ -19,18 +19,18 @@ ROOT = Path(hitherto.__file__).parent
 # From the ground up. A name with a star is a folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "_forks"),
-    ("ids", "model"),
-    ("backend",),
+    ("attachment", "ids", "model", "_squeeze", "_query"),
+    ("backend", "textindex", "_snippets"),
     ("backends.*", "vault", "_content", "_pen"),
-    ("_desk",),
-    ("conversation", "listing", "_verify", "_removal"),
+    ("_attachments", "_packs", "_desk"),
+    ("conversation", "listing", "_verify", "_removal", "_search", "_upkeep"),
     ("store",),
     ("opening", "threads"),
     ("aio",),
     ("__init__", "testing.*"),
 )
-FOR_BACKENDS = {"_forks", "backend", "errors", "ids"}
-LAZY = {("opening", "backends.memory"), ("opening", "backends.sqlite")}
+FOR_BACKENDS = {"_forks", "backend", "errors", "ids", "textindex", "_query"}
+LAZY = {("opening", "backends.memory"), ("opening", "backends.sqlite"), ("_search", "backends.fts")}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager", "misc", "base", "core", "tools"}
 
 

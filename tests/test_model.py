@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitherto import Block, BlockType, HithertoError, InvalidMessage, Message, Modality, Role, Saved, Usage
-from hitherto._content import encode_message
+from hitherto._content import body_of, encode
 from hitherto.model import check
 from hitherto.opening import open as open_store
 
@@ -74,11 +74,11 @@ def test_lone_surrogates_are_refused_with_a_hint_that_works() -> None:
     split = "\ud83d\ude00 half: \ud800"
     for message in (Message.user(split), Message("user", extra={split: 1}), Message("user", label=split)):
         with pytest.raises(InvalidMessage) as caught:
-            encode_message(message, 0)
+            encode(body_of(message, 0))
         assert "surrogatepass" in (caught.value.hint or "")
     mended = split.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert mended.startswith("😀 half:")
-    encode_message(Message.user(mended), 0)
+    encode(body_of(Message.user(mended), 0))
 
 
 def test_values_of_the_wrong_kind_are_refused() -> None:

@@ -14,8 +14,11 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
+    from ._search import Hit
+    from ._upkeep import Maintenance
     from ._verify import Problem, Report
     from .aio import AsyncConversation, AsyncMessageListing, AsyncStore, open_async
+    from .attachment import Attachment
     from .conversation import Branch, Conversation, ThreadUsage
     from .errors import (
         AlreadyExists,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         InvalidCursor,
         InvalidID,
         InvalidMessage,
+        InvalidQuery,
         NewerFormat,
         NotAStore,
         NotFound,
@@ -55,6 +59,7 @@ __all__ = [
     "AsyncConversation",
     "AsyncMessageListing",
     "AsyncStore",
+    "Attachment",
     "Block",
     "BlockType",
     "Branch",
@@ -69,11 +74,14 @@ __all__ = [
     "Damaged",
     "HasChildren",
     "Held",
+    "Hit",
     "HithertoError",
     "InvalidArgument",
     "InvalidCursor",
     "InvalidID",
     "InvalidMessage",
+    "InvalidQuery",
+    "Maintenance",
     "Message",
     "MessageDeleter",
     "MessageGetter",
@@ -108,8 +116,11 @@ __all__ = [
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _MODULES = {
+    "_search": ("Hit",),
+    "_upkeep": ("Maintenance",),
     "_verify": ("Problem", "Report"),
     "aio": ("AsyncConversation", "AsyncMessageListing", "AsyncStore", "open_async"),
+    "attachment": ("Attachment",),
     "conversation": ("Branch", "Conversation", "ThreadUsage"),
     "errors": (
         "AlreadyExists",
@@ -127,6 +138,7 @@ _MODULES = {
         "InvalidCursor",
         "InvalidID",
         "InvalidMessage",
+        "InvalidQuery",
         "NewerFormat",
         "NotAStore",
         "NotFound",

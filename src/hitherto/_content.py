@@ -2,17 +2,50 @@
 
 Content is msgpack: maps whose fields are named, with defaults left out. Fields are only ever added, so older content
 reads with newer code.
+
+Large content (binary, and long strings in the provider's own JSON) is not in the message: where it was there is a
+**hole**, a msgpack extension that says which of the message's attachments fills it.
+
+A **pack** has the content of the first messages of a run, each with its header, squeezed together: whoever reads a pack
+needs no rows.
 """
 
-from msgspec import DecodeError as _DecodeError
-from msgspec import Struct, msgpack
-from msgspec import ValidationError as _ValidationError
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from .backend import ConversationRow, MessageRow
+from msgspec import DecodeError as _DecodeError
+from msgspec import Raw, Struct, msgpack
+from msgspec import ValidationError as _ValidationError
+from msgspec.structs import replace
+
+from ._squeeze import squeeze, unsqueeze
+from .attachment import LARGE, Attachment
+from .backend import ConversationRow, MessageRow, PackRow
 from .errors import Damaged, InvalidMessage
 from .ids import Names
 from .model import Block, Message, Saved, Setup, Usage
 from .vault import Envelope
+
+T = TypeVar("T")
+
+_HOLE = 1  # the code of our msgpack extension
+
+
+class Attached(Struct, frozen=True, array_like=True, gc=False):
+    """What fills a hole."""
+
+    name: bytes
+    size: int  # bytes
+    text: bool = False
+
+
+class Hole:
+    """Where an attachment belongs: which one of the message's. Not a Struct, which msgspec would write as a map."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
 
 
 class Body(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -28,6 +61,7 @@ class Body(Struct, frozen=True, omit_defaults=True, gc=False):
     privacy: dict[str, object] | None = None
     setup: int = 0  # which of the conversation's setups was in force, from 1; 0: none
     origin: str | None = None  # conversation/message that it was copied from
+    attached: tuple[Attached, ...] = ()
 
 
 class Meta(Struct, frozen=True, omit_defaults=True):
@@ -48,13 +82,57 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     seed: bytes  # of the message ids
 
 
-_encode = msgpack.Encoder().encode
-_body = msgpack.Decoder(Body).decode
+class Packed(Struct, frozen=True, array_like=True, gc=False):
+    """A message in a pack. Its number and parent follow from its place there."""
+
+    seq: int
+    link: int | None
+    main: bool
+    role: str
+    revision: int
+    created_at: int
+    body: Body
+
+
+class PackedRaw(Struct, frozen=True, array_like=True):
+    """The same with the content as it is, for moving it about."""
+
+    seq: int
+    link: int | None
+    main: bool
+    role: str
+    revision: int
+    created_at: int
+    body: Raw
+
+
+class HasAttachment(Exception):
+    """The content holds an attachment, which has to be kept beside it first."""
+
+
+def _hook(value: object) -> object:
+    if type(value) is Hole:
+        return msgpack.Ext(_HOLE, value.index.to_bytes(4, "big"))
+    if type(value) is Attachment:
+        raise HasAttachment
+    raise TypeError(f"a {type(value).__name__}")
+
+
+def _unhook(code: int, data: memoryview) -> object:
+    if code != _HOLE:
+        raise ValueError("an unknown extension")
+    return Hole(int.from_bytes(data, "big"))
+
+
+_encode = msgpack.Encoder(enc_hook=_hook).encode
+_body = msgpack.Decoder(Body, ext_hook=_unhook).decode
+_pack = msgpack.Decoder(tuple[Packed, ...], ext_hook=_unhook).decode
+_pack_raw = msgpack.Decoder(tuple[PackedRaw, ...]).decode
 _meta = msgpack.Decoder(Meta).decode
 _workspace = msgpack.Decoder(WorkspaceMeta).decode
 _setup = msgpack.Decoder(Setup).decode
 
-_UNREADABLE = (_DecodeError, _ValidationError)
+_UNREADABLE = (_DecodeError, _ValidationError, ValueError)
 
 
 def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
@@ -72,18 +150,124 @@ def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
         ) from None
 
 
-def encode_message(m: Message, setup: int, origin: str | None = None) -> bytes:
-    return encode(
-        Body(tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy, setup, origin)
-    )
+def body_of(m: Message, setup: int, origin: str | None = None) -> Body:
+    """The content of a message as it is to be kept."""
+    return Body(tuple(m.blocks), m.label, m.key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy, setup, origin)
 
 
-def open_body(envelope: Envelope, row: MessageRow) -> Body:
-    """The content of a stored message, or `Damaged`."""
+def decode_body(data: bytes) -> Body:
+    """The content of a message from its bytes, or `Damaged`."""
     try:
-        return _body(envelope.open_messages((row,))[0])
+        return _body(data)
     except _UNREADABLE as error:
         raise Damaged(f"the content of a message cannot be read: {error}") from None
+
+
+# -- large content
+
+
+def with_holes(body: Body, fill: Callable[[str | bytes | Attachment], Attached]) -> Body:
+    """The content without what is large: `fill` keeps that elsewhere."""
+    attached: list[Attached] = []
+
+    def hole(value: str | bytes | Attachment) -> Hole:
+        filled = fill(value)
+        if filled not in attached:
+            attached.append(filled)
+        return Hole(attached.index(filled))
+
+    def punched(value: object, *, text: bool) -> object:
+        if type(value) is Attachment or (type(value) is bytes and len(value) >= LARGE):
+            return hole(value)
+        if text and type(value) is str and len(value) * 4 > LARGE and len(value.encode()) > LARGE:
+            return hole(value)
+        return value
+
+    return _replaced(body, punched, tuple, attached)
+
+
+def without_holes(body: Body, fill: Callable[[Attached], str | bytes | Attachment]) -> Body:
+    """The content as it was: `fill` brings what is large."""
+    filled: dict[int, object] = {}
+
+    def mended(value: object, *, text: bool) -> object:  # noqa: ARG001  # holes are filled wherever they are
+        if type(value) is not Hole:
+            return value
+        if value.index >= len(body.attached):
+            raise Damaged("a message refers to an attachment that it does not name")
+        if value.index not in filled:
+            filled[value.index] = fill(body.attached[value.index])
+        return filled[value.index]
+
+    return _replaced(body, mended, lambda _: (), [])
+
+
+def _replaced(
+    body: Body,
+    change: Callable[..., object],
+    attached_of: Callable[[list[Attached]], tuple[Attached, ...]],
+    attached: list[Attached],
+) -> Body:
+    """The content with every leaf changed. The texts of blocks are no candidates; strings in JSON are."""
+
+    def deep(value: object) -> object:
+        if type(value) is dict:
+            return {name: deep(item) for name, item in value.items()}
+        if type(value) is list:
+            return [deep(item) for item in value]
+        return change(value, text=True)
+
+    blocks = tuple(
+        replace(block, content=change(block.content, text=False), extra=deep(block.extra)) for block in body.blocks
+    )
+    fields = {"extra": deep(body.extra), "raw": deep(body.raw), "privacy": deep(body.privacy)}
+    return replace(body, blocks=blocks, **fields, attached=attached_of(attached))
+
+
+# -- packs
+
+
+def packed(row: MessageRow, data: bytes) -> PackedRaw:
+    """A message as it goes into a pack."""
+    return PackedRaw(row.seq, row.link, bool(row.main), row.role, row.revision, row.created_at, Raw(data))
+
+
+def close_pack(envelope: Envelope, like: PackRow, messages: Sequence[PackedRaw]) -> PackRow:
+    """A pack of these messages, in the place of another or of an empty one."""
+    bare = replace(like, count=len(messages), body=b"")
+    return replace(bare, body=envelope.close(pack_place(bare), squeeze(_encode(messages), level=6)))
+
+
+def open_pack(envelope: Envelope, pack: PackRow) -> tuple[Packed, ...]:
+    """The messages in a pack, or `Damaged`."""
+    try:
+        messages = _pack(unsqueeze(envelope.open(pack_place(pack), pack.body)))
+    except _UNREADABLE as error:
+        raise Damaged(f"a pack cannot be read: {error}") from None
+    return _counted(pack, messages)
+
+
+def open_pack_raw(envelope: Envelope, pack: PackRow) -> tuple[PackedRaw, ...]:
+    """The same with contents as bytes, for moving them about."""
+    try:
+        messages = _pack_raw(unsqueeze(envelope.open(pack_place(pack), pack.body)))
+    except _UNREADABLE as error:
+        raise Damaged(f"a pack cannot be read: {error}") from None
+    return _counted(pack, messages)
+
+
+def _counted(pack: PackRow, messages: "tuple[T, ...]") -> "tuple[T, ...]":
+    if len(messages) != pack.count:
+        raise Damaged(f"a pack has {len(messages)} messages, {pack.count} are meant to be")
+    return messages
+
+
+def pack_place(pack: PackRow) -> tuple[object, ...]:
+    return ("pack", pack.conversation, pack.first, pack.parent, pack.count)
+
+
+def chunk_place(conversation: bytes, attachment: bytes, index: int) -> tuple[object, ...]:
+    return ("chunk", conversation, attachment, index)
 
 
 def open_meta(envelope: Envelope, row: ConversationRow) -> Meta:
@@ -127,23 +311,49 @@ def saved(row: MessageRow, body: Body, names: Names, conversation: str) -> Saved
     )  # fmt: skip
 
 
-def saved_stretch(rows: list[MessageRow], envelope: Envelope, names: Names, conversation: str) -> list[Saved]:
-    """The same as `saved` for rows of which each is the parent of the next: the loop that resume waits for."""
-    first, last = rows[0].number, rows[-1].number
+Filler = Callable[[Body], Body]  # puts large content back where it was
+
+
+def saved_stretch(
+    rows: Sequence[MessageRow], envelope: Envelope, names: Names, conversation: str, filled: Filler
+) -> list[Saved]:
+    """The same as `saved` for rows of which each is the parent of the next."""
+    ids = names.ids(rows[0].number, len(rows))
     above = None if rows[0].parent is None else names.id(rows[0].parent)
-    in_one_run = last - first == len(rows) - 1
-    ids = names.ids(first, len(rows)) if in_one_run else [names.id(row.number) for row in rows]
     messages = []
     for row, id, content in zip(rows, ids, envelope.open_messages(rows), strict=True):
         try:
             body = _body(content)
         except _UNREADABLE as error:
             raise Damaged(f"the content of message {id} cannot be read: {error}") from None
+        if body.attached:
+            body = filled(body)
         link = None if row.link is None else names.id(row.link)
         message = Saved(
             row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
             body.privacy, above, id, conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
             body.origin,
+        )  # fmt: skip
+        messages.append(message)
+        above = id
+    return messages
+
+
+def saved_pack(
+    pack: PackRow, last: int, envelope: Envelope, names: Names, conversation: str, filled: Filler
+) -> list[Saved]:
+    """The same for the messages of a pack up to the number `last`: the loop that resume waits for."""
+    ids = names.ids(pack.first, last - pack.first + 1)
+    above = None if pack.parent is None else names.id(pack.parent)
+    messages = []
+    for m, id in zip(open_pack(envelope, pack), ids, strict=False):
+        body = m.body
+        if body.attached:
+            body = filled(body)
+        link = None if m.link is None else names.id(m.link)
+        message = Saved(
+            m.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
+            body.privacy, above, id, conversation, m.seq, m.created_at, link, m.main, m.revision, body.origin,
         )  # fmt: skip
         messages.append(message)
         above = id

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from ._content import Meta, encode, encode_message, meta_place, open_meta
+from ._attachments import Sources, kept, spilled, stage
+from ._content import Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
 from ._pen import Entry
-from .backend import Batch, Change, ConversationRow, MessageRow, Stale, Tag, Taken
+from .attachment import LARGE
+from .backend import Batch, Change, ConversationRow, MessageRow, Missing, Stale, Tag, Taken
 from .errors import Busy, NotFound, PayloadTooLarge
 from .ids import RUN, new_token, show_conversation_id
 from .model import Message, Saved, check, text_size
@@ -47,6 +49,8 @@ class Draft(Struct, frozen=True, gc=False):
     message: Message
     data: bytes
     spot: Spot | None  # its own place, or None: below the one before
+    weight: int = 0  # text that it has in attachments
+    sources: Sources = {}  # what has to be staged for it
 
 
 class Desk:
@@ -94,12 +98,13 @@ class Desk:
         self,
         prepare: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        sources: Sources | None = None,
     ) -> T:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
 
         `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
-        lock.
+        lock. `sources` are staged again if they have vanished.
         """
         for _ in range(_TRIES):
             with self.lock:
@@ -120,10 +125,13 @@ class Desk:
                 raise
             if isinstance(outcome, Stale):
                 self.believe(outcome.row, epoch)
-            elif isinstance(outcome, Taken):
+            elif isinstance(outcome, Taken | Missing):
+                if isinstance(outcome, Missing):
+                    stage(self, sources or {})
                 rows = self.store.backend.lookup(ids=[self.id])
                 self.believe(rows[0] if rows else None, epoch)
             else:
+                self.store._upkeep.wrote()
                 return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
@@ -143,7 +151,16 @@ class Desk:
             spot = choose(row)
             return self.prepare(self.row, drafts, spot)  # `choose` may have looked again
 
-        return self.commit(prepare, enqueued)
+        return self.commit(prepare, enqueued, self.stage(drafts))
+
+    def stage(self, drafts: Sequence[Draft]) -> Sources:
+        """Keep the large content of these drafts; what it is."""
+        sources: Sources = {}
+        for draft in drafts:
+            if draft.sources:
+                sources.update(draft.sources)
+        stage(self, sources)
+        return sources
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
@@ -162,10 +179,12 @@ class Desk:
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
         tags: list[Tag] = []
+        attach: list[tuple[int, bytes]] = []
         messages: list[Saved] = []
         last, above = self._last  # the message dealt last, whose child comes next as a rule
         parent, main, link = spot.parent, spot.main, spot.link
-        for m, data, own, key in [(d.message, d.data, d.spot, d.message.key) for d in drafts]:
+        for d in drafts:
+            m, data, own, key = d.message, d.data, d.spot, d.message.key
             if key is not None and key in known:
                 there = known[key]
                 messages.append(store._saved(there, self))
@@ -184,6 +203,8 @@ class Desk:
             new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, now, None, tag, token, len(data))
             force_setattr(new, "body", close(new, data))  # nobody has seen it yet
             rows.append(new)
+            if d.sources:
+                attach += [(number, name) for name in d.sources]
             if parent != last:
                 above = None if parent is None else name_of(parent)
             last = number
@@ -207,23 +228,44 @@ class Desk:
         self._last = last, above
         after = ConversationRow(
             row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
-            row.count + len(rows), size, row.removals, row.created_at, now, row.expires_at, row.held,
+            row.count + len(rows), size, row.rewrites, row.created_at, now, row.expires_at, row.held,
             row.data_key, row.meta, self.envelope.prove(row.proof, rows, ()),
         )  # fmt: skip
-        return Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags)), messages
+        change = Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags), attach=tuple(attach))
+        return change, messages
 
 
-def draft(message: Message, setup: int, spot: Spot | None = None, origin: str | None = None) -> Draft:
+def draft(desk: Desk, message: Message, setup: int, spot: Spot | None = None, origin: str | None = None) -> Draft:
     """Check and encode a message."""
     check(message)
-    return Draft(message, encode_message(message, setup, origin), spot)
+    body = body_of(message, setup, origin)
+    try:
+        data = encode(body)
+        if len(data) <= LARGE:
+            return Draft(message, data, spot)
+    except HasAttachment:
+        pass
+    body, sources = spilled(desk, body)
+    if not sources:
+        return Draft(message, data, spot)
+    data = encode(body)
+    text = sum(attached.size for attached in body.attached if attached.text)
+    return Draft(_shown(desk, message, body, sources), data, spot, text, sources)
+
+
+def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Message:
+    """The message as it is given back: attachments that were given are now those of the store."""
+    if all(source.in_memory for source in sources.values()):
+        return message
+    named = without_holes(body, lambda a: sources[a.name].load() if sources[a.name].in_memory else kept(desk, a))
+    return replace(message, blocks=named.blocks, extra=named.extra, raw=named.raw, privacy=named.privacy)
 
 
 def check_size(drafts: Sequence[Draft], limit: int) -> None:
     """One write carries at most so much text and JSON."""
-    size = sum(len(d.data) for d in drafts)
+    size = sum(len(d.data) + d.weight for d in drafts)
     if size > limit:
-        size = sum(text_size(d.message, len(d.data)) for d in drafts)
+        size = sum(text_size(d.message, len(d.data)) + d.weight for d in drafts)
         if size > limit:
             raise PayloadTooLarge(size, limit)
 

@@ -9,9 +9,7 @@ else to the newest message of the main flow that is left.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from ._desk import next_row
+from ._packs import Reader, Rewrite
 from .backend import Change, ConversationRow, MessageRow
 from .errors import HasChildren, Held
 from .ids import show_conversation_id
@@ -34,25 +32,18 @@ def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive
             doomed.add(m.number)
     if not recursive and doomed != chosen:
         raise HasChildren([store._names.id(number) for number in sorted(chosen & with_others)])
-    envelope = store._codec.envelope(row)
-    dropped = store.backend.messages(numbers=sorted(doomed))
+    rewrite = Rewrite(store, row)
+    rewrite.drop(sorted(store.backend.messages(numbers=sorted(doomed)), key=lambda m: m.seq))
     orphans = [m.number for m in rows if m.link in doomed and m.number not in doomed]
-    linked = store.backend.messages(numbers=orphans) if orphans else []
-    unlinked = []
-    for m in linked:
-        bare = replace(m, link=None, revision=m.revision + 1, body=None)
-        unlinked.append(replace(bare, body=envelope.close_message(bare, envelope.open_messages([m])[0])))
-    after = next_row(
-        row,
+    reader, envelope = Reader(store), store._codec.envelope(row)
+    for m in store.backend.messages(numbers=orphans) if orphans else ():
+        linked, data = reader.content(envelope, m)
+        rewrite.amend(linked, data, link=None)
+    return rewrite.change(
         head=_head(row.head, rows, doomed),
         tips=tuple(tip for tip in row.tips if tip not in doomed),
         count=row.count - len(doomed),
-        size=row.size - sum(m.size for m in dropped),
-        removals=row.removals + 1,
-        proof=envelope.prove(row.proof, unlinked, [*dropped, *linked]),
     )
-    gone = tuple(m.number for m in rows if m.number in doomed)
-    return Change(conversation, row.token, after, amend=tuple(unlinked), drop=gone)
 
 
 def check_not_held(row: ConversationRow) -> None:

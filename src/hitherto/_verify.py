@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ._content import Body, open_body, open_meta
+from ._attachments import kept
+from ._content import Attached, decode_body, open_meta
+from ._packs import Reader, run_of
 from .backend import ConversationRow, MessageRow, Where
 from .errors import HithertoError
 from .ids import RUN, show_conversation_id
@@ -98,12 +100,17 @@ class _Check:
         self.size = 0
         self.proof = b""
         self.setups = 0
+        self.reader = Reader(store)
+        self.packed: dict[int, int] = {}  # run -> how many of its messages have no body of their own
+        self.attached: dict[Attached, set[int]] = {}  # attachment -> the messages that refer to it
 
     def run(self) -> tuple[int, list[Problem]]:
         self._description()
         for m in self._messages():
             self._message(m)
             self.seen[m.number] = m
+        self._packs()
+        self._attachments()
         self._totals()
         return len(self.seen), self.problems
 
@@ -140,8 +147,10 @@ class _Check:
         self._place(m)
         self.size += m.size
         self.proof = self.envelope.prove(self.proof, [m], ())
+        if m.body is None:
+            self.packed[run_of(m.number)] = self.packed.get(run_of(m.number), 0) + 1
         try:
-            self._content(m, open_body(self.envelope, m))
+            self._content(m, self.reader.content(self.envelope, m)[1])
         except HithertoError as error:
             self.say(str(error), m)
 
@@ -160,8 +169,10 @@ class _Check:
         if m.link is not None and m.link not in self.seen:
             self.say("what it is linked to is missing", m)
 
-    def _content(self, m: MessageRow, body: Body) -> None:
-        data = self.envelope.open_messages([m])[0]
+    def _content(self, m: MessageRow, data: bytes) -> None:
+        body = decode_body(data)
+        for attached in body.attached:
+            self.attached.setdefault(attached, set()).add(m.number)
         if len(data) != m.size:
             self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m)
         key = None if body.key is None else self.store._codec.tag("key", body.key)
@@ -169,6 +180,27 @@ class _Check:
             self.say("its key is not the one in its content", m)
         if body.setup > self.setups:
             self.say(f"it was made with setup {body.setup}, which is missing", m)
+
+    def _packs(self) -> None:
+        """Each pack holds as many messages as have no body of their own."""
+        for pack in self.store.backend.packs(list(self.packed)):
+            self.proof = self.envelope.prove(self.proof, [pack], ())
+            if self.packed[pack.first] != pack.count:
+                self.say(f"a pack holds {pack.count} messages, {self.packed[pack.first]} need one")
+
+    def _attachments(self) -> None:
+        """What messages refer to is there, whole, and known to be referred to."""
+        meant = {attached.name: numbers for attached, numbers in self.attached.items()}
+        there = {row.name: set(row.messages) for row in self.store.backend.attachments(self.row.id) if row.messages}
+        if there != meant:
+            self.say("the attachments that are kept are not those that its messages refer to")
+        desk = self.store._desk(self.row)
+        for attached, numbers in self.attached.items():
+            try:
+                for _ in kept(desk, attached):
+                    pass
+            except HithertoError as error:
+                self.say(str(error), self.seen[min(numbers)])
 
     def _totals(self) -> None:
         row = self.row

@@ -16,13 +16,15 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 from uuid import UUID
 
+from ._search import Hit
+from ._upkeep import Maintenance
 from ._verify import Report
-from .conversation import Branch, Conversation, OnConflict, ThreadUsage
+from .conversation import Attachments, Branch, Conversation, OnConflict, ThreadUsage
 from .errors import Closed
 from .listing import ConversationInfo, MessageListing, Page
 from .model import Message, Saved, Setup
 from .opening import open as open_sync
-from .store import MAX_WRITE_BYTES, Path, PurgeReport, Stats, Store, Tools
+from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Path, PurgeReport, Stats, Store, Tools
 
 _THREADS = 64  # as many appends as can meet in one commit
 _AHEAD = 32  # messages of a listing fetched at a time
@@ -188,8 +190,8 @@ class AsyncConversation:
     ) -> None:
         await self._run(self._talk.configure, provider=provider, model=model, system_prompt=system_prompt, tools=tools)
 
-    async def thread(self, *, full: bool = False) -> list[Saved]:
-        return await self._run(self._talk.thread, full=full)
+    async def thread(self, *, full: bool = False, attachments: Attachments = "load") -> list[Saved]:
+        return await self._run(self._talk.thread, full=full, attachments=attachments)
 
     async def usage(self) -> ThreadUsage:
         return await self._run(self._talk.usage)
@@ -342,14 +344,14 @@ class AsyncStore:
     ) -> list[str]:
         return await self._run(self._store.save, messages, parent=parent, conversation=_plain(conversation))
 
-    async def get(self, ids: Iterable[str | Saved]) -> list[Saved]:
-        return await self._run(self._store.get, ids)
+    async def get(self, ids: Iterable[str | Saved], *, attachments: Attachments = "load") -> list[Saved]:
+        return await self._run(self._store.get, ids, attachments=attachments)
 
-    async def message(self, id: str | Saved) -> Saved:
-        return await self._run(self._store.message, id)
+    async def message(self, id: str | Saved, *, attachments: Attachments = "load") -> Saved:
+        return await self._run(self._store.message, id, attachments=attachments)
 
-    async def thread(self, id: str | Saved) -> list[Saved]:
-        return await self._run(self._store.thread, id)
+    async def thread(self, id: str | Saved, *, attachments: Attachments = "load") -> list[Saved]:
+        return await self._run(self._store.thread, id, attachments=attachments)
 
     def messages(
         self,
@@ -360,6 +362,7 @@ class AsyncStore:
         conversation: str | AsyncConversation | ConversationInfo | None = None,
         label: str | None = None,
         subagent: str | None = None,
+        attachments: Attachments = "load",
     ) -> AsyncMessageListing:
         """Messages as an async iterator."""
         return AsyncMessageListing(
@@ -370,6 +373,7 @@ class AsyncStore:
                 conversation=_plain(conversation),
                 label=label,
                 subagent=subagent,
+                attachments=attachments,
             ),
             self._threads,
         )
@@ -378,6 +382,38 @@ class AsyncStore:
         self, ids: Iterable[str | Saved], *, recursive: bool = False, missing_ok: bool = False
     ) -> list[str]:
         return await self._run(self._store.delete, ids, recursive=recursive, missing_ok=missing_ok)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        limit: int = 20,
+        ranked: bool = False,
+        role: str | None = None,
+        project: Path | None = None,
+        conversation: str | AsyncConversation | ConversationInfo | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        include_expired: bool = False,
+    ) -> list[Hit]:
+        return await self._run(
+            self._store.search,
+            query,
+            limit=limit,
+            ranked=ranked,
+            role=role,
+            project=project,
+            conversation=_plain(conversation),
+            since=since,
+            until=until,
+            include_expired=include_expired,
+        )
+
+    async def maintain(self, seconds: float | None = None) -> Maintenance:
+        return await self._run(self._store.maintain, seconds)
+
+    async def backup(self, path: Path) -> None:
+        await self._run(self._store.backup, path)
 
     async def purge(
         self, conversation: str | UUID | AsyncConversation | ConversationInfo, *, reason: str
@@ -440,6 +476,7 @@ def open_async(
     workspace: str = "default",
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
+    max_attachment: int = MAX_ATTACHMENT,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> _Opening:
@@ -450,6 +487,7 @@ def open_async(
             workspace=workspace,
             timeout_seconds=timeout_seconds,
             max_write_bytes=max_write_bytes,
+            max_attachment=max_attachment,
             vfs=vfs,
             clock=clock,
         )

@@ -14,6 +14,11 @@ limits and retention are the store's. What it promises is small and exact:
   or may not have been kept, any other `StorageError` if it certainly was not.
 - **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists
   they yield, so an abandoned one pins nothing.
+- **A pack** holds the bodies of the first messages of a run as one opaque body, closed and opened by the store. Packing
+  changes where bodies lie, nothing else: headers stay per message. A run is packed from its first message on, and
+  because messages are deleted with all that stand below them, what is left of a run always begins with its first.
+- **Attachments** are staged in chunks before the message that refers to them is committed; the commit adopts them, or
+  answers `Missing`. The last reference that goes takes the attachment along; what was never adopted is collected.
 - **Numbers** are unique in the workspace and never used again: `edge` is above all that ever were. A message whose
   number is not the first of its run (`ids.RUN`) has the number before it as its parent; backends may lay rows out
   accordingly.
@@ -23,9 +28,12 @@ are declared in `info`, never found out by trying.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from .textindex import TextIndex
 
 CHAT = "chat"  # the kind of conversation that listings show
 WORKSPACE = "workspace"  # the kind of the one row that describes the workspace itself
@@ -45,7 +53,7 @@ class ConversationRow(Struct, frozen=True, gc=False):
     next_seq: int
     count: int
     size: int
-    removals: int  # commits that dropped messages: while it stands still, no message has vanished
+    rewrites: int  # commits that dropped or changed messages: while it stands still, each is as it was
     created_at: int  # microseconds
     active_at: int  # of the newest message; only messages move it
     expires_at: int | None
@@ -67,10 +75,29 @@ class MessageRow(Struct, frozen=True, gc=False):
     role: str
     revision: int
     created_at: int
-    body: bytes | None  # None where headers only were asked for
+    body: bytes | None  # None where headers only were asked for, and where a pack holds it
     key: bytes | None = None  # the caller's own name for the message, unique in its conversation
     token: bytes = b""  # of the write that added it
     size: int = 0  # of the content, before the codec
+
+
+class PackRow(Struct, frozen=True, gc=False):
+    """The bodies of the first messages of a run, as one. Their rows stay, without bodies."""
+
+    first: int  # the first number of the run
+    conversation: bytes
+    parent: int | None  # of the first message
+    count: int  # how many messages
+    body: bytes
+
+
+class AttachmentRow(Struct, frozen=True, gc=False):
+    """Large content beside the messages of a conversation, in chunks."""
+
+    name: bytes  # from its content
+    chunks: int  # 0 until all of them are staged
+    staged_at: int  # microseconds
+    messages: tuple[int, ...]  # that refer to it
 
 
 class ItemRow(Struct, frozen=True, gc=False):
@@ -97,7 +124,10 @@ class Change(Struct, frozen=True, gc=False):
     row: ConversationRow | None  # the row afterwards; None: remove the conversation and all it owns
     add: tuple[MessageRow, ...] = ()
     amend: tuple[MessageRow, ...] = ()  # replace the row of that number
-    drop: tuple[int, ...] = ()  # and the tags of these messages
+    drop: tuple[int, ...] = ()  # and the tags of these messages, and attachments that no other refers to
+    pack: tuple[PackRow, ...] = ()  # put these packs, over older ones; the messages in them lose their own bodies
+    unpack: tuple[int, ...] = ()  # remove the packs of these runs
+    attach: tuple[tuple[int, bytes], ...] = ()  # a message refers to an attachment, which must be complete
     put: tuple[ItemRow, ...] = ()
     unput: tuple[bytes, ...] = ()
     tag: tuple[Tag, ...] = ()
@@ -129,7 +159,14 @@ class Taken(Struct, frozen=True):
     conversation: bytes
 
 
-Outcome = Done | Stale | Taken
+class Missing(Struct, frozen=True):
+    """An attachment that a message was to refer to is not there, or not complete."""
+
+    conversation: bytes
+    attachment: bytes
+
+
+Outcome = Done | Stale | Taken | Missing
 DONE = Done()
 
 
@@ -139,6 +176,22 @@ class Where(Struct, frozen=True):
     kind: str = CHAT
     tag: bytes | None = None
     alive_at: int | None = None  # leave out those that expired by then
+
+
+class Loose(Struct, frozen=True, gc=False):
+    """A run with bodies outside a pack."""
+
+    first: int
+    conversation: bytes
+
+
+class Changes(Struct, frozen=True):
+    """What moved since a position in the feed."""
+
+    position: bytes  # ask with this next time
+    everything: bool  # the position asked with is unknown: all conversations may have moved
+    moved: list[bytes]
+    gone: list[bytes]
 
 
 class Position(Struct, frozen=True, array_like=True):
@@ -156,6 +209,7 @@ class Info(Struct, frozen=True):
     workspace: bytes  # 16 random bytes
     location: str  # for people; no secrets in it
     durable: bool  # acknowledged writes outlive the process
+    can_backup: bool = False
 
 
 class Backend(Protocol):
@@ -190,10 +244,17 @@ class Backend(Protocol):
     ) -> list[MessageRow]:
         """Messages by number, or by key within a conversation, in no particular order. Missing ones are left out."""
 
-    def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
-        """The way from a message up to its root, as lists: later lists are nearer to the root, inside a list the root
-        comes first. Stops early where a parent is missing; nothing at all if the message is. These rows are for
-        reading: `token`, `key` and `size` are left empty."""
+    def packs(self, runs: Sequence[int]) -> list[PackRow]:
+        """The packs of these runs, by their first numbers. Missing ones are left out."""
+
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+        """Runs whose last message has a body of its own (`full`), or whose first one has: by number, after `after`."""
+
+    def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
+        """The way from a message up to its root: later pieces are nearer to the root, inside a piece, which is of one
+        run, the root comes first. A pack is given as it is, with what it holds beyond the way. Stops early where a
+        parent is missing; nothing at all if the message is. These rows are for reading: `token`, `key` and `size` are
+        left empty."""
 
     def scan(
         self,
@@ -222,6 +283,36 @@ class Backend(Protocol):
         self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
     ) -> list[ItemRow]:
         """Items whose key begins with `prefix`, by key."""
+
+    def stage(
+        self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
+    ) -> None:
+        """Keep some chunks of an attachment, numbered from `start`; `last`: there are no more. Commits alone. Staging a
+        chunk again replaces it. The conversation may not exist yet."""
+
+    def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
+        """The chunks of an attachment in order. Stops early where one is missing."""
+
+    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
+        """The attachments of a conversation, by name."""
+
+    def collect(self, before: int) -> int:
+        """Remove attachments that no message refers to and that were staged before then; how many."""
+
+    def changes(self, since: bytes | None) -> Changes:
+        """What was committed to after the call that returned the position `since`. May repeat, never misses: neither
+        clocks nor the order of commits matter. Positions of long ago, and of another copy of the store, are unknown."""
+
+    def text_index(self, *, create: bool) -> "TextIndex | None":
+        """An index beside the rows, for words in clear: made if need be, with `create`. None if there is none; without
+        a place for one, the store keeps it in memory."""
+
+    def maintain(self, seconds: float) -> bool:
+        """Give free space back and keep reading fast, for about so long. False if there is more to do."""
+
+    def backup(self, path: str) -> None:
+        """Write a copy to a file that is not there yet: all that was committed before the call, nothing half done,
+        while others go on. Only where `info.can_backup`."""
 
     def check(self) -> list[str]:
         """What is wrong with the storage itself, in words; empty if all is well."""

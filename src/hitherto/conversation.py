@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._content import encode, item_place, open_body, open_meta, open_setup
+from ._content import encode, item_place, open_meta, open_setup
 from ._desk import Desk, Spot, check_size, draft, label_tags, next_row, with_meta
+from ._packs import Reader, Rewrite
 from ._pen import Entry
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotFound, PayloadTooLarge
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 OnConflict = Literal["branch", "raise", "follow"]
+Attachments = Literal["load", "lazy"]
 
 
 class Branch(Struct, frozen=True):
@@ -70,7 +72,7 @@ class Conversation:
         link: int | None = None,
         label: str | None = None,
         setup: int | None = None,
-        removals: int | None = None,
+        rewrites: int | None = None,
     ) -> None:
         self._desk = desk
         self._store: Store = desk.store
@@ -78,7 +80,7 @@ class Conversation:
         self._sure = at  # and as far as we know
         self._flying: deque[tuple[Entry, int]] = deque()  # messages of ours on their way
         self._epoch = desk.epoch
-        self._removals = desk.row.removals if removals is None else removals  # as of when `at` was seen
+        self._rewrites = desk.row.rewrites if rewrites is None else rewrites  # as of when `at` was seen
         self._main = main
         self._link = link
         self._label = label
@@ -204,7 +206,7 @@ class Conversation:
             )
         setup = self._setup_number()
         given = messages if type(messages) in (list, tuple) else listed(messages, "messages")
-        drafts = [draft(self._placeless(message), setup) for message in given]
+        drafts = [draft(self._desk, self._placeless(message), setup) for message in given]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, store._max_write_bytes)
@@ -248,7 +250,7 @@ class Conversation:
         if self._epoch != self._desk.epoch:  # what we believed to have written may have failed
             self._settle()
             self._at, self._epoch = self._sure, self._desk.epoch
-        if self._removals != row.removals:
+        if self._rewrites != row.rewrites:
             self._check_alive(row)
         return Spot(self._at, self._main, self._link if self._at is None else None)
 
@@ -261,7 +263,7 @@ class Conversation:
             raise NotFound(
                 "message", missing, hint="it was deleted; get a new handle with store.conversation(id) or fork(at=…)"
             )
-        self._removals = row.removals
+        self._rewrites = row.rewrites
 
     def _enqueued(self, entry: Entry, change: Change) -> None:
         """A message of ours is on its way; another thread's goes below it."""
@@ -318,29 +320,31 @@ class Conversation:
             if meta.setups > 0 and meta.setup_seq > 0 and self._sure is not None:
                 row = self._own(self._store._names.id(self._sure))
                 if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
-                    self._setup = open_body(self._desk.envelope, row).setup
+                    self._setup = self._store._read(row, self._desk)[1].setup
         return self._setup
 
     # -- reading
 
-    def thread(self, *, full: bool = False) -> list[Saved]:
+    def thread(self, *, full: bool = False, attachments: Attachments = "load") -> list[Saved]:
         """The messages from the root to where this handle stands: what the model sees.
 
-        `full=True` goes on across compactions, to what the roots sum up.
+        `full=True` goes on across compactions, to what the roots sum up. `attachments="lazy"` gives large content as
+        `Attachment`s, to be read when it is wanted.
         """
-        return [message for message in self._path(full=full) if message.role != "event"]
+        lazy = is_lazy(attachments)
+        return [message for message in self._path(full=full, lazy=lazy) if message.role != "event"]
 
-    def _path(self, *, full: bool = False) -> list[Saved]:
+    def _path(self, *, full: bool = False, lazy: bool = False) -> list[Saved]:
         """All messages from the root to here, events included."""
         self._store._ensure_open()
-        path = [] if self._sure is None else self._store._path(self._sure, self._desk)
+        path = [] if self._sure is None else self._store._path(self._sure, self._desk, lazy=lazy)
         while full and path and path[0].main and path[0].link is not None:
-            path = self._store._path(self._store._names.number(path[0].link), self._desk) + path
+            path = self._store._path(self._store._names.number(path[0].link), self._desk, lazy=lazy) + path
         return path
 
     def usage(self) -> ThreadUsage:
         """The tokens on this thread."""
-        path = self._path()
+        path = self._path(lazy=True)
         total = sum((m.usage for m in path if m.usage is not None), Usage())
         size = sum(len(b.content.encode()) for m in path for b in m.blocks if isinstance(b.content, str))
         counted = {name: getattr(total, name) for name in total.__struct_fields__}
@@ -356,7 +360,8 @@ class Conversation:
         inner = {row.parent for row in rows}
         leaves = [row for row in rows if row.number not in inner]
         bodies = self._store.backend.messages(numbers=[row.number for row in leaves])
-        labels = {row.number: self._store._shown(row).label for row in bodies}
+        reader = Reader(self._store)
+        labels = {row.number: self._store._shown(row, lazy=True, reader=reader).label for row in bodies}
         found = []
         for row in sorted(leaves, key=lambda r: -r.seq):
             name = self._store._names.id(row.number)
@@ -378,11 +383,11 @@ class Conversation:
         link = self._sure
         found = summary(self.thread()) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
-        drafts = [draft(self._placeless(message), self._setup_number())]
+        drafts = [draft(self._desk, self._placeless(message), self._setup_number())]
         check_size(drafts, self._store._max_write_bytes)
 
         def choose(row: ConversationRow) -> Spot:
-            if row.removals != self._removals:
+            if row.rewrites != self._rewrites:
                 self._check_alive(row)
             return Spot(None, link=link)
 
@@ -397,7 +402,7 @@ class Conversation:
         Everything a compaction sums up comes along, and so do title, project, metadata and setups. Each message keeps
         its `origin`.
         """
-        return self._store._copy_thread(self._desk, self._path(full=True), self._setup_number(), title)
+        return self._store._copy_thread(self._desk, self._path(full=True, lazy=True), self._setup_number(), title)
 
     # -- moving about
 
@@ -412,7 +417,7 @@ class Conversation:
         self._store._ensure_open()
         if at is not None and before is not None:
             raise InvalidArgument("fork at a message or before one, not both")
-        removals = self._desk.row.removals  # before we look, so that a deletion meanwhile is noticed
+        rewrites = self._desk.row.rewrites  # before we look, so that a deletion meanwhile is noticed
         if at is None and before is None:
             return Conversation(
                 self._desk,
@@ -421,10 +426,9 @@ class Conversation:
                 link=self._link,
                 label=self._label,
                 setup=self._setup_number(),
-                removals=self._removals,
+                rewrites=self._rewrites,
             )
-        row = self._own(id_of(at if before is None else before))
-        body = open_body(self._desk.envelope, row)
+        row, body = self._store._read(self._own(id_of(at if before is None else before)), self._desk)
         root = row.parent is None
         return Conversation(
             self._desk,
@@ -433,7 +437,7 @@ class Conversation:
             link=row.link if before is not None and root else None,
             label=None if row.main else body.label,
             setup=body.setup,
-            removals=removals,
+            rewrites=rewrites,
         )
 
     def follow(self) -> "Conversation":
@@ -443,7 +447,7 @@ class Conversation:
             self._settle()
             self._at = self._sure = self._desk.row.head
             self._main, self._link, self._label, self._setup = True, None, None, None
-            self._epoch, self._removals = self._desk.epoch, self._desk.row.removals
+            self._epoch, self._rewrites = self._desk.epoch, self._desk.row.rewrites
         return self
 
     def undo(self) -> list[Saved]:
@@ -467,7 +471,7 @@ class Conversation:
         for what, value in (("name", name), ("run_id", run_id)):
             if not isinstance(value, str) or not value or ":" in value:
                 raise InvalidArgument(f"the {what} of a sub-agent is text without a colon")
-        removals = self._removals if call is None else self._desk.row.removals
+        rewrites = self._rewrites if call is None else self._desk.row.rewrites
         link = self._own(id_of(call)).number if call is not None else self._sure
         return Conversation(
             self._desk,
@@ -476,7 +480,7 @@ class Conversation:
             link=link,
             label=f"subagent:{name}:{run_id}",
             setup=self._setup_number(),
-            removals=removals,
+            rewrites=rewrites,
         )
 
     def _own(self, id: str) -> MessageRow:
@@ -503,30 +507,26 @@ class Conversation:
     def label(self, label: str | None, *, message: "str | Saved | None" = None) -> None:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
         self._store._ensure_open()
+        if label is not None:
+            checked_text(label, "the label", self._store._max_write_bytes)
         number = self._sure if message is None else self._store._names.number(id_of(message))
         if number is None:
             raise InvalidArgument("there is no message to label yet")
         desk, store = self._desk, self._store
 
         def make(row: ConversationRow) -> Change:
-            old = self._own(store._names.id(number))
-            body = open_body(desk.envelope, old)
-            data = encode(
-                replace(body, label=None if label is None else checked_text(label, "the label", store._max_write_bytes))
-            )
+            old, body = store._read(self._own(store._names.id(number)), desk)
+            data = encode(replace(body, label=label))
             if (
                 len(data) > store._max_write_bytes
-                and text_size(store._saved(old, desk), len(data)) > store._max_write_bytes
+                and text_size(store._saved(old, desk, lazy=True), len(data)) > store._max_write_bytes
             ):
                 raise PayloadTooLarge(len(data), store._max_write_bytes)
-            bare = replace(old, revision=old.revision + 1, size=len(data), body=None)
-            new = replace(bare, body=desk.envelope.close_message(bare, data))
-            after = next_row(
-                row, size=row.size + new.size - old.size, proof=desk.envelope.prove(row.proof, [new], [old])
-            )
+            rewrite = Rewrite(store, row)
+            rewrite.amend(old, data)
             tags = [] if label is None else label_tags(store._codec, label, number)
             gone: list[Tag] = [] if body.label is None else label_tags(store._codec, body.label, number)
-            return Change(row.id, row.token, after, amend=(new,), tag=tuple(tags), untag=tuple(gone))
+            return replace(rewrite.change(), tag=tuple(tags), untag=tuple(gone))
 
         store._change(desk.id, make)
 
@@ -540,6 +540,13 @@ class Conversation:
     def _hold(self, held: bool) -> None:
         self._store._ensure_open()
         self._desk.change(lambda row: None if row.held == held else Change(row.id, row.token, next_row(row, held=held)))
+
+
+def is_lazy(attachments: str) -> bool:
+    """Are attachments to be read only when they are wanted?"""
+    if attachments not in ("load", "lazy"):
+        raise InvalidArgument(f"attachments is 'load' or 'lazy', not {attachments!r:.40}")
+    return attachments == "lazy"
 
 
 def _setup_key(number: int) -> bytes:

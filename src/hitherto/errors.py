@@ -11,7 +11,8 @@
     │   ├── InvalidID            not the shape of an id
     │   ├── InvalidMessage       holds something that cannot be kept as it is
     │   ├── InvalidCursor        a cursor of another list, another store, or not a cursor
-    │   └── PayloadTooLarge      more text and JSON than one write may carry
+    │   ├── InvalidQuery         words to search for that cannot be understood
+    │   └── PayloadTooLarge      more text and JSON than one write may carry, or too large an attachment
     ├── Closed                   the store was closed, or opened before os.fork
     ├── Damaged                  stored bytes that do not read back as what was written
     └── StorageError             the place where the data lies
@@ -68,12 +69,12 @@ class Ambiguous(HithertoError):
 
 
 class AlreadyExists(HithertoError):
-    """The conversation that was to be started is there already."""
+    """What was to be made is there already."""
 
     hint = "open it with store.conversation(id), or use store.ensure(key=…) to get or start"
 
-    def __init__(self, what: str, name: str) -> None:
-        super().__init__(f"{what} already exists: {_named([name])}")
+    def __init__(self, what: str, name: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{what} already exists: {_named([name])}", hint=hint)
         self.name = name
 
 
@@ -129,13 +130,20 @@ class InvalidCursor(InvalidArgument):
     hint = "start again without a cursor; pass page.next_cursor to the same listing only"
 
 
+class InvalidQuery(InvalidArgument):
+    """Words to search for that cannot be understood."""
+
+    hint = 'words that must all occur, "a phrase", begin*, a OR b, -without; put anything odd into quotes'
+
+
 class PayloadTooLarge(InvalidArgument):
-    """The text and JSON of one write exceed the limit; nothing was stored."""
+    """The text and JSON of one write, or an attachment, exceed the limit; nothing was stored."""
 
     hint = "split the write, or pass binary content as bytes: it does not count here"
 
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"{size:,} bytes of text and JSON in one write; the limit is {limit:,}")
+    def __init__(self, size: int, limit: int, *, what: str = "text and JSON in one write") -> None:
+        hint = None if "text" in what else "a larger max_attachment, given when the store is opened, allows it"
+        super().__init__(f"{size:,} bytes of {what}; the limit is {limit:,}", hint=hint)
         self.size = size
         self.limit = limit
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ._content import Meta, open_meta
+from ._packs import Reader
 from .backend import Backend, ConversationRow, MessageRow, Where
 from .errors import Damaged, InvalidArgument, InvalidCursor, NotFound
 from .ids import show_conversation_id
@@ -160,8 +161,10 @@ class Page(Struct, frozen=True):
 class MessageListing(Iterator[Saved]):
     """Messages, read as they are asked for. `cursor` marks the place after the last one given out."""
 
-    def __init__(self, store: "Store", rows: Iterator[MessageRow], listing: str) -> None:
+    def __init__(self, store: "Store", rows: Iterator[MessageRow], listing: str, *, lazy: bool = False) -> None:
         self._store = store
+        self._lazy = lazy
+        self._reader = Reader(store)
         self._rows = rows
         self._listing = listing
         self._last: MessageRow | None = None
@@ -173,7 +176,7 @@ class MessageListing(Iterator[Saved]):
         self._store._ensure_open()
         row = next(self._rows)
         self._last = row
-        return self._store._shown(row)
+        return self._store._shown(row, lazy=self._lazy, reader=self._reader)
 
     @property
     def cursor(self) -> str | None:

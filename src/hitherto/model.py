@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from .attachment import LARGE, Attachment
 from .errors import InvalidArgument, InvalidID, InvalidMessage
 
 if TYPE_CHECKING:
-    Content = str | bytes
+    Content = str | bytes | Attachment
 else:
     Content = Any  # msgspec decodes no union of str and bytes; msgpack itself tells the two apart
 
@@ -32,6 +33,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def to_datetime(microseconds: int) -> datetime:
     """Stored times are microseconds since 1970 UTC; people get aware datetimes."""
     return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def from_datetime(time: datetime, what: str) -> int:
+    """The microseconds of an aware datetime."""
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise InvalidArgument(f"{what} is a datetime with a time zone", hint="datetime.now(UTC)")
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 class Role(StrEnum):
@@ -82,15 +90,15 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
         return cls("content", text, extra=extra or None)
 
     @classmethod
-    def image(cls, data: bytes, mime_type: str, **extra: object) -> "Block":
+    def image(cls, data: bytes | Attachment, mime_type: str, **extra: object) -> "Block":
         return cls("content", data, "image", mime_type, None, extra or None)
 
     @classmethod
-    def audio(cls, data: bytes, mime_type: str, **extra: object) -> "Block":
+    def audio(cls, data: bytes | Attachment, mime_type: str, **extra: object) -> "Block":
         return cls("content", data, "audio", mime_type, None, extra or None)
 
     @classmethod
-    def video(cls, data: bytes, mime_type: str, **extra: object) -> "Block":
+    def video(cls, data: bytes | Attachment, mime_type: str, **extra: object) -> "Block":
         return cls("content", data, "video", mime_type, None, extra or None)
 
     @classmethod
@@ -119,7 +127,7 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
 
     def _call(self) -> dict[str, object]:
         """The call as an object; empty if this is none, or one that was not written by `tool_call`."""
-        if self.type != "tool_call":
+        if self.type != "tool_call" or isinstance(self.content, Attachment):
             return {}
         try:
             return msgspec.json.decode(self.content, type=dict[str, object])
@@ -254,7 +262,7 @@ def approximate_tokens(size: int) -> int:
 
 
 _DEEPEST = 100  # so that whatever was written can be read, however deep the reader's own stack is
-_LEAVES = frozenset({str, int, float, bool, bytes, type(None)})
+_LEAVES = frozenset({str, int, float, bool, bytes, type(None), Attachment})
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:
@@ -338,8 +346,9 @@ def encodable(text: str) -> bool:
 def _check_block(b: Block) -> None:
     if type(b) is not Block:
         raise InvalidMessage(f"a {type(b).__name__} among the blocks", hint="wrap text as Block.text(…)")
-    if type(b.content) is not str and type(b.content) is not bytes:
-        raise InvalidMessage(f"a block's content is a {type(b.content).__name__}", hint="text or bytes")
+    if type(b.content) not in (str, bytes, Attachment):
+        hint = "text, bytes, or Attachment.from_file(path)"
+        raise InvalidMessage(f"a block's content is a {type(b.content).__name__}", hint=hint)
     if not (isinstance(b.type, str) and isinstance(b.modality, str) and isinstance(b.mime_type, str)):
         raise InvalidMessage("a block's type, modality and mime_type are text")
     if b.id is not None and not isinstance(b.id, str):
@@ -351,8 +360,9 @@ def _check_block(b: Block) -> None:
 
 
 def text_size(message: Message, encoded: int) -> int:
-    """How much of an encoded message is text and JSON: everything but the bytes of binary blocks."""
-    return encoded - sum(len(b.content) for b in message.blocks if type(b.content) is bytes)
+    """How much of an encoded message is text and JSON: everything but the bytes of small binary blocks. Large ones
+    are not in it."""
+    return encoded - sum(len(b.content) for b in message.blocks if type(b.content) is bytes and len(b.content) < LARGE)
 
 
 def listed(values: object, what: str) -> list[object]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from .backend import Backend
 from .errors import InvalidArgument
 from .model import encodable
-from .store import MAX_WRITE_BYTES, Store
+from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store
 
 FILE_NAME = "hitherto.db"
 FOLDER_NAME = ".hitherto"
@@ -23,26 +23,27 @@ def open(
     workspace: str = "default",
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
+    max_attachment: int = MAX_ATTACHMENT,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Store:
     """Open a store, making it if it is not there.
 
     `location` is a path, `sqlite:///absolute/path`, or `memory:`. `workspace` names the tenant. `timeout_seconds`
-    is how long a write waits for other processes. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970;
+    is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one write,
+    `max_attachment` the bytes of one binary block. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970;
     both are for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")
     if not isinstance(timeout_seconds, (int, float)) or not 0 <= timeout_seconds < float("inf"):
         raise InvalidArgument("timeout_seconds is a number from 0 up")
-    if type(max_write_bytes) is not int or max_write_bytes < 1:
-        raise InvalidArgument("max_write_bytes is a number from 1 up")
+    for name, limit in (("max_write_bytes", max_write_bytes), ("max_attachment", max_attachment)):
+        if type(limit) is not int or limit < 1:
+            raise InvalidArgument(f"{name} is a number from 1 up")
     backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs)
     try:
-        if clock is None:
-            return Store(backend, max_write_bytes=max_write_bytes)
-        return Store(backend, max_write_bytes=max_write_bytes, clock=clock)
+        return Store(backend, max_write_bytes=max_write_bytes, max_attachment=max_attachment, clock=clock)
     except BaseException:
         backend.close()
         raise

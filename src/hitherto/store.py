@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +22,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from . import _forks
+from ._attachments import filled
 from ._content import (
+    Body,
     Meta,
     WorkspaceMeta,
+    decode_body,
     encode,
     meta_place,
-    open_body,
     open_setup,
     open_workspace,
     saved,
+    saved_pack,
     saved_stretch,
 )
 from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, draft
+from ._packs import Moved, Reader
 from ._pen import Pen
 from ._removal import check_not_held, deletion
+from ._search import Asked, Hit, Search
+from ._upkeep import Maintenance, Upkeep, maintain
 from .backend import (
     CHAT,
     WORKSPACE,
@@ -44,12 +51,14 @@ from .backend import (
     ConversationRow,
     Done,
     MessageRow,
+    Missing,
+    PackRow,
     Position,
     Tag,
     Taken,
     Where,
 )
-from .conversation import Conversation, checked_setup, checked_text, setup_item
+from .conversation import Attachments, Conversation, checked_setup, checked_text, is_lazy, setup_item
 from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, InvalidArgument, InvalidID, NotFound
 from .ids import (
     RUN,
@@ -74,7 +83,17 @@ from .listing import (
     scan,
     write_cursor,
 )
-from .model import Message, Saved, Setup, approximate_tokens, check_strings, id_of, listed, to_datetime
+from .model import (
+    Message,
+    Saved,
+    Setup,
+    approximate_tokens,
+    check_strings,
+    from_datetime,
+    id_of,
+    listed,
+    to_datetime,
+)
 from .vault import Codec, Plain
 
 if TYPE_CHECKING:
@@ -83,6 +102,7 @@ if TYPE_CHECKING:
     from ._verify import Report
 
 MAX_WRITE_BYTES = 10_000_000
+MAX_ATTACHMENT = 4 << 30
 PURGE_REASONS = (
     "user-requested",
     "retention-expired",
@@ -134,12 +154,15 @@ class Store:
         *,
         clock: Callable[[], int] | None = None,
         max_write_bytes: int = MAX_WRITE_BYTES,
+        max_attachment: int = MAX_ATTACHMENT,
     ) -> None:
-        """`clock` gives microseconds since 1970; `max_write_bytes` limits the text and JSON of one write."""
+        """`clock` gives microseconds since 1970; `max_write_bytes` limits the text and JSON of one write,
+        `max_attachment` the bytes of one binary block."""
         self.backend = backend
         self._codec: Codec = codec or Plain()
         self._clock = clock or _now
         self._max_write_bytes = max_write_bytes
+        self._max_attachment = max_attachment
         self._pen = Pen(backend)
         self._closed = False
         self._forks = _forks.count()
@@ -147,6 +170,8 @@ class Store:
         self._next_run = 0
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._names = Names(self._ensure_workspace().seed)
+        self._search = Search(self)
+        self._upkeep = Upkeep(self)
 
     def __enter__(self) -> "Store":
         return self
@@ -165,6 +190,8 @@ class Store:
             self._closed = True
             if self._forks == _forks.count():  # the locks that a child inherits may never open
                 self._pen.drain(timeout_seconds)
+                self._upkeep.stop()
+            self._search.close()
             self.backend.close()
 
     def _ensure_open(self) -> None:
@@ -199,7 +226,7 @@ class Store:
             next_seq=0,
             count=0,
             size=0,
-            removals=0,
+            rewrites=0,
             created_at=now,
             active_at=now,
             expires_at=None,
@@ -266,7 +293,7 @@ class Store:
         return checked_setup(provider, model, system_prompt, tools, self._max_write_bytes)
 
     def _create(
-        self, id: bytes, meta: Meta, setups: Sequence[Setup], drafts: Sequence[Draft] = ()
+        self, id: bytes, meta: Meta, setups: Sequence[Setup], make: Callable[[Desk], list[Draft]] = lambda _: []
     ) -> tuple[Conversation, list[Saved]] | None:
         """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
         key = None if meta.key is None else self._codec.tag("conversation", meta.key)
@@ -277,6 +304,8 @@ class Store:
         row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta, self._max_write_bytes))
         put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept, 1))
         tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
+        drafts = make(desk)
+        desk.stage(drafts)
         for _ in range(_TRIES):
             first, messages = desk.prepare(row, drafts, Spot(None))
             change = first or Change(id, None, row)
@@ -288,26 +317,35 @@ class Store:
                 return Conversation(desk, desk.row.head), messages
             if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
                 return None
+            if isinstance(outcome, Missing):
+                desk.stage(drafts)
         raise Busy("the conversation could not be started")
 
     def _copy_thread(self, source: Desk, path: Sequence[Saved], setup: int, title: str | None) -> Conversation:
         """A new conversation that holds a copy of this path."""
         self._ensure_open()
-        rows = self.backend.messages(numbers=[self._names.number(message.id) for message in path])
-        made_with = {self._names.id(m.number): open_body(source.envelope, m).setup for m in rows}
-        drafts: list[Draft] = []
-        for message in path:
-            root = None
-            if message.parent is None:  # a compaction goes on from the message before it
-                root = Spot(None, link=BEFORE if drafts and message.main and message.link is not None else None)
-            origin = message.origin or f"{message.conversation}/{message.id}"
-            drafts.append(draft(message, made_with[message.id], root, origin))
+        reader = Reader(self)
+        rows = sorted(
+            self.backend.messages(numbers=[self._names.number(m.id) for m in path]), key=lambda row: row.number
+        )
+        made_with = {self._names.id(m.number): self._read(m, source, reader)[1].setup for m in rows}
+
+        def make(desk: Desk) -> list[Draft]:
+            drafts: list[Draft] = []
+            for message in path:
+                root = None
+                if message.parent is None:  # a compaction goes on from the message before it
+                    root = Spot(None, link=BEFORE if drafts and message.main and message.link is not None else None)
+                origin = message.origin or f"{message.conversation}/{message.id}"
+                drafts.append(draft(desk, message, made_with[message.id], root, origin))
+            return drafts
+
         items = self.backend.items(source.id, b"setup/")
         setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
         meta = replace(source.meta, key=None, setup=setup, setup_seq=len(path))
         if title is not None:
             meta = replace(meta, title=checked_text(title, "the title", self._max_write_bytes))
-        made = self._create(new_conversation_id(), meta, setups, drafts)
+        made = self._create(new_conversation_id(), meta, setups, make)
         if made is None:
             raise Busy("the conversation could not be copied")
         return made[0]
@@ -319,14 +357,14 @@ class Store:
         if message is None:
             return self._handle(row)
         desk = self._desk(row)
-        body = open_body(desk.envelope, message)
+        message, body = self._read(message, desk)
         return Conversation(
             desk,
             message.number,
             main=bool(message.main),
             label=None if message.main else body.label,
             setup=None if message.number == row.head else body.setup,
-            removals=row.removals,
+            rewrites=row.rewrites,
         )
 
     def latest(self, *, project: Path | None = None) -> Conversation | None:
@@ -370,7 +408,7 @@ class Store:
     def _handle(self, row: ConversationRow) -> Conversation:
         desk = self._desk(row)
         now = desk.row
-        return Conversation(desk, now.head, removals=now.removals)
+        return Conversation(desk, now.head, rewrites=now.rewrites)
 
     def _desk(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
@@ -449,25 +487,29 @@ class Store:
         parents = {id: self._message_row(id) for id in wanted if id is not None}
         desk = self._desk_of(conversation, list(parents.values()))
         if desk is None:
-            drafts = [draft(message, 0) for message in given]
-            check_size(drafts, self._max_write_bytes)
-            made = self._create(new_conversation_id(), Meta(), [Setup()], drafts)
+
+            def make(desk: Desk) -> list[Draft]:
+                drafts = [draft(desk, message, 0) for message in given]
+                check_size(drafts, self._max_write_bytes)
+                return drafts
+
+            made = self._create(new_conversation_id(), Meta(), [Setup()], make)
             if made is None:
                 raise Busy("the conversation could not be started")
             return [message.id for message in made[1]]
-        seen = desk.row.removals  # before we look at the parents again, so that a deletion meanwhile is noticed
+        seen = desk.row.rewrites  # before we look at the parents again, so that a deletion meanwhile is noticed
         parents = {id: self._message_row(id) for id in parents}
-        made_with = {id: open_body(desk.envelope, row).setup for id, row in parents.items()}
+        made_with = {id: self._read(row, desk)[1].setup for id, row in parents.items()}
         setup = made_with[wanted[0]] if wanted[0] is not None else Conversation(desk, desk.row.head)._setup_number()
         spots = [None if id is None else Spot(parents[id].number, bool(parents[id].main)) for id in wanted]
         drafts = []
         for message, id, spot in zip(given, wanted[1:], spots[1:], strict=True):
             setup = setup if id is None else made_with[id]
-            drafts.append(draft(message, setup, spot))
+            drafts.append(draft(desk, message, setup, spot))
         check_size(drafts, self._max_write_bytes)
 
         def choose(row: ConversationRow) -> Spot:
-            if row.removals != seen:
+            if row.rewrites != seen:
                 for id in parents:
                     self._message_row(id)  # NotFound if it was deleted meanwhile
             return spots[0] or Spot(row.head)
@@ -491,14 +533,15 @@ class Store:
             raise NotFound("message in this conversation", foreign)
         return desk
 
-    def get(self, ids: Iterable[str | Saved]) -> list[Saved]:
+    def get(self, ids: Iterable[str | Saved], *, attachments: Attachments = "load") -> list[Saved]:
         """Messages by id, in the order asked for. `NotFound` names every one that is missing."""
         self._ensure_open()
+        lazy, reader = is_lazy(attachments), Reader(self)
         wanted = _ids(ids)
         found, missing = self._rows_of(wanted, bodies=True)
         if missing:
             raise NotFound("message", missing)
-        messages = {id: self._saved(row) for id, row in found.items()}
+        messages = {id: self._saved(row, lazy=lazy, reader=reader) for id, row in found.items()}
         return [messages[id] for id in wanted]
 
     def _rows_of(self, ids: Sequence[str], *, bodies: bool) -> tuple[dict[str, MessageRow], list[str]]:
@@ -514,16 +557,17 @@ class Store:
         found = {id: rows[number] for id, number in numbers.items() if number in rows}
         return found, [id for id in numbers if id not in found]
 
-    def message(self, id: str | Saved) -> Saved:
+    def message(self, id: str | Saved, *, attachments: Attachments = "load") -> Saved:
         """One message, as it is now."""
         self._ensure_open()
-        return self._saved(self._message_row(id_of(id)))
+        return self._saved(self._message_row(id_of(id)), lazy=is_lazy(attachments))
 
-    def thread(self, id: str | Saved) -> list[Saved]:
+    def thread(self, id: str | Saved, *, attachments: Attachments = "load") -> list[Saved]:
         """The messages from the root to this one."""
         self._ensure_open()
         row = self._message_row(id_of(id))
-        path = self._path(row.number, self._desk(self._fresh_row(row.conversation)))
+        desk = self._desk(self._fresh_row(row.conversation))
+        path = self._path(row.number, desk, lazy=is_lazy(attachments))
         return [message for message in path if message.role != "event"]
 
     def messages(
@@ -535,6 +579,7 @@ class Store:
         conversation: str | Conversation | ConversationInfo | None = None,
         label: str | None = None,
         subagent: str | None = None,
+        attachments: Attachments = "load",
     ) -> MessageListing:
         """Messages as a lazy iterator, ordered by (time, conversation, sequence); of one conversation, by sequence.
 
@@ -563,7 +608,7 @@ class Store:
         for _ in range(offset):
             if next(rows, None) is None:
                 break
-        return MessageListing(self, rows, listing)
+        return MessageListing(self, rows, listing, lazy=is_lazy(attachments))
 
     def _id_of(self, conversation: str | Conversation | ConversationInfo) -> bytes:
         if isinstance(conversation, Conversation):
@@ -592,14 +637,81 @@ class Store:
             chosen: dict[bytes, set[int]] = {}
             for row in found.values():
                 chosen.setdefault(row.conversation, set()).add(row.number)
-            changes = [deletion(self, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
+            try:
+                changes = [deletion(self, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
+            except Moved:
+                continue
             if not changes or isinstance(self._pen.write(Batch(tuple(changes))), Done):
                 for change in changes:
                     self._tell_desk(change.conversation, change.row)
+                self._search.forget()
                 return [self._names.id(number) for change in changes for number in change.drop]
         raise Busy("the conversation changes faster than this delete can be prepared")
 
+    def search(
+        self,
+        query: str,
+        *,
+        limit: int = 20,
+        ranked: bool = False,
+        role: str | None = None,
+        project: Path | None = None,
+        conversation: str | Conversation | ConversationInfo | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        include_expired: bool = False,
+    ) -> list[Hit]:
+        """Messages that have these words, newest first; the best first if `ranked`.
+
+        All words must occur; `"a phrase"` in this order; `begin*` at the beginning of a word; `a OR b`; `-without`.
+        `since` <= time < `until`. The first search of a store reads all of it; later ones what is new.
+        """
+        self._ensure_open()
+        check_limit(limit)
+        from ._query import parse  # noqa: PLC0415  # only those who search need it
+
+        return self._search.find(
+            Asked(
+                parse(query),
+                limit,
+                ranked,
+                None if role is None else checked_text(role, "the role", self._max_write_bytes),
+                self._among(project, conversation),
+                None if since is None else from_datetime(since, "since"),
+                None if until is None else from_datetime(until, "until"),
+                None if include_expired else self._clock(),
+            )
+        )
+
+    def _among(
+        self, project: Path | None, conversation: str | Conversation | ConversationInfo | None
+    ) -> list[bytes] | None:
+        """The conversations that are meant; None for all."""
+        chosen = None if conversation is None else [self._id_of(conversation)]
+        folder = _folder(project)
+        if folder is None:
+            return chosen
+        found = [id for id, message in self.backend.tagged(self._codec.tag("project", folder)) if message is None]
+        return found if chosen is None else [id for id in found if id in chosen]
+
     # -- care
+
+    def maintain(self, seconds: float | None = None) -> Maintenance:
+        """Keep the store small and fast: pack what is old, let the search index catch up, remove what nobody refers to,
+        give free space back. For about so long, or until all is done. Stores do it by themselves, too."""
+        self._ensure_open()
+        if seconds is not None and (not isinstance(seconds, (int, float)) or not seconds >= 0):
+            raise InvalidArgument("seconds is a number from 0 up")
+        return maintain(self, seconds)
+
+    def backup(self, path: Path) -> None:
+        """Write a copy of everything to a new file, while others go on writing: a store that can be opened. The search
+        index is not in it; the first search makes one."""
+        self._ensure_open()
+        name = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(name, str) or not name:
+            raise InvalidArgument("a backup goes to a path")
+        self.backend.backup(name)
 
     def purge(self, conversation: "str | UUID | Conversation | ConversationInfo", *, reason: str) -> PurgeReport:
         """Destroy a conversation with all its branches, and take its bytes out of the files.
@@ -619,13 +731,15 @@ class Store:
             return Change(row.id, row.token, None)
 
         self._change(id, make)
-        scrubbed = self.backend.scrub()
+        forgotten = self._search.forget()
+        scrubbed = self.backend.scrub() and forgotten
         return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
 
     def scrub(self) -> bool:
         """Take deleted bytes out of the files now. False if a reader delays it."""
         self._ensure_open()
-        return self.backend.scrub()
+        forgotten = self._search.scrub()
+        return self.backend.scrub() and forgotten
 
     def stats(self) -> Stats:
         """How much there is. Reads every conversation's row."""
@@ -637,7 +751,7 @@ class Store:
             messages=sum(row.count for row in rows),
             content_bytes=size,
             approximate_tokens=approximate_tokens(size),
-            stored_bytes=self.backend.size(),
+            stored_bytes=self.backend.size() + self._search.size(),
             oldest=min((to_datetime(row.created_at) for row in rows), default=None),
             newest=max((to_datetime(row.active_at) for row in rows), default=None),
         )
@@ -658,7 +772,10 @@ class Store:
         """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
         somebody was faster."""
         for _ in range(_TRIES):
-            change = make(self._fresh_row(conversation))
+            try:
+                change = make(self._fresh_row(conversation))
+            except Moved:
+                continue
             if isinstance(self._pen.write(Batch((change,))), Done):
                 self._tell_desk(conversation, change.row)
                 return
@@ -689,16 +806,26 @@ class Store:
             raise NotFound("message", [id])
         return rows[0]
 
-    def _saved(self, row: MessageRow, desk: Desk | None = None) -> Saved:
+    def _read(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
+        """The content of a message, with its row as it then is; `Damaged` if it cannot be read."""
+        row, data = (reader or Reader(self)).content(desk.envelope, row)
+        return row, decode_body(data)
+
+    def _saved(
+        self, row: MessageRow, desk: Desk | None = None, *, lazy: bool = False, reader: Reader | None = None
+    ) -> Saved:
         """A row as a message; `Damaged` if its content cannot be read."""
         if desk is None:
             desk = self._desks.get(row.conversation) or self._desk(self._fresh_row(row.conversation))
-        return saved(row, open_body(desk.envelope, row), self._names, desk.name)
+        row, body = self._read(row, desk, reader)
+        if body.attached:
+            body = filled(desk, body, lazy=lazy)
+        return saved(row, body, self._names, desk.name)
 
-    def _shown(self, row: MessageRow) -> Saved:
+    def _shown(self, row: MessageRow, *, lazy: bool = False, reader: Reader | None = None) -> Saved:
         """A row for a listing: if its content cannot be read, a message that says so."""
         try:
-            return self._saved(row)
+            return self._saved(row, lazy=lazy, reader=reader)
         except Damaged as error:
             return Saved(
                 role=row.role,
@@ -715,13 +842,21 @@ class Store:
         """All messages of a conversation by sequence, without their content."""
         return self.backend.scan(conversation, limit=1 << 40, bodies=False)
 
-    def _path(self, number: int, desk: Desk) -> list[Saved]:
+    def _path(self, number: int, desk: Desk, *, lazy: bool = False) -> list[Saved]:
         """The messages from the root to this one. An unbroken way, or an error."""
         stretches: list[list[Saved]] = []
-        for rows in self.backend.path(number):
-            if stretches and rows[-1].seq >= stretches[-1][0].seq:  # the way to the root leads back in time, or nowhere
-                raise Damaged(f"message {self._names.id(rows[-1].number)} comes after one that answers it")
-            stretches.append(saved_stretch(rows, desk.envelope, self._names, desk.name))
+        last: int | None = number
+        place = desk.envelope, self._names, desk.name, partial(filled, desk, lazy=lazy)
+        for piece in self.backend.path(number):
+            if isinstance(piece, PackRow):
+                stretch = saved_pack(piece, piece.first if last is None else last, *place)
+                last = piece.parent
+            else:
+                stretch = saved_stretch(piece, *place)
+                last = piece[0].parent
+            if stretches and stretch[-1].seq >= stretches[-1][0].seq:  # the way leads back in time, or nowhere
+                raise Damaged(f"message {stretch[-1].id} comes after one that answers it")
+            stretches.append(stretch)
         if not stretches:
             raise NotFound("message", [self._names.id(number)])
         top = stretches[-1][0]

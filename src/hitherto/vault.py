@@ -9,10 +9,17 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from .backend import ConversationRow, MessageRow
+from .backend import ConversationRow, MessageRow, PackRow
 from .errors import Damaged, InvalidArgument
 
 Place = tuple[object, ...]
+
+
+class Fingerprint(Protocol):
+    """Names content by what it is."""
+
+    def update(self, data: bytes, /) -> None: ...
+    def digest(self) -> bytes: ...
 
 
 class Envelope(Protocol):
@@ -30,14 +37,21 @@ class Envelope(Protocol):
     def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
         """What was closed in these rows, or `Damaged`."""
 
-    def prove(self, proof: bytes, added: Iterable[MessageRow], dropped: Iterable[MessageRow]) -> bytes:
-        """The proof over all messages after these came and those went. Additive, so order does not matter."""
+    def fingerprint(self) -> Fingerprint:
+        """A new one, for an attachment of this conversation."""
+
+    def prove(
+        self, proof: bytes, added: Iterable[MessageRow | PackRow], dropped: Iterable[MessageRow | PackRow]
+    ) -> bytes:
+        """The proof over all messages and packs, as they are stored, after these came and those went. Additive, so
+        order does not matter."""
 
 
 class Codec(Protocol):
     """Makes envelopes."""
 
     name: str
+    in_clear: bool  # whoever has the files can read what it closes
 
     def new_data_key(self, conversation: bytes) -> bytes:
         """The wrapped key of a new conversation."""
@@ -53,6 +67,7 @@ class Plain:
     """No sealing: the content behind a checksum, so that a flipped bit is noticed when it is read, not believed."""
 
     name = "plain"
+    in_clear = True
 
     def new_data_key(self, conversation: bytes) -> bytes:  # noqa: ARG002  # plain conversations have no key
         return b""
@@ -89,5 +104,15 @@ class Plain:
             contents.append(content)
         return contents
 
-    def prove(self, proof: bytes, added: Iterable[MessageRow], dropped: Iterable[MessageRow]) -> bytes:  # noqa: ARG002
+    def fingerprint(self) -> Fingerprint:
+        import hashlib  # noqa: PLC0415  # most messages have no attachment
+
+        return hashlib.sha256()
+
+    def prove(
+        self,
+        proof: bytes,
+        added: Iterable[MessageRow | PackRow],  # noqa: ARG002  # plain conversations prove nothing
+        dropped: Iterable[MessageRow | PackRow],  # noqa: ARG002
+    ) -> bytes:
         return proof

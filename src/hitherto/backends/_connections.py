@@ -76,7 +76,7 @@ class Pool:
         self.idle: list[apsw.Connection] = []
         self.made = 0  # connections, idle or in use
         self._prepare = prepare
-        self._vfs = vfs
+        self.vfs = vfs
         self._forks = _forks.count()
         self._closed = False
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Pool:
         """One more connection."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         left = os.path.exists(f"{self.path}-wal")  # if the file is another program's, closing must not touch this
-        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs)
+        connection = apsw.Connection(self.path, flags=flags, vfs=self.vfs)
         self.made += 1
         try:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))

@@ -83,4 +83,55 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "CREATE INDEX tag_by_conversation ON tag (conversation, message)",
         ),
     ),
+    (
+        "packs, attachments and the feed of changes",
+        (
+            "ALTER TABLE conversation RENAME COLUMN removals TO rewrites",
+            """CREATE TABLE pack (
+                first INTEGER PRIMARY KEY,
+                conversation INTEGER NOT NULL REFERENCES conversation (place),
+                parent INTEGER,
+                count INTEGER NOT NULL,
+                body BLOB NOT NULL
+            ) STRICT""",
+            "CREATE INDEX pack_by_conversation ON pack (conversation)",
+            """CREATE INDEX message_loose ON message (number & 31, number)
+                WHERE body IS NOT NULL AND (number & 31) IN (0, 31)""",
+            """CREATE TABLE attachment (
+                place INTEGER PRIMARY KEY,
+                workspace INTEGER NOT NULL REFERENCES workspace (place),
+                conversation BLOB NOT NULL,
+                name BLOB NOT NULL,
+                chunks INTEGER NOT NULL,
+                staged_at INTEGER NOT NULL
+            ) STRICT""",
+            "CREATE UNIQUE INDEX attachment_by_name ON attachment (workspace, conversation, name)",
+            """CREATE TABLE chunk (
+                number INTEGER PRIMARY KEY,
+                body BLOB NOT NULL
+            ) STRICT""",
+            """CREATE TABLE reference (
+                conversation INTEGER NOT NULL REFERENCES conversation (place),
+                message INTEGER NOT NULL,
+                attachment INTEGER NOT NULL REFERENCES attachment (place),
+                PRIMARY KEY (conversation, message, attachment)
+            ) STRICT, WITHOUT ROWID""",
+            "CREATE INDEX reference_by_attachment ON reference (attachment)",
+            "ALTER TABLE workspace ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE conversation ADD COLUMN moved INTEGER NOT NULL DEFAULT 0",
+            "CREATE INDEX conversation_by_move ON conversation (workspace, moved)",
+            """CREATE TABLE mark (
+                workspace INTEGER NOT NULL REFERENCES workspace (place),
+                epoch INTEGER NOT NULL,
+                position BLOB NOT NULL,
+                PRIMARY KEY (workspace, epoch)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE gone (
+                workspace INTEGER NOT NULL REFERENCES workspace (place),
+                epoch INTEGER NOT NULL,
+                conversation BLOB NOT NULL,
+                PRIMARY KEY (workspace, epoch, conversation)
+            ) STRICT, WITHOUT ROWID""",
+        ),
+    ),
 )

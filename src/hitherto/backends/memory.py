@@ -12,20 +12,36 @@ from msgspec.structs import replace
 
 from ..backend import (
     DONE,
+    AttachmentRow,
     Batch,
     Change,
+    Changes,
     ConversationRow,
     Info,
     ItemRow,
+    Loose,
     MessageRow,
+    Missing,
     Outcome,
+    PackRow,
     Position,
     Stale,
     Taken,
     Where,
 )
-from ..errors import Closed
+from ..errors import Closed, InvalidArgument
 from ..ids import RUN, new_conversation_id
+from ..textindex import TextIndex
+
+
+class _Attachment:
+    """The chunks of an attachment, and who refers to it."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, bytes] = {}
+        self.complete = False
+        self.staged_at = 0
+        self.messages: set[int] = set()
 
 
 class MemoryBackend:
@@ -41,6 +57,10 @@ class MemoryBackend:
         self._items: dict[bytes, dict[bytes, ItemRow]] = {}
         self._retired = -1  # the highest number that was in use and is not any more
         self._tags: set[tuple[bytes, bytes, int | None]] = set()  # value, conversation, message
+        self._packs: dict[int, PackRow] = {}  # by the first number of the run
+        self._attachments: dict[tuple[bytes, bytes], _Attachment] = {}  # by conversation and name
+        self._commits = 0
+        self._moved: dict[bytes, int] = {}  # conversation -> its last commit; purged ones stay
 
     # -- writing
 
@@ -76,6 +96,10 @@ class MemoryBackend:
                 return Taken("number", change.conversation)
             if message.key is not None and self.messages(keys=(change.conversation, [message.key])):
                 return Taken("message key", change.conversation)
+        for _, name in change.attach:
+            staged = self._attachments.get((change.conversation, name))
+            if staged is None or not staged.complete:
+                return Missing(change.conversation, name)
         return None
 
     def _run_taken(self, first: int) -> bool:
@@ -84,10 +108,14 @@ class MemoryBackend:
 
     def _apply(self, change: Change) -> None:
         id = change.conversation
+        self._commits += 1
+        self._moved[id] = self._commits
         if change.row is None:
             for _, number in self._members.pop(id, ()):
                 del self._messages[number]
                 self._retire(number)
+            self._packs = {first: pack for first, pack in self._packs.items() if pack.conversation != id}
+            self._attachments = {key: kept for key, kept in self._attachments.items() if key[0] != id}
             self._items.pop(id, None)
             self._tags = {tag for tag in self._tags if tag[1] != id}
             del self._conversations[id]
@@ -101,11 +129,20 @@ class MemoryBackend:
         if change.drop:
             dropped = set(change.drop)
             self._tags = {tag for tag in self._tags if tag[1] != id or tag[2] not in dropped}
+            self._let_go(id, dropped)
         for message in change.add:
             self._messages[message.number] = message
             insort(members, (message.seq, message.number))
         for message in change.amend:
             self._messages[message.number] = message
+        for first in change.unpack:
+            del self._packs[first]
+        for pack in change.pack:
+            self._packs[pack.first] = pack
+            for number in range(pack.first, pack.first + pack.count):
+                self._messages[number] = _header(self._messages[number])
+        for number, name in change.attach:
+            self._attachments[id, name].messages.add(number)
         items = self._items.setdefault(id, {})
         for item in change.put:
             items[item.key] = item
@@ -113,6 +150,14 @@ class MemoryBackend:
             items.pop(key, None)
         self._tags -= {(tag.value, id, tag.message) for tag in change.untag}
         self._tags |= {(tag.value, id, tag.message) for tag in change.tag}
+
+    def _let_go(self, conversation: bytes, dropped: set[int]) -> None:
+        """Messages went; attachments that only they referred to go with them."""
+        for key, kept in list(self._attachments.items()):
+            if key[0] == conversation and kept.messages & dropped:
+                kept.messages -= dropped
+                if not kept.messages:
+                    del self._attachments[key]
 
     def _retire(self, number: int) -> None:
         self._retired = max(self._retired, number)
@@ -172,20 +217,38 @@ class MemoryBackend:
                 found = [self._messages[n] for n in dict.fromkeys(numbers) if n in self._messages]
         return [m if bodies else _header(m) for m in found]
 
-    def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
+    def packs(self, runs: Sequence[int]) -> list[PackRow]:
+        with self._open():
+            return [self._packs[first] for first in runs if first in self._packs]
+
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+        with self._open():
+            wanted = RUN - 1 if full else 0
+            numbers = sorted(n for n, m in self._messages.items() if n % RUN == wanted and m.body is not None)
+            runs = [Loose(n - wanted, self._messages[n].conversation) for n in numbers]
+        return [run for run in runs if run.first > after][:limit]
+
+    def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         next: int | None = number
         while next is not None:
-            stretch: list[MessageRow] = []
             with self._open():
-                while next is not None and len(stretch) < RUN:
-                    row = self._messages.get(next)
-                    if row is None:
-                        next = None
-                    else:
-                        stretch.append(replace(row, body=row.body if bodies else None, key=None, token=b"", size=0))
-                        next = row.parent
-            if stretch:
-                yield stretch[::-1]
+                piece = self._piece(next)
+            next = piece.parent if isinstance(piece, PackRow) else piece[0].parent if piece else None
+            if piece:
+                yield piece
+
+    def _piece(self, number: int) -> list[MessageRow] | PackRow:
+        """The pack that has this message, or the messages of its run outside a pack from there upwards."""
+        first = number - number % RUN
+        pack = self._packs.get(first)
+        start = first if pack is None else first + pack.count
+        if pack is not None and number < start:
+            return pack
+        rows: list[MessageRow] = []
+        while number >= start and number in self._messages:
+            rows.append(replace(self._messages[number], key=None, token=b"", size=0))
+            number -= 1
+        return rows[::-1]
 
     def scan(
         self,
@@ -235,7 +298,63 @@ class MemoryBackend:
             ]
         return found[:limit]
 
+    # -- attachments
+
+    def stage(
+        self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
+    ) -> None:
+        with self._open():
+            kept = self._attachments.setdefault((conversation, attachment), _Attachment())
+            kept.staged_at = at
+            kept.chunks.update(enumerate(chunks, start))
+            if last:
+                kept.complete = len(kept.chunks) == start + len(chunks)
+
+    def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
+        while True:
+            with self._open():
+                kept = self._attachments.get((conversation, attachment))
+                chunk = None if kept is None else kept.chunks.get(start)
+            if chunk is None:
+                return
+            yield chunk
+            start += 1
+
+    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
+        with self._open():
+            return [
+                AttachmentRow(key[1], len(kept.chunks) * kept.complete, kept.staged_at, tuple(sorted(kept.messages)))
+                for key, kept in sorted(self._attachments.items())
+                if key[0] == conversation
+            ]
+
+    def collect(self, before: int) -> int:
+        with self._open():
+            old = [key for key, kept in self._attachments.items() if not kept.messages and kept.staged_at < before]
+            for key in old:
+                del self._attachments[key]
+            return len(old)
+
     # -- care
+
+    def changes(self, since: bytes | None) -> Changes:
+        """A position is the number of commits there were, and of which backend."""
+        with self._open():
+            known = since is not None and since.startswith(self.info.workspace)
+            after = int.from_bytes(since[16:], "big") if known and since is not None else 0
+            moved = [id for id, commit in self._moved.items() if commit > after]
+            position = self.info.workspace + self._commits.to_bytes(8, "big")
+            there = [id for id in moved if id in self._conversations]
+            return Changes(position, not known, there, [id for id in moved if id not in self._conversations])
+
+    def text_index(self, *, create: bool) -> TextIndex | None:  # noqa: ARG002  # no files to keep one in
+        return None
+
+    def maintain(self, seconds: float) -> bool:  # noqa: ARG002  # nothing to tidy up in a dict
+        return True
+
+    def backup(self, path: str) -> None:  # noqa: ARG002  # declared in `info`
+        raise InvalidArgument("a store in memory cannot be backed up", hint="open it with a path instead")
 
     def check(self) -> list[str]:
         return []
@@ -245,7 +364,9 @@ class MemoryBackend:
 
     def size(self) -> int:
         with self._open():
-            return sum(len(m.body or b"") for m in self._messages.values())
+            bodies = [m.body or b"" for m in self._messages.values()] + [p.body for p in self._packs.values()]
+            chunks = (chunk for kept in self._attachments.values() for chunk in kept.chunks.values())
+            return sum(map(len, bodies)) + sum(map(len, chunks))
 
     def close(self) -> None:
         self._closed = True

@@ -12,6 +12,10 @@ Why it is laid out as it is, each by measurement (`make bench`):
   messages in a power cut; the tests show it on a simulated disk.
 - `BEGIN IMMEDIATE` and a busy handler that sleeps a random fraction of a millisecond or two: writers of several
   processes take turns instead of starving each other.
+- A pack is a row of its own, found by the first number of its run. Packing deletes the messages and inserts them
+  again without bodies, because SQLite joins pages that deleting has emptied, and not those that updating has.
+- The feed of changes costs an append nothing: `moved` is the epoch of the last write, and a new epoch begins only when
+  somebody asks for changes. So a conversation enters the index over it once between two such calls.
 - `secure_delete` overwrites what is deleted; `auto_vacuum=INCREMENTAL` lets maintenance give pages back (it can only be
   chosen when the file is made).
 
@@ -22,6 +26,7 @@ call, and a test reads every pragma back.
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import apsw
@@ -29,23 +34,29 @@ import msgspec
 
 from ..backend import (
     DONE,
+    AttachmentRow,
     Batch,
     Change,
+    Changes,
     ConversationRow,
     Info,
     ItemRow,
+    Loose,
     MessageRow,
+    Missing,
     Outcome,
+    PackRow,
     Position,
     Stale,
     Tag,
     Taken,
     Where,
 )
-from ..errors import CommitUnknown, Damaged, NewerFormat, NotAStore, StorageError
+from ..errors import AlreadyExists, CommitUnknown, Damaged, NewerFormat, NotAStore, StorageError
 from ..ids import RUN, new_conversation_id
+from ..textindex import TextIndex
 from ._connections import Pool, ensure_wal, patience
-from ._files import sync, translated
+from ._files import make_private, sync, translated
 from ._schema import APPLICATION_ID, MIGRATIONS
 
 PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON", "journal_size_limit = 4194304")
@@ -54,11 +65,14 @@ _WORKSPACE_BITS = 47  # numbers stay below 2**47; the workspace's own integer li
 _MOST_WORKSPACES = 1 << 16
 _CHUNK = 400  # numbers in one IN (…), well below SQLite's limit
 _ROWS = 16  # messages in one INSERT
+_CHUNK_BITS = 24  # chunks of one attachment are numbered below 2**24; its place lies above
+_VACUUM = 256  # pages given back in one transaction
+_MARKS = 64  # positions in the feed that are remembered
 
 # The fields of ConversationRow and MessageRow, in their order. The first two parameters of a message's columns are the
 # workspace's base, which is taken off its number, and the id of its conversation.
 _CONVERSATION = (
-    "id, kind, key, version, token, generation, head, tips, next_seq, count, size, removals, "
+    "id, kind, key, version, token, generation, head, tips, next_seq, count, size, rewrites, "
     "created_at, active_at, expires_at, held, data_key, meta, proof"
 )
 _PATH = "number - ?, ?, seq, parent, link, main, role, revision, created_at, body"
@@ -69,10 +83,12 @@ _JOINED = (
 )
 _AMENDED = "seq, parent, link, main, role, revision, created_at, body, key, token, size"
 
-_INSERT_CONVERSATION = f"INSERT INTO conversation (workspace, shelf, {_CONVERSATION}) VALUES ({', '.join('?' * 21)})"
+_INSERT_CONVERSATION = (
+    f"INSERT INTO conversation (workspace, shelf, moved, {_CONVERSATION}) VALUES ({', '.join('?' * 22)})"
+)
 _MUTABLE = [name for name in _CONVERSATION.split(", ")[3:] if name != "created_at"]  # or its index is rewritten
 _UPDATE_CONVERSATION = f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE place = ?"
-_UPDATE_AND_MOVE = _UPDATE_CONVERSATION.replace(" SET ", " SET shelf = ?, ")
+_UPDATE_AND_MOVE = _UPDATE_CONVERSATION.replace(" SET ", " SET shelf = ?, moved = ?, ")
 _FRONT = 1 << 62  # the shelf of the newest conversation of its kind
 _INSERT_MESSAGES = [
     f"INSERT INTO message (number, conversation, {_AMENDED}) VALUES " + ", ".join([f"({', '.join('?' * 13)})"] * count)
@@ -81,8 +97,7 @@ _INSERT_MESSAGES = [
 _UPDATE_MESSAGE = f"UPDATE message SET {', '.join(f'{name} = ?' for name in _AMENDED.split(', '))} WHERE number = ?"
 
 _T = TypeVar("_T")
-_Place = tuple[int, int, int]  # of a conversation: its row, its shelf, when it was active
-_NOWHERE: _Place = (0, 0, 0)
+_Place = tuple[int, int, int, int, int]  # of a conversation: row, shelf, when active, when moved; and the epoch now
 _Values = Sequence[str | bytes | int | None]
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -116,7 +131,13 @@ class SqliteBackend:
                 raise
             self._pool.give_back(first)
         self._base = (self._workspace - 1) << _WORKSPACE_BITS  # the first workspace has the small, short integers
-        self.info = Info(name="sqlite", workspace=workspace_id, location=self._path, durable=True)
+        self.info = Info(
+            name="sqlite",
+            workspace=workspace_id,
+            location=self._path,
+            durable=True,
+            can_backup=True,
+        )
 
     def _prepare(self, connection: apsw.Connection) -> None:
         self._check_ours(connection)
@@ -210,7 +231,10 @@ class SqliteBackend:
 
     def _place(self, connection: apsw.Connection, change: Change) -> _Place | Outcome:
         """Where the conversation lies (_NOWHERE if it is new) if the change may be applied, else what is in the way."""
-        query = "SELECT place, token, shelf, active_at FROM conversation WHERE id = ? AND workspace = ?"
+        query = (
+            "SELECT c.place, c.token, c.shelf, c.active_at, c.moved, w.epoch FROM conversation c "
+            "JOIN workspace w ON w.place = c.workspace WHERE c.id = ? AND c.workspace = ?"
+        )
         found = _maybe(connection, query, (change.conversation, self._workspace))
         if change.expect is None:
             if found is not None:
@@ -220,13 +244,25 @@ class SqliteBackend:
                     return Taken("key", other.id)
         elif found is None or found[1] != change.expect:
             return Stale(change.conversation, self._row(connection, change.conversation))
-        place: _Place = (found[0], found[2], found[3]) if found else _NOWHERE
+        place: _Place = (found[0], *found[2:]) if found else (0, 0, 0, -1, self._epoch(connection))
         for message in change.add:
             if message.number % RUN == 0 and self._run_taken(connection, message.number):
                 return Taken("number", change.conversation)
             if message.key is not None and self._key_taken(connection, place[0], message.key):
                 return Taken("message key", change.conversation)
+        for _, name in change.attach:
+            if not self._attachment(connection, change.conversation, name)[1]:
+                return Missing(change.conversation, name)
         return place
+
+    def _epoch(self, connection: apsw.Connection) -> int:
+        return int(_one(connection, "SELECT epoch FROM workspace WHERE place = ?", (self._workspace,))[0])
+
+    def _attachment(self, connection: apsw.Connection, conversation: bytes, name: bytes) -> tuple[int, int]:
+        """Where an attachment lies, and how many chunks it has; zeroes if it is not there, or not complete."""
+        query = "SELECT place, chunks FROM attachment WHERE workspace = ? AND conversation = ? AND name = ?"
+        found = _maybe(connection, query, (self._workspace, conversation, name))
+        return (0, 0) if found is None else (found[0], found[1])
 
     def _run_taken(self, connection: apsw.Connection, number: int) -> bool:
         """Is a number of this run in use, or was one?"""
@@ -247,14 +283,21 @@ class SqliteBackend:
         if change.row is None or change.drop:
             self._retire(connection, change, place)
         if change.row is None:
-            for table in ("tag", "item", "message"):
+            for table in ("tag", "item", "pack", "reference", "message"):
                 execute(f"DELETE FROM {table} WHERE conversation = ?", (place,))
+            mine = "SELECT place FROM attachment WHERE workspace = ? AND conversation = ?"
+            self._remove_attachments(connection, mine, (self._workspace, change.conversation))
             execute("DELETE FROM conversation WHERE place = ?", (place,))
+            if _maybe(
+                connection, "SELECT 1 FROM mark WHERE workspace = ? LIMIT 1", (self._workspace,)
+            ):  # somebody asks
+                execute("INSERT OR IGNORE INTO gone VALUES (?, ?, ?)", (self._workspace, found[4], change.conversation))
             return
         place = self._write_row(connection, change.row, found)
         for number in change.drop:
             execute("DELETE FROM message WHERE number = ?", (self._base + number,))
             execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
+            self._let_go(connection, place, number)
         for start in range(0, len(change.add), _ROWS):
             rows: list[str | bytes | int | None] = []
             for m in change.add[start : start + _ROWS]:
@@ -265,6 +308,13 @@ class SqliteBackend:
             execute(_INSERT_MESSAGES[len(rows) // 13], rows)
         for m in change.amend:
             execute(_UPDATE_MESSAGE, (*_message_values(m), self._base + m.number))
+        for first in change.unpack:
+            execute("DELETE FROM pack WHERE first = ?", (self._base + first,))
+        for pack in change.pack:
+            self._pack(connection, pack, place)
+        for number, name in change.attach:
+            attachment = self._attachment(connection, change.conversation, name)[0]
+            execute("INSERT OR IGNORE INTO reference VALUES (?, ?, ?)", (place, number, attachment))
         for item in change.put:
             query = "INSERT OR REPLACE INTO item (conversation, key, revision, body) VALUES (?, ?, ?, ?)"
             execute(query, (place, item.key, item.revision, item.body))
@@ -277,18 +327,52 @@ class SqliteBackend:
             query = "INSERT OR IGNORE INTO tag (workspace, value, conversation, message) VALUES (?, ?, ?, ?)"
             execute(query, self._tag_values(tag, place))
 
+    def _pack(self, connection: apsw.Connection, pack: PackRow, place: int) -> None:
+        """Put a pack, and take the bodies out of the messages it holds."""
+        first = self._base + pack.first
+        query = "INSERT OR REPLACE INTO pack (first, conversation, parent, count, body) VALUES (?, ?, ?, ?, ?)"
+        connection.execute(query, (first, place, pack.parent, pack.count, pack.body))
+        between = (first, first + pack.count - 1)
+        query = f"SELECT {_without_body('number, conversation, ' + _AMENDED)} FROM message WHERE number BETWEEN ? AND ?"
+        loose = _maybe(connection, f"{query} AND body IS NOT NULL LIMIT 1", between)
+        if loose is not None:
+            rows = _all(connection, query, between)
+            connection.execute("DELETE FROM message WHERE number BETWEEN ? AND ?", between)
+            for some in _chunks(rows, _ROWS):
+                connection.execute(_INSERT_MESSAGES[len(some)], [value for row in some for value in row])
+
+    def _let_go(self, connection: apsw.Connection, place: int, number: int) -> None:
+        """A message went; attachments that only it referred to go with it."""
+        query = "SELECT attachment FROM reference WHERE conversation = ? AND message = ?"
+        for (attachment,) in _all(connection, query, (place, number)):
+            values = (place, number, attachment)
+            connection.execute(
+                "DELETE FROM reference WHERE conversation = ? AND message = ? AND attachment = ?", values
+            )
+            query = "SELECT ? WHERE NOT EXISTS (SELECT 1 FROM reference WHERE attachment = ?)"
+            self._remove_attachments(connection, query, (attachment, attachment))
+
+    def _remove_attachments(self, connection: apsw.Connection, query: str, values: _Values) -> int:
+        """Remove the attachments whose places the query finds; how many."""
+        places = [found[0] for found in _all(connection, query, values)]
+        for place in places:
+            between = (place << _CHUNK_BITS, ((place + 1) << _CHUNK_BITS) - 1)
+            connection.execute("DELETE FROM chunk WHERE number BETWEEN ? AND ?", between)
+            connection.execute("DELETE FROM attachment WHERE place = ?", (place,))
+        return len(places)
+
     def _write_row(self, connection: apsw.Connection, row: ConversationRow, found: _Place) -> int:
         """Write the conversation's row, where it lies or at a new place, and keep the shelf in order."""
-        place, shelf, active_at = found
+        place, shelf, active_at, moved, epoch = found
         values = _conversation_values(row)
-        if shelf == _FRONT and row.active_at >= active_at:  # the newest, and newer still
+        if shelf == _FRONT and row.active_at >= active_at and moved == epoch:  # the newest, and newer still
             connection.execute(_UPDATE_CONVERSATION, (*values[3:12], *values[13:], place))
             return place
         shelf = self._shelf(connection, row, place)
         if place:
-            connection.execute(_UPDATE_AND_MOVE, (shelf, *values[3:12], *values[13:], place))
+            connection.execute(_UPDATE_AND_MOVE, (shelf, epoch, *values[3:12], *values[13:], place))
             return place
-        connection.execute(_INSERT_CONVERSATION, (self._workspace, shelf, *values))
+        connection.execute(_INSERT_CONVERSATION, (self._workspace, shelf, epoch, *values))
         return connection.last_insert_rowid()
 
     def _shelf(self, connection: apsw.Connection, row: ConversationRow, place: int) -> int:
@@ -413,25 +497,65 @@ class SqliteBackend:
                 rows += _messages(connection, f"{query} AND m.number IN ({', '.join('?' * len(some))})", chosen)
         return rows
 
-    def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
+    def packs(self, runs: Sequence[int]) -> list[PackRow]:
+        query = (
+            "SELECT p.first - ?, c.id, p.parent, p.count, p.body FROM pack p "
+            "JOIN conversation c ON c.place = p.conversation WHERE c.workspace = ? AND p.first IN "
+        )
+        rows: list[PackRow] = []
+        with self._connection() as connection:
+            for some in _chunks(tuple(dict.fromkeys(runs)), _CHUNK):
+                values = (self._base, self._workspace, *(self._base + first for first in some))
+                rows += [
+                    PackRow(*found) for found in _all(connection, f"{query}({', '.join('?' * len(some))})", values)
+                ]
+        return rows
+
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+        wanted = RUN - 1 if full else 0
+        query = (
+            "SELECT m.number, c.id FROM message m INDEXED BY message_loose "
+            "JOIN conversation c ON c.place = m.conversation "
+            f"WHERE m.body IS NOT NULL AND (m.number & 31) IN (0, 31) AND (m.number & 31) = {wanted} "
+            "AND m.number > ? AND m.number < ? ORDER BY m.number LIMIT ?"
+        )
+        bounds = (self._base + after + wanted, self._base + (1 << _WORKSPACE_BITS), limit)
+        with self._connection() as connection:
+            return [Loose(number - self._base - wanted, id) for number, id in _all(connection, query, bounds)]
+
+    def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         base = self._base
-        columns = _PATH if bodies else _without_body(_PATH)
-        query = f"SELECT {columns} FROM message WHERE number BETWEEN ? AND ? ORDER BY number"
+        query = f"SELECT {_PATH} FROM message WHERE number BETWEEN ? AND ? ORDER BY number"
         owner = "SELECT c.id FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
+        packed = "SELECT parent, count, body FROM pack WHERE first = ?"
         conversation: bytes | None = None
         next: int | None = number
+        looked = -1
         while next is not None:
+            first = next - next % RUN
             with self._connection() as connection:
                 if conversation is None:
                     found = _maybe(connection, owner, (base + next,))
                     if found is None:
                         return
                     conversation = found[0]
-                values = (base, conversation, base + next - next % RUN, base + next)
-                rows = _unbroken(_messages(connection, query, values), next)
-            if rows:
-                yield rows
-            next = rows[0].parent if rows and rows[0].number % RUN == 0 else None
+                pack = _maybe(connection, packed, (base + first,))
+                if pack is not None and next < first + pack[1]:
+                    rows = []
+                else:
+                    start = first if pack is None else first + pack[1]
+                    rows = _messages(connection, query, (base, conversation, base + start, base + next))
+                    if rows and rows[0].body is None and looked != next:  # packed since we looked
+                        looked = next
+                        continue
+                    rows = _unbroken(rows, start, next)
+            if pack is not None and not rows and next < first + pack[1]:
+                yield PackRow(first, conversation, *pack)
+                next = pack[0]
+            else:
+                if rows:
+                    yield rows
+                next = rows[0].parent if rows and rows[0].number == start else None
 
     def scan(
         self,
@@ -500,7 +624,146 @@ class SqliteBackend:
         with self._connection() as connection:
             return [ItemRow(conversation, *found) for found in _all(connection, query, values)]
 
+    # -- attachments
+
+    def stage(
+        self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
+    ) -> None:
+        key = (self._workspace, conversation, attachment)
+        with self._connection() as connection, _transaction(connection):
+            query = (
+                "INSERT INTO attachment (workspace, conversation, name, chunks, staged_at) VALUES (?, ?, ?, 0, ?) "
+                "ON CONFLICT DO UPDATE SET staged_at = excluded.staged_at RETURNING place"
+            )
+            place = _one(connection, query, (*key, at))[0] << _CHUNK_BITS
+            for index, chunk in enumerate(chunks, start):
+                connection.execute("INSERT OR REPLACE INTO chunk (number, body) VALUES (?, ?)", (place | index, chunk))
+            if last:
+                end = start + len(chunks)
+                query = "SELECT count(*) FROM chunk WHERE number >= ? AND number < ?"
+                if _one(connection, query, (place, place + end))[0] == end:
+                    query = "UPDATE attachment SET chunks = ? WHERE place = ?"
+                    connection.execute(query, (end, place >> _CHUNK_BITS))
+
+    def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
+        while True:
+            with self._connection() as connection:
+                place = self._attachment(connection, conversation, attachment)[0] << _CHUNK_BITS
+                found = _maybe(connection, "SELECT body FROM chunk WHERE number = ?", (place | start,))
+            if found is None:
+                return
+            yield found[0]
+            start += 1
+
+    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
+        query = (
+            "SELECT a.name, a.chunks, a.staged_at, json_group_array(r.message) FILTER (WHERE r.message IS NOT NULL) "
+            "FROM attachment a LEFT JOIN reference r ON r.attachment = a.place "
+            "WHERE a.workspace = ? AND a.conversation = ? GROUP BY a.place ORDER BY a.name"
+        )
+        with self._connection() as connection:
+            found = _all(connection, query, (self._workspace, conversation))
+        return [
+            AttachmentRow(name, count, at, tuple(sorted(msgspec.json.decode(messages, type=list[int]))))
+            for name, count, at, messages in found
+        ]
+
+    def collect(self, before: int) -> int:
+        query = (
+            "SELECT place FROM attachment a WHERE workspace = ? AND staged_at < ? "
+            "AND NOT EXISTS (SELECT 1 FROM reference r WHERE r.attachment = a.place)"
+        )
+        values = (self._workspace, before)
+        with self._connection() as connection:
+            if not _all(connection, query, values):
+                return 0
+            with _transaction(connection):
+                return self._remove_attachments(connection, query, values)
+
     # -- care
+
+    def changes(self, since: bytes | None) -> Changes:
+        """Begin a new epoch, if anything was written in this one, and tell what moved since the one of `since`."""
+        workspace = (self._workspace,)
+        with self._connection() as connection, _transaction(connection):
+            query = "SELECT epoch FROM mark WHERE workspace = ? AND position = ?"
+            found = None if since is None else _maybe(connection, query, (self._workspace, since))
+            now = self._epoch(connection)
+            if found is not None and found[0] == now:
+                query = (
+                    "SELECT EXISTS (SELECT 1 FROM conversation WHERE workspace = ?1 AND moved = ?2) "
+                    "OR EXISTS (SELECT 1 FROM gone WHERE workspace = ?1 AND epoch = ?2)"
+                )
+                if since is not None and not _one(connection, query, (self._workspace, now))[0]:
+                    return Changes(since, False, [], [])
+            position = os.urandom(16)
+            connection.execute("UPDATE workspace SET epoch = epoch + 1 WHERE place = ?", workspace)
+            connection.execute("INSERT INTO mark VALUES (?, ?, ?)", (self._workspace, now + 1, position))
+            for table, kept in (("mark", now + 1 - _MARKS), ("gone", now + 1 - _MARKS)):
+                connection.execute(f"DELETE FROM {table} WHERE workspace = ? AND epoch <= ?", (self._workspace, kept))
+            if found is None:
+                return Changes(position, True, [], [])
+            query = "SELECT id FROM conversation WHERE workspace = ? AND moved >= ? ORDER BY moved"
+            moved = [id for (id,) in _all(connection, query, (self._workspace, found[0]))]
+            query = "SELECT DISTINCT conversation FROM gone WHERE workspace = ? AND epoch >= ?"
+            gone = [id for (id,) in _all(connection, query, (self._workspace, found[0])) if id not in set(moved)]
+            return Changes(position, False, moved, gone)
+
+    def text_index(self, *, create: bool) -> TextIndex | None:
+        """In a file of its own: it is large, it can be made again, and feeding it makes no writer wait."""
+        path = f"{self._path}-search"
+        if not create and not os.path.exists(path):
+            return None
+        from .fts import FtsIndex  # noqa: PLC0415  # only those who search need it
+
+        timeout = self._pool.timeout_seconds
+        return FtsIndex(path, self.info.workspace, vfs=self._pool.vfs, timeout_seconds=timeout)
+
+    def maintain(self, seconds: float) -> bool:
+        """Give free pages back a few at a time, so that nobody waits long for the lock, and move the WAL into the
+        database as far as readers allow."""
+        deadline = time.monotonic() + seconds
+        with self._connection() as connection:
+            while connection.pragma("freelist_count") > 0:
+                with _transaction(connection):
+                    _all(connection, f"PRAGMA incremental_vacuum({_VACUUM})")
+                if time.monotonic() > deadline:
+                    break
+            more = connection.pragma("freelist_count") > 0
+            _all(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+            _all(connection, "PRAGMA optimize")
+        return not more
+
+    def backup(self, path: str) -> None:
+        """SQLite writes a copy from one snapshot, without the free space; it gets its name when it is complete and on
+        the disk. Its feed of changes begins anew, so that an index of this store is not taken for one of the copy."""
+        target = os.path.abspath(os.path.expanduser(path))
+        if os.path.lexists(target):
+            raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites")
+        unfinished = f"{target}.unfinished-{os.urandom(4).hex()}"
+        make_private(unfinished)
+        try:
+            with self._connection() as connection:
+                connection.execute("VACUUM INTO ?", (unfinished,))
+            copy = apsw.Connection(unfinished)
+            try:
+                for table in ("mark", "gone"):
+                    copy.execute(f"DELETE FROM {table}")
+            finally:
+                copy.close()
+            sync(unfinished)
+            os.link(unfinished, target)  # unlike a rename, it never overwrites
+        except FileExistsError:
+            raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites") from None
+        except apsw.Error as error:
+            raise translated(error, unfinished) from error
+        except OSError as error:
+            raise StorageError(f"the backup cannot be written to {target}: {error.strerror}") from error
+        finally:
+            for suffix in ("", "-journal", "-wal", "-shm"):
+                if os.path.exists(unfinished + suffix):
+                    os.unlink(unfinished + suffix)
+        sync(os.path.dirname(target))
 
     def check(self) -> list[str]:
         """What SQLite finds, and whether every conversation stands on the shelf where its activity puts it."""
@@ -552,6 +815,19 @@ class SqliteBackend:
             return {name: connection.pragma(name) for name in names}
 
 
+@contextmanager
+def _transaction(connection: apsw.Connection) -> Iterator[None]:
+    """All of it, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
 def _all(connection: apsw.Connection, query: str, values: _Values = ()) -> list[tuple[Any, ...]]:
     return connection.execute(query, values).fetchall()
 
@@ -567,7 +843,7 @@ def _one(connection: apsw.Connection, query: str, values: _Values = ()) -> tuple
 def _conversation_values(row: ConversationRow) -> tuple[str | bytes | int | None, ...]:
     return (
         row.id, row.kind, row.key, row.version, row.token, row.generation, row.head, _pack(row.tips), row.next_seq,
-        row.count, row.size, row.removals, row.created_at, row.active_at, row.expires_at, row.held, row.data_key,
+        row.count, row.size, row.rewrites, row.created_at, row.active_at, row.expires_at, row.held, row.data_key,
         row.meta, row.proof,
     )  # fmt: skip
 
@@ -593,9 +869,9 @@ def _without_body(columns: str) -> str:
     return columns.replace("m.body", "NULL").replace("body", "NULL")
 
 
-def _unbroken(rows: list[MessageRow], last: int) -> list[MessageRow]:
+def _unbroken(rows: list[MessageRow], start: int, last: int) -> list[MessageRow]:
     """The rows that lead up to the number `last` without a gap: a run that misses a message is broken there."""
-    if len(rows) == last % RUN + 1:
+    if len(rows) == last - start + 1:
         return rows
     first = len(rows)
     while first and rows[first - 1].number == last:

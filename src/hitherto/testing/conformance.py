@@ -31,6 +31,7 @@ from ..backend import (
     ConversationRow,
     ItemRow,
     MessageRow,
+    PackRow,
     Position,
     Stale,
     Tag,
@@ -77,7 +78,7 @@ def conversation_row(id: bytes = A, version: int = 1, **fields: object) -> Conve
         next_seq=0,
         count=0,
         size=0,
-        removals=0,
+        rewrites=0,
         created_at=1000,
         active_at=1000,
         expires_at=None,
@@ -118,12 +119,17 @@ def update(version: int, id: bytes = A, **change: object) -> Batch:
     return Batch((replace(Change(id, token(version), row), **change),))
 
 
+def way(backend: Backend, number: int) -> list[list[MessageRow]]:
+    """The pieces of a path none of which is packed."""
+    return [piece for piece in backend.path(number) if not isinstance(piece, PackRow)]
+
+
 class BackendContract:
     """Rows in, rows out. See `hitherto.backend` for the words."""
 
     def test_rows_come_back_as_they_were(self, backend: Backend) -> None:
         row = conversation_row(
-            A, 7, key=b"k\x00", head=64, tips=(64, 3), next_seq=9, count=2, size=99, removals=1, expires_at=5, held=True
+            A, 7, key=b"k\x00", head=64, tips=(64, 3), next_seq=9, count=2, size=99, rewrites=1, expires_at=5, held=True
         )
         messages = (
             message_row(64, seq=7, link=None, key=b"\xff\x00", body=b"\x00" * 100_000, size=3),
@@ -249,16 +255,15 @@ class BackendContract:
             (960, [*range(6), 640, 641, 960]),
             (0, [0]),
         ):
-            lists = list(backend.path(tip))
+            lists = way(backend, tip)
             assert [m.number for rows in reversed(lists) for m in rows] == wanted
             assert all(rows for rows in lists)
-            assert [m.body for rows in backend.path(tip, bodies=False) for m in rows] == [None] * len(wanted)
             assert {(m.key, m.token, m.size) for rows in lists for m in rows} == {(None, b"", 0)}
 
     def test_a_broken_path_stops_where_it_breaks(self, backend: Backend) -> None:
         backend.commit([create(*(message_row(n) for n in range(10)), message_row(64, parent=9))])
         backend.commit([update(1, drop=(4,))])
-        lists = list(backend.path(64))
+        lists = way(backend, 64)
         assert [m.number for rows in reversed(lists) for m in rows] == [5, 6, 7, 8, 9, 64]
 
     def test_scan_pages_by_sequence_both_ways(self, backend: Backend) -> None:

@@ -13,19 +13,24 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..backend import (
+    AttachmentRow,
     Backend,
     Batch,
+    Changes,
     ConversationRow,
     Info,
     ItemRow,
+    Loose,
     MessageRow,
     Outcome,
+    PackRow,
     Position,
     Stale,
     Where,
 )
 from ..errors import CommitUnknown, Damaged
-from ..vault import Envelope, Place
+from ..textindex import TextIndex
+from ..vault import Envelope, Fingerprint, Place
 
 _FLIP = bytes(255 - n for n in range(256))
 _MODULUS = 1 << 128
@@ -39,6 +44,7 @@ class ToyCodec:
     """Binds content to its place and hides it from `strings`; do not use it for anything else."""
 
     name = "toy"
+    in_clear = False
 
     def __init__(self, secret: bytes = b"toy") -> None:
         self._secret = secret
@@ -76,12 +82,19 @@ class ToyEnvelope:
     def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
         return [self.open(_place(row), row.body or b"") for row in rows]
 
-    def prove(self, proof: bytes, added: Iterable[MessageRow], dropped: Iterable[MessageRow]) -> bytes:
+    def fingerprint(self) -> Fingerprint:
+        return hashlib.blake2b(key=self._key, digest_size=16)
+
+    def prove(
+        self, proof: bytes, added: Iterable[MessageRow | PackRow], dropped: Iterable[MessageRow | PackRow]
+    ) -> bytes:
         total = int.from_bytes(proof, "big")
         total += sum(self._weight(row) for row in added) - sum(self._weight(row) for row in dropped)
         return (total % _MODULUS).to_bytes(16, "big") if total % _MODULUS else b""
 
-    def _weight(self, row: MessageRow) -> int:
+    def _weight(self, row: MessageRow | PackRow) -> int:
+        if isinstance(row, PackRow):
+            return int.from_bytes(_digest(self._key, row), "big")
         return int.from_bytes(_digest(self._key, _place(row), row.body), "big")
 
 
@@ -157,8 +170,14 @@ class Contrary:
     ) -> list[MessageRow]:
         return self.inner.messages(numbers=numbers, keys=keys, bodies=bodies)
 
-    def path(self, number: int, *, bodies: bool = True) -> Iterator[list[MessageRow]]:
-        return self.inner.path(number, bodies=bodies)
+    def packs(self, runs: Sequence[int]) -> list[PackRow]:
+        return self.inner.packs(runs)
+
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+        return self.inner.loose(full=full, after=after, limit=limit)
+
+    def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
+        return self.inner.path(number)
 
     def scan(
         self,
@@ -184,6 +203,32 @@ class Contrary:
         self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
     ) -> list[ItemRow]:
         return self.inner.items(conversation, prefix, reverse=reverse, limit=limit)
+
+    def stage(
+        self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
+    ) -> None:
+        self.inner.stage(conversation, attachment, start, chunks, last=last, at=at)
+
+    def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
+        return self.inner.chunks(conversation, attachment, start)
+
+    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
+        return self.inner.attachments(conversation)
+
+    def collect(self, before: int) -> int:
+        return self.inner.collect(before)
+
+    def changes(self, since: bytes | None) -> Changes:
+        return self.inner.changes(since)
+
+    def text_index(self, *, create: bool) -> TextIndex | None:
+        return self.inner.text_index(create=create)
+
+    def maintain(self, seconds: float) -> bool:
+        return self.inner.maintain(seconds)
+
+    def backup(self, path: str) -> None:
+        self.inner.backup(path)
 
     def check(self) -> list[str]:
         return self.inner.check()

@@ -1,0 +1,124 @@
+"""Attachments on their way into a conversation and out of it.
+
+Large content is named by a fingerprint of what it is, made with the conversation's key: the same image twice in one
+conversation is kept once, and nobody can tell that two conversations have the same. It is staged in chunks before the
+message that refers to it is committed, a few at a time, so that little memory is needed; each chunk is squeezed where
+that helps, and closed like everything else. Reading checks every chunk, the size, and the fingerprint.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ._content import Attached, Body, chunk_place, with_holes, without_holes
+from ._squeeze import squeeze, unsqueeze
+from .attachment import CHUNK, Attachment
+from .errors import Damaged, InvalidMessage, NotFound, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from ._desk import Desk
+
+_AT_ONCE = 16  # chunks staged in one transaction
+_AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
+
+Sources = dict[bytes, Attachment]
+
+
+def spilled(desk: "Desk", body: Body) -> tuple[Body, Sources]:
+    """The content without what is large, and what has to be staged for it."""
+    sources: Sources = {}
+
+    def fill(value: str | bytes | Attachment) -> Attached:
+        source = value if isinstance(value, Attachment) else _in_memory(value)
+        limit = desk.store._max_attachment
+        if source.size > limit:
+            raise PayloadTooLarge(source.size, limit, what="one attachment")
+        fingerprint, size = desk.envelope.fingerprint(), 0
+        for piece in source:
+            fingerprint.update(piece)
+            size += len(piece)
+        if size != source.size:
+            raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
+        name = fingerprint.digest()
+        sources[name] = source
+        return Attached(name, source.size, source.text)
+
+    return with_holes(body, fill), sources
+
+
+def _in_memory(value: str | bytes) -> Attachment:
+    data = value.encode() if isinstance(value, str) else value
+    return Attachment(len(data), lambda: iter((data,)), text=isinstance(value, str), in_memory=True)
+
+
+def stage(desk: "Desk", sources: Sources) -> None:
+    """Keep what is not kept already."""
+    if not sources:
+        return
+    there = {row.name for row in desk.store.backend.attachments(desk.id) if row.chunks}
+    for name, source in sources.items():
+        if name not in there:
+            _stage(desk, name, source)
+
+
+def _stage(desk: "Desk", name: bytes, source: Attachment) -> None:
+    backend, now = desk.store.backend, desk.store._clock
+    fingerprint, size, start = desk.envelope.fingerprint(), 0, 0
+    batch: list[bytes] = []
+    for piece in _even(source):
+        if len(batch) == _AT_ONCE:
+            backend.stage(desk.id, name, start, batch, last=False, at=now())
+            start, batch = start + len(batch), []
+        fingerprint.update(piece)
+        size += len(piece)
+        batch.append(_closed(desk, name, start + len(batch), piece))
+    if size != source.size or fingerprint.digest() != name:
+        raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
+    backend.stage(desk.id, name, start, batch, last=True, at=now())
+
+
+def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of one size, the last of which may be shorter; at least one."""
+    rest = b""
+    some = False
+    for piece in pieces:
+        view = memoryview(rest + piece if rest else piece)
+        whole = len(view) - len(view) % CHUNK
+        for start in range(0, whole, CHUNK):
+            some = True
+            yield bytes(view[start : start + CHUNK])
+        rest = bytes(view[whole:])
+    if rest or not some:
+        yield rest
+
+
+def _closed(desk: "Desk", name: bytes, index: int, piece: bytes) -> bytes:
+    smaller = squeeze(piece, level=1)
+    data = _SQUEEZED + smaller if len(smaller) < 0.9 * len(piece) else _AS_IT_IS + piece
+    return desk.envelope.close(chunk_place(desk.id, name, index), data)
+
+
+def kept(desk: "Desk", attached: Attached) -> Attachment:
+    """An attachment of the conversation, to be read from the store."""
+
+    def pieces() -> Iterator[bytes]:
+        desk.store._ensure_open()
+        fingerprint, size = desk.envelope.fingerprint(), 0
+        for index, chunk in enumerate(desk.store.backend.chunks(desk.id, attached.name)):
+            data = desk.envelope.open(chunk_place(desk.id, attached.name, index), chunk)
+            piece = unsqueeze(data[1:]) if data[:1] == _SQUEEZED else data[1:]
+            fingerprint.update(piece)
+            size += len(piece)
+            yield piece
+        if size != attached.size or fingerprint.digest() != attached.name:
+            if all(row.name != attached.name for row in desk.store.backend.attachments(desk.id)):
+                raise NotFound("attachment", [attached.name.hex()[:12]], hint="its message was deleted")
+            raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
+
+    return Attachment(attached.size, pieces, text=attached.text)
+
+
+def filled(desk: "Desk", body: Body, *, lazy: bool = False) -> Body:
+    """The content with its attachments in place: read, or to be read."""
+    if lazy:
+        return without_holes(body, lambda attached: kept(desk, attached))
+    return without_holes(body, lambda attached: kept(desk, attached).load())

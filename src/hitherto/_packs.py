@@ -1,0 +1,240 @@
+"""Packs: reading through them, making them, and changing what they hold.
+
+Behind the append path the messages of a run are packed: one body in the place of 32, squeezed together. Nothing else
+changes. Headers stay per message, so trees, listings and deletes work as before; what was said is read through the
+pack. Whatever changes a packed message writes its pack anew, in the same commit.
+
+Rows and packs are read one after the other, and others write meanwhile: a row that says "packed" may find its pack
+gone on, or gone. Then both are read again; only what disagrees and stands still is damage.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ._content import PackedRaw, close_pack, open_pack_raw, packed
+from .backend import Change, ConversationRow, MessageRow, PackRow
+from .errors import Damaged, NotFound
+from .ids import RUN, new_token
+from .vault import Envelope
+
+if TYPE_CHECKING:
+    from ._desk import Desk
+    from .store import Store
+
+_LARGEST = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
+_KEPT = 8  # opened packs that a reader remembers
+_LOOKS = 8  # how often we look again at what changes while we read
+
+
+def run_of(number: int) -> int:
+    """The first number of the run that a message is in."""
+    return number - number % RUN
+
+
+class Reader:
+    """Reads the content of messages, packed or not. Remembers the packs it opened last: make one for each call."""
+
+    def __init__(self, store: "Store") -> None:
+        self._backend = store.backend
+        self._names = store._names
+        self._opened: dict[int, tuple[PackRow, tuple[PackedRaw, ...]]] = {}
+
+    def content(self, envelope: Envelope, row: MessageRow) -> tuple[MessageRow, bytes]:
+        """The content of a message; and its row, read again if it had changed."""
+        for _ in range(_LOOKS):
+            if row.body is not None:
+                return row, envelope.open_messages((row,))[0]
+            found = self._packed(envelope, row)
+            if found is not None:
+                return row, bytes(found.body)
+            self._opened.pop(run_of(row.number), None)
+            again = self._backend.messages(numbers=[row.number])
+            if not again:
+                raise NotFound("message", [self._names.id(row.number)])
+            row = again[0]
+        raise Damaged(f"message {self._names.id(row.number)} and the pack that holds it do not agree")
+
+    def _packed(self, envelope: Envelope, row: MessageRow) -> PackedRaw | None:
+        """The message in its pack, if row and pack agree."""
+        first = run_of(row.number)
+        if first not in self._opened:
+            packs = self._backend.packs([first])
+            if not packs:
+                return None
+            if len(self._opened) >= _KEPT:
+                del self._opened[next(iter(self._opened))]
+            self._opened[first] = packs[0], open_pack_raw(envelope, packs[0])
+        pack, messages = self._opened[first]
+        place = row.number - first
+        if pack.conversation != row.conversation or place >= len(messages):
+            return None
+        parent = pack.parent if place == 0 else row.number - 1
+        found = messages[place]
+        same = _header(packed(row, b"")) == _header(found) and row.parent == parent
+        return found if same else None
+
+
+def _header(message: PackedRaw) -> PackedRaw:
+    return replace(message, body=b"")
+
+
+# -- making packs
+
+
+class _Built(Struct, frozen=True):
+    """A pack that is ready, and what it replaces."""
+
+    pack: PackRow
+    old: tuple[PackRow, ...]
+    rows: tuple[MessageRow, ...]  # that had bodies of their own
+
+
+def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
+    """Pack these runs of a conversation; how many were."""
+    for _ in range(_LOOKS):
+        try:
+            desk = store._desk(store._fresh_row(conversation))
+        except NotFound:
+            return 0
+        seen = desk.row.rewrites  # before we read: what was dropped or changed later will show in it
+        built = [found for run in runs if (found := _build(store, desk, run)) is not None]
+        if not built:
+            return 0
+        if desk.commit(_Once(desk, seen, built)):
+            return len(built)
+    return 0  # others write without a pause: another time
+
+
+class _Once:
+    """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
+    it was kept: then what was read proves nothing any more, and nothing is written."""
+
+    def __init__(self, desk: "Desk", seen: int, built: Sequence[_Built]) -> None:
+        self._desk, self._seen, self._built = desk, seen, built
+        self._used = False
+
+    def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
+        if self._used or row.rewrites != self._seen:
+            return None, False
+        self._used = True
+        came: list[MessageRow | PackRow] = []
+        went: list[MessageRow | PackRow] = []
+        for built in self._built:
+            came += [built.pack, *(replace(m, body=None) for m in built.rows)]
+            went += [*built.old, *built.rows]
+        # The version stays: nobody who reads can tell that anything happened.
+        after = replace(row, token=new_token(), proof=self._desk.envelope.prove(row.proof, came, went))
+        return Change(row.id, row.token, after, pack=tuple(built.pack for built in self._built)), True
+
+
+def _build(store: "Store", desk: "Desk", run: int) -> _Built | None:
+    """The pack of a run as it is now: its messages from the first on, as far as they are not too large together."""
+    rows = sorted(store.backend.messages(numbers=range(run, run + RUN)), key=lambda m: m.number)
+    if not rows or rows[0].number != run or rows[0].conversation != desk.id:
+        return None
+    reader = Reader(store)
+    messages: list[PackedRaw] = []
+    loose: list[MessageRow] = []
+    total = 0
+    for n, m in enumerate(rows):
+        total += m.size
+        if m.number != run + n or (total > _LARGEST and messages):
+            break
+        row, data = reader.content(desk.envelope, m)
+        if row.body is not None:
+            loose.append(row)
+        messages.append(packed(row, data))
+    if not loose:
+        return None
+    like = PackRow(run, desk.id, rows[0].parent, 0, b"")
+    return _Built(close_pack(desk.envelope, like, messages), tuple(store.backend.packs([run])), tuple(loose))
+
+
+# -- changing what is packed
+
+
+class Rewrite:
+    """Collects what happens to messages in one commit, and writes the packs they are in anew."""
+
+    def __init__(self, store: "Store", row: ConversationRow) -> None:
+        self._store = store
+        self._row = row
+        self._envelope = store._codec.envelope(row)
+        self._dropped: list[MessageRow] = []
+        self._amended: dict[int, tuple[MessageRow, MessageRow, bytes]] = {}
+
+    def drop(self, rows: Iterable[MessageRow]) -> None:
+        self._dropped += rows
+
+    def amend(self, old: MessageRow, data: bytes, **fields: object) -> None:
+        """Replace a message: `data` is its content now, and these fields of its row are set."""
+        new = replace(old, revision=old.revision + 1, size=len(data), body=None, **fields)
+        if old.body is not None:
+            new = replace(new, body=self._envelope.close_message(new, data))
+        self._amended[old.number] = (old, new, data)
+
+    def change(self, **fields: object) -> Change:
+        """The change. `fields` of the conversation's row are set along with its proof."""
+        came: list[MessageRow | PackRow] = [new for _, new, _ in self._amended.values()]
+        went: list[MessageRow | PackRow] = [*self._dropped, *(old for old, _, _ in self._amended.values())]
+        packs, gone = [], []
+        for run in self._runs():
+            old = self._pack(run)
+            went.append(old)
+            new = self._written_anew(old)
+            if new is None:
+                gone.append(run)
+            else:
+                packs.append(new)
+        came += packs
+        row = self._row
+        after = replace(
+            row,
+            version=row.version + 1,
+            token=new_token(),
+            rewrites=row.rewrites + 1,
+            size=row.size + sum(m.size for m in came if isinstance(m, MessageRow))
+            - sum(m.size for m in went if isinstance(m, MessageRow)),
+            proof=self._envelope.prove(row.proof, came, went),
+            **fields,
+        )  # fmt: skip
+        return Change(
+            row.id,
+            row.token,
+            after,
+            amend=tuple(new for _, new, _ in self._amended.values()),
+            drop=tuple(m.number for m in self._dropped),
+            pack=tuple(packs),
+            unpack=tuple(gone),
+        )
+
+    def _runs(self) -> list[int]:
+        """The runs whose packs are touched."""
+        touched = [*self._dropped, *(old for old, _, _ in self._amended.values())]
+        return sorted({run_of(m.number) for m in touched if m.body is None})
+
+    def _pack(self, run: int) -> PackRow:
+        packs = self._store.backend.packs([run])
+        if not packs:
+            if self._store._fresh_row(self._row.id).token != self._row.token:
+                raise Moved
+            raise Damaged(f"the pack that holds message {self._store._names.id(run)} is missing")
+        return packs[0]
+
+    def _written_anew(self, old: PackRow) -> PackRow | None:
+        """What is left of a run begins with its first message; nothing may be left."""
+        dropped = {m.number for m in self._dropped}
+        messages = []
+        for number, message in enumerate(open_pack_raw(self._envelope, old), old.first):
+            if number in dropped:
+                break
+            amended = self._amended.get(number)
+            messages.append(message if amended is None else packed(amended[1], amended[2]))
+        return close_pack(self._envelope, old, messages) if messages else None
+
+
+class Moved(Exception):
+    """Somebody wrote while we prepared: prepare again."""

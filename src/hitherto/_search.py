@@ -1,0 +1,291 @@
+"""Search: feeding the text index, and turning what it finds into hits.
+
+The index is behind, not during: nothing of it happens while a message is saved. A search first takes in what has
+moved since the last one, so it always finds what was acknowledged before it began. What the index finds is looked up
+in the store, where messages may have been deleted since; snippets are made from the messages themselves.
+
+Several processes may feed one index. Each update names the state of the index that it was prepared from, and is refused
+if somebody else has updated it meanwhile: then one starts over. So a message that was deleted in between cannot
+come back.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ._packs import Reader
+from .backend import CHAT, ConversationRow, MessageRow, Where
+from .errors import Busy, HithertoError
+from .listing import conversations, merged
+from .model import to_datetime
+from .textindex import Entry, IndexDamaged, Known, TextIndex
+
+if TYPE_CHECKING:
+    from ._query import Query
+    from .store import Store
+
+_BATCH = 512  # messages taken in at a time
+_TRIES = 50  # how often we start over because another process was faster
+_DROPPED_SECONDS = 0.5  # for so long a delete waits for its words to leave the files; maintenance does the rest
+
+
+class Hit(Struct, frozen=True):
+    """A message that fits a search."""
+
+    message_id: str
+    conversation: str
+    role: str
+    created_at: datetime
+    snippet: str
+    spans: tuple[tuple[int, int], ...]  # the places in the snippet that fit: from, to
+    score: float  # higher fits better; 0 unless ranked
+
+
+class Asked(Struct, frozen=True):
+    """A search, checked."""
+
+    query: "Query"
+    limit: int
+    ranked: bool
+    role: str | None
+    conversations: Sequence[bytes] | None
+    since: int | None
+    until: int | None
+    alive_at: int | None
+
+
+class Search:
+    """The text index of a store, made when somebody searches for the first time."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._index: TextIndex | None = None
+        self._opening = threading.Lock()
+        self._feeding = threading.Lock()
+
+    def _opened(self, *, create: bool) -> TextIndex | None:
+        with self._opening:
+            if self._index is None:
+                store = self._store
+                if store._codec.in_clear:
+                    self._index = store.backend.text_index(create=create)
+                if self._index is None and create:
+                    from .backends.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
+
+                    self._index = FtsIndex(None, store.backend.info.workspace)
+            return self._index
+
+    def close(self) -> None:
+        if self._index is not None:
+            self._index.close()
+
+    def size(self) -> int:
+        index = self._opened(create=False)
+        return 0 if index is None else index.size()
+
+    # -- asking
+
+    def find(self, asked: Asked) -> list[Hit]:
+        """The hits, newest or best first."""
+        index = self._opened(create=True)
+        if index is None:
+            raise AssertionError("there is always an index in memory")
+        for attempt in (1, 2):
+            try:
+                self._catch_up(index)
+                return self._hits(index, asked)
+            except IndexDamaged as error:
+                if attempt == 2:
+                    raise
+                self._make_again(index, error)
+        return []
+
+    def _make_again(self, index: TextIndex, error: Exception) -> None:
+        import logging  # noqa: PLC0415  # rarely needed
+
+        logging.getLogger("hitherto").warning("the search index is damaged and is made again: %s", error)
+        index.clear()
+
+    def _hits(self, index: TextIndex, asked: Asked) -> list[Hit]:
+        """Of what the index finds, what is there: some may be gone since."""
+        want = asked.limit
+        while True:
+            found = index.find(
+                asked.query,
+                limit=want,
+                ranked=asked.ranked,
+                role=asked.role,
+                conversations=asked.conversations,
+                since=asked.since,
+                until=asked.until,
+            )
+            rows = {row.number: row for row in self._store.backend.messages(numbers=[hit.number for hit in found])}
+            hidden = self._hidden({row.conversation for row in rows.values()}, asked.alive_at)
+            shown = [
+                hit
+                for hit in found
+                if hit.number in rows
+                and rows[hit.number].conversation == hit.conversation
+                and hit.conversation not in hidden
+            ]
+            if len(shown) >= asked.limit or len(found) < want:
+                break
+            want *= 4
+        reader = Reader(self._store)
+        return [self._hit(rows[hit.number], hit.score, asked.query, reader) for hit in shown[: asked.limit]]
+
+    def _hidden(self, ids: set[bytes], alive_at: int | None) -> set[bytes]:
+        """Of these conversations, those that expired by then."""
+        if alive_at is None:
+            return set()
+        rows = self._store.backend.lookup(ids=list(ids))
+        return {row.id for row in rows if row.expires_at is not None and row.expires_at <= alive_at}
+
+    def _hit(self, row: MessageRow, score: float, query: "Query", reader: Reader) -> Hit:
+        from ._snippets import snippet  # noqa: PLC0415  # only those who search need it
+
+        message = self._store._shown(row, lazy=True, reader=reader)
+        text, spans = snippet(_text(message.blocks), query)
+        at = to_datetime(row.created_at)
+        return Hit(message.id, message.conversation, message.role, at, text, spans, score)
+
+    # -- feeding
+
+    def keep_up(self, seconds: float) -> tuple[int, bool]:
+        """If there is an index, let it take in what moved and forget what went, for about so long; how many messages,
+        and whether that was all."""
+        index = self._opened(create=False)
+        if index is None:
+            return 0, True
+        deadline = time.monotonic() + seconds
+        try:
+            count, complete = self._catch_up(index, deadline)
+            return count, complete and index.scrub(max(0.0, deadline - time.monotonic()))
+        except IndexDamaged as error:
+            self._make_again(index, error)
+            return 0, False
+
+    def forget(self) -> bool:
+        """Messages were deleted: take their words out of the files. False if that takes longer: maintenance does it."""
+        return self.keep_up(_DROPPED_SECONDS)[1]
+
+    def scrub(self) -> bool:
+        """The same, however long it takes. False if a reader delays it."""
+        index = self._opened(create=False)
+        if index is None:
+            return True
+        self._catch_up(index)
+        return index.scrub()
+
+    def _catch_up(self, index: TextIndex, deadline: float = float("inf")) -> tuple[int, bool]:
+        """Take in everything that moved; how many messages, and whether that was all."""
+        count = 0
+        with self._feeding:
+            for attempt in range(_TRIES):
+                for some in self._updates(index):
+                    if some is None:
+                        break  # another process was faster
+                    count += some
+                    if time.monotonic() > deadline:
+                        return count, False
+                else:
+                    return count, True
+                time.sleep(0.001 * attempt)
+        raise Busy("the search index is updated by others all the time")
+
+    def _updates(self, index: TextIndex) -> Iterator[int | None]:
+        """Bring the index up to date step by step: the number of messages taken in by each, or None if somebody else
+        has updated it since."""
+        stamp, position = index.state()
+        changes = self._store.backend.changes(position)
+        if not changes.everything and changes.position == position:
+            return
+        if changes.everything and position is not None:  # of another copy of the store, or of long ago
+            index.clear()
+            stamp, _ = index.state()
+        known: dict[bytes, Known] = {}
+        drop: list[int] = []
+        forget = list(changes.gone)
+        rows = self._everything(index, known, drop) if changes.everything else self._moved(
+            index, changes.moved, known, drop, forget
+        )  # fmt: skip
+        batch: list[Entry] = []
+        reader = Reader(self._store)
+        for row in rows:
+            batch.append(self._entry(row, reader))
+            if len(batch) == _BATCH:
+                after = index.update(stamp, put=batch)
+                if after is None:
+                    yield None
+                    return
+                stamp = after
+                yield len(batch)
+                batch = []
+        after = index.update(
+            stamp, put=batch, drop=drop, forget=forget, known=list(known.values()), position=changes.position
+        )
+        yield None if after is None else len(batch)
+
+    def _everything(self, index: TextIndex, known: dict[bytes, Known], drop: list[int]) -> Iterator[MessageRow]:
+        """The messages of all conversations by time, but those that the index has already."""
+        have: dict[bytes, dict[int, int]] = {}
+        for row in conversations(self._store.backend, Where(CHAT), oldest_first=True):
+            known[row.id] = _known(row)
+            have[row.id] = index.holds(row.id)
+        for m in merged(self._store.backend, newest_first=False):
+            held = have.get(m.conversation, {})
+            if held.pop(m.number, None) != m.revision:
+                yield m
+        drop += [number for held in have.values() for number in held]  # what was not met is not there any more
+
+    def _moved(
+        self, index: TextIndex, ids: Sequence[bytes], known: dict[bytes, Known], drop: list[int], forget: list[bytes]
+    ) -> Iterator[MessageRow]:
+        """The new and changed messages of these conversations by time."""
+        headers: list[MessageRow] = []
+        for row in self._store.backend.lookup(ids=ids):
+            if row.kind != CHAT:
+                continue
+            before = index.known(row.id)
+            if before is not None and before.created_at != row.created_at:  # another one of the same id
+                forget.append(row.id)
+                before = None
+            known[row.id] = _known(row)
+            if before is not None and before.rewrites == row.rewrites:
+                headers += self._scan(row, before.next_seq - 1)
+            else:
+                held = {} if before is None else index.holds(row.id)
+                headers += [m for m in self._scan(row, -1) if held.pop(m.number, None) != m.revision]
+                drop += held
+        headers.sort(key=lambda m: (m.created_at, m.conversation, m.seq))
+        for start in range(0, len(headers), _BATCH):
+            wanted = [m.number for m in headers[start : start + _BATCH]]
+            found = {m.number: m for m in self._store.backend.messages(numbers=wanted)}
+            yield from (found[number] for number in wanted if number in found)
+
+    def _scan(self, row: ConversationRow, after: int) -> list[MessageRow]:
+        return self._store.backend.scan(row.id, after=after, limit=1 << 40, bodies=False)
+
+    def _entry(self, row: MessageRow, reader: Reader) -> Entry:
+        """A message for the index. One that cannot be read has no words; `verify` tells why."""
+        from ._query import words  # noqa: PLC0415  # as above
+
+        try:
+            text = _text(self._store._shown(row, lazy=True, reader=reader).blocks)
+        except HithertoError:
+            text = ""
+        return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, words(text))
+
+
+def _known(row: ConversationRow) -> Known:
+    return Known(row.id, row.created_at, row.rewrites, row.next_seq)
+
+
+def _text(blocks: Sequence[object]) -> str:
+    """What can be found of a message: the text of all its blocks."""
+    contents = (getattr(block, "content", None) for block in blocks)
+    return "\n".join(content for content in contents if isinstance(content, str))

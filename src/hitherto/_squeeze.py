@@ -1,0 +1,83 @@
+"""Compression: packs and chunks on their way to the codec, and back.
+
+zstd with a dictionary that ships in this package, because a few short messages are too little to learn from. The
+dictionary is made from synthetic text by `scripts/train_dictionary.py`, and never from what a user keeps: that would
+survive a purge. A released dictionary never changes. Each frame names the one it was made with.
+
+Messages are not squeezed one by one when they are appended: that costs a fifth of the append, and the pack that they
+soon become is smaller by more.
+
+What is squeezed begins with zstd's magic number, and a pack, which is a msgpack list, never does: so it need not be
+marked.
+"""
+
+import os
+import threading
+from functools import cache
+from typing import TYPE_CHECKING
+
+from .errors import Damaged
+
+if TYPE_CHECKING:
+    import zstandard
+
+_LEAST = 512  # bytes; less is not worth the time
+_MOST = 1 << 30  # bytes that one piece of content may have: what claims more is damaged
+
+_MAGIC = b"\x28\xb5\x2f\xfd"
+_DICTIONARY = "dictionary-1.zstd"
+
+
+@cache
+def _dictionary() -> bytes:
+    with open(os.path.join(os.path.dirname(__file__), _DICTIONARY), "rb") as file:
+        return file.read()
+
+
+class _Tools(threading.local):
+    """One set for each thread: compressors may not be shared, and a dictionary object serves one level."""
+
+    def __init__(self) -> None:
+        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self._decompressor: zstandard.ZstdDecompressor | None = None
+
+    def compressor(self, level: int) -> "zstandard.ZstdCompressor":
+        found = self._compressors.get(level)
+        if found is None:
+            import zstandard  # noqa: PLC0415  # short messages do without it
+
+            dictionary = zstandard.ZstdCompressionDict(_dictionary())
+            found = self._compressors[level] = zstandard.ZstdCompressor(level=level, dict_data=dictionary)
+        return found
+
+    def decompressor(self) -> "zstandard.ZstdDecompressor":
+        if self._decompressor is None:
+            import zstandard  # noqa: PLC0415  # see above
+
+            self._decompressor = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(_dictionary()))
+        return self._decompressor
+
+
+_tools = _Tools()
+
+
+def squeeze(data: bytes, *, level: int) -> bytes:
+    """The same in fewer bytes, if that is worth it."""
+    if len(data) <= _LEAST:
+        return data
+    smaller = _tools.compressor(level).compress(data)
+    return smaller if len(smaller) < len(data) else data
+
+
+def unsqueeze(data: bytes) -> bytes:
+    """The content again, or `Damaged`."""
+    if data[:4] != _MAGIC:
+        return data
+    import zstandard  # noqa: PLC0415  # see above
+
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= _MOST:
+            raise Damaged("squeezed content has no size that could be")
+        return _tools.decompressor().decompress(data)
+    except zstandard.ZstdError as error:
+        raise Damaged(f"squeezed content cannot be read: {error}") from None

@@ -1,0 +1,137 @@
+"""Upkeep: what keeps a store small and fast, done behind the append path.
+
+Runs that are full are packed, and so are those of conversations that have been quiet for a while; the text index, if
+there is one, catches up and forgets the words of what was deleted; attachments that nobody adopted within a day are
+removed; the backend gives free space back. All of it is done in small steps that anybody may interrupt, by a crash
+too: each is a commit of its own, and what is left over is found again by whoever comes next, in any process.
+
+The trigger: a store that has written much does it in a thread of its own as soon as nobody writes for a moment, and at
+the latest when a good deal has gathered; closing a store that has written does a little of it; `store.maintain()`
+does all of it now.
+"""
+
+import threading
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ._packs import pack
+from .backend import Loose
+from .errors import HithertoError
+
+if TYPE_CHECKING:
+    from .store import Store
+
+_WRITES = 512  # writes after which the thread looks whether there is something to do
+_BACKLOG = 8192  # writes after which it does it even if nobody pauses
+_PAUSE_SECONDS = 0.25  # for so long nobody wrote
+_SLICE_SECONDS = 1.0
+_AT_CLOSE_SECONDS = 0.25
+_QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run is packed although it is not full
+_ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that nobody adopted are removed
+_RUNS = 16  # packed in one commit
+_LISTED = 256  # runs looked at at a time
+
+
+class Maintenance(Struct, frozen=True):
+    """What `maintain` did."""
+
+    packed: int  # runs of messages
+    indexed: int  # messages that the text index took in
+    collected: int  # attachments that nobody refers to
+    complete: bool  # nothing is left to do
+
+
+def maintain(store: "Store", seconds: float | None = None, *, quiet_only: bool = False) -> Maintenance:
+    """Do what there is to do, for about so long. `quiet_only` leaves the last runs of active conversations alone: they
+    would have to be packed again."""
+    deadline = time.monotonic() + (1e9 if seconds is None else seconds)
+    before = store._clock() - _QUIET if quiet_only else None
+    packed, all_packed = _pack_all(store, deadline, before)
+    indexed, all_indexed = store._search.keep_up(max(0.0, deadline - time.monotonic()))
+    collected = store.backend.collect(store._clock() - _ABANDONED)
+    tidy = store.backend.maintain(max(0.0, deadline - time.monotonic()))
+    return Maintenance(packed, indexed, collected, all_packed and all_indexed and tidy)
+
+
+def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int, bool]:
+    """Pack every full run, then the others of conversations not active since `before`; how many, and whether that was
+    all."""
+    packed = 0
+    for full in (True, False):
+        after = -1
+        while runs := store.backend.loose(full=full, after=after, limit=_LISTED):
+            after = runs[-1].first
+            if not full and before is not None:
+                quiet = {row.id for row in store.backend.lookup(ids=_owners(runs)) if row.active_at < before}
+                runs = [run for run in runs if run.conversation in quiet]
+            for conversation, some in groupby(sorted(runs, key=lambda run: run.conversation), lambda r: r.conversation):
+                firsts = [run.first for run in some]
+                for start in range(0, len(firsts), _RUNS):
+                    if time.monotonic() > deadline:
+                        return packed, False
+                    packed += pack(store, conversation, firsts[start : start + _RUNS])
+    return packed, True
+
+
+def _owners(runs: list[Loose]) -> list[bytes]:
+    return list({run.conversation: None for run in runs})
+
+
+class Upkeep:
+    """The thread that does it, and when."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._writes = 0
+        self._done = 0  # how many writes there were when it was done last
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def wrote(self) -> None:
+        """Somebody wrote. Called after every commit, so it does next to nothing."""
+        self._writes += 1
+        if self._writes % _WRITES == 0:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is None and not self._stopped:
+            self._thread = threading.Thread(target=self._run, name="hitherto upkeep", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wake.wait()
+            self._wake.clear()
+            while not self._stopped and self._writes != self._done:
+                seen = self._writes
+                if seen - self._done < _BACKLOG:
+                    time.sleep(_PAUSE_SECONDS)
+                    if self._writes != seen:
+                        continue
+                if self._attempt(_SLICE_SECONDS):
+                    self._done = seen
+
+    def _attempt(self, seconds: float) -> bool:
+        """Done, or given up until the next time; what goes wrong here must not disturb those who write."""
+        try:
+            return maintain(self._store, seconds, quiet_only=True).complete
+        except HithertoError as error:
+            if not self._store._closed:
+                import logging  # noqa: PLC0415  # nothing else here needs it
+
+                logging.getLogger("hitherto").warning("maintenance was interrupted and will be tried again: %s", error)
+            return True
+
+    def stop(self) -> None:
+        """Wait for the thread; then do a little of what is left, so that programs that are short-lived do it, too."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._writes != self._done:
+            self._attempt(_AT_CLOSE_SECONDS)
