@@ -93,6 +93,10 @@ def _populate(side: Side, size: int) -> None:
         side.append(name, messages(size, start=n * 7))
 
 
+def _pack(side: Side, _: int) -> None:
+    side.maintain()
+
+
 def _append(side: Side, names: list[str], start: int, count: int) -> tuple[float, float]:
     """Append turns to these conversations in turn: median seconds and mean CPU seconds of one."""
     times = []
@@ -152,9 +156,9 @@ def _resume(folder: str, side: str, name: str) -> tuple[float, float, int]:
 def resume(bench: Bench) -> list[Row]:
     rows = []
     rounds = bench.pick(7, 15)
-    for size in (1_000, 10_000):
+    for size, packed in ((1_000, False), (10_000, False), (1_000, True), (10_000, True)):
         for side in SIDES:
-            once(side, bench.place("resume", size, side), _populate, size)
+            once(side, bench.place("resume", size, side), _pack if packed else _populate, size)
         wall: dict[str, list[float]] = {side: [] for side in SIDES}
         cpu: dict[str, list[float]] = {side: [] for side in SIDES}
         for number in range(rounds + 1):
@@ -165,9 +169,9 @@ def resume(bench: Bench) -> list[Row]:
                 if number:  # the first brings the file into memory
                     wall[side].append(seconds)
                     cpu[side].append(busy)
-        name = f"resume {size:,} messages"
-        rows.append(at_most(name, _ratios(wall["ours"], wall["raw"]), 1.4, _both(wall["ours"], wall["raw"])))
-        rows.append(at_most(f"{name}: CPU", _ratios(cpu["ours"], cpu["raw"]), 1.4, _both(cpu["ours"], cpu["raw"])))
+        name, limit = f"resume {size:,} messages{'' if packed else ', before packing'}", 1.0 if packed else 1.4
+        rows.append(at_most(name, _ratios(wall["ours"], wall["raw"]), limit, _both(wall["ours"], wall["raw"])))
+        rows.append(at_most(f"{name}: CPU", _ratios(cpu["ours"], cpu["raw"]), limit, _both(cpu["ours"], cpu["raw"])))
     return rows
 
 
@@ -489,8 +493,8 @@ def _grow(side: Side, count: int) -> float:
 def disk(bench: Bench) -> list[Row]:
     found = {side: once(side, bench.place("disk", side), _grow, bench.pick(150, 500)) for side in SIDES}
     return [
-        at_most(f"bytes on disk / content, {side}", [found[side]], None, "after a checkpoint")
-        for side in ("ours", "raw")
+        at_most("bytes on disk / content", [found["ours"]], 0.65, "after maintenance"),
+        at_most("bytes on disk / content, raw", [found["raw"]], None, "after a checkpoint"),
     ]
 
 

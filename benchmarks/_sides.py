@@ -9,6 +9,7 @@ from typing import Protocol
 
 import apsw
 import orjson
+import zstandard  # noqa: F401  # the same
 
 from hitherto import Closed, Conversation, Message
 from hitherto import open as open_store
@@ -95,6 +96,9 @@ class Raw:
             rows = ((f"conversation {n:06d}", now + n) for n in range(conversations))
             self._db.executemany("INSERT INTO conversation VALUES (?, ?)", rows)
 
+    def maintain(self) -> None:
+        self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def bytes_on_disk(self) -> int:
         self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return Path(self._path).stat().st_size
@@ -160,7 +164,11 @@ class Ours:
         """The smallest thing a fork can be."""
         self._handle(name).fork(self._fork_points[index], main=False).append(Message.user("?"))
 
+    def maintain(self) -> None:
+        self._store.maintain()
+
     def bytes_on_disk(self) -> int:
+        self.maintain()
         for _ in range(10):
             if self._store.scrub():
                 break

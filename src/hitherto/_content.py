@@ -235,7 +235,7 @@ def packed(row: MessageRow, data: bytes) -> PackedRaw:
 def close_pack(envelope: Envelope, like: PackRow, messages: Sequence[PackedRaw]) -> PackRow:
     """A pack of these messages, in the place of another or of an empty one."""
     bare = replace(like, count=len(messages), body=b"")
-    return replace(bare, body=envelope.close(pack_place(bare), squeeze(_encode(messages), level=6)))
+    return replace(bare, body=envelope.close(pack_place(bare), squeeze(_encode(messages), level=3)))
 
 
 def open_pack(envelope: Envelope, pack: PackRow) -> tuple[Packed, ...]:

@@ -9,6 +9,7 @@ gone on, or gone. Then both are read again; only what disagrees and stands still
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -94,18 +95,16 @@ class _Built(Struct, frozen=True):
 
 def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
     """Pack these runs of a conversation; how many were."""
-    for _ in range(_LOOKS):
-        try:
+    with suppress(NotFound):  # purged meanwhile
+        for _ in range(_LOOKS):
             desk = store._desk(store._fresh_row(conversation))
-        except NotFound:
-            return 0
-        seen = desk.row.rewrites  # before we read: what was dropped or changed later will show in it
-        built = [found for run in runs if (found := _build(store, desk, run)) is not None]
-        if not built:
-            return 0
-        if desk.commit(_Once(desk, seen, built)):
-            return len(built)
-    return 0  # others write without a pause: another time
+            seen = desk.row.rewrites  # before we read: what was dropped or changed later will show in it
+            built = [found for run in runs if (found := _build(store, desk, run)) is not None]
+            if not built:
+                return 0
+            if desk.commit(_Once(desk, seen, built)):
+                return len(built)
+    return 0  # or others write without a pause: another time
 
 
 class _Once:

@@ -237,7 +237,7 @@ class _Reader:
                 continue
             if token == "NOT":
                 self._at += 1
-                without.append(self._operand(depth, wanted=not wanted))
+                without.append(self._operand(depth, wanted=False))
             else:
                 having.append(self._operand(depth, wanted=wanted))
             needed = False

@@ -12,11 +12,13 @@ does all of it now.
 
 import threading
 import time
+import weakref
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from . import _forks
 from ._packs import pack
 from .backend import Loose
 from .errors import HithertoError
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 _WRITES = 512  # writes after which the thread looks whether there is something to do
 _BACKLOG = 8192  # writes after which it does it even if nobody pauses
 _PAUSE_SECONDS = 0.25  # for so long nobody wrote
-_SLICE_SECONDS = 1.0
+_SLICE_SECONDS = 0.05  # then others may fork
+_LOOK_SECONDS = 5.0  # how often the thread looks whether its store is still there
 _AT_CLOSE_SECONDS = 0.25
 _QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run is packed although it is not full
 _ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that nobody adopted are removed
@@ -81,10 +84,10 @@ def _owners(runs: list[Loose]) -> list[bytes]:
 
 
 class Upkeep:
-    """The thread that does it, and when."""
+    """The thread that does it, and when. It does not keep the store alive."""
 
     def __init__(self, store: "Store") -> None:
-        self._store = store
+        self._store = weakref.ref(store)
         self._writes = 0
         self._done = 0  # how many writes there were when it was done last
         self._wake = threading.Event()
@@ -104,27 +107,30 @@ class Upkeep:
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._stopped:
-            self._wake.wait()
+        while not self._stopped and self._store() is not None:
+            self._wake.wait(_LOOK_SECONDS)
             self._wake.clear()
-            while not self._stopped and self._writes != self._done:
+            while not self._stopped and self._writes - self._done >= _WRITES:
                 seen = self._writes
                 if seen - self._done < _BACKLOG:
                     time.sleep(_PAUSE_SECONDS)
                     if self._writes != seen:
                         continue
                 if self._attempt(_SLICE_SECONDS):
-                    self._done = seen
+                    self._done = max(seen, self._done)
 
     def _attempt(self, seconds: float) -> bool:
-        """Done, or given up until the next time; what goes wrong here must not disturb those who write."""
+        """Done, or given up until the next time: what goes wrong here must not disturb those who write."""
+        store = self._store()
+        if store is None:
+            return True
         try:
-            return maintain(self._store, seconds, quiet_only=True).complete
+            with _forks.still:
+                return maintain(store, seconds, quiet_only=True).complete
         except HithertoError as error:
-            if not self._store._closed:
-                import logging  # noqa: PLC0415  # nothing else here needs it
+            import logging  # noqa: PLC0415  # nothing else here needs it
 
-                logging.getLogger("hitherto").warning("maintenance was interrupted and will be tried again: %s", error)
+            logging.getLogger("hitherto").warning("maintenance was interrupted and will be tried again: %s", error)
             return True
 
     def stop(self) -> None:

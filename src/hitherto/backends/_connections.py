@@ -26,18 +26,25 @@ _in_use: set[str] = set()
 
 
 def _before_fork() -> None:
+    _forks.still.acquire()
     for pool in list(_pools):
         pool.close_idle()
         if pool.made:
             _in_use.add(pool.path)
 
 
+def _after_fork_in_parent() -> None:
+    _in_use.clear()
+    _forks.still.release()
+
+
 def _after_fork_in_child() -> None:
+    _forks.still = threading.RLock()
     _out_of_bounds.update(_in_use)
     _inherited.extend(list(_pools))
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_in_use.clear, after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 class Lease:
