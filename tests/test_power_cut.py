@@ -1,9 +1,9 @@
 """The store on a disk that loses what was not synced: the power is cut after every single operation (C1, C6, D14).
 
-One life of a store (conversations, turns, forks, labels, deletes, purges, closing and opening again) runs on the
-simulated disk. It writes down what it began and what was acknowledged; every image of the disk is then opened with
-the ordinary VFS and owes exactly that. Beside each claim stands a control: with the protection taken away, the same
-check must find the loss.
+One life of a store (conversations, turns, attachments, forks, labels, packs, deletes, purges, backups, closing and
+opening again) runs on the simulated disk. It writes down what it began and what was acknowledged; every image of the
+disk is then opened with the ordinary VFS and owes exactly that. Beside each claim stands a control: with the
+protection taken away, the same check must find the loss.
 """
 
 import errno
@@ -24,6 +24,8 @@ import pytest
 
 import hitherto
 from hitherto import (
+    Attachment,
+    Block,
     Conversation,
     Damaged,
     HithertoError,
@@ -33,6 +35,7 @@ from hitherto import (
     Saved,
     StorageFull,
     Store,
+    _attachments,
     _squeeze,
 )
 from hitherto.backend import DONE, Batch, Outcome
@@ -77,6 +80,8 @@ def new_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> FaultDisk:
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(_squeeze, "_LEAST", 1 << 40)  # what is squeezed leaves no traces that a test could find
+    monkeypatch.setattr(_attachments, "CHUNK", 700)  # several chunks and several transactions, of few bytes
+    monkeypatch.setattr(_attachments, "_AT_ONCE", 2)
     return disk
 
 
@@ -107,6 +112,7 @@ class Life:
         self.steps: list[Step] = []
         self.parents: dict[str, str | None] = {}
         self.words: dict[str, str] = {}  # of message ids
+        self.attached: dict[str, bytes] = {}  # by the word of their message
         self.refused: list[HithertoError] = []
         self._tries = tries
         self._in_one = in_one
@@ -164,6 +170,34 @@ class Life:
     def _say(self, talk: Conversation, messages: Sequence[Message]) -> list[Saved]:
         return talk.extend(messages) if self._in_one else [talk.append(message) for message in messages]
 
+    def attach(self, talk: Conversation, secret: str = "seen") -> list[Saved]:
+        """A message with an attachment of a few chunks."""
+
+        def call() -> list[Saved]:
+            word = self._word(secret)
+            content = b" ".join([word.encode()] * 150)
+            self.parents[word] = None if talk.at is None else self.words[talk.at]
+            self.attached[word] = content
+            image = Block.image(Attachment(len(content), lambda: iter([content])), "image/png")
+            saved = self._step(Step((word,)), lambda: talk.append(Message.user([Block.text(word), image])))
+            self.words[saved.id] = word
+            return [saved]
+
+        return self._try(call)
+
+    def maintain(self) -> None:
+        """Pack all there is. Nothing else is different afterwards."""
+        self._try(lambda: self._step(Step(), self.store.maintain))
+
+    def backup(self) -> None:
+        """A copy on another disk has all that the store has now."""
+        target = self.disk.directory.parent / f"backup-{next(self._count)}.db"
+        self._try(lambda: self.store.backup(target))
+        with hitherto.open(target) as copy:
+            assert copy.verify().ok
+            assert list(copy.messages()) == list(self.store.messages())
+        target.unlink()
+
     def label(self, talk: Conversation, message: Saved, label: str | None) -> None:
         step = Step(labels={self.words[message.id]: label})
         self._try(lambda: self._step(step, lambda: talk.label(label, message=message.id)))
@@ -207,31 +241,36 @@ class Life:
 def live(life: Life) -> None:
     """All that a store does, in small."""
     one = life.start("one")
-    turns = [life.turn(one) for _ in range(3)]
+    turns = [life.turn(one) for _ in range(2)]
     two = life.start("two")
-    secrets = life.turn(two, SECRET) + life.turn(two, SECRET, size=600)
-    life.label(two, secrets[0], f"label {SECRET}")
+    secrets = life.turn(two, SECRET) + life.attach(two, SECRET)
+    life.maintain()
+    secrets += life.turn(two, SECRET, size=300)
+    life.label(two, secrets[0], f"label {SECRET}")  # in a pack
     life.rename(two, f"title {SECRET}")
     fork = one.fork(turns[0][1].id)
-    forked = life.turn(fork, size=300)
+    forked = life.turn(fork, size=150)
     life.label(one, turns[1][0], "starred")
     life.rename(one, "one, renamed")
     life.delete(*forked)
-    life.turn(one)
+    seen = life.attach(one)
     life.purge(two, SECRET, secrets)
-    life.turn(one)
     life.label(one, turns[1][0], None)
     life.reopen()
     one = life.find(one.id)
     last = life.turn(one)
     three = life.start("three")
-    others = life.turn(three, "unmentionable", size=200)
+    others = life.turn(three, "unmentionable", size=100)
     life.reopen()
     three = life.find(three.id)
     others += life.turn(three, "unmentionable")
+    life.maintain()
+    life.backup()
     life.purge(three, "unmentionable", others)
     life.delete(last[1])
-    life.turn(life.find(one.id))
+    one = life.find(one.id)
+    life.turn(one)
+    life.delete(turns[1][1], *seen, *(message for message in one.thread() if message.seq > seen[0].seq))
     life.close()
 
 
@@ -253,7 +292,10 @@ def check(life: Life, at: int, image: Path) -> None:
         report = store.verify()
         if not report.ok:
             raise Lost(f"{at}: {[str(problem) for problem in report.problems]}")
-        found = {message.text.split()[0]: message for message in store.messages()}
+        messages = list(store.messages())
+        found = {message.text.split()[0]: message for message in messages}
+        if len(found) != len(messages):
+            raise Lost(f"{at}: some messages are doubled")
         titles = {info.id: info.title for info in store.conversations(limit=100).items}
         for talk in titles:
             store.conversation(talk).thread()
@@ -293,6 +335,9 @@ def _compare(
             raise Lost(f"{at}: {word} is below {parent}, not below {life.parents[word]}")
         if message.label not in labels.get(word, {None}):
             raise Lost(f"{at}: {word} has the label {message.label}")
+        meant = [life.attached[word]] if word in life.attached else []
+        if [block.content for block in message.blocks[1:]] != meant:
+            raise Lost(f"{at}: the attachment of {word} is not what it was")
     for id, allowed in names.items():
         if titles.get(id) not in allowed:
             raise Lost(f"{at}: {id} has the title {titles.get(id)}, not one of {allowed}")
@@ -347,10 +392,12 @@ def test_threads_that_ride_one_sync_lose_nothing_acknowledged(disk: FaultDisk, p
         for _ in range(3):
             life.turn(talk)
 
-    with ThreadPoolExecutor(len(talks)) as pool:
+    with ThreadPoolExecutor(len(talks) + 1) as pool:
+        packing = pool.submit(life.maintain)
         list(pool.map(say, talks))
+        packing.result()
     life.close()
-    assert len(life.steps) == 6 + 6 * 3
+    assert len(life.steps) == 6 + 6 * 3 + 1
     count, lost = losses(life, mode, place / "images")
     assert lost == []
     assert count > 100
@@ -374,6 +421,52 @@ def test_two_commits_instead_of_one_leave_half_a_turn(disk: FaultDisk, place: Pa
     live(life)
     _, lost = losses(life, "none", place / "images")
     assert any("only" in what for what in lost)
+
+
+def test_packing_in_two_commits_leaves_messages_without_their_text(
+    disk: FaultDisk, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control for packs: bodies leave the messages in the commit that puts the pack."""
+    commit = sqlite.SqliteBackend.commit
+
+    def halved(backend: sqlite.SqliteBackend, batches: Sequence[Batch]) -> list[Outcome]:
+        packs = [pack for batch in batches for change in batch.changes for pack in change.pack]
+        for pack in packs:
+            with backend._connection() as connection:
+                between = (pack.first, pack.first + pack.count - 1)
+                connection.execute("UPDATE message SET body = NULL WHERE number BETWEEN ? AND ?", between)
+        return commit(backend, batches)
+
+    monkeypatch.setattr(sqlite.SqliteBackend, "commit", halved)
+    life = Life(disk)
+    talk = life.start("one")
+    life.turn(talk)
+    life.maintain()
+    life.close()
+    _, lost = losses(life, "none", place / "images")
+    assert any("do not agree" in what for what in lost)
+
+
+def test_attachments_that_are_staged_after_their_message_are_lost(
+    disk: FaultDisk, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control for attachments: they are on the disk before the message that refers to them is acknowledged."""
+    stage = sqlite.SqliteBackend.stage
+    chunks = "UPDATE attachment SET chunks = 4 WHERE workspace = ? AND conversation = ? AND name = ?"
+
+    def hasty(
+        backend: sqlite.SqliteBackend, id: bytes, name: bytes, start: int, some: Sequence[bytes], *, last: bool, at: int
+    ) -> None:
+        stage(backend, id, name, start, some[:1], last=False, at=at)
+        with backend._connection() as connection:
+            connection.execute(chunks, (backend._workspace, id, name))
+
+    monkeypatch.setattr(sqlite.SqliteBackend, "stage", hasty)
+    life = Life(disk)
+    life.attach(life.start("one"))
+    life.close()
+    _, lost = losses(life, "none", place / "images")
+    assert any("an attachment has" in what for what in lost)
 
 
 def test_no_power_cut_brings_purged_text_back(disk: FaultDisk) -> None:

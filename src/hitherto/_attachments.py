@@ -70,6 +70,8 @@ def _stage(desk: "Desk", name: bytes, source: Attachment) -> None:
             start, batch = start + len(batch), []
         fingerprint.update(piece)
         size += len(piece)
+        if size > source.size:  # it grew: what lies beyond its end would be read along with the real content
+            break
         batch.append(_closed(desk, name, start + len(batch), piece))
     if size != source.size or fingerprint.digest() != name:
         raise InvalidMessage("an attachment changed while it was read", hint="save the message again")

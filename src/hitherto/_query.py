@@ -57,10 +57,13 @@ _OVERLOOKED = re.compile(  # inside a word, as if it were not there
 
 
 class _Folding(dict[int, str]):
-    """What becomes of each character, worked out when it is first met."""
+    """What becomes of each character, worked out when it is first met. There is a limit to what is remembered: nobody
+    uses as many different ones but to fill our memory."""
 
     def __missing__(self, code: int) -> str:
-        self[code] = folded = _folded(chr(code))
+        folded = _folded(chr(code))
+        if len(self) < 50_000:
+            self[code] = folded
         return folded
 
 

@@ -73,6 +73,8 @@ class Search:
                 store = self._store
                 if store._codec.in_clear:
                     self._index = store.backend.text_index(create=create)
+                    if self._index is not None and self._index.was_reset:
+                        _warn("the search index could not be read and is made again")
                 if self._index is None and create:
                     from .backends.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
@@ -105,9 +107,7 @@ class Search:
         return []
 
     def _make_again(self, index: TextIndex, error: Exception) -> None:
-        import logging  # noqa: PLC0415  # rarely needed
-
-        logging.getLogger("hitherto").warning("the search index is damaged and is made again: %s", error)
+        _warn(f"the search index is damaged and is made again: {error}")
         index.clear()
 
     def _hits(self, index: TextIndex, asked: Asked) -> list[Hit]:
@@ -279,6 +279,12 @@ class Search:
         except HithertoError:
             text = ""
         return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, words(text))
+
+
+def _warn(what: str) -> None:
+    import logging  # noqa: PLC0415  # rarely needed
+
+    logging.getLogger("hitherto").warning(what)
 
 
 def _known(row: ConversationRow) -> Known:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from ._query import WORD_CHARACTERS, Query, Term, fold
 
-_PIECE = 8_192  # characters that are looked at in one go
+_PIECE = 16_384  # characters that are looked at in one go
 _OVERLAP = 4_096  # and beyond its end, for what begins in it
 _SPACE = re.compile(r"\s+")
 _SMALLEST = 16
@@ -153,16 +153,14 @@ def _matches(text: str, pattern: re.Pattern[str], begin: int, end: int) -> Itera
     folded = fold(piece)
     if pattern.search(folded) is None:
         return
-    origins: range | list[int] = range(len(piece) + 1)
+    origins: range | list[int] = range(len(piece))
     if not piece.isascii():
         folded, origins = _traced(piece)
     for match in pattern.finditer(folded):
         start = first + origins[match.start()]
         if start >= end:
             return
-        stop = first + origins[match.end() - 1] + 1
-        if match.end() < len(origins) - 1:  # all that the last letter is made of, such as its accents
-            stop = max(stop, first + _letter_end(piece, stop - first))
+        stop = first + _letter_end(piece, origins[match.end() - 1] + 1)  # with the accents of its last letter
         if start >= begin and (stop < last or last == len(text)):
             yield start, stop, match.lastgroup or ""
 
@@ -179,16 +177,18 @@ def _clings(character: str) -> bool:
     return unicodedata.category(character)[0] == "M" or "\u1160" <= character <= "\u11ff"
 
 
+_fold_letter = lru_cache(maxsize=4096)(fold)
+
+
 def _traced(piece: str) -> tuple[str, list[int]]:
-    """The piece folded letter by letter, and where each character of it came from, with one more for the end."""
+    """The piece folded letter by letter, and where each character of it came from."""
     folded: list[str] = []
     origins: list[int] = []
     at = 0
     while at < len(piece):
         end = _letter_end(piece, at + 1)
-        letter = fold(piece[at:end])
+        letter = _fold_letter(piece[at:end])
         folded.append(letter)
         origins.extend([at] * len(letter))
         at = end
-    origins.append(len(piece))
     return "".join(folded), origins

@@ -56,6 +56,8 @@ class IndexDamaged(Damaged):
 class TextIndex(Protocol):
     """Words of one workspace. May be used from any thread; several processes may share one."""
 
+    was_reset: bool  # there was one that could not be read, and it was begun again
+
     def state(self) -> tuple[int, bytes | None]:
         """A stamp that every update changes; and how far it got, None if it is new or was cleared."""
 

@@ -89,12 +89,11 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "ALTER TABLE conversation RENAME COLUMN removals TO rewrites",
             """CREATE TABLE pack (
                 first INTEGER PRIMARY KEY,
-                conversation INTEGER NOT NULL REFERENCES conversation (place),
+                conversation INTEGER NOT NULL,
                 parent INTEGER,
                 count INTEGER NOT NULL,
                 body BLOB NOT NULL
             ) STRICT""",
-            "CREATE INDEX pack_by_conversation ON pack (conversation)",
             """CREATE INDEX message_loose ON message (number & 31, number)
                 WHERE body IS NOT NULL AND (number & 31) IN (0, 31)""",
             """CREATE TABLE attachment (

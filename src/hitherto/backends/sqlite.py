@@ -283,7 +283,9 @@ class SqliteBackend:
         if change.row is None or change.drop:
             self._retire(connection, change, place)
         if change.row is None:
-            for table in ("tag", "item", "pack", "reference", "message"):
+            packs = "SELECT number FROM message WHERE conversation = ? AND body IS NULL"
+            execute(f"DELETE FROM pack WHERE first IN ({packs})", (place,))
+            for table in ("tag", "item", "reference", "message"):
                 execute(f"DELETE FROM {table} WHERE conversation = ?", (place,))
             mine = "SELECT place FROM attachment WHERE workspace = ? AND conversation = ?"
             self._remove_attachments(connection, mine, (self._workspace, change.conversation))
@@ -731,7 +733,6 @@ class SqliteBackend:
                     break
             more = connection.pragma("freelist_count") > 0
             _all(connection, "PRAGMA wal_checkpoint(PASSIVE)")
-            _all(connection, "PRAGMA optimize")
         return not more
 
     def backup(self, path: str) -> None:
@@ -772,15 +773,18 @@ class SqliteBackend:
             "SELECT hex(f.id) FROM conversation f JOIN conversation c ON c.workspace = f.workspace AND c.kind = f.kind "
             f"WHERE f.shelf = {_FRONT} AND c.place <> f.place AND (c.active_at, c.id) > (f.active_at, f.id)"
         )
+        orphans = "SELECT first FROM pack p WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.number = p.first)"
         try:
             with self._connection() as connection:
                 found = [str(line) for (line,) in _all(connection, "PRAGMA integrity_check(100)")]
                 missing = _all(connection, "PRAGMA foreign_key_check")
+                stray = _all(connection, orphans)
                 misplaced = {id for query in (behind, overtaken) for (id,) in _all(connection, query)}
         except Damaged as error:
             return [str(error)]
         problems = [line for line in found if line != "ok"]
         problems += [f"a row of {row[0]} refers to no {row[2]}" for row in missing]
+        problems += [f"the pack of run {first} holds messages that are not there" for (first,) in stray]
         return problems + [f"conversation {id.lower()} is listed out of order" for id in sorted(misplaced)]
 
     def scrub(self) -> bool:

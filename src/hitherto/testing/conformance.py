@@ -14,23 +14,29 @@ and runs over each backend four times: plain and with a codec that checks places
 says `Stale` and `CommitUnknown` at will.
 """
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from .. import threads
+from .. import _packs, threads
+from ..attachment import CHUNK, LARGE, Attachment
 from ..backend import (
     DONE,
+    AttachmentRow,
     Backend,
     Batch,
     Change,
     ConversationRow,
     ItemRow,
+    Loose,
     MessageRow,
+    Missing,
     PackRow,
     Position,
     Stale,
@@ -50,6 +56,7 @@ from ..errors import (
     InvalidCursor,
     InvalidID,
     NotFound,
+    PayloadTooLarge,
 )
 from ..ids import RUN
 from ..model import Block, Message, Saved, Usage
@@ -108,6 +115,11 @@ def message_row(number: int, conversation: bytes = A, **fields: object) -> Messa
         body=b"body%d\x00" % number,
     )
     return replace(row, **fields)
+
+
+def pack_row(first: int, count: int, conversation: bytes = A, **fields: object) -> PackRow:
+    """A pack of the first so many messages of a run, which is a root's unless a parent is given."""
+    return replace(PackRow(first, conversation, None, count, b"pack%d" % first), **fields)
 
 
 def create(*messages: MessageRow, id: bytes = A, version: int = 1, **fields: object) -> Batch:
@@ -325,6 +337,272 @@ class BackendContract:
         backend.commit([update(2, untag=(Tag(b"x", 0), Tag(b"never")))])
         assert backend.tagged(b"x") == [(B, None)]
 
+    # -- packs
+
+    def test_packing_takes_the_bodies_out_and_leaves_the_headers(self, backend: Backend) -> None:
+        rows = [message_row(n, key=b"k%d" % n) for n in range(RUN)]
+        backend.commit([create(*rows), update(1, tag=(Tag(b"x", 3),))])
+        assert backend.packs([0, 32, 64]) == []
+        pack = pack_row(0, RUN, body=b"\x00pack\xff")
+        assert backend.commit([update(2, pack=(pack,))]) == [DONE]
+        bare = [replace(row, body=None) for row in rows]
+        assert sorted(backend.messages(numbers=range(RUN)), key=lambda m: m.number) == bare
+        assert backend.scan(A, limit=99) == bare
+        assert backend.messages(keys=(A, [b"k7"])) == [bare[7]]
+        assert backend.packs([64, 0, 32]) == [pack]
+        assert backend.tagged(b"x") == [(A, 3)]
+        assert (backend.edge(), backend.check()) == (RUN, [])
+        assert sorted(n for numbers in backend.numbers() for n in numbers) == list(range(RUN))
+
+    def test_a_pack_belongs_to_its_run_and_others_keep_their_bodies(self, backend: Backend) -> None:
+        backend.commit([create(*(message_row(n) for n in range(5))), create(message_row(32, B), id=B)])
+        backend.commit([update(1, pack=(pack_row(0, 3),))])
+        assert [m.body is None for m in backend.scan(A, limit=9)] == [True, True, True, False, False]
+        assert [m.body for m in backend.scan(B, limit=9)] == [b"body32\x00"]
+        assert backend.packs([32]) == []
+
+    def test_a_pack_is_put_over_an_older_one(self, backend: Backend) -> None:
+        backend.commit([create(*(message_row(n) for n in range(5)))])
+        backend.commit([update(1, pack=(pack_row(0, 2, body=b"old"),))])
+        longer, shorter = pack_row(0, 4, body=b"longer"), pack_row(0, 1, body=b"shorter")
+        backend.commit([update(2, pack=(longer,))])
+        assert backend.packs([0]) == [longer]
+        assert [m.body is None for m in backend.scan(A, limit=9)] == [True, True, True, True, False]
+        backend.commit([update(3, drop=(1, 2, 3, 4), pack=(shorter,))])
+        assert backend.packs([0]) == [shorter]
+        assert [m.number for m in backend.scan(A, limit=9)] == [0]
+
+    def test_a_packed_message_is_amended_where_it_is(self, backend: Backend) -> None:
+        backend.commit([create(*(message_row(n) for n in range(3))), update(1, pack=(pack_row(0, 3),))])
+        new = message_row(1, body=None, revision=1, main=False, size=9)
+        pack = pack_row(0, 3, body=b"anew")
+        assert backend.commit([update(2, amend=(new,), pack=(pack,))]) == [DONE]
+        assert backend.messages(numbers=[1]) == [new]
+        assert backend.packs([0]) == [pack]
+
+    def test_unpacking_removes_the_pack_and_messages_may_have_bodies_again(self, backend: Backend) -> None:
+        rows = [message_row(n) for n in range(3)]
+        backend.commit([create(*rows), update(1, pack=(pack_row(0, 3),))])
+        assert backend.commit([update(2, unpack=(0,), amend=tuple(rows))]) == [DONE]
+        assert (backend.packs([0]), backend.scan(A, limit=9)) == ([], rows)
+        assert backend.commit([update(3, pack=(pack_row(0, 3),)), update(4, drop=(0, 1, 2), unpack=(0,))]) == [DONE] * 2
+        assert (backend.packs([0]), backend.scan(A, limit=9)) == ([], [])
+
+    def test_a_stale_change_packs_nothing(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0)), update(1)])
+        assert backend.commit([update(1, pack=(pack_row(0, 1),))]) == [Stale(A, conversation_row(A, 2))]
+        assert backend.packs([0]) == []
+        assert backend.messages(numbers=[0]) == [message_row(0)]
+
+    def test_a_path_leads_through_packs(self, backend: Backend) -> None:
+        """Packs come whole, also where the way ends inside one; rows after a pack come by themselves."""
+        first = [message_row(n) for n in range(RUN)]
+        second = [message_row(n, parent=RUN - 1 if n == 64 else n - 1) for n in range(64, 74)]
+        fork = [message_row(320, parent=5, seq=900), message_row(321, seq=901)]
+        below = [message_row(352, parent=70, seq=902)]
+        backend.commit([create(*first, *second, *fork, *below)])
+        packs = pack_row(0, RUN, body=b"one"), pack_row(64, 6, parent=RUN - 1, body=b"two")
+        backend.commit([update(1, pack=packs)])
+        one, two = packs
+        rest = [replace(m, key=None, token=b"", size=0) for m in (*second, *fork, *below)]
+        assert list(backend.path(RUN - 1)) == [one]
+        assert list(backend.path(3)) == [one]
+        assert list(backend.path(66)) == [two, one]
+        assert list(backend.path(73)) == [rest[6:10], two, one]
+        assert list(backend.path(70)) == [rest[6:7], two, one]
+        assert list(backend.path(321)) == [rest[10:12], one]
+        assert list(backend.path(352)) == [rest[12:], rest[6:7], two, one]
+        assert list(backend.path(74)) == []
+
+    def test_a_path_below_a_missing_pack_stops_there(self, backend: Backend) -> None:
+        backend.commit([create(*(message_row(n) for n in range(RUN)), message_row(64, parent=RUN - 1))])
+        backend.commit([update(1, pack=(pack_row(0, RUN),)), update(2, drop=tuple(range(RUN)), unpack=(0,))])
+        assert [[m.number for m in piece] for piece in way(backend, 64)] == [[64]]
+
+    def test_loose_runs_are_listed_in_order(self, backend: Backend) -> None:
+        whole = [message_row(n) for n in (*range(RUN), *range(64, 64 + RUN))]
+        backend.commit([create(*whole, message_row(320)), create(message_row(352, B), message_row(353, B), id=B)])
+        assert backend.loose(full=True, limit=9) == [Loose(0, A), Loose(64, A)]
+        assert backend.loose(full=True, after=0, limit=9) == [Loose(64, A)]
+        assert backend.loose(full=True, after=64, limit=9) == []
+        assert backend.loose(full=False, limit=9) == [Loose(0, A), Loose(64, A), Loose(320, A), Loose(352, B)]
+        assert backend.loose(full=False, after=64, limit=1) == [Loose(320, A)]
+        backend.commit([update(1, pack=(pack_row(0, RUN), pack_row(64, 3)))])
+        assert backend.loose(full=True, limit=9) == [Loose(64, A)]
+        assert backend.loose(full=False, limit=9) == [Loose(320, A), Loose(352, B)]
+
+    def test_a_run_that_grows_beyond_its_pack_is_loose_when_it_is_full(self, backend: Backend) -> None:
+        backend.commit([create(*(message_row(n) for n in range(9))), update(1, pack=(pack_row(0, 9),))])
+        assert backend.loose(full=False, limit=9) == backend.loose(full=True, limit=9) == []
+        backend.commit([update(2, add=tuple(message_row(n) for n in range(9, RUN)))])
+        assert backend.loose(full=True, limit=9) == [Loose(0, A)]
+
+    # -- attachments
+
+    def test_attachments_are_staged_and_adopted(self, backend: Backend) -> None:
+        """The conversation need not exist when the first chunk comes."""
+        backend.stage(A, b"n1", 0, [b"a", b""], last=False, at=50)
+        assert backend.attachments(A) == [AttachmentRow(b"n1", 0, 50, ())]
+        backend.stage(A, b"n1", 2, [b"c\x00"], last=True, at=60)
+        assert backend.attachments(A) == [AttachmentRow(b"n1", 3, 60, ())]
+        assert list(backend.chunks(A, b"n1")) == [b"a", b"", b"c\x00"]
+        assert list(backend.chunks(A, b"n1", 2)) == [b"c\x00"]
+        adopted = Change(A, None, conversation_row(), add=(message_row(0), message_row(1)), attach=((1, b"n1"),))
+        assert backend.commit([Batch((adopted,))]) == [DONE]
+        assert backend.commit([update(1, attach=((0, b"n1"), (1, b"n1")))]) == [DONE]
+        assert backend.attachments(A) == [AttachmentRow(b"n1", 3, 60, (0, 1))]
+        assert backend.attachments(B) == []
+        assert list(backend.chunks(B, b"n1")) == list(backend.chunks(A, b"n2")) == []
+
+    def test_what_is_not_complete_is_missing_and_nothing_is_written(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0))])
+        backend.stage(A, b"begun", 0, [b"a"], last=False, at=1)
+        backend.stage(A, b"holed", 1, [b"b"], last=True, at=1)
+        backend.stage(B, b"elsewhere", 0, [b"b"], last=True, at=1)
+        for name in (b"begun", b"holed", b"elsewhere", b"never"):
+            asked = update(1, add=(message_row(1),), attach=((1, name),))
+            assert backend.commit([asked]) == [Missing(A, name)]
+        assert (backend.lookup(ids=[A])[0].version, backend.messages(numbers=[1])) == (1, [])
+        backend.stage(A, b"begun", 1, [b"b"], last=True, at=2)
+        assert backend.commit([update(1, add=(message_row(1),), attach=((1, b"begun"),))]) == [DONE]
+
+    def test_a_chunk_that_is_staged_again_replaces_the_old(self, backend: Backend) -> None:
+        backend.stage(A, b"n", 0, [b"old", b"two"], last=False, at=1)
+        backend.stage(A, b"n", 0, [b"new"], last=False, at=2)
+        backend.stage(A, b"n", 2, [b"three"], last=True, at=3)
+        assert list(backend.chunks(A, b"n")) == [b"new", b"two", b"three"]
+        backend.stage(A, b"n", 0, [b"new", b"two", b"three"], last=True, at=4)
+        assert backend.attachments(A) == [AttachmentRow(b"n", 3, 4, ())]
+
+    def test_the_last_reference_takes_the_attachment_along(self, backend: Backend) -> None:
+        for name in (b"both", b"second"):
+            backend.stage(A, name, 0, [name], last=True, at=1)
+        attach = ((0, b"both"), (1, b"both"), (1, b"second"))
+        backend.commit([create(message_row(0), message_row(1)), update(1, attach=attach)])
+        backend.commit([update(2, drop=(1,))])
+        assert backend.attachments(A) == [AttachmentRow(b"both", 1, 1, (0,))]
+        assert list(backend.chunks(A, b"second")) == []
+        assert list(backend.chunks(A, b"both")) == [b"both"]
+        backend.commit([update(3, drop=(0,))])
+        assert backend.attachments(A) == []
+
+    def test_packing_and_amending_keep_references(self, backend: Backend) -> None:
+        backend.stage(A, b"n", 0, [b"x"], last=True, at=1)
+        backend.commit([create(message_row(0), message_row(1)), update(1, attach=((1, b"n"),))])
+        backend.commit([update(2, pack=(pack_row(0, 2),))])
+        backend.commit([update(3, amend=(message_row(1, body=None, revision=1),), pack=(pack_row(0, 2),))])
+        assert backend.attachments(A) == [AttachmentRow(b"n", 1, 1, (1,))]
+
+    def test_only_what_nobody_adopted_is_collected(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0))])
+        for name, at in ((b"adopted", 10), (b"old", 10), (b"new", 20)):
+            backend.stage(A, name, 0, [b"x", b"y"], last=True, at=at)
+        backend.stage(C, b"begun", 0, [b"x"], last=False, at=10)
+        backend.commit([update(1, attach=((0, b"adopted"),))])
+        assert backend.collect(10) == 0
+        assert backend.collect(20) == 2
+        assert [row.name for row in backend.attachments(A)] == [b"adopted", b"new"]
+        assert list(backend.chunks(A, b"old")) == list(backend.chunks(C, b"begun")) == []
+        assert backend.commit([update(2, attach=((0, b"old"),))]) == [Missing(A, b"old")]
+        assert backend.collect(10**9) == 1
+        assert list(backend.chunks(A, b"adopted")) == [b"x", b"y"]
+
+    def test_removing_a_conversation_takes_packs_and_attachments(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0)), create(message_row(32, B), id=B)])
+        for id, name in ((A, b"adopted"), (A, b"staged"), (B, b"adopted")):
+            backend.stage(id, name, 0, [b"x"], last=True, at=1)
+        packed = [pack_row(0, 1), pack_row(32, 1, B)]
+        backend.commit(
+            [update(1, id, pack=(p,), attach=((p.first, b"adopted"),)) for id, p in zip((A, B), packed, strict=True)]
+        )
+        assert backend.commit([Batch((Change(A, token(2), None),))]) == [DONE]
+        assert backend.packs([0, 32]) == packed[1:]
+        assert backend.attachments(A) == []
+        assert list(backend.chunks(A, b"adopted")) == list(backend.chunks(A, b"staged")) == []
+        assert backend.attachments(B) == [AttachmentRow(b"adopted", 1, 1, (32,))]
+        assert backend.check() == []
+
+    # -- the feed
+
+    def test_the_feed_tells_what_moved_and_what_is_gone(self, backend: Backend) -> None:
+        backend.commit([create(id=A), create(id=B)])
+        first = backend.changes(None)
+        assert first.everything
+        assert not backend.changes(first.position).everything
+        backend.commit([update(1), create(id=C)])
+        second = backend.changes(first.position)
+        assert (second.everything, set(second.moved), second.gone) == (False, {A, C}, [])
+        backend.commit([Batch((Change(B, token(1), None),))])
+        backend.commit([update(1, C, add=(message_row(0, C),))])
+        third = backend.changes(second.position)
+        assert (third.everything, third.moved, third.gone) == (False, [C], [B])
+        backend.commit([update(2, C, pack=(pack_row(0, 1, C),))])
+        assert backend.changes(third.position).moved == [C]
+        again = backend.changes(first.position)  # an older position tells at least as much
+        assert {A, C} <= set(again.moved)
+        assert again.gone == [B]
+
+    def test_the_feed_says_nothing_where_nothing_moved(self, backend: Backend) -> None:
+        backend.commit([create()])
+        position = backend.changes(None).position
+        for _ in range(3):
+            quiet = backend.changes(position)
+            assert (quiet.everything, quiet.moved, quiet.gone) == (False, [], [])
+            position = quiet.position
+        assert backend.commit([update(9)]) == [Stale(A, conversation_row())]
+        assert backend.changes(position).moved == []
+
+    def test_a_position_of_elsewhere_is_unknown(self, backend: Backend) -> None:
+        backend.commit([create()])
+        backend.changes(None)
+        for position in (b"", b"?" * 16, b"?" * 24, b"\x00" * 24):
+            assert backend.changes(position).everything
+
+    def test_readers_of_the_feed_do_not_disturb_each_other(self, backend: Backend) -> None:
+        backend.commit([create(id=A), create(id=B)])
+        slow = backend.changes(None).position
+        fast = backend.changes(None).position
+        for version in range(1, 6):
+            backend.commit([update(version, A if version % 2 else B)])  # every other one is stale
+            fast = backend.changes(fast).position
+        assert backend.changes(slow).moved == [A]
+        assert backend.changes(fast).moved == []
+
+    def test_who_is_made_anew_under_the_same_id_has_moved_and_is_not_gone(self, backend: Backend) -> None:
+        backend.commit([create()])
+        position = backend.changes(None).position
+        backend.commit([Batch((Change(A, token(1), None),)), create(version=7)])
+        found = backend.changes(position)
+        assert (found.moved, found.gone) == ([A], [])
+
+    # -- care
+
+    def test_maintenance_changes_no_row(self, backend: Backend) -> None:
+        rows = [message_row(n, body=b"x" * 3000) for n in range(RUN)]
+        backend.commit([create(*rows, id=A), create(message_row(64, B), id=B)])
+        backend.stage(B, b"n", 0, [b"x" * 5000], last=True, at=1)
+        backend.commit([Batch((Change(A, token(1), None),))])
+        assert backend.scrub()
+        full = backend.size()
+        for _ in range(100):
+            if backend.maintain(1.0):
+                break
+        else:
+            raise AssertionError("maintenance has no end")
+        assert backend.maintain(0.0)
+        assert backend.scrub()
+        assert backend.size() <= full
+        assert backend.messages(numbers=[64]) == [message_row(64, B)]
+        assert list(backend.chunks(B, b"n")) == [b"x" * 5000]
+        assert backend.check() == []
+
+    def test_the_size_counts_packs_and_chunks(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0)), update(1, pack=(pack_row(0, 1, body=b"p" * 70_000),))])
+        backend.stage(A, b"n", 0, [b"x" * 60_000], last=True, at=1)
+        assert backend.size() >= 130_000
+
+    # -- numbers
+
     def test_a_run_that_was_used_is_taken_for_ever(self, backend: Backend) -> None:
         backend.commit([create(message_row(0)), create(message_row(320, B), id=B)])
         backend.commit([Batch((Change(B, token(1), None),))])
@@ -385,6 +663,94 @@ def texts(messages: list[Saved]) -> list[str]:
 def fill(talk: Conversation, turns: int) -> list[Saved]:
     """So many turns: a question and an answer each."""
     return [m for n in range(turns) for m in talk.extend([Message.user(f"q{n}"), Message.assistant(f"a{n}")])]
+
+
+def id_bytes(talk: Conversation) -> bytes:
+    return bytes.fromhex(talk.id.replace("-", ""))
+
+
+def row_of(backend: Backend, talk: Conversation) -> ConversationRow:
+    return backend.lookup(ids=[id_bytes(talk)])[0]
+
+
+def noise(size: int) -> bytes:
+    """Bytes that do not get smaller, the same ones for the same size."""
+    return random.Random(size).randbytes(size)
+
+
+def pack_all(store: Store) -> None:
+    """Pack all there is, however contrary the backend."""
+    for _ in range(100):
+        store.maintain()
+        if not any(store.backend.loose(full=full, limit=1) for full in (True, False)):
+            return
+    raise AssertionError("a store that cannot be packed")
+
+
+def grown(store: Store) -> Conversation:
+    """A conversation with a bit of everything, over several runs."""
+    talk = store.start(title="T", system_prompt="one", metadata={"a": "b"})
+    path = fill(talk, 25)
+    talk.configure(system_prompt="two", model="m")
+    talk.extend([Message.user(f"k{n}", key=f"k{n}", label="keyed") for n in range(30)])
+    talk.append(Message(role="event", blocks=[Block.text("something happened")]))
+    talk.append(Message.assistant("x" * 3000, usage=Usage(10, 20), raw={"a": [1, None]}, extra={"e": 0.5}))
+    fork = talk.fork(at=path[20])
+    fill(fork, 18)
+    fork.label("here")
+    fill(talk.subagent("review", "r1", call=path[3]), 17)
+    talk.compact("gist")
+    fill(talk, 17)
+    return talk
+
+
+def visible(store: Store, talk: Conversation) -> list[object]:
+    """All that anybody can see of a conversation."""
+    talk = store.conversation(talk.id)
+    info = store.conversations().items[0]
+    found: list[object] = [talk.thread(), talk.thread(full=True), talk.branches(), talk.usage(), talk.setup]
+    found += [talk.at, talk.head, talk.count, talk.title, talk.metadata, talk.active_at, talk.created_at]
+    found += [info.id, info.count, info.size, info.head, info.active_at, info.approximate_tokens]
+    everything = list(store.messages(newest_first=False))
+    found += [everything, list(store.messages()), list(store.messages(conversation=talk)), store.get(everything)]
+    found += [list(store.messages(label=label)) for label in ("keyed", "here", "subagent:review:r1", "compaction")]
+    found += [list(store.messages(subagent="review"))]
+    for message in everything[::9]:
+        at = store.conversation(message.id)
+        found += [store.message(message), at.at, at.thread(full=True), at.setup, store.thread(message)]
+    stats = store.stats()
+    return [*found, stats.messages, stats.content_bytes, stats.newest, store.verify()]
+
+
+def interrupted(
+    call: Callable[..., Any], meanwhile: Callable[[], object], *, before: bool = False
+) -> Callable[..., Any]:
+    """The same call, and the first time something else happens right after it, or right before."""
+    rest = [meanwhile]
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        other = rest.pop() if rest else None
+        if other is not None and before:
+            other()
+        result = call(*args, **keywords)
+        if other is not None and not before:
+            other()
+        return result
+
+    return run
+
+
+class Changing:
+    """Content that is another one when it is read for the second time."""
+
+    def __init__(self, first: bytes, second: bytes) -> None:
+        self._contents = first, second
+        self.reads = 0
+
+    def __call__(self) -> Iterator[bytes]:
+        self.reads += 1
+        content = self._contents[min(self.reads, 2) - 1]
+        return iter([content[start : start + CHUNK] for start in range(0, len(content), CHUNK)])
 
 
 class StoreContract:
@@ -1255,3 +1621,734 @@ class StoreContract:
                 read()
         assert store.get([path[0].id]) == [path[0]]
         assert {p.message for p in store.verify().problems} >= {path[1].id}
+
+    # -- packs
+
+    def test_packing_changes_nothing_that_anybody_can_see(
+        self, store: Store, open_store: Callable[[], Store], backend: Backend
+    ) -> None:
+        talk = grown(store)
+        before, row = visible(store, talk), row_of(backend, talk)
+        pack_all(store)
+        assert backend.packs(range(0, backend.edge(), RUN)) != []  # the control: something is packed
+        assert visible(store, talk) == before
+        assert visible(open_store(), talk) == before
+        after = row_of(backend, talk)
+        assert after == replace(row, token=after.token, proof=after.proof)
+        assert store.maintain().packed == 0
+        assert visible(store, talk) == before
+
+    def test_handles_that_were_there_before_go_on_after_packing(self, store: Store) -> None:
+        talk = store.start()
+        path = fill(talk, 20)
+        other = talk.fork(at=path[10])
+        side = talk.subagent("critic", "1")
+        side.append(Message.user("hm"))
+        pack_all(store)
+        assert talk.append(Message.user("on"), on_conflict="raise").parent == path[-1].id
+        assert other.append(Message.user("fork")).parent == path[10].id
+        assert side.append(Message.user("hm, hm")).label == "subagent:critic:1"
+        assert texts(talk.thread()) == [*texts(path), "on"]
+        assert texts(other.thread()) == [*texts(path[:11]), "fork"]
+        assert texts(side.thread()) == ["hm", "hm, hm"]
+
+    def test_a_fork_into_the_middle_of_a_pack_grows_and_is_packed_too(self, store: Store) -> None:
+        talk = store.start()
+        path = fill(talk, 40)
+        pack_all(store)
+        forks = [talk.fork(at=path[at]) for at in (0, 17, 31, 32, 63, 79)]
+        for n in range(33):
+            for fork in forks:
+                fork.append(Message.user(f"f{n}"))
+        wanted = [texts(fork.thread()) for fork in forks]
+        assert [len(thread) for thread in wanted] == [34, 51, 65, 66, 97, 113]
+        pack_all(store)
+        assert [texts(fork.thread()) for fork in forks] == wanted
+        assert talk.thread() == path
+        assert len(talk.branches()) == 6
+
+    def test_undo_compact_detach_compare_and_usage_see_through_packs(self, store: Store) -> None:
+        talk = store.start(system_prompt="s")
+        path = fill(talk, 19)
+        talk.append(Message.assistant("counted", usage=Usage(3, 4)))
+        pack_all(store)
+        assert (talk.usage().total_tokens, talk.usage().messages) == (7, 39)
+        assert texts(talk.undo()) == ["q18", "a18", "counted"]
+        talk.append(Message.user("q18, better"))
+        pack_all(store)
+        other = talk.fork(at=path[20])
+        other.append(Message.user("another"))
+        compared = threads.compare(talk, other)
+        assert (compared.shared, compared.left[0]) == (path[:21], path[21])
+        alone = talk.detach()
+        pack_all(store)
+        assert texts(alone.thread()) == [*texts(path[:36]), "q18, better"]
+        assert alone.thread()[0].origin == f"{talk.id}/{path[0].id}"
+        root = talk.compact(lambda thread: f"{len(thread)} summed up")
+        assert root.text == "37 summed up"
+        pack_all(store)
+        assert texts(talk.thread()) == ["37 summed up"]
+        assert texts(talk.thread(full=True)) == [*texts(path[:36]), "q18, better", "37 summed up"]
+        assert texts(talk.undo()) == ["37 summed up"]
+        assert texts(talk.thread())[-1] == "q18, better"
+
+    def test_what_is_deleted_from_a_packed_run_is_gone_and_the_rest_stays(
+        self, store: Store, open_store: Callable[[], Store], backend: Backend
+    ) -> None:
+        """A suffix, then a whole run, then everything."""
+        talk = store.start()
+        path = fill(talk, 40)
+        pack_all(store)
+        size = talk.refresh()._desk.row.size
+        for left in (70, 64, 63, 33, 1):
+            store.delete([path[left].id], recursive=True)
+            fresh = open_store().conversation(talk.id)
+            assert (fresh.thread(), fresh.count, fresh.at) == (path[:left], left, path[left - 1].id)
+            assert list(store.messages(newest_first=False)) == path[:left]
+            with pytest.raises(NotFound):
+                store.get([path[left].id])
+            assert row_of(backend, talk).size < size
+            assert store.verify().problems == ()
+        assert store.delete([path[0].id]) == [path[0].id]
+        assert backend.packs(range(0, 200, RUN)) == []
+        assert store.conversation(talk.id).append(Message.user("anew")).parent is None
+
+    def test_after_a_delete_a_packed_run_goes_on_elsewhere_and_is_packed_again(self, store: Store) -> None:
+        talk = store.start()
+        path = fill(talk, 16)
+        pack_all(store)
+        store.delete([path[20].id], recursive=True)
+        again = store.conversation(talk.id)
+        more = fill(again, 20)
+        pack_all(store)
+        assert again.thread() == [*path[:20], *more]
+
+    def test_a_delete_in_packs_takes_subagents_along_and_clears_compaction_links(self, store: Store) -> None:
+        talk = store.start()
+        path = fill(talk, 20)
+        trace = talk.subagent("review", "r", call=path[33])
+        traced = fill(trace, 17)
+        root = talk.compact("gist")
+        fill(talk, 16)
+        summed = talk.thread()
+        pack_all(store)
+        with pytest.raises(HasChildren):
+            store.delete([path[33].id])
+        gone = store.delete([path[33].id], recursive=True)
+        assert set(gone) == {m.id for m in (*path[33:], *traced)}
+        assert list(store.messages(subagent="review")) == []
+        assert store.message(root.id).link is None
+        assert texts(talk.thread(full=True)) == texts(summed)
+        assert talk.thread()[1:] == summed[1:]
+        assert store.thread(path[32]) == path[:33]
+
+    def test_a_packed_message_can_be_labelled(self, store: Store, open_store: Callable[[], Store]) -> None:
+        talk = store.start()
+        path = fill(talk, 20)
+        pack_all(store)
+        for message in (path[0], path[13], path[31], path[39]):
+            talk.label("good", message=message)
+        talk.label("better", message=path[13])
+        talk.label(None, message=path[31])
+        found = open_store()
+        assert [m.id for m in found.messages(label="good", newest_first=False)] == [path[0].id, path[39].id]
+        assert [m.id for m in found.messages(label="better")] == [path[13].id]
+        labels = {message.id: message.label for message in found.conversation(talk.id).thread() if message.label}
+        assert labels == {path[0].id: "good", path[13].id: "better", path[39].id: "good"}
+        assert (found.message(path[13]).revision, found.message(path[31]).label) == (2, None)
+        assert texts(found.conversation(talk.id).thread()) == texts(path)
+        pack_all(store)
+        assert [m.id for m in store.messages(label="better")] == [path[13].id]
+
+    def test_a_partial_pack_grows_message_by_message(self, store: Store, open_store: Callable[[], Store]) -> None:
+        """Whatever is packed when, each message is there once."""
+        talk = store.start()
+        path: list[Saved] = []
+        for n in range(70):
+            path.append(talk.append(Message.user(f"m{n}")))
+            if n % 5 == 0 or n in (30, 31, 32):
+                pack_all(store)
+            if n % 7 == 0:
+                assert open_store().conversation(talk.id).thread() == path
+        pack_all(store)
+        assert talk.thread() == path
+        assert list(store.messages(newest_first=False)) == path
+
+    def test_rows_beyond_a_pack_are_labelled_and_deleted_like_others(self, store: Store) -> None:
+        talk = store.start()
+        path = fill(talk, 3)
+        pack_all(store)
+        path += fill(talk, 3)
+        talk.label("loose", message=path[8])
+        talk.label("packed", message=path[2])
+        store.delete([path[10].id], recursive=True)
+        assert [m.label for m in store.conversation(talk.id).thread()] == [
+            None, None, "packed", None, None, None, None, None, "loose", None,
+        ]  # fmt: skip
+        store.delete([path[4].id], recursive=True)
+        assert texts(store.conversation(talk.id).thread()) == texts(path[:4])
+
+    def test_a_key_is_known_although_its_message_is_packed(self, store: Store) -> None:
+        talk = store.start()
+        first = talk.append(Message.user("one", key="k1"))
+        fill(talk, 20)
+        pack_all(store)
+        count = talk.refresh().count
+        again = store.conversation(talk.id)
+        assert again.append(Message.user("one", key="k1")) == first
+        assert (talk.refresh().count, again.at) == (count, first.id)
+
+    def test_a_packed_conversation_is_purged_whole(self, store: Store, backend: Backend) -> None:
+        talk, other = store.start(), store.start()
+        path, kept = fill(talk, 40), fill(other, 40)
+        pack_all(store)
+        store.purge(talk, reason="user-requested")
+        assert [pack.conversation for pack in backend.packs(range(0, 400, RUN))].count(id_bytes(talk)) == 0
+        with pytest.raises(NotFound):
+            store.get([path[0].id])
+        assert other.thread() == kept
+
+    def test_large_messages_share_no_pack(self, store: Store, backend: Backend) -> None:
+        """Reading one message of a pack takes a few milliseconds at most, so a pack has an end."""
+        talk = store.start()
+        path = talk.extend([Message.user(letter * 600_000) for letter in "abc"])
+        more = fill(talk, 20)
+        store.maintain()
+        assert talk.thread() == [*path, *more]
+        assert list(store.messages(newest_first=False)) == [*path, *more]
+        assert all(pack.count < RUN for pack in backend.packs([store._names.number(path[0].id)]))
+
+    def test_one_packs_while_another_writes(self, open_store: Callable[[], Store]) -> None:
+        """Two stores with beliefs of their own: no message is lost, doubled or left without its body."""
+        mine, theirs = open_store(), open_store()
+        talk = mine.start()
+        path = fill(talk, 20)
+        away = theirs.conversation(talk.id)
+        pack_all(theirs)
+        path.append(talk.append(Message.user("mine"), on_conflict="raise"))
+        talk.label("l", message=path[3])
+        pack_all(theirs)
+        path.append(away.append(Message.user("theirs"), on_conflict="follow"))
+        mine.delete([path.pop().id])
+        pack_all(mine)
+        theirs.delete([path.pop().id])
+        away.label("m", message=path[5])
+        path += fill(away.follow(), 20)
+        pack_all(mine)
+        for store in (mine, theirs):
+            assert texts(store.conversation(talk.id).thread()) == texts(path)
+            assert [m.label for m in store.get([path[3].id, path[5].id])] == ["l", "m"]
+            assert store.verify().problems == ()
+
+    def test_threads_pack_and_write_at_once(self, open_store: Callable[[], Store]) -> None:
+        """Appending, labelling, deleting, listing and packing, each in a thread and store of its own."""
+        stores = [open_store() for _ in range(4)]
+        talk = stores[0].start()
+        first = fill(talk, 20)
+        doomed = stores[0].start()
+        goners = fill(doomed, 20)
+        problems: list[BaseException] = []
+
+        def attempt(work: Callable[[], object]) -> Callable[[], None]:
+            def run() -> None:
+                try:
+                    work()
+                except BaseException as error:  # noqa: BLE001  # shown below
+                    problems.append(error)
+
+            return run
+
+        def append() -> None:
+            for n in range(40):
+                talk.append(Message.user(f"n{n}"))
+
+        def label() -> None:
+            handle = stores[1].conversation(talk.id)
+            for n in range(20):
+                handle.label(f"label {n}", message=first[n])
+
+        def delete() -> None:
+            for message in reversed(goners[8:]):
+                stores[2].delete([message.id])
+
+        def pack() -> None:
+            for _ in range(12):
+                stores[3].maintain()
+                assert texts(stores[3].thread(first[-1])) == texts(first)
+
+        workers = [threading.Thread(target=attempt(work)) for work in (append, label, delete, pack)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert problems == []
+        last = open_store()
+        thread = last.conversation(talk.id).thread()
+        assert texts(thread) == [*texts(first), *(f"n{n}" for n in range(40))]
+        assert [m.label for m in thread[:20]] == [f"label {n}" for n in range(20)]
+        assert last.conversation(doomed.id).thread() == goners[:8]
+        assert last.verify().problems == ()
+
+    @pytest.mark.xfail(strict=True, reason="_packs._Once: a pack that was built before another one is put over it")
+    def test_a_pack_that_was_built_too_early_is_not_put_over_a_longer_one(
+        self, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two threads of one store maintain it, and a third one appends: what the slower one has built is too short by
+        the time it is written."""
+        store = Store(backend, ToyCodec())
+        talk = store.start()
+        path = fill(talk, 2)
+
+        def meanwhile() -> None:
+            path.append(talk.append(Message.user("meanwhile")))
+            store.maintain()
+
+        monkeypatch.setattr(_packs, "_build", interrupted(_packs._build, meanwhile))
+        store.maintain()
+        assert store.conversation(talk.id).thread() == path
+        assert store.verify().problems == ()
+
+    def test_a_pack_that_was_built_too_early_is_given_up_if_messages_changed(
+        self, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for change in ("label", "delete", "purge", "append"):
+            store = Store(backend, ToyCodec())
+            talk = store.start()
+            path = fill(talk, 2)
+
+            def meanwhile(change: str = change, store: Store = store, talk: Conversation = talk) -> None:
+                if change == "label":
+                    talk.label("new", message=talk.thread()[1])
+                elif change == "delete":
+                    store.delete([talk.thread()[3].id])
+                elif change == "purge":
+                    store.purge(talk, reason="user-requested")
+                else:
+                    talk.append(Message.user("more"))
+
+            with monkeypatch.context() as patch:
+                patch.setattr(_packs, "_build", interrupted(_packs._build, meanwhile))
+                store.maintain()
+            assert store.verify().problems == ()
+            if change == "purge":
+                continue
+            wanted = texts(path[:3] if change == "delete" else path) + ["more"] * (change == "append")
+            assert texts(store.conversation(talk.id).thread()) == wanted
+            assert (store.message(path[1]).label == "new") == (change == "label")
+
+    @pytest.mark.xfail(strict=True, reason="_verify: packing leaves the version, by which verify sees that rows moved")
+    def test_verify_is_content_while_others_pack(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = Store(backend, ToyCodec())
+        talk = store.start()
+        fill(talk, 150)  # more than verify reads at a time
+        scan = backend.scan
+        monkeypatch.setattr(backend, "scan", interrupted(scan, store.maintain))
+        report = store.verify()
+        assert report.problems == ()
+
+    @pytest.mark.xfail(strict=True, reason="Reader.content: NotFound, where listings leave out what is deleted")
+    def test_a_listing_goes_on_when_a_packed_message_is_deleted_meanwhile(self, store: Store) -> None:
+        """What was in a row that had been read was listed; what is in a pack is looked for when it is its turn."""
+        talk = store.start()
+        path = talk.extend([Message.user(str(n), label="l") for n in range(40)])
+        pack_all(store)
+        listing = store.messages(label="l", newest_first=False)
+        begun = [next(listing)]
+        store.delete([path[35].id], recursive=True)
+        assert begun + list(listing) == path[:35]
+
+    def test_verify_sees_through_packs(self, store: Store, backend: Backend) -> None:
+        talk = store.start()
+        path = fill(talk, 20)
+        sound = store.start()
+        fill(sound, 20)
+        pack_all(store)
+        assert (store.verify().problems, store.verify().messages) == ((), 80)
+        store.damaged_on_purpose = True  # type: ignore[attr-defined]  # the fixture verifies every other store
+        row = row_of(backend, talk)
+        first = store._names.number(path[0].id)
+        pack = backend.packs([first])[0]
+        header = backend.messages(numbers=[first + 3])[0]
+        swapped = replace(backend.packs([_packs.run_of(store._names.number(path[39].id))])[0], first=first)
+        broken = [
+            Change(row.id, None, row, pack=(replace(pack, body=pack.body[:-1] + bytes([pack.body[-1] ^ 1])),)),
+            Change(row.id, None, row, pack=(replace(pack, body=b""),)),
+            Change(row.id, None, row, pack=(replace(pack, count=pack.count - 1),)),
+            Change(row.id, None, row, pack=(replace(pack, parent=12345),)),
+            Change(row.id, None, row, pack=(swapped,)),
+            Change(row.id, None, row, unpack=(first,)),
+            Change(row.id, None, row, amend=(replace(header, seq=header.seq + 1000),)),
+            Change(row.id, None, row, amend=(replace(header, revision=5),)),
+            Change(row.id, None, row, amend=(replace(header, role="system"),)),
+            Change(row.id, None, row, amend=(replace(header, size=header.size + 1),)),
+            Change(row.id, None, row, drop=(header.number,)),
+        ]
+        for change in broken:
+            assert backend.commit([Batch((replace(change, expect=row.token),))]) == [DONE]
+            report = store.verify()
+            assert not report.ok, change
+            assert {problem.conversation for problem in report.problems} == {talk.id}
+            add = (header,) if change.drop else ()
+            fixed = Change(row.id, row.token, row, add=add, amend=() if add else (header,), pack=(pack,))
+            assert backend.commit([Batch((fixed,))]) == [DONE]
+            assert store.verify().ok, change
+
+    def test_a_damaged_pack_hides_no_other(self, store: Store, backend: Backend) -> None:
+        talk = store.start()
+        path = fill(talk, 40)
+        pack_all(store)
+        store.damaged_on_purpose = True  # type: ignore[attr-defined]  # see above
+        row = row_of(backend, talk)
+        pack = backend.packs([store._names.number(path[32].id)])[0]
+        broken = replace(pack, body=b"\x00" + pack.body)
+        backend.commit([Batch((Change(row.id, row.token, row, pack=(broken,)),))])
+        listed = list(store.messages(newest_first=False))
+        assert [m.id for m in listed] == [m.id for m in path]
+        assert [m.problem is not None for m in listed] == [False] * 32 + [True] * 32 + [False] * 16
+        assert listed[:32] == path[:32]
+        for read in (talk.thread, lambda: store.message(path[40])):
+            with pytest.raises(Damaged):
+                read()
+        assert store.thread(path[31]) == path[:32]
+        assert {p.message for p in store.verify().problems} >= {m.id for m in path[32:64]}
+
+    # -- attachments
+
+    def test_binary_of_any_size_comes_back_equal(self, store: Store, open_store: Callable[[], Store]) -> None:
+        sizes = (0, LARGE - 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK, CHUNK + 1, 1_000_000)
+        talk = store.start()
+        for size in sizes:
+            message = Message.user([Block.image(noise(size), "image/png"), Block.text("and?")])
+            assert talk.append(message).blocks == tuple(message.blocks)
+        for found in (talk.thread(), open_store().conversation(talk.id).thread(), list(store.messages())[::-1]):
+            assert [m.blocks[0].content for m in found] == [noise(size) for size in sizes]
+        pack_all(store)
+        assert [m.blocks[0].content for m in open_store().conversation(talk.id).thread()] == [noise(s) for s in sizes]
+
+    def test_what_compresses_well_comes_back_equal_too(self, store: Store) -> None:
+        """Chunks that are squeezed, chunks that are not, and content that looks like a squeezed chunk."""
+        magic = b"\x28\xb5\x2f\xfd"
+        contents = [bytes(CHUNK * 3), b"ab" * CHUNK + noise(CHUNK), magic * LARGE, b"\x01" * LARGE, b"\x00" * LARGE]
+        talk = store.start()
+        talk.append(Message.user([Block.image(content, "image/png") for content in contents]))
+        assert [block.content for block in talk.thread()[0].blocks] == contents
+
+    def test_the_same_image_twice_is_kept_once(self, store: Store, backend: Backend) -> None:
+        """In one message, in several, and from a handle of another; but not across conversations."""
+        talk, other = store.start(), store.start()
+        image = Block.image(noise(LARGE), "image/png")
+        talk.append(Message.user([image, Block.image(noise(LARGE), "image/jpeg")]))
+        talk.append(Message.user(image))
+        store.conversation(talk.id).append(Message.user(image))
+        (row,) = backend.attachments(id_bytes(talk))
+        assert (len(row.messages), row.chunks) == (3, 1)
+        other.append(Message.user(image))
+        assert len(backend.attachments(id_bytes(other))) == 1
+        store.purge(talk, reason="user-requested")
+        assert backend.attachments(id_bytes(talk)) == []
+        assert other.thread()[0].blocks[0].content == noise(LARGE)
+
+    def test_long_strings_in_the_providers_json_come_back_equal(self, store: Store, backend: Backend) -> None:
+        long = "ä🎉" * LARGE
+        assert len(long.encode()) > 4 * LARGE
+        raw = {
+            "data": [{"image": {"b64": "A" * (LARGE + 1)}}, "x" * LARGE, ["B" * (LARGE + 1), long, "", None, 1.5]],
+            "again": long,
+            "\0": {"bytes": noise(LARGE), "few": b"\xff"},
+            "nul": "\0" * (LARGE + 1),
+        }
+        message = Message(
+            role="assistant",
+            blocks=[Block.text("y" * 300_000, cited=["C" * (LARGE + 1)]), Block.image(noise(LARGE), "image/png")],
+            raw=raw,
+            extra={"long": long, "deep": [[[["D" * (2 * LARGE)]]]]},
+            privacy={"why": "E" * (LARGE + 1)},
+        )
+        talk = store.start()
+        saved = talk.append(message)
+        pack_all(store)
+        (read,) = talk.thread()
+        assert read == saved == store.message(saved.id) == next(iter(store.messages()))
+        for name in ("raw", "extra", "privacy"):
+            assert getattr(read, name) == getattr(message, name), name
+        assert read.blocks == tuple(message.blocks)
+        assert len(backend.attachments(id_bytes(talk))) == 8
+
+    @pytest.mark.xfail(
+        strict=True, reason="_verify: text and bytes that are the same share a name, and one is forgotten"
+    )
+    def test_text_and_bytes_that_are_the_same_do_not_get_in_each_others_way(self, store: Store) -> None:
+        talk = store.start()
+        same = "z" * (LARGE + 1)
+        talk.append(Message.user(Block.image(same.encode(), "image/png")))
+        talk.append(Message.user("x", raw={"z": same}))
+        store.damaged_on_purpose = True  # type: ignore[attr-defined]  # verified here, as long as it is expected to fail
+        first, second = talk.thread()
+        assert (first.blocks[0].content, second.raw) == (same.encode(), {"z": same})
+        assert store.verify().problems == ()
+
+    @pytest.mark.xfail(
+        strict=True, reason="_desk._shown: what fills a hole is found by name, and text and bytes share it"
+    )
+    def test_a_file_and_a_string_that_are_the_same_are_given_back_as_they_are(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        same = "z" * (LARGE + 1)
+        file = tmp_path / "same"
+        file.write_text(same)
+        talk = store.start()
+        saved = talk.append(Message.user(Block.image(Attachment.from_file(file), "image/png"), raw={"z": same}))
+        file.unlink()
+        assert saved.raw == {"z": same}
+        assert isinstance(saved.blocks[0].content, Attachment)
+        assert saved.blocks[0].content.read() == same.encode()
+
+    def test_attachments_can_be_read_when_they_are_wanted(self, store: Store, tmp_path: Path) -> None:
+        content = noise(CHUNK * 2 + 5)
+        text = "ü" * LARGE
+        talk = store.start()
+        saved = talk.append(Message.user(Block.video(content, "video/mp4"), raw={"t": [text]}))
+        found = [
+            talk.thread(attachments="lazy")[0],
+            store.thread(saved, attachments="lazy")[0],
+            store.message(saved, attachments="lazy"),
+            store.get([saved], attachments="lazy")[0],
+            next(store.messages(attachments="lazy")),
+        ]
+        for n, message in enumerate(found):
+            video, words = message.blocks[0].content, message.raw["t"][0]  # type: ignore[index]  # as above
+            assert isinstance(video, Attachment)
+            assert isinstance(words, Attachment)
+            assert (video.size, video.text, words.size, words.text) == (len(content), False, 2 * LARGE, True)
+            assert [len(piece) for piece in video] == [CHUNK, CHUNK, 5]
+            assert (video.read(), video.load(), words.load(), words.read()) == (content, content, text, text.encode())
+            video.save(tmp_path / f"{n}.mp4")
+            assert (tmp_path / f"{n}.mp4").read_bytes() == content
+            with pytest.raises(AlreadyExists):
+                words.save(tmp_path / f"{n}.mp4")
+            assert (tmp_path / f"{n}.mp4").read_bytes() == content
+        assert len(list(tmp_path.glob("*.mp4*"))) == len(found)  # nothing unfinished is left
+        with pytest.raises(InvalidArgument):
+            talk.thread(attachments="eager")  # type: ignore[arg-type]  # on purpose
+        assert found[0].text == ""
+        assert "97" not in repr(found[0].blocks[0].content)
+
+    def test_a_file_is_attached_by_its_path(self, store: Store, tmp_path: Path) -> None:
+        for size in (0, 1, LARGE, CHUNK + 1):
+            file = tmp_path / f"{size}.png"
+            file.write_bytes(noise(size))
+            talk = store.start()
+            saved = talk.append(Message.user(Block.image(Attachment.from_file(file), "image/png")))
+            given = saved.blocks[0].content
+            file.unlink()
+            assert isinstance(given, Attachment)  # of the store: the file is not needed any more
+            assert given.read() == noise(size)
+            assert talk.thread()[0].blocks[0].content == noise(size)
+        for nothing in (tmp_path, tmp_path / "never", ""):
+            with pytest.raises(InvalidArgument):
+                Attachment.from_file(nothing)
+
+    def test_what_was_read_lazily_can_be_said_again_elsewhere(self, store: Store) -> None:
+        talk, other = store.start(), store.start()
+        talk.append(Message.user(Block.image(noise(CHUNK + 1), "image/png"), raw={"t": "x" * (LARGE + 1)}))
+        (lazy,) = talk.thread(attachments="lazy")
+        other.append(lazy)
+        talk.append(lazy)
+        store.purge(talk, reason="user-requested")
+        (read,) = other.thread()
+        assert (read.blocks[0].content, read.raw) == (noise(CHUNK + 1), {"t": "x" * (LARGE + 1)})
+        with pytest.raises(NotFound):
+            lazy.blocks[0].content.read()  # type: ignore[union-attr]  # an attachment
+
+    def test_a_message_with_attachments_can_be_labelled(self, store: Store, backend: Backend) -> None:
+        talk = store.start()
+        saved = talk.append(Message.user(Block.image(noise(LARGE), "image/png"), raw={"t": "x" * (LARGE + 1)}))
+        talk.label("loose")
+        pack_all(store)
+        talk.label("packed")
+        (read,) = talk.thread()
+        assert (read.label, read.blocks, read.raw) == ("packed", saved.blocks, saved.raw)
+        assert [row.messages for row in backend.attachments(id_bytes(talk))] == [(store._names.number(saved.id),)] * 2
+
+    def test_the_last_message_that_refers_takes_the_attachment_along(self, store: Store, backend: Backend) -> None:
+        for packed in (False, True):
+            talk = store.start()
+            image = Block.image(noise(LARGE), "image/png")
+            first, second = talk.append(Message.user(image)), talk.append(Message.user(image))
+            if packed:
+                pack_all(store)
+            store.delete([second.id])
+            assert len(backend.attachments(id_bytes(talk))) == 1
+            assert store.message(first).blocks[0].content == noise(LARGE)
+            store.delete([first.id])
+            assert backend.attachments(id_bytes(talk)) == []
+
+    def test_a_detached_thread_has_attachments_of_its_own(self, store: Store, backend: Backend) -> None:
+        talk = store.start()
+        for n in range(3):
+            talk.append(Message.user(Block.image(noise(LARGE + n), "image/png"), raw={"t": "x" * (LARGE + 1)}))
+        pack_all(store)
+        alone = talk.detach()
+        assert len(backend.attachments(id_bytes(alone))) == 4
+        store.purge(talk, reason="user-requested")
+        assert [m.blocks[0].content for m in alone.thread()] == [noise(LARGE + n) for n in range(3)]
+        assert alone.thread()[2].raw == {"t": "x" * (LARGE + 1)}
+
+    def test_too_large_is_refused_and_nothing_is_staged(self, backend: Backend, tmp_path: Path) -> None:
+        """One attachment has a limit; text and JSON have another, wherever they end up."""
+        store = Store(backend, max_attachment=CHUNK, max_write_bytes=300_000)
+        talk = store.start()
+        file = tmp_path / "file"
+        file.write_bytes(bytes(CHUNK + 1))
+        large = [
+            Message.user(Block.image(bytes(CHUNK + 1), "image/png")),
+            Message.user(Block.image(Attachment.from_file(file), "image/png")),
+            Message.user("x", raw={"t": "x" * (CHUNK + 1)}),
+            Message.user("x", raw=["x" * 200_000, "y" * 100_000]),
+            Message.user("x" * 100_001, raw={"t": "x" * 200_000}),
+            Message.user("x", extra={"t": "é" * 75_000, "u": "è" * 75_000}),
+        ]
+        for message in large:
+            for write in (talk.append, lambda m: store.save([m]), lambda m: talk.extend([Message.user("fine"), m])):
+                with pytest.raises(PayloadTooLarge):
+                    write(message)
+        with pytest.raises(PayloadTooLarge):
+            talk.extend([Message.user("x", raw="x" * 150_000), Message.user("x", raw="y" * 150_000)])
+        assert backend.attachments(id_bytes(talk)) == []
+        assert (store.stats().messages, store.stats().conversations) == (0, 1)
+        assert backend.collect(1 << 60) == 0
+        talk.append(Message.user(Block.image(bytes(CHUNK), "image/png"), raw=["x" * 200_000]))  # the control
+        assert store.verify().problems == ()
+
+    def test_a_file_that_changes_while_it_is_read_is_refused(self, store: Store, tmp_path: Path) -> None:
+        talk = store.start()
+        content = noise(CHUNK * 2)
+        for other in (content[:-1], content + b"x", noise(CHUNK * 2 + 7)[7:], b"", content + bytes(CHUNK * 40)):
+            changing = Changing(content, other)
+            attachment = Attachment(len(content), changing)
+            with pytest.raises(InvalidArgument):
+                talk.append(Message.user(Block.image(attachment, "image/png")))
+            assert changing.reads == 2  # once for its name, once for its bytes
+        shrunk = tmp_path / "shrunk"
+        shrunk.write_bytes(content)
+        attachment = Attachment.from_file(shrunk)
+        shrunk.write_bytes(content[:-1])
+        with pytest.raises(InvalidArgument):
+            talk.append(Message.user(Block.image(attachment, "image/png")))
+        assert talk.refresh().count == 0
+
+    def test_after_a_file_that_changed_the_real_content_is_kept(self, store: Store) -> None:
+        """What was staged of the other content, under the name of this one, is in nobody's way."""
+        talk = store.start()
+        content = noise(CHUNK + 1)
+        for other in (noise(CHUNK * 40), b"", noise(CHUNK)):
+            attachment = Attachment(len(content), Changing(content, other))
+            with pytest.raises(InvalidArgument):
+                talk.append(Message.user(Block.image(attachment, "image/png")))
+        talk.append(Message.user(Block.image(content, "image/png")))
+        assert talk.thread()[0].blocks[0].content == content
+
+    def test_a_file_that_vanishes_is_refused(self, store: Store, tmp_path: Path) -> None:
+        talk = store.start()
+        file = tmp_path / "file"
+        file.write_bytes(noise(LARGE))
+        attachment = Attachment.from_file(file)
+        file.unlink()
+        with pytest.raises(InvalidArgument):
+            talk.append(Message.user(Block.image(attachment, "image/png")))
+        assert talk.refresh().count == 0
+        talk.append(Message.user("goes on"))
+
+    def test_abandoned_chunks_are_collected_after_a_day_and_not_before(self, backend: Backend) -> None:
+        now = [1_700_000_000_000_000]
+        store = Store(backend, clock=lambda: now[0])
+        talk = store.start()
+        kept = talk.append(Message.user(Block.image(noise(LARGE), "image/png")))
+        content = noise(CHUNK * 17)
+        attachment = Attachment(len(content), Changing(content, content[:-1]))
+        with pytest.raises(InvalidArgument):
+            talk.append(Message.user(Block.image(attachment, "image/png")))
+        assert len(backend.attachments(id_bytes(talk))) == 2  # the control: something was abandoned
+        day = 24 * 3600 * 1_000_000
+        now[0] += day
+        assert store.maintain().collected == 0
+        now[0] += 1
+        assert store.maintain().collected == 1
+        assert len(backend.attachments(id_bytes(talk))) == 1
+        now[0] += 100 * day
+        assert store.maintain().collected == 0
+        assert store.message(kept).blocks[0].content == noise(LARGE)
+        assert store.verify().problems == ()
+
+    def test_what_the_collector_took_is_staged_again(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The collector, or the delete of the last message that refers, comes between staging and adopting."""
+        store = Store(backend)
+        commit = backend.commit
+
+        def meanwhile() -> None:
+            assert backend.collect(1 << 60) == 1
+
+        def append(talk: Conversation, message: Message) -> Saved:
+            with monkeypatch.context() as patch:
+                patch.setattr(backend, "commit", interrupted(commit, meanwhile, before=True))
+                return talk.append(message)
+
+        talk = store.start()
+        message = Message.user(Block.image(noise(CHUNK + 1), "image/png"), raw={"n": 1})
+        saved = append(talk, message)
+        assert store.message(saved).blocks[0].content == noise(CHUNK + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "commit", interrupted(commit, meanwhile, before=True))
+            (id,) = store.save([message])
+        assert store.message(id).blocks[0].content == noise(CHUNK + 1)
+
+        def delete() -> None:
+            Store(backend).delete([saved.id])
+
+        before = talk.fork(before=saved)
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "commit", interrupted(commit, delete, before=True))
+            again = before.append(message)
+        assert store.message(again).blocks[0].content == noise(CHUNK + 1)
+        assert store.verify().problems == ()
+
+    def test_what_a_lazy_attachment_was_is_not_found_when_its_message_is_gone(self, store: Store) -> None:
+        talk = store.start()
+        saved = talk.append(Message.user(Block.image(noise(CHUNK * 3), "image/png")))
+        (lazy,) = talk.thread(attachments="lazy")
+        content = lazy.blocks[0].content
+        assert isinstance(content, Attachment)
+        pieces = iter(content)
+        next(pieces)
+        store.delete([saved.id])
+        with pytest.raises(NotFound):
+            list(pieces)
+        with pytest.raises(NotFound):
+            content.read()
+
+    def test_damaged_attachments_are_noticed_and_named(self, store: Store, backend: Backend) -> None:
+        talk = store.start()
+        saved = talk.append(Message.user(Block.image(noise(CHUNK * 2), "image/png")))
+        sound = talk.append(Message.user(Block.image(noise(LARGE), "image/png")))
+        store.damaged_on_purpose = True  # type: ignore[attr-defined]  # see above
+        id = id_bytes(talk)
+        (row,) = (row for row in backend.attachments(id) if row.chunks == 2)
+        whole = list(backend.chunks(id, row.name))
+        for broken in (
+            [whole[0][:-1], whole[1]],
+            [whole[0], whole[1][:-1]],
+            [whole[1], whole[0]],
+            [whole[0], whole[0]],
+            [whole[0], bytes([whole[1][0] ^ 1]) + whole[1][1:]],
+            [whole[0], whole[1][:40] + b"?" + whole[1][41:]],
+            [b"", whole[1]],
+        ):
+            backend.stage(id, row.name, 0, broken, last=True, at=row.staged_at)
+            with pytest.raises(Damaged):
+                talk.thread()
+            assert [m.problem is None for m in store.messages()] == [True, False]
+            assert {problem.message for problem in store.verify().problems} == {saved.id}
+            assert store.message(sound).blocks[0].content == noise(LARGE)
+        backend.stage(id, row.name, 0, whole, last=True, at=row.staged_at)
+        assert store.verify().problems == ()
+        assert talk.thread()[0].blocks[0].content == noise(CHUNK * 2)

@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
-from ..backend import Backend, Batch, Change, ConversationRow, ItemRow, MessageRow, Outcome, Position, Tag, Where
+from ..backend import (
+    Backend,
+    Batch,
+    Change,
+    ConversationRow,
+    ItemRow,
+    MessageRow,
+    Outcome,
+    PackRow,
+    Position,
+    Tag,
+    Where,
+)
 from ..backends.memory import MemoryBackend
 from ..ids import RUN
 from .conformance import conversation_row, message_row
@@ -22,6 +34,7 @@ IDS = tuple(bytes([n]) * 16 for n in (1, 0x10, 0x1F, 0xFF))
 KEYS = st.sampled_from([None, None, b"k", b"\x00", b"\xff"])
 VALUES = st.sampled_from([b"x", b"y\x00"])
 BYTES = st.binary(max_size=40)
+ATTACHMENTS = {b"n1": 1, b"n2": 2, b"n3": 3}  # how many chunks each has: a name stands for its content
 
 
 class BackendMachine(RuleBasedStateMachine):
@@ -37,6 +50,7 @@ class BackendMachine(RuleBasedStateMachine):
         self.real = self.make()
         self.tokens = 0
         self.runs = 0
+        self.positions: list[tuple[bytes | None, bytes | None]] = [(None, None)]  # in the feeds of both
 
     def teardown(self) -> None:
         if hasattr(self, "real"):
@@ -135,7 +149,104 @@ class BackendMachine(RuleBasedStateMachine):
         rows = self.model.scan(id, limit=100, bodies=False)
         chosen = tuple(sorted({rows[pick % len(rows)].number for pick in picks})) if rows else ()
         if rows:
-            self.both([Batch((Change(id, self._expect(id, True), self._next(id), drop=chosen),))])
+            packs, unpack = self._cut(chosen)
+            change = Change(id, self._expect(id, True), self._next(id), drop=chosen, pack=packs, unpack=unpack)
+            self.both([Batch((change,))])
+
+    def _cut(self, dropped: tuple[int, ...]) -> tuple[tuple[PackRow, ...], tuple[int, ...]]:
+        """The packs of these messages without them and what follows them, and those of which nothing is left."""
+        packs: list[PackRow] = []
+        gone: list[int] = []
+        for pack in self.model.packs(sorted({number - number % RUN for number in dropped})):
+            left = min(number for number in dropped if number - number % RUN == pack.first) - pack.first
+            if left == 0:
+                gone.append(pack.first)
+            elif left < pack.count:
+                packs.append(replace(pack, count=left, body=b"cut"))
+        return tuple(packs), tuple(gone)
+
+    @rule(id=st.sampled_from(IDS), picks=st.sets(st.integers(0, 9), min_size=1), count=st.integers(1, RUN), body=BYTES)
+    def pack(self, id: bytes, picks: set[int], count: int, body: bytes) -> None:
+        """Put packs over the beginnings of some runs: new ones, longer and shorter ones."""
+        roots = [m for m in self.model.scan(id, limit=1000, bodies=False) if m.number % RUN == 0]
+        packs = []
+        for first in {roots[pick % len(roots)].number: None for pick in picks} if roots else ():
+            there = {m.number: m for m in self.model.messages(numbers=range(first, first + RUN))}
+            unbroken = next(n for n in range(RUN + 1) if first + n not in there)
+            old = sum(pack.count for pack in self.model.packs([first]))
+            # What has lost its body to a pack stays in it; one that lost its pack as well is packed all the same.
+            packs.append(PackRow(first, id, there[first].parent, max(old, min(count, unbroken)), body))
+        if packs:
+            self.both([Batch((Change(id, self._expect(id, True), self._next(id), pack=tuple(packs)),))])
+
+    @rule(id=st.sampled_from(IDS), pick=st.integers(0, 9), body=BYTES, honest=st.sampled_from([True, True, False]))
+    def unpack(self, id: bytes, pick: int, body: bytes, honest: bool) -> None:
+        """Give the messages of a pack bodies of their own again."""
+        firsts = [m.number for m in self.model.scan(id, limit=1000, bodies=False) if m.number % RUN == 0]
+        packs = self.model.packs(firsts)
+        if packs:
+            pack = packs[pick % len(packs)]
+            rows = self.model.messages(numbers=range(pack.first, pack.first + pack.count))
+            change = Change(
+                id,
+                self._expect(id, honest),
+                self._next(id),
+                amend=tuple(replace(row, body=body) for row in rows),
+                unpack=(pack.first,),
+            )
+            self.both([Batch((change,))])
+
+    # -- attachments
+
+    @rule(
+        id=st.sampled_from(IDS),
+        name=st.sampled_from(sorted(ATTACHMENTS)),
+        part=st.tuples(st.integers(0, 2), st.integers(0, 3)),
+        at=st.integers(0, 5),
+    )
+    def stage(self, id: bytes, name: bytes, part: tuple[int, int], at: int) -> None:
+        """Stage some of the chunks, in any order, again or for the first time."""
+        end = ATTACHMENTS[name]
+        start = min(part[0], end - 1)
+        chunks = [b"%d of %b" % (n, name) for n in range(start, min(end, start + part[1]))]
+        for backend in (self.model, self.real):
+            backend.stage(id, name, start, chunks, last=start + len(chunks) == end, at=at)
+
+    @rule(
+        id=st.sampled_from(IDS),
+        picks=st.lists(st.tuples(st.integers(0, 99), st.sampled_from(sorted(ATTACHMENTS))), min_size=1, max_size=4),
+        honest=st.sampled_from([True, True, True, False]),
+    )
+    def attach(self, id: bytes, picks: list[tuple[int, bytes]], honest: bool) -> None:
+        """Refer to attachments, complete ones and others."""
+        rows = self.model.scan(id, limit=100, bodies=False)
+        if rows:
+            chosen = tuple((rows[pick % len(rows)].number, name) for pick, name in picks)
+            self.both([Batch((Change(id, self._expect(id, honest), self._next(id), attach=chosen),))])
+
+    @rule(before=st.integers(0, 6))
+    def collect(self, before: int) -> None:
+        assert self.model.collect(before) == self.real.collect(before)
+
+    @rule(pick=st.integers(0, 9))
+    def changes(self, pick: int) -> None:
+        """Ask with a position of both feeds; the last one as a rule, an older one at times."""
+        ours, theirs = self.positions[-1 if pick else len(self.positions) // 2]
+        wanted, got = self.model.changes(ours), self.real.changes(theirs)
+        assert got.everything == wanted.everything
+        if not wanted.everything:
+            assert (set(got.moved), set(got.gone)) == (set(wanted.moved), set(wanted.gone))
+        self.positions.append((wanted.position, got.position))
+
+    @rule()
+    def maintain(self) -> None:
+        assert self.real.maintain(10.0)
+
+    @rule(full=st.booleans(), after=st.integers(-1, 20), limit=st.integers(1, 5))
+    def loose(self, full: bool, after: int, limit: int) -> None:
+        first = -1 if after < 0 else after * RUN
+        answers = [b.loose(full=full, after=first, limit=limit) for b in (self.model, self.real)]
+        assert answers[0] == answers[1]
 
     @rule(id=st.sampled_from(IDS), keys=st.lists(BYTES, max_size=4), gone=st.lists(BYTES, max_size=2), value=VALUES)
     def items(self, id: bytes, keys: list[bytes], gone: list[bytes], value: bytes) -> None:
@@ -203,7 +314,13 @@ class BackendMachine(RuleBasedStateMachine):
         assert self.model.kinds() == self.real.kinds()
         numbers = sorted(n for some in self.model.numbers() for n in some)
         assert numbers == sorted(n for some in self.real.numbers() for n in some)
+        runs = sorted({number - number % RUN for number in numbers})
+        assert self.model.packs(runs) == sorted(self.real.packs(runs), key=lambda pack: pack.first)
+        assert self.model.edge() == self.real.edge()
         for id in IDS:
             assert self.model.items(id) == self.real.items(id)
+            assert self.model.attachments(id) == self.real.attachments(id)
+            for name in ATTACHMENTS:
+                assert list(self.model.chunks(id, name)) == list(self.real.chunks(id, name))
         for value in (b"x", b"y\x00"):
             assert self.model.tagged(value) == self.real.tagged(value)
