@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ._sides import SIDES
+from ._sides import ALL_SIDES
 
 _processes = multiprocessing.get_context("fork")
 
@@ -19,7 +19,7 @@ def _serve(pipe: Connection, side: str | None, folder: str) -> None:
     gc.freeze()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        opened = None if side is None else SIDES[side](folder)
+        opened = None if side is None else ALL_SIDES[side](folder)
         while True:
             call = pipe.recv()
             if call is None:

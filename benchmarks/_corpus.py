@@ -23,11 +23,11 @@ class _Writer:
         self.random = random.Random(seed)
         letters, weights = "etaoinshrdlucmfwypvbgkqjxzéü", range(28, 0, -1)
         lengths = self.random.choices(range(2, 11), (9, 14, 16, 14, 12, 10, 8, 6, 4), k=_WORDS)
-        self._words = ["".join(self.random.choices(letters, weights, k=length)) for length in lengths]
+        self.words = ["".join(self.random.choices(letters, weights, k=length)) for length in lengths]
         self._weights = list(accumulate(1 / (rank + 3) for rank in range(_WORDS)))
 
     def text(self, size: int) -> str:
-        words = self.random.choices(self._words, cum_weights=self._weights, k=size // 4 + 2)
+        words = self.random.choices(self.words, cum_weights=self._weights, k=size // 4 + 2)
         for place in range(11, len(words), 13):
             words[place] += ".\n" if place % 3 else ","
         return " ".join(words)[:size]
@@ -58,6 +58,7 @@ class _Writer:
         return found
 
 
+_LONG = 4_000_000  # characters, of which passages are cut
 _NO_QUOTES = str.maketrans('"\\\n', "   ")
 _pool: list[Turn] = []  # filled before the first measured process is forked
 
@@ -71,6 +72,21 @@ def turns(count: int, start: int = 0) -> list[Turn]:
 
 def messages(count: int, start: int = 0) -> list[Plain]:
     return list(islice((message for turn in turns((count + 1) // 2, start) for message in turn), count))
+
+
+class Passages:
+    """Texts that differ, as many as wanted: cut out of one long text, which is made once."""
+
+    def __init__(self) -> None:
+        writer = _Writer(20_261_116)
+        self.words = writer.words  # the most frequent first
+        self.whole = writer.text(_LONG)
+
+    def text(self, number: int, low: int, high: int) -> str:
+        """A passage of about `low` to `high` characters, the same every time."""
+        size = low + number * 1_103 % (high - low)
+        start = number * 104_729 % (_LONG - high)
+        return self.whole[start : start + size].partition(" ")[2].rpartition(" ")[0]
 
 
 def content_bytes(given: list[Plain]) -> int:

@@ -5,78 +5,24 @@ A round runs everything that is compared once, in shuffled order, so that a busy
 
 import os
 import random
+import shutil
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
+from . import _churn
+from ._attachments import attachments
 from ._children import Child, once
 from ._corpus import content_bytes, messages, turns
 from ._messages import Plain
-from ._sides import SIDES, Ours, Raw
+from ._search import million, search
+from ._sides import SIDES, Ours, Raw, Tasks
+from ._table import Bench, Row, at_least, at_most, both, ms, none, ratios
 
 Side = Raw | Ours
-
-
-class Row(NamedTuple):
-    """One line of the table."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    goal: str  # in words; empty: no goal
-    met: bool | None
-    note: str = ""
-
-
-class Bench(NamedTuple):
-    """One run."""
-
-    folder: Path
-    quick: bool
-    random: random.Random
-
-    def place(self, *parts: object) -> str:
-        folder = self.folder / "-".join(map(str, parts))
-        folder.mkdir(exist_ok=True)
-        return str(folder)
-
-    def pick(self, quick: int, full: int) -> int:
-        return quick if self.quick else full
-
-    def shuffled(self, things: Iterable[object]) -> list[object]:
-        return self.random.sample(found := list(things), len(found))
-
-
-def at_most(name: str, values: Sequence[float], limit: float | None, note: str = "") -> Row:
-    value = statistics.median(values)
-    goal = "" if limit is None else f"≤ {limit:g}"
-    return Row(name, value, min(values), max(values), goal, None if limit is None else value <= limit, note)
-
-
-def at_least(name: str, values: Sequence[float], limit: float, note: str = "") -> Row:
-    value = statistics.median(values)
-    return Row(name, value, min(values), max(values), f"≥ {limit:g}", value >= limit, note)
-
-
-def _none(name: str, count: int, note: str = "") -> Row:
-    return Row(name, count, count, count, "0", count == 0, note)
-
-
-def _ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(over, under, strict=True)]
-
-
-def _ms(side: str, seconds: Sequence[float]) -> str:
-    return f"{side} {statistics.median(seconds) * 1e3:.3g} ms"
-
-
-def _both(ours: Sequence[float], raw: Sequence[float]) -> str:
-    return f"{_ms('ours', ours)}, {_ms('raw', raw)}"
 
 
 # -- append
@@ -131,12 +77,12 @@ def append(bench: Bench) -> list[Row]:
     for size in sizes:
         ours, raw = (size, "ours"), (size, "raw")
         name = f"append a turn at {size:,} messages"
-        rows.append(at_most(name, _ratios(wall[ours], wall[raw]), 1.1, _both(wall[ours], wall[raw])))
-        rows.append(at_most(f"{name}: CPU", _ratios(cpu[ours], cpu[raw]), 1.2, _both(cpu[ours], cpu[raw])))
+        rows.append(at_most(name, ratios(wall[ours], wall[raw]), 1.1, both(wall[ours], wall[raw])))
+        rows.append(at_most(f"{name}: CPU", ratios(cpu[ours], cpu[raw]), 1.2, both(cpu[ours], cpu[raw])))
     for side in ("ours", "raw"):
         last, first = wall[sizes[-1], side], wall[_FEW, side]
         limit = 1.2 if side == "ours" else None
-        rows.append(at_most(f"append at 10,000 / at 10, {side}", _ratios(last, first), limit))
+        rows.append(at_most(f"append at 10,000 / at 10, {side}", ratios(last, first), limit))
     return rows
 
 
@@ -170,8 +116,8 @@ def resume(bench: Bench) -> list[Row]:
                     wall[side].append(seconds)
                     cpu[side].append(busy)
         name, limit = f"resume {size:,} messages{'' if packed else ', before packing'}", 1.0 if packed else 1.4
-        rows.append(at_most(name, _ratios(wall["ours"], wall["raw"]), limit, _both(wall["ours"], wall["raw"])))
-        rows.append(at_most(f"{name}: CPU", _ratios(cpu["ours"], cpu["raw"]), limit, _both(cpu["ours"], cpu["raw"])))
+        rows.append(at_most(name, ratios(wall["ours"], wall["raw"]), limit, both(wall["ours"], wall["raw"])))
+        rows.append(at_most(f"{name}: CPU", ratios(cpu["ours"], cpu["raw"]), limit, both(cpu["ours"], cpu["raw"])))
     return rows
 
 
@@ -218,8 +164,8 @@ def imports(bench: Bench) -> list[Row]:
         ("in use", "import, open and Message named"),
         ("opened", "import, with the SQLite backend"),
     ):
-        note = f"{_ms('ours', net[name])}, {_ms('apsw', net['apsw'])}"
-        rows.append(at_most(f"{what} / import apsw", _ratios(net[name], net["apsw"]), 12, note))
+        note = f"{ms('ours', net[name])}, {ms('apsw', net['apsw'])}"
+        rows.append(at_most(f"{what} / import apsw", ratios(net[name], net["apsw"]), 12, note))
     return rows
 
 
@@ -254,8 +200,8 @@ def listing(bench: Bench) -> list[Row]:
                 times[side].append(children[side](_recent, 20))
         for child in children.values():
             child.close()
-        ratios = _ratios(times["ours"], times["raw"])
-        rows.append(at_most(f"list 20 of {size:,} conversations", ratios, 3, _both(times["ours"], times["raw"])))
+        found = ratios(times["ours"], times["raw"])
+        rows.append(at_most(f"list 20 of {size:,} conversations", found, 3, both(times["ours"], times["raw"])))
     return rows
 
 
@@ -291,9 +237,9 @@ def fork(bench: Bench) -> list[Row]:
         found = [child(_append_and_fork, 3 + n * count, count) for n in range(rounds)]
         size = child(_bytes_per_fork, 256)
     appended, forked = zip(*found, strict=True)
-    note = f"{_ms('append', appended)}, {_ms('with a fork', forked)}"
+    note = f"{ms('append', appended)}, {ms('with a fork', forked)}"
     return [
-        at_most("append below a fork at 1,000 / append", _ratios(forked, appended), 1.5, note),
+        at_most("append below a fork at 1,000 / append", ratios(forked, appended), 1.5, note),
         Row("bytes of a fork with a message of one byte", size, size, size, "< 4096", size < 4096),
     ]
 
@@ -380,9 +326,9 @@ def processes(bench: Bench) -> list[Row]:
                     errors, lost, torn = errors + failed, lost + gone, torn + broken
         name = f"4 processes, {'one conversation' if shared else 'own conversations'}"
         note = ", ".join(f"{side} {statistics.median(speed[side]):.0f} turns/s" for side in ("ours", "raw"))
-        rows.append(at_least(f"{name}: turns/s", _ratios(speed["ours"], speed["raw"]), 0.9, note))
+        rows.append(at_least(f"{name}: turns/s", ratios(speed["ours"], speed["raw"]), 0.9, note))
         rows.append(
-            _none(
+            none(
                 f"{name}: errors, lost, torn",
                 len(errors) + lost + torn,
                 f"{len(errors)}, {lost}, {torn} {errors[:1] or ''}",
@@ -420,28 +366,42 @@ def _threads(side: Side, threads: int, start: int, count: int) -> float:
     return threads * count / (time.perf_counter() - began)
 
 
-def threads(bench: Bench) -> list[Row]:
+def _tasks(side: Tasks, tasks: int, start: int, count: int) -> float:
+    """The same of so many tasks."""
+    return side.write({f"thread {who}": _tagged(who, start, count) for who in range(tasks)})
+
+
+def _crowd(bench: Bench, what: str, ours: str, write: Callable[..., float]) -> list[Row]:
+    """64 at once, each with its own conversation, against as many threads that take turns at the raw table."""
     number, count = 64, bench.pick(5, 10)
-    rates: dict[str, list[float]] = {side: [] for side in SIDES}
-    children = {side: Child(side, bench.place("threads", side)) for side in SIDES}
+    work = {ours: write, "raw": _threads}
+    rates: dict[str, list[float]] = {side: [] for side in work}
+    children = {side: Child(side, bench.place(what, side)) for side in work}
     rounds = bench.pick(5, 11)
     for side, child in children.items():
-        child(_threads, number, 0, 1)
-        rates[side].clear()
+        child(work[side], number, 0, 1)
     for round_number in range(rounds):
-        for side in bench.shuffled(SIDES):
-            rates[side].append(children[side](_threads, number, 1 + round_number * count, count))
+        for side in bench.shuffled(work):
+            rates[side].append(children[side](work[side], number, 1 + round_number * count, count))
     lost = 0
     for who in range(number):
         wanted = [tag for turn in _tagged(who, 0, 1 + rounds * count) for tag in map(_tag, turn)]
-        lost += children["ours"](_tags, f"thread {who}") != wanted
+        lost += children[ours](_tags, f"thread {who}") != wanted
     for child in children.values():
         child.close()
-    note = ", ".join(f"{side} {statistics.median(rates[side]):.0f} turns/s" for side in ("ours", "raw"))
+    note = f"ours {statistics.median(rates[ours]):.0f} turns/s, raw {statistics.median(rates['raw']):.0f} turns/s"
     return [
-        at_least(f"{number} threads: turns/s / raw behind a lock", _ratios(rates["ours"], rates["raw"]), 2.5, note),
-        _none(f"{number} threads: conversations not as written", lost),
+        at_least(f"{number} {what}: turns/s / raw behind a lock", ratios(rates[ours], rates["raw"]), 2.5, note),
+        none(f"{number} {what}: conversations not as written", lost),
     ]
+
+
+def threads(bench: Bench) -> list[Row]:
+    return _crowd(bench, "threads", "ours", _threads)
+
+
+def tasks(bench: Bench) -> list[Row]:
+    return _crowd(bench, "tasks", "tasks", _tasks)
 
 
 # -- kill -9
@@ -476,25 +436,73 @@ def kill(bench: Bench) -> list[Row]:
     lost, torn = _missing(once("ours", folder, _tags, "killed"), acknowledged)
     note = f"{len(acknowledged):,} turns acknowledged"
     return [
-        _none(f"kill -9, {kills} times: acknowledged turns lost", lost, note),
-        _none(f"kill -9, {kills} times: half turns", torn),
+        none(f"kill -9, {kills} times: acknowledged turns lost", lost, note),
+        none(f"kill -9, {kills} times: half turns", torn),
     ]
 
 
 # -- bytes
 
+_GROWN = 500  # turns
 
-def _grow(side: Side, count: int) -> float:
-    for turn in turns(count):
+
+def _grow(side: Side) -> None:
+    for turn in turns(_GROWN):
         side.append("grown", list(turn))
-    return side.bytes_on_disk() / content_bytes([message for turn in turns(count) for message in turn])
+
+
+def _bytes_on_disk(side: Side) -> int:
+    return side.bytes_on_disk()
 
 
 def disk(bench: Bench) -> list[Row]:
-    found = {side: once(side, bench.place("disk", side), _grow, bench.pick(150, 500)) for side in SIDES}
+    content = content_bytes([message for turn in turns(_GROWN) for message in turn])
+    closed, found = {}, {}
+    for side in SIDES:
+        folder = bench.place("disk", side)
+        once(side, folder, _grow)
+        closed[side] = sum(file.stat().st_size for file in Path(folder).iterdir()) / content
+        found[side] = once(side, folder, _bytes_on_disk) / content
+    name = f"bytes on disk / content at {2 * _GROWN:,} messages"
     return [
-        at_most("bytes on disk / content", [found["ours"]], 0.65, "after maintenance"),
-        at_most("bytes on disk / content, raw", [found["raw"]], None, "after a checkpoint"),
+        at_most(name, [found["ours"]], 0.65, "after maintenance"),
+        at_most(f"{name}, closed", [closed["ours"]], None, "after no more than closing the store"),
+        at_most(f"{name}, raw", [found["raw"]], None, "after a checkpoint"),
+    ]
+
+
+# -- maintenance
+
+
+def maintenance(bench: Bench) -> list[Row]:
+    changes, conversations = bench.pick(1_000, 10_000), bench.pick(40, 200)
+    runs = []
+    for number in range(bench.pick(1, 3)):
+        folder = bench.place("maintenance", number)
+        with Child("ours", folder) as writer:
+            writer(_churn.populate, conversations)
+            writer(_churn.change, changes, number)
+            with Child("ours", folder) as reader:
+                runs.append(_churn.maintained(writer, reader, folder))
+        shutil.rmtree(folder)
+    name = f"after {changes:,} updates and deletes"
+    sizes = [run.file / run.copy for run in runs]
+    whole = [(run.file + run.wal) / run.copy for run in runs]
+    before = statistics.median(run.before / run.copy for run in runs)
+    took = [run.seconds for run in runs]
+    waits = [run.longest_during for run in runs]
+    calm = [run.longest_without for run in runs]
+    usual = f"usually {ms('during', [r.usual_during for r in runs])}, {ms('without', [r.usual_without for r in runs])}"
+    return [
+        at_most(f"{name}: file / fresh copy", sizes, 1.3, f"before maintenance {before:.2f}"),
+        at_most(f"{name}: file and WAL / fresh copy", whole, None, f"copy of {runs[0].copy / 1e6:.1f} MB"),
+        at_most(f"{name}: seconds of maintain", took, None, f"packed {runs[0].packed} runs"),
+        at_most(
+            "longest wait of a reader, during / without it",
+            ratios(waits, calm),
+            None,
+            both(waits, calm, "during", "without") + "; " + usual,
+        ),
     ]
 
 
@@ -506,6 +514,11 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "fork": fork,
     "processes": processes,
     "threads": threads,
+    "tasks": tasks,
     "kill": kill,
     "disk": disk,
+    "maintenance": maintenance,
+    "attachments": attachments,
+    "search": search,
+    "million": million,
 }

@@ -1,18 +1,23 @@
-"""The two sides of every comparison: hitherto, and the least that SQLite can do with the same promise."""
+"""The sides of every comparison: hitherto, and the least that SQLite can do with the same promise."""
 
+import asyncio
 import os
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import apsw
 import orjson
-import zstandard  # noqa: F401  # the same
+import zstandard  # noqa: F401  # loaded here, as the backend below
 
-from hitherto import Closed, Conversation, Message
+import hitherto._snippets  # the same
+import hitherto.backends.fts  # noqa: F401  # the same
+from hitherto import Closed, Conversation, Message, open_async
 from hitherto import open as open_store
+from hitherto.aio import AsyncConversation, AsyncStore
 from hitherto.backend import DONE, Batch, Change
 from hitherto.backends.sqlite import SqliteBackend  # noqa: F401  # loaded here, so that `open` is timed without imports
 from hitherto.ids import new_conversation_id
@@ -40,6 +45,9 @@ class Side(Protocol):
 
     def fill(self, conversations: int) -> None:
         """Add so many empty conversations."""
+
+    def maintain(self) -> None:
+        """Do now what is done behind the writers' backs."""
 
     def bytes_on_disk(self) -> int:
         """Of the file, with everything in it and nothing beside it."""
@@ -112,14 +120,14 @@ class Ours:
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "hitherto.db")
-        self._store = open_store(self._path)
+        self.store = open_store(self._path)
         self._handles: dict[str, Conversation] = {}
         self._fork_points: list[str] = []
 
     def _handle(self, name: str) -> Conversation:
         handle = self._handles.get(name)
         if handle is None:
-            handle = self._handles[name] = self._store.ensure(name)
+            handle = self._handles[name] = self.store.ensure(name)
         return handle
 
     def append(self, name: str, given: list[Plain]) -> None:
@@ -131,26 +139,26 @@ class Ours:
             handle.extend([to_message(message) for message in given[start : start + _CHUNK]], on_conflict="follow")
 
     def load(self, name: str) -> list[object]:
-        return list(self._store.ensure(name).thread())
+        return list(self.store.ensure(name).thread())
 
     def plain(self, name: str) -> list[Plain]:
-        return [to_dict(message) for message in self._store.ensure(name).thread()]
+        return [to_dict(message) for message in self.store.ensure(name).thread()]
 
     def recent(self, limit: int) -> list[str]:
-        return [found.id for found in self._store.conversations(limit=limit).items]
+        return [found.id for found in self.store.conversations(limit=limit).items]
 
     def fill(self, conversations: int) -> None:
         """Rows like that of a conversation made in the usual way, straight into the backend, many in a commit."""
         from msgspec.structs import replace
 
-        pattern = self._store.backend.lookup(ids=[self._store.start(title="A conversation")._desk.id])[0]
+        pattern = self.store.backend.lookup(ids=[self.store.start(title="A conversation")._desk.id])[0]
         for start in range(0, conversations, 5_000):
             batches = []
             for n in range(start, min(start + 5_000, conversations)):
                 at = pattern.active_at - (conversations - n) * 1_000_000
                 row = replace(pattern, id=new_conversation_id(), created_at=at, active_at=at)
                 batches.append(Batch((Change(row.id, None, row),)))
-            if any(outcome != DONE for outcome in self._store.backend.commit(batches)):
+            if any(outcome != DONE for outcome in self.store.backend.commit(batches)):
                 raise RuntimeError("the store could not be filled")
 
     def fork(self, name: str, index: int, given: list[Plain]) -> None:
@@ -164,20 +172,90 @@ class Ours:
         """The smallest thing a fork can be."""
         self._handle(name).fork(self._fork_points[index], main=False).append(Message.user("?"))
 
+    def names(self) -> list[str]:
+        """Of the conversations that were written here."""
+        return list(self._handles)
+
+    def find(self, query: str, limit: int, *, ranked: bool) -> int:
+        return len(self.store.search(query, limit=limit, ranked=ranked))
+
     def maintain(self) -> None:
-        self._store.maintain()
+        self.store.maintain()
 
     def bytes_on_disk(self) -> int:
         self.maintain()
         for _ in range(10):
-            if self._store.scrub():
+            if self.store.scrub():
                 break
             time.sleep(0.05)
         return Path(self._path).stat().st_size
 
     def close(self) -> None:
         with suppress(Closed):
-            self._store.close()
+            self.store.close()
+
+
+class Tasks:
+    """hitherto through its async facade: tasks of one event loop, handles kept."""
+
+    def __init__(self, folder: str) -> None:
+        self._loop = asyncio.Runner()
+        self._handles: dict[str, AsyncConversation] = {}
+        self._store = self._loop.run(self._open(os.path.join(folder, "hitherto.db")))
+
+    async def _open(self, path: str) -> AsyncStore:
+        return await open_async(path)
+
+    def write(self, todo: dict[str, list[list[Plain]]]) -> float:
+        """Append turns, a task for each conversation: how many a second."""
+        return self._loop.run(self._write(todo))
+
+    async def _write(self, todo: dict[str, list[list[Plain]]]) -> float:
+        for name in todo:
+            if name not in self._handles:
+                self._handles[name] = await self._store.ensure(name)
+        began = time.perf_counter()
+        await asyncio.gather(*(self._append(name, given) for name, given in todo.items()))
+        return sum(map(len, todo.values())) / (time.perf_counter() - began)
+
+    async def _append(self, name: str, given: list[list[Plain]]) -> None:
+        for turn in given:
+            await self._handles[name].extend([to_message(message) for message in turn], on_conflict="follow")
+
+    def plain(self, name: str) -> list[Plain]:
+        return [to_dict(message) for message in self._store.sync.ensure(name).thread()]
+
+    def close(self) -> None:
+        self._loop.run(self._store.close())
+        self._loop.close()
+
+
+class Words:
+    """A bare FTS5 table without content, as the index of ours is: it finds the numbers of messages, no more."""
+
+    def __init__(self, folder: str) -> None:
+        self._db = apsw.Connection(os.path.join(folder, "words.db"))
+        for statement in (
+            "PRAGMA journal_mode = WAL",
+            "PRAGMA synchronous = NORMAL",
+            """CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
+                text, content = '', tokenize = "unicode61 remove_diacritics 2")""",
+        ):
+            self._db.execute(statement).fetchall()
+
+    def put(self, texts: Iterable[str]) -> None:
+        """In one transaction."""
+        with self._db:
+            self._db.executemany("INSERT INTO words (text) VALUES (?)", ((text,) for text in texts))
+
+    def find(self, expression: str, limit: int, *, ranked: bool) -> int:
+        by = "rank" if ranked else "rowid DESC"
+        query = f"SELECT rowid FROM words WHERE words MATCH ? ORDER BY {by} LIMIT ?"
+        return len(self._db.execute(query, (expression, limit)).fetchall())
+
+    def close(self) -> None:
+        self._db.close()
 
 
 SIDES: dict[str, type[Raw] | type[Ours]] = {"raw": Raw, "ours": Ours}
+ALL_SIDES: dict[str, type[Raw] | type[Ours] | type[Tasks] | type[Words]] = {**SIDES, "tasks": Tasks, "words": Words}

@@ -14,6 +14,7 @@ import inspect
 import os
 import re
 import signal
+import tempfile
 import threading
 import time
 import uuid
@@ -43,7 +44,9 @@ from hitherto.errors import (
     InvalidMessage,
     NotFound,
     PayloadTooLarge,
+    StorageError,
 )
+from hitherto.ids import RUN
 from hitherto.listing import write_cursor
 
 Call = Callable[[Store, Conversation], object]
@@ -86,11 +89,14 @@ def contents(store: Store) -> object:
     for kind in backend.kinds():
         for place in backend.page(Where(kind), None, 10_000):
             rows += [place, backend.lookup(ids=[place.id])]
-            rows += [backend.scan(place.id, limit=1_000_000), backend.items(place.id)]
+            rows += [backend.scan(place.id, limit=1_000_000), backend.items(place.id), backend.attachments(place.id)]
+    rows += [backend.packs(range(0, backend.edge(), RUN))]
     tables = ("migration", "workspace", "conversation", "message", "item", "tag")
     if backend.info.name == "sqlite":
         look = apsw.Connection(backend.info.location, flags=apsw.SQLITE_OPEN_READONLY)
         rows += [look.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in tables]
+        beside = ("pack", "attachment", "chunk", "reference")  # staged for nobody, too
+        rows += [look.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in beside]
         look.close()
     return rows
 
@@ -116,6 +122,8 @@ def test_the_check_for_nothing_stored_notices_what_is_stored(store: Store, talk:
         lambda: talk.rename("new"),
         lambda: talk.label("new"),
         lambda: talk.configure(model="new"),
+        lambda: store.backend.stage(talk._desk.id, b"name", 0, [b"chunk"], last=False, at=0),
+        store.maintain,
         store.start,
     ):
         before = contents(store)
@@ -897,6 +905,80 @@ def test_a_filter_of_the_wrong_type_is_refused(store: Store, talk: Conversation,
         list_(**given)
 
 
+@pytest.mark.parametrize("attachments", ["", "LAZY", "eager", None, True, 5, b"lazy"], ids=repr)
+def test_attachments_are_loaded_or_lazy(store: Store, talk: Conversation, attachments: Any) -> None:
+    at = str(talk.at)
+    for call in (
+        lambda: talk.thread(attachments=attachments),
+        lambda: store.thread(at, attachments=attachments),
+        lambda: store.message(at, attachments=attachments),
+        lambda: store.get([at], attachments=attachments),
+        lambda: store.get([], attachments=attachments),
+        lambda: store.messages(attachments=attachments),
+    ):
+        with refused(store, InvalidArgument):
+            call()
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.5, float("nan"), "1", [1]], ids=repr)
+def test_the_seconds_of_maintenance_are_a_number_from_0_up(store: Store, talk: Conversation, seconds: Any) -> None:
+    with refused(store, InvalidArgument):
+        store.maintain(seconds)
+    for fine in (0, 0.0, 1, float("inf"), None):
+        store.maintain(fine)
+
+
+@pytest.mark.parametrize("path", ["", None, 5, b"copy.db", ["copy.db"], "a\0b"], ids=repr)
+def test_a_backup_goes_to_a_path(store: Store, talk: Conversation, path: Any) -> None:
+    with refused(store, (InvalidArgument, StorageError)):
+        store.backup(path)
+
+
+def test_a_backup_goes_where_it_can_be_written_and_nothing_is(file_store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with refused(file_store, StorageError):
+        file_store.backup(tmp_path / "file" / "x.db")
+    for path in (tmp_path / "file", tmp_path, tmp_path / "chats.db"):
+        with refused(file_store, AlreadyExists):
+            file_store.backup(path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_store_in_memory_says_that_it_cannot_be_backed_up(tmp_path: Path) -> None:
+    with hitherto.open("memory:") as store:
+        assert not store.backend.info.can_backup
+        with refused(store, InvalidArgument):
+            store.backup(tmp_path / "copy.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "10", None, True], ids=repr)
+def test_the_largest_attachment_is_a_number_from_1_up(limit: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        hitherto.open("memory:", max_attachment=limit)
+
+
+def test_an_attachment_that_is_too_large_stores_and_stages_nothing(store: Store, talk: Conversation) -> None:
+    """D12: nor does one that stands beside it."""
+    store._max_attachment = 100_000
+    fine, large = Block.image(bytes(100_000), "image/png"), Block.image(bytes(100_001), "image/png")
+    for message in (Message.user([fine, large]), Message.user(fine, raw=["x" * 100_001])):
+        for call in (
+            functools.partial(talk.append, message),
+            functools.partial(talk.compact, message),
+            functools.partial(store.save, [message]),
+            functools.partial(store.save, [Message.user(fine), message], conversation=talk),
+        ):
+            with refused(store, PayloadTooLarge) as caught:
+                call()
+            assert "attachment" in str(caught.value)
+    before = contents(store)
+    talk.append(Message.user(fine))
+    assert contents(store) != before
+
+
 def test_a_label_and_a_conversation_together_list_what_has_both(store: Store, talk: Conversation) -> None:
     """C8: a filter that is given is not dropped in silence."""
     store.start().append(Message.user("elsewhere", label="first"))
@@ -1124,6 +1206,13 @@ def test_a_message_is_never_saved_below_one_that_is_deleted_meanwhile(how: str, 
 # -- use after close
 
 
+def backed_up(store: Store, _: Conversation) -> None:
+    """Into a file of its own, where that can be."""
+    with tempfile.TemporaryDirectory() as folder:
+        if store.backend.info.can_backup or store._closed:
+            store.backup(os.path.join(folder, "copy.db"))
+
+
 STORE_CALLS: dict[str, Call] = {
     "start": lambda store, _: store.start(),
     "ensure": lambda store, _: store.ensure("key"),
@@ -1134,10 +1223,13 @@ STORE_CALLS: dict[str, Call] = {
     "get": lambda store, talk: store.get([str(talk.at)]),
     "message": lambda store, talk: store.message(str(talk.at)),
     "thread": lambda store, talk: store.thread(str(talk.at)),
-    "messages": lambda store, _: store.messages(),
+    "messages": lambda store, _: store.messages(attachments="lazy"),
+    "search": lambda store, _: store.search("because"),
     "delete": lambda store, talk: store.delete([str(talk.at)], recursive=True),
     "purge": lambda store, talk: store.purge(talk, reason="user-requested"),
     "scrub": lambda store, _: store.scrub(),
+    "maintain": lambda store, _: store.maintain(0.1),
+    "backup": backed_up,
     "stats": lambda store, _: store.stats(),
     "verify": lambda store, _: store.verify(),
 }
@@ -1147,7 +1239,7 @@ CONVERSATION_CALLS: dict[str, Call] = {
     "append": lambda _, talk: talk.append(Message.user("x")),
     "extend": lambda _, talk: talk.extend([Message.user("x")]),
     "configure": lambda _, talk: talk.configure(model="new"),
-    "thread": lambda _, talk: talk.thread(),
+    "thread": lambda _, talk: talk.thread(attachments="lazy"),
     "usage": lambda _, talk: talk.usage(),
     "branches": lambda _, talk: talk.branches(),
     "compact": lambda _, talk: talk.compact("In short: because."),

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitherto._query import Query, parse, words
+from hitherto._query import Query, parse
 from hitherto.backends import fts
 from hitherto.backends.fts import APPLICATION_ID, FORMAT, FtsIndex
 from hitherto.errors import CannotOpen, Closed, InvalidQuery, NotAStore
@@ -43,7 +43,7 @@ def index(request: pytest.FixtureRequest, path: Path) -> Iterator[FtsIndex]:
 
 
 def entry(number: int, text: str, conversation: bytes = A, role: str = "user", revision: int = 1) -> Entry:
-    return Entry(number, conversation, revision, role, number * 1000, words(text))
+    return Entry(number, conversation, revision, role, number * 1000, text)
 
 
 def find(index: TextIndex, query: str, limit: int = 100) -> list[int]:
@@ -493,7 +493,7 @@ def begins_again(index: FtsIndex, path: Path) -> None:
 def test_a_damaged_file_is_opened_and_begun_again(path: Path, kind: str) -> None:
     good = filled(path)
     chance = random.Random(kind)
-    for _ in range(12):
+    for _ in range(6):
         path.write_bytes(damaged(good, kind, chance))
         index = FtsIndex(path, WORKSPACE)
         with contextlib.suppress(IndexDamaged):
@@ -507,7 +507,7 @@ def test_a_damaged_file_is_opened_and_begun_again(path: Path, kind: str) -> None
 def test_damage_while_it_is_open_is_reported_and_cleared_in_place(path: Path, kind: str) -> None:
     good = filled(path)
     chance = random.Random(kind)
-    for _ in range(6):
+    for _ in range(4):
         path.write_bytes(good)
         index = FtsIndex(path, WORKSPACE)
         position(index)

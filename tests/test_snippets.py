@@ -148,7 +148,7 @@ def test_a_word_that_stands_in_the_text_is_marked(before: str, after: str) -> No
 def test_a_megabyte_takes_bounded_time(filler: str, query: str) -> None:
     started = time.perf_counter()
     snippet(filler, parse(query))
-    assert time.perf_counter() - started < 5  # the slowest takes half a second
+    assert time.perf_counter() - started < 20  # the slowest takes a second; quadratic time would be hours
 
 
 def test_what_comes_early_in_a_long_text_is_found_without_reading_it_all() -> None:

@@ -102,7 +102,9 @@ def test_a_frame_without_a_size_is_damaged() -> None:
 
 
 def test_a_frame_of_another_dictionary_is_damaged() -> None:
-    samples = [b"%d bottles of something else, %d of them empty" % (n, n * n) for n in range(2000)]
+    samples: list[bytes | bytearray | memoryview] = [
+        b"%d bottles of something else, %d of them empty" % (n, n * n) for n in range(2000)
+    ]
     other = zstandard.train_dictionary(1024, samples)
     frame = zstandard.ZstdCompressor(dict_data=other).compress(TEXT)
     with pytest.raises(Damaged):

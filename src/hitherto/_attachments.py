@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 16  # chunks staged in one transaction
 _AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
 
-Sources = dict[bytes, Attachment]
+Sources = dict[Attached, Attachment]
 
 
 def spilled(desk: "Desk", body: Body) -> tuple[Body, Sources]:
@@ -38,9 +38,9 @@ def spilled(desk: "Desk", body: Body) -> tuple[Body, Sources]:
             size += len(piece)
         if size != source.size:
             raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
-        name = fingerprint.digest()
-        sources[name] = source
-        return Attached(name, source.size, source.text)
+        attached = Attached(fingerprint.digest(), source.size, source.text)
+        sources[attached] = source
+        return attached
 
     return with_holes(body, fill), sources
 
@@ -55,9 +55,9 @@ def stage(desk: "Desk", sources: Sources) -> None:
     if not sources:
         return
     there = {row.name for row in desk.store.backend.attachments(desk.id) if row.chunks}
-    for name, source in sources.items():
-        if name not in there:
-            _stage(desk, name, source)
+    for attached, source in sources.items():
+        if attached.name not in there:
+            _stage(desk, attached.name, source)
 
 
 def _stage(desk: "Desk", name: bytes, source: Attachment) -> None:

@@ -63,6 +63,7 @@ class Desk:
         self.name = show_conversation_id(row.id)
         self.row = row
         self.epoch = 0  # raised whenever the belief turned out wrong
+        self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
         self.envelope = store._codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
         self._last: tuple[int | None, str | None] = (-1, None)  # the number dealt last, and its id
@@ -204,7 +205,7 @@ class Desk:
             force_setattr(new, "body", close(new, data))  # nobody has seen it yet
             rows.append(new)
             if d.sources:
-                attach += [(number, name) for name in d.sources]
+                attach += [(number, attached.name) for attached in d.sources]
             if parent != last:
                 above = None if parent is None else name_of(parent)
             last = number
@@ -257,7 +258,7 @@ def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Messag
     """The message as it is given back: attachments that were given are now those of the store."""
     if all(source.in_memory for source in sources.values()):
         return message
-    named = without_holes(body, lambda a: sources[a.name].load() if sources[a.name].in_memory else kept(desk, a))
+    named = without_holes(body, lambda a: sources[a].load() if sources[a].in_memory else kept(desk, a))
     return replace(message, blocks=named.blocks, extra=named.extra, raw=named.raw, privacy=named.privacy)
 
 

@@ -98,7 +98,7 @@ def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
     with suppress(NotFound):  # purged meanwhile
         for _ in range(_LOOKS):
             desk = store._desk(store._fresh_row(conversation))
-            seen = desk.row.rewrites  # before we read: what was dropped or changed later will show in it
+            seen = desk.row.rewrites, desk.packings  # before we read: what is changed or packed later will show in it
             built = [found for run in runs if (found := _build(store, desk, run)) is not None]
             if not built:
                 return 0
@@ -111,14 +111,15 @@ class _Once:
     """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
     it was kept: then what was read proves nothing any more, and nothing is written."""
 
-    def __init__(self, desk: "Desk", seen: int, built: Sequence[_Built]) -> None:
+    def __init__(self, desk: "Desk", seen: tuple[int, int], built: Sequence[_Built]) -> None:
         self._desk, self._seen, self._built = desk, seen, built
         self._used = False
 
     def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
-        if self._used or row.rewrites != self._seen:
+        if self._used or (row.rewrites, self._desk.packings) != self._seen:
             return None, False
         self._used = True
+        self._desk.packings += 1
         came: list[MessageRow | PackRow] = []
         went: list[MessageRow | PackRow] = []
         for built in self._built:

@@ -12,6 +12,7 @@ come back.
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 
 from ._packs import Reader
 from .backend import CHAT, ConversationRow, MessageRow, Where
-from .errors import Busy, HithertoError
+from .errors import Busy, NotFound
 from .listing import conversations, merged
 from .model import to_datetime
 from .textindex import Entry, IndexDamaged, Known, TextIndex
@@ -135,8 +136,11 @@ class Search:
             if len(shown) >= asked.limit or len(found) < want:
                 break
             want *= 4
-        reader = Reader(self._store)
-        return [self._hit(rows[hit.number], hit.score, asked.query, reader) for hit in shown[: asked.limit]]
+        reader, hits = Reader(self._store), []
+        for hit in shown[: asked.limit]:
+            with suppress(NotFound):  # deleted this moment
+                hits.append(self._hit(rows[hit.number], hit.score, asked.query, reader))
+        return hits
 
     def _hidden(self, ids: set[bytes], alive_at: int | None) -> set[bytes]:
         """Of these conversations, those that expired by then."""
@@ -216,7 +220,8 @@ class Search:
         batch: list[Entry] = []
         reader = Reader(self._store)
         for row in rows:
-            batch.append(self._entry(row, reader))
+            with suppress(NotFound):  # deleted this moment: the feed will say so
+                batch.append(self._entry(row, reader))
             if len(batch) == _BATCH:
                 after = index.update(stamp, put=batch)
                 if after is None:
@@ -272,13 +277,8 @@ class Search:
 
     def _entry(self, row: MessageRow, reader: Reader) -> Entry:
         """A message for the index. One that cannot be read has no words; `verify` tells why."""
-        from ._query import words  # noqa: PLC0415  # as above
-
-        try:
-            text = _text(self._store._shown(row, lazy=True, reader=reader).blocks)
-        except HithertoError:
-            text = ""
-        return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, words(text))
+        text = _text(self._store._shown(row, lazy=True, reader=reader).blocks)
+        return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, text)
 
 
 def _warn(what: str) -> None:

@@ -1,9 +1,9 @@
 """The part of a text that shows why it was found.
 
 The index keeps no text, so the place is looked for again, in the text itself and by the same rules: it is folded as the
-index folds it, a piece at a time, until a place is found where all terms meet or the text ends; then the place with
-most of them is taken, the first of these. Folding moves characters (`ﬁ` becomes two, an accent none), so where
-something was found the piece is folded again character by character, and it is noted where each came from.
+index folds it, a piece at a time, until a place is found where all terms meet, or for some way after the best one; the
+first place with most of them is taken. Folding moves characters (`ﬁ` becomes two, an accent none), so where something
+was found the piece is folded again letter by letter, and it is noted where each came from.
 """
 
 import re
@@ -17,6 +17,7 @@ from ._query import WORD_CHARACTERS, Query, Term, fold
 
 _PIECE = 16_384  # characters that are looked at in one go
 _OVERLAP = 4_096  # and beyond its end, for what begins in it
+_FURTHER = 262_144  # for so long a better place is looked for when there is one
 _SPACE = re.compile(r"\s+")
 _SMALLEST = 16
 
@@ -130,6 +131,8 @@ def _best_place(text: str, pattern: re.Pattern[str], terms: int, room: int) -> _
     window: deque[tuple[int, int, str]] = deque()
     there: Counter[str] = Counter()
     for begin in range(0, len(text), _PIECE):
+        if best and begin > place[1] + _FURTHER:
+            break
         for match in _matches(text, pattern, begin, begin + _PIECE):
             window.append(match)
             there[match[2]] += 1

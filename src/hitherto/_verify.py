@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 _AT_ONCE = 256
+_LOOKS = 8  # how often we look again at what changes while we read
 
 
 class Problem(Struct, frozen=True):
@@ -55,9 +56,13 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
     try:
         for row in _rows(store):
             count, found = _verify_conversation(store, row)
-            # A conversation that moved while we read it proves nothing: look again.
-            if found and _version(store, row) != row.version:
-                row = next(iter(store.backend.lookup(ids=[row.id])), row)  # noqa: PLW2901  # the same, newer
+            for _ in range(_LOOKS):  # a conversation that moved while we read it proves nothing: look again
+                now = store.backend.lookup(ids=[row.id]) if found else [row]
+                if not now:
+                    found = []
+                if not now or now[0].token == row.token:
+                    break
+                row = now[0]  # noqa: PLW2901  # the same, newer
                 count, found = _verify_conversation(store, row)
             problems += found
             conversations += 1
@@ -72,11 +77,6 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
 def _rows(store: "Store") -> Iterator[ConversationRow]:
     for kind in store.backend.kinds():
         yield from conversations(store.backend, Where(kind), oldest_first=True)
-
-
-def _version(store: "Store", row: ConversationRow) -> int:
-    rows = store.backend.lookup(ids=[row.id])
-    return rows[0].version if rows else 0
 
 
 def _verify_conversation(store: "Store", row: ConversationRow) -> tuple[int, list[Problem]]:
@@ -190,7 +190,9 @@ class _Check:
 
     def _attachments(self) -> None:
         """What messages refer to is there, whole, and known to be referred to."""
-        meant = {attached.name: numbers for attached, numbers in self.attached.items()}
+        meant: dict[bytes, set[int]] = {}
+        for attached, numbers in self.attached.items():  # text and bytes may be the same, and share a name
+            meant.setdefault(attached.name, set()).update(numbers)
         there = {row.name: set(row.messages) for row in self.store.backend.attachments(self.row.id) if row.messages}
         if there != meant:
             self.say("the attachments that are kept are not those that its messages refer to")

@@ -35,9 +35,9 @@ class Attachment:
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Attachment":
         """A file, read when the message is saved. If it changes meanwhile, the message is refused."""
-        name = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        name = _path(path)
         if not os.path.isfile(name):
-            raise InvalidArgument(f"not a file that can be attached: {os.fspath(path)!r:.100}")
+            raise InvalidArgument(f"not a file that can be attached: {name!r:.100}")
 
         def pieces() -> Iterator[bytes]:
             try:
@@ -65,7 +65,7 @@ class Attachment:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a new file, which appears when it is complete."""
-        name = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        name = _path(path)
         unfinished = f"{name}.unfinished-{os.urandom(4).hex()}"
         try:
             with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -75,6 +75,15 @@ class Attachment:
             os.link(unfinished, name)  # unlike a rename, it never overwrites
         except FileExistsError:
             raise AlreadyExists("a file", name, hint="choose another name") from None
+        except OSError as error:
+            raise InvalidArgument(f"an attachment cannot be saved there: {error.strerror}") from error
         finally:
             if os.path.exists(unfinished):
                 os.unlink(unfinished)
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidArgument("a file is given by its path")
+    return os.path.abspath(os.path.expanduser(name))

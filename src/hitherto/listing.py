@@ -8,6 +8,7 @@ import base64
 import heapq
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -174,9 +175,12 @@ class MessageListing(Iterator[Saved]):
 
     def __next__(self) -> Saved:
         self._store._ensure_open()
-        row = next(self._rows)
-        self._last = row
-        return self._store._shown(row, lazy=self._lazy, reader=self._reader)
+        while True:
+            row = next(self._rows)
+            with suppress(NotFound):  # deleted since it was listed
+                message = self._store._shown(row, lazy=self._lazy, reader=self._reader)
+                self._last = row
+                return message
 
     @property
     def cursor(self) -> str | None:

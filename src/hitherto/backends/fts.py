@@ -30,7 +30,7 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from .. import _forks
-from .._query import Query
+from .._query import Query, words
 from ..errors import Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError
 from ..textindex import Entry, Found, IndexDamaged, Known
 from ._connections import Pool, ensure_wal, patience
@@ -281,7 +281,8 @@ class FtsIndex:
         forget: Sequence[bytes] = (),
         position: bytes | None = None,
     ) -> int | None:
-        """All of this, or none of it. The texts are as `_query.words` makes them."""
+        """All of this, or none of it."""
+        ready = {entry.number: (entry, words(entry.text)) for entry in put}  # before the lock is taken
         change = (
             "UPDATE hitherto_search SET stamp = stamp + 1, position = coalesce(?, position) "
             "WHERE workspace = ? AND stamp = ? RETURNING stamp"
@@ -294,7 +295,7 @@ class FtsIndex:
                     return None
                 dropped = sum(self._forget(connection, conversation) for conversation in forget)
                 dropped += self._drop(connection, drop)
-                dropped += self._put(connection, {entry.number: entry for entry in put})
+                dropped += self._put(connection, ready)
                 for one in known:
                     self._note(connection, one)
                 if dropped:
@@ -320,20 +321,20 @@ class FtsIndex:
         connection.executemany(f"DELETE FROM {self._entry} WHERE docid = ?", [(docid,) for docid in docids])
         return len(docids)
 
-    def _put(self, connection: apsw.Connection, entries: dict[int, Entry]) -> int:
+    def _put(self, connection: apsw.Connection, entries: dict[int, tuple[Entry, str]]) -> int:
         """How many were there already."""
         if not entries:
             return 0
         there = self._docids(connection, list(entries))
-        places = self._places(connection, {entry.conversation for entry in entries.values()})
+        places = self._places(connection, {entry.conversation for entry, _ in entries.values()})
         connection.executemany(f"DELETE FROM {self._words} WHERE rowid = ?", [(docid,) for docid in there.values()])
         next = _value(connection, f"SELECT coalesce(max(docid), 0) + 1 FROM {self._entry}")
         texts: list[tuple[int, str]] = []
         rows: list[tuple[int, int, int, int, str, int]] = []
-        for number, entry in entries.items():
+        for number, (entry, text) in entries.items():
             docid = there.get(number, next)
             next += docid == next
-            texts.append((docid, entry.text))
+            texts.append((docid, text))
             place = places[entry.conversation]
             rows.append((docid, number, place, entry.revision, entry.role, entry.created_at))
         texts.sort()  # FTS5 takes them in best in the order of their docids

@@ -1889,7 +1889,6 @@ class StoreContract:
         assert last.conversation(doomed.id).thread() == goners[:8]
         assert last.verify().problems == ()
 
-    @pytest.mark.xfail(strict=True, reason="_packs._Once: a pack that was built before another one is put over it")
     def test_a_pack_that_was_built_too_early_is_not_put_over_a_longer_one(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1936,7 +1935,6 @@ class StoreContract:
             assert texts(store.conversation(talk.id).thread()) == wanted
             assert (store.message(path[1]).label == "new") == (change == "label")
 
-    @pytest.mark.xfail(strict=True, reason="_verify: packing leaves the version, by which verify sees that rows moved")
     def test_verify_is_content_while_others_pack(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
         store = Store(backend, ToyCodec())
         talk = store.start()
@@ -1946,7 +1944,6 @@ class StoreContract:
         report = store.verify()
         assert report.problems == ()
 
-    @pytest.mark.xfail(strict=True, reason="Reader.content: NotFound, where listings leave out what is deleted")
     def test_a_listing_goes_on_when_a_packed_message_is_deleted_meanwhile(self, store: Store) -> None:
         """What was in a row that had been read was listed; what is in a pack is looked for when it is its turn."""
         talk = store.start()
@@ -2074,9 +2071,6 @@ class StoreContract:
         assert read.blocks == tuple(message.blocks)
         assert len(backend.attachments(id_bytes(talk))) == 8
 
-    @pytest.mark.xfail(
-        strict=True, reason="_verify: text and bytes that are the same share a name, and one is forgotten"
-    )
     def test_text_and_bytes_that_are_the_same_do_not_get_in_each_others_way(self, store: Store) -> None:
         talk = store.start()
         same = "z" * (LARGE + 1)
@@ -2087,9 +2081,6 @@ class StoreContract:
         assert (first.blocks[0].content, second.raw) == (same.encode(), {"z": same})
         assert store.verify().problems == ()
 
-    @pytest.mark.xfail(
-        strict=True, reason="_desk._shown: what fills a hole is found by name, and text and bytes share it"
-    )
     def test_a_file_and_a_string_that_are_the_same_are_given_back_as_they_are(
         self, store: Store, tmp_path: Path
     ) -> None:
