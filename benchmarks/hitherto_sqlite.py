@@ -37,6 +37,7 @@ class Contestant(Base):
                 "size": "0",
                 "created_at": "created_at + :k * 1000000000",
                 "active_at": "active_at + :k * 1000000000",
+                "shelf": "active_at + :k * 1000000000",  # by which they are listed; `c100`, made last, stands in front
             },
         )
     }
@@ -85,6 +86,8 @@ class Contestant(Base):
         return name
 
     def close(self) -> None:
+        """Closing packs runs that are full, for a quarter of a second at most. The harness has no hook for
+        maintenance, so sizes and resumes are what people have who never call `maintain`."""
         self._store.close()
 
 

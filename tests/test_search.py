@@ -266,7 +266,7 @@ def test_a_delete_by_a_process_that_was_killed_before_it_told_the_index_is_made_
     program = """
         import os, sys, hitherto
         from hitherto import _search
-        _search.Search.forget = lambda self: os.kill(os.getpid(), 9)
+        _search.Search.forget = lambda self, seconds: os.kill(os.getpid(), 9)
         store = hitherto.open(sys.argv[1])
         store.delete([sys.argv[2]]) if sys.argv[3] == "delete" else store.purge(sys.argv[2], reason="user-requested")
     """

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _BATCH = 512  # messages taken in at a time
 _TRIES = 50  # how often we start over because another process was faster
-_DROPPED_SECONDS = 0.5  # for so long a delete waits for its words to leave the files; maintenance does the rest
 
 
 class Hit(Struct, frozen=True):
@@ -173,9 +172,13 @@ class Search:
             self._make_again(index, error)
             return 0, False
 
-    def forget(self) -> bool:
-        """Messages were deleted: take their words out of the files. False if that takes longer: maintenance does it."""
-        return self.keep_up(_DROPPED_SECONDS)[1]
+    def forget(self, seconds: float) -> bool:
+        """Messages were deleted: take their words out of the files. False if that takes longer: then maintenance, which
+        is called for, does it."""
+        done = self.keep_up(seconds)[1]
+        if not done:
+            self._store._upkeep.ask()
+        return done
 
     def scrub(self) -> bool:
         """The same, however long it takes. False if a reader delays it."""

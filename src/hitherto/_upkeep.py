@@ -6,8 +6,8 @@ removed; the backend gives free space back. All of it is done in small steps tha
 too: each is a commit of its own, and what is left over is found again by whoever comes next, in any process.
 
 The trigger: a store that has written much does it in a thread of its own as soon as nobody writes for a moment, and at
-the latest when a good deal has gathered; closing a store that has written does a little of it; `store.maintain()`
-does all of it now.
+the latest when a good deal has gathered; a delete whose words do not leave the index at once calls for it; closing a
+store that has written does a little of it; `store.maintain()` does all of it now.
 """
 
 import threading
@@ -90,6 +90,7 @@ class Upkeep:
         self._store = weakref.ref(store)
         self._writes = 0
         self._done = 0  # how many writes there were when it was done last
+        self._asked = False
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -99,6 +100,11 @@ class Upkeep:
         self._writes += 1
         if self._writes % _WRITES == 0:
             self._begin()
+
+    def ask(self) -> None:
+        """There is something that should not wait until much was written."""
+        self._asked = True
+        self._begin()
 
     def _begin(self) -> None:
         if self._thread is None and not self._stopped:
@@ -110,14 +116,14 @@ class Upkeep:
         while not self._stopped and self._store() is not None:
             self._wake.wait(_LOOK_SECONDS)
             self._wake.clear()
-            while not self._stopped and self._writes - self._done >= _WRITES:
+            while not self._stopped and (self._asked or self._writes - self._done >= _WRITES):
                 seen = self._writes
-                if seen - self._done < _BACKLOG:
+                if seen - self._done < _BACKLOG and not self._asked:
                     time.sleep(_PAUSE_SECONDS)
                     if self._writes != seen:
                         continue
                 if self._attempt(_SLICE_SECONDS):
-                    self._done = max(seen, self._done)
+                    self._done, self._asked = max(seen, self._done), False
 
     def _attempt(self, seconds: float) -> bool:
         """Done, or given up until the next time: what goes wrong here must not disturb those who write."""
@@ -139,5 +145,5 @@ class Upkeep:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        if self._writes != self._done:
+        if self._writes != self._done or self._asked:
             self._attempt(_AT_CLOSE_SECONDS)

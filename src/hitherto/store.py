@@ -110,6 +110,7 @@ PURGE_REASONS = (
     "workspace-reset",
     "corruption-detected",
 )
+_DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.5  # to wait for words to leave the search index; maintenance does the rest
 _WORKSPACE_KEY = b"workspace"
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
@@ -644,7 +645,7 @@ class Store:
             if not changes or isinstance(self._pen.write(Batch(tuple(changes))), Done):
                 for change in changes:
                     self._tell_desk(change.conversation, change.row)
-                self._search.forget()
+                self._search.forget(_DELETE_SECONDS)
                 return [self._names.id(number) for change in changes for number in change.drop]
         raise Busy("the conversation changes faster than this delete can be prepared")
 
@@ -731,7 +732,7 @@ class Store:
             return Change(row.id, row.token, None)
 
         self._change(id, make)
-        forgotten = self._search.forget()
+        forgotten = self._search.forget(_PURGE_SECONDS)
         scrubbed = self.backend.scrub() and forgotten
         return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
 

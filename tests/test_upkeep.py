@@ -1,0 +1,307 @@
+"""Upkeep: when a store looks after itself, and what others notice of it (nothing). D15."""
+
+import gc
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hitherto
+from hitherto import Message, StorageFull, Store, _upkeep
+from hitherto.backends.sqlite import SqliteBackend
+from hitherto.ids import RUN
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that happens in the background."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def loose(store: Store) -> int:
+    """Full runs that are not packed."""
+    return len(store.backend.loose(full=True, limit=10_000))
+
+
+def fill(store: Store, messages: int) -> hitherto.Conversation:
+    talk = store.start()
+    talk.extend([Message.user(f"message {n} of many") for n in range(messages)])
+    return talk
+
+
+def file_size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.parent.iterdir() if file.name.startswith(path.name))
+
+
+def test_a_store_that_has_written_much_packs_by_itself(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db") as store:
+        talk = fill(store, 20 * RUN)
+        assert loose(store) == 20  # the control: it has not been done while writing
+        for n in range(_upkeep._WRITES):
+            talk.append(Message.user(str(n)))
+        until(lambda: loose(store) == 0)
+        assert len(talk.thread()) == 20 * RUN + _upkeep._WRITES
+        assert store.verify().ok
+
+
+def test_without_a_pause_it_is_done_when_much_has_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_upkeep, "_WRITES", 16)
+    monkeypatch.setattr(_upkeep, "_BACKLOG", 32)
+    with hitherto.open(tmp_path / "store.db") as store:
+        talk = fill(store, 10 * RUN)
+        packed = False
+        for n in range(5_000):
+            talk.append(Message.user(str(n)))
+            if n % 50 == 0 and loose(store) < 5:
+                packed = True
+                break
+        assert packed
+        assert store.verify().ok
+
+
+def test_closing_packs_what_was_written(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db") as store:
+        fill(store, 5 * RUN + 3)
+        assert loose(store) == 5
+    with hitherto.open(tmp_path / "store.db") as store:
+        assert loose(store) == 0
+        assert len(store.backend.loose(full=False, limit=10)) == 1  # the last run still grows
+
+
+def test_closing_a_store_that_was_only_read_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    backend = SqliteBackend(path)
+    other = Store(backend)
+    fill(other, 2 * RUN)
+    other._upkeep._writes = 0  # as if its process had been killed
+    other.close()
+    before = path.read_bytes()
+    with hitherto.open(path) as store:
+        assert len(list(store.messages())) == 2 * RUN
+    assert path.read_bytes() == before
+
+
+def test_a_last_run_is_packed_when_its_conversation_has_been_quiet(tmp_path: Path) -> None:
+    now = [1_700_000_000_000_000]
+    with hitherto.open(tmp_path / "store.db", clock=lambda: now[0]) as store:
+        talk = fill(store, RUN + 5)
+        _upkeep.maintain(store, quiet_only=True)
+        assert len(store.backend.loose(full=False, limit=10)) == 1
+        now[0] += _upkeep._QUIET + 1
+        _upkeep.maintain(store, quiet_only=True)
+        assert store.backend.loose(full=False, limit=10) == []
+        talk.append(Message.user("again"))
+        assert [m.text for m in talk.thread()][-2:] == [f"message {RUN + 4} of many", "again"]
+        talk.extend([Message.user(str(n)) for n in range(RUN)])
+        _upkeep.maintain(store, quiet_only=True)
+        assert loose(store) == 0
+        assert store.verify().ok
+
+
+def test_what_goes_wrong_in_the_background_is_said_and_disturbs_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise StorageFull("no space is left")
+
+    with hitherto.open(tmp_path / "store.db") as store:
+        monkeypatch.setattr(_upkeep, "pack", fails)
+        with caplog.at_level(logging.WARNING, logger="hitherto"):
+            talk = fill(store, RUN)
+            for n in range(_upkeep._WRITES):
+                talk.append(Message.user(str(n)))
+            until(lambda: any("maintenance" in record.getMessage() for record in caplog.records))
+        talk.append(Message.user("still here"))
+        with pytest.raises(StorageFull):
+            store.maintain()
+
+
+def test_a_store_that_is_forgotten_is_not_kept_alive_by_its_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_upkeep, "_LOOK_SECONDS", 0.05)
+    store = hitherto.open(tmp_path / "store.db")
+    talk = store.start()
+    for n in range(_upkeep._WRITES):
+        talk.append(Message.user(str(n)))
+    thread = store._upkeep._thread
+    assert thread is not None
+    gone = weakref.ref(store)
+    del store, talk
+    gc.collect()
+    until(lambda: gc.collect() >= 0 and gone() is None)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_process_forks_while_upkeep_works_and_the_child_opens_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with hitherto.open(path) as store:
+        fill(store, 40 * RUN)
+        stopped = threading.Event()
+
+        def work() -> None:
+            while not stopped.is_set():
+                store._upkeep._attempt(0.01)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(10):
+                child = os.fork()
+                if child == 0:
+                    try:
+                        with hitherto.open(path) as mine:
+                            mine.start().append(Message.user("from the child"))
+                        os._exit(0)
+                    except BaseException:  # noqa: BLE001  # whatever it is, the parent hears of it
+                        os._exit(1)
+                assert os.waitpid(child, 0)[1] == 0
+        finally:
+            stopped.set()
+            thread.join()
+        assert len(list(store.messages())) == 40 * RUN + 10
+
+
+def test_readers_do_not_wait_and_see_one_thing_while_it_is_packed(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db") as store, hitherto.open(tmp_path / "store.db") as other:
+        talk = fill(store, 60 * RUN)
+        wanted = talk.thread()
+        reader = other.conversation(talk.id)
+        done = threading.Event()
+
+        def work() -> None:
+            while store.maintain(seconds=0.01).complete is False:
+                pass
+            done.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        looks = 0
+        while not done.is_set() or looks == 0:
+            assert reader.thread() == wanted
+            looks += 1
+        thread.join()
+        assert reader.thread() == wanted
+
+
+def test_after_many_updates_and_deletes_the_file_is_not_much_larger_than_a_fresh_copy(tmp_path: Path) -> None:
+    """D15; `make bench` does it with 10,000."""
+    path, rng = tmp_path / "here" / "store.db", random.Random(5)
+    vocabulary = [f"{a}{b}" for a in ("ba", "de", "fi", "go", "lu") for b in ("n", "r", "st", "ll", "mp", "")]
+
+    def text() -> str:
+        return " ".join(rng.choices(vocabulary, k=rng.randint(5, 150)))
+
+    with hitherto.open(path) as store:
+        talks = [store.start(title=str(n)) for n in range(12)]
+        for talk in talks:
+            talk.extend([Message.user(text()) for _ in range(rng.randint(20, 150))])
+        for n in range(1_200):
+            talk = store.conversation(rng.choice(talks).id)
+            head = talk.head
+            if n % 4 == 0 and head is not None:
+                store.delete([head])
+            elif n % 4 == 1 and head is not None:
+                talk.label(text()[:200], message=head)
+            elif n % 100 == 2:
+                store.purge(talk, reason="user-requested")
+                talks = [t for t in talks if t.id != talk.id] + [store.start()]
+            else:
+                talk.append(Message.user(text()))
+            if n % 400 == 0:
+                store.maintain()
+        before = file_size(path)
+        assert store.maintain().complete
+        assert store.scrub()
+        store.backup(tmp_path / "copy.db")
+        after, copy = file_size(path), (tmp_path / "copy.db").stat().st_size
+        assert after <= before
+        assert after <= 1.3 * copy, f"{after} bytes, {copy} in a fresh copy"
+        assert store.verify().ok
+
+
+# -- backup
+
+
+def test_a_backup_is_a_store_of_its_own_and_private(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db") as store:
+        talk = fill(store, 3 * RUN)
+        image = os.urandom(300_000)
+        talk.append(Message.user(hitherto.Block.image(image, "image/png")))
+        store.backup(tmp_path / "copy.db")
+        talk.append(Message.user("later"))
+        wanted = talk.thread()[:-1]
+    with hitherto.open(tmp_path / "copy.db") as copy:
+        assert copy.conversation(talk.id).thread() == wanted
+        assert copy.verify().ok
+        copy.conversation(talk.id).append(Message.user("on its own"))
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["copy.db", "store.db"]
+
+
+def test_a_backup_never_overwrites_and_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
+    taken = tmp_path / "taken.db"
+    taken.write_text("precious")
+    with hitherto.open(tmp_path / "store.db") as store:
+        fill(store, 3)
+        with pytest.raises(hitherto.AlreadyExists):
+            store.backup(taken)
+        with pytest.raises(hitherto.AlreadyExists):
+            store.backup(tmp_path / "store.db")
+        with pytest.raises(hitherto.InvalidArgument):
+            store.backup("")
+        blocked = tmp_path / "file"
+        blocked.write_text("")
+        with pytest.raises(hitherto.StorageError):
+            store.backup(blocked / "below.db")
+    assert taken.read_text() == "precious"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "store.db", "taken.db"]
+
+
+def test_backups_while_others_write_are_whole(tmp_path: Path) -> None:
+    """Each turn is two messages in one commit: no backup has half of one."""
+    with hitherto.open(tmp_path / "store.db") as store, hitherto.open(tmp_path / "store.db") as other:
+        talk = store.start()
+        stopped = threading.Event()
+
+        def write() -> None:
+            n = 0
+            while not stopped.is_set():
+                talk.extend([Message.user(f"{n}"), Message.assistant(f"{n}")])
+                n += 1
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        counts = []
+        try:
+            for n in range(6):
+                acknowledged = len(other.conversation(talk.id).thread())
+                other.backup(tmp_path / f"copy{n}.db")
+                with hitherto.open(tmp_path / f"copy{n}.db") as copy:
+                    texts = [m.text for m in copy.conversation(talk.id).thread()]
+                    assert copy.verify().ok
+                assert len(texts) >= acknowledged
+                assert texts == [str(k // 2) for k in range(len(texts))]
+                assert len(texts) % 2 == 0
+                counts.append(len(texts))
+        finally:
+            stopped.set()
+            thread.join()
+        assert counts == sorted(counts)
+
+
+def test_a_store_in_memory_says_that_it_cannot_be_backed_up(tmp_path: Path) -> None:
+    with hitherto.open("memory:") as store:
+        assert not store.backend.info.can_backup
+        with pytest.raises(hitherto.InvalidArgument) as caught:
+            store.backup(tmp_path / "copy.db")
+        assert caught.value.hint
