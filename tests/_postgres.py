@@ -253,9 +253,9 @@ class PostgresBackend:
         return {row[0]: _conversation(row) for row in found}
 
     def _commit_one(self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
-        for id, version in batch.require:
+        for id, token in batch.require:
             row = rows.get(id)
-            if row is None or row.version != version:
+            if row is None or row.token != token:
                 return Stale(id, row)
         for change in batch.changes:
             problem = self._problem(connection, change, rows.get(change.conversation))

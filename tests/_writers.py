@@ -68,7 +68,7 @@ def turns(path: str, talk: str, first: str, pause: str, how: str) -> None:
     writes = 0
 
     def apply_and_wait(
-        backend: SqliteBackend, connection: apsw.Connection, change: Change, place: tuple[int, int, int]
+        backend: SqliteBackend, connection: apsw.Connection, change: Change, place: tuple[int, int, int, int, int]
     ) -> None:
         nonlocal writes
         apply(backend, connection, change, place)

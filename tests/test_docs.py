@@ -90,6 +90,7 @@ PEOPLE_HOLD = (
     hitherto.Store,
     hitherto.Conversation,
     hitherto.ConversationInfo,
+    hitherto.Attachment,
     hitherto.MessageListing,
     hitherto.AsyncMessageListing,
 )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from .backend import DONE, Backend, Batch, Change, Outcome
-from .errors import CommitUnknown, HithertoError
+from .errors import Busy, Closed, CommitUnknown, HithertoError, StorageFull
 
 _MOST = 512  # batches in one transaction
 _TRIES = 8  # how often a commit of unknown outcome is written again
@@ -29,7 +29,7 @@ class Entry:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.result: Outcome | Exception | None = None
-        self.unsure = False  # a writer was interrupted while committing it: it may be kept already
+        self.unsure = False  # it was in a commit of unknown outcome: it may be kept already, or still be under way
         self._wake: threading.Lock | None = None
 
     def prepare_to_sleep(self) -> threading.Lock:
@@ -155,17 +155,14 @@ class Pen:
                 return
             try:
                 for entry, outcome in zip(open_, self._backend.commit([entry.batch for entry in open_]), strict=True):
-                    entry.result = outcome
+                    self._tell(entry, outcome)
                 return
             except CommitUnknown as error:
                 open_ = self._still_open(open_, error)
-            except HithertoError as error:
-                for entry in open_:
-                    entry.result = error
-                return
             except Exception as error:  # noqa: BLE001  # whose batch is it that the backend cannot take? Each for itself
-                if len(open_) == 1:
-                    open_[0].result = error
+                if len(open_) == 1 or isinstance(error, (Busy, Closed, StorageFull)):  # or it is nobody's
+                    for entry in open_:
+                        entry.result = error
                     return
                 for entry in open_:
                     self._commit([entry])
@@ -173,22 +170,32 @@ class Pen:
         for entry in open_:
             entry.result = CommitUnknown(f"the commit was interrupted {_TRIES} times")
 
+    def _tell(self, entry: Entry, outcome: Outcome) -> None:
+        """What becomes of an entry. If an earlier attempt was still under way when we looked, what is in the way now
+        may be that attempt itself."""
+        if entry.unsure and outcome != DONE and self._settled(entry):
+            return
+        entry.result = outcome
+
     def _settled(self, entry: Entry) -> bool:
         if kept(self._backend, entry.batch.changes):
+            self._backend.commit([])  # what can be seen is not always durable yet: wait for that
             entry.result = DONE
         return entry.result is not None
 
     def _still_open(self, entries: Sequence[Entry], unknown: CommitUnknown) -> list[Entry]:
         """Of the entries of a commit whose outcome is unknown, those that have to be written again."""
+        for entry in entries:
+            entry.unsure = True
         try:
             again = [entry for entry in entries if not self._settled(entry)]
         except HithertoError:
             for entry in entries:
                 entry.result = entry.result or unknown
             return []
-        if isinstance(unknown.__cause__, HithertoError):  # it certainly was not kept, and this is why
+        if unknown.reason is not None:  # what was not kept would not be kept the next time either
             for entry in again:
-                entry.result = unknown.__cause__
+                entry.result = unknown.reason
             return []
         return again
 

@@ -11,7 +11,10 @@ limits and retention are the store's. What it promises is small and exact:
 - **`commit` applies many batches in one transaction with one sync.** A batch is all or nothing; batch *i* failing
   does not disturb the others; later batches see what earlier ones did. When `commit` returns, everything it calls
   `Done` survives a power cut. Outcomes are values. Only infrastructure raises: `CommitUnknown` if the transaction may
-  or may not have been kept, any other `StorageError` if it certainly was not.
+  or may not have been kept, any other `StorageError` if it certainly was not. After `CommitUnknown` it may even be
+  under way still: a later `commit` to the same rows waits for it, a read does not. `commit([])` waits until all that
+  can be read is durable.
+- **Patience is the backend's**: every verb waits for passing trouble up to its timeout before it raises.
 - **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists
   they yield, so an abandoned one pins nothing.
 - **A pack** holds the bodies of the first messages of a run as one opaque body, closed and opened by the store. Packing
@@ -19,9 +22,10 @@ limits and retention are the store's. What it promises is small and exact:
   because messages are deleted with all that stand below them, what is left of a run always begins with its first.
 - **Attachments** are staged in chunks before the message that refers to them is committed; the commit adopts them, or
   answers `Missing`. The last reference that goes takes the attachment along; what was never adopted is collected.
-- **Numbers** are unique in the workspace and never used again: `edge` is above all that ever were. A message whose
-  number is not the first of its run (`ids.RUN`) has the number before it as its parent; backends may lay rows out
-  accordingly.
+- **Numbers** are unique in the workspace and never used again: `edge` is above all that ever were, and a run that
+  begins below a number that was dropped counts as used; others may use one, and purge it, between a look at it and the
+  commit. A message whose number is not the first of its run (`ids.RUN`) has the number before it as its parent;
+  backends may lay rows out accordingly.
 
 A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences
 are declared in `info`, never found out by trying.
@@ -123,7 +127,7 @@ class Change(Struct, frozen=True, gc=False):
     expect: bytes | None  # the token of the row it was prepared from; None: the conversation must not exist
     row: ConversationRow | None  # the row afterwards; None: remove the conversation and all it owns
     add: tuple[MessageRow, ...] = ()
-    amend: tuple[MessageRow, ...] = ()  # replace the row of that number
+    amend: tuple[MessageRow, ...] = ()  # replace the row of that number; its references to attachments stay
     drop: tuple[int, ...] = ()  # and the tags of these messages, and attachments that no other refers to
     pack: tuple[PackRow, ...] = ()  # put these packs, over older ones; the messages in them lose their own bodies
     unpack: tuple[int, ...] = ()  # remove the packs of these runs
@@ -135,10 +139,11 @@ class Change(Struct, frozen=True, gc=False):
 
 
 class Batch(Struct, frozen=True, gc=False):
-    """Changes that happen together or not at all."""
+    """Changes that happen together or not at all: at most one of each conversation, and no name twice, which backends
+    need not check."""
 
     changes: tuple[Change, ...]
-    require: tuple[tuple[bytes, int], ...] = ()  # conversations whose version must still be this
+    require: tuple[tuple[bytes, bytes], ...] = ()  # conversations whose token must be this until the commit is done
 
 
 class Done(Struct, frozen=True):
@@ -301,7 +306,8 @@ class Backend(Protocol):
 
     def changes(self, since: bytes | None) -> Changes:
         """What was committed to after the call that returned the position `since`. May repeat, never misses: neither
-        clocks nor the order of commits matter. Positions of long ago, and of another copy of the store, are unknown."""
+        clocks nor the order of commits matter. Positions of long ago, and of another copy of the store, are unknown:
+        who follows keeps the position beside what it made of it."""
 
     def text_index(self, *, create: bool) -> "TextIndex | None":
         """An index beside the rows, for words in clear: made if need be, with `create`. None if there is none; without
@@ -321,7 +327,7 @@ class Backend(Protocol):
         """Take deleted bytes out of the files. False if a reader delays it: call again later."""
 
     def size(self) -> int:
-        """Bytes used on disk or in memory."""
+        """About how many bytes it takes, on disk or in memory."""
 
     def close(self) -> None:
         """Let go of everything. Idempotent."""

@@ -200,6 +200,11 @@ class StorageFull(StorageError):
 
 class CommitUnknown(StorageError):
     """It could not be found out whether the write was kept. Backends raise it; the store asks until it knows,
-    and lets it through only when it cannot read either."""
+    and lets it through only when it cannot read either. `reason` is why a write that turns out not to be kept is not
+    worth another try."""
 
     hint = "read the conversation again before you repeat the write"
+
+    def __init__(self, message: str, *, reason: HithertoError | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -333,9 +333,11 @@ _ROLES = frozenset(Role)
 
 
 def check_name(value: str, what: str) -> None:
-    """A short text, as roles are."""
+    """A short text, as roles are. Databases keep it as text, and some of them know no NUL in it."""
     if not isinstance(value, str) or not 0 < len(value) <= 64 or not encodable(value):
         raise InvalidMessage(f"{what} must be a text of 1 to 64 characters")
+    if any(c < " " or c == "\x7f" for c in value):
+        raise InvalidMessage(f"{what} holds a control character")
 
 
 def encodable(text: str) -> bool:

@@ -69,9 +69,9 @@ class MemoryBackend:
             return [self._commit_one(batch) for batch in batches]
 
     def _commit_one(self, batch: Batch) -> Outcome:
-        for conversation, version in batch.require:
+        for conversation, token in batch.require:
             row = self._conversations.get(conversation)
-            if row is None or row.version != version:
+            if row is None or row.token != token:
                 return Stale(conversation, row)
         for change in batch.changes:
             problem = self._problem(change)
@@ -122,6 +122,8 @@ class MemoryBackend:
             return
         self._conversations[id] = change.row
         members = self._members.setdefault(id, [])
+        for number, name in change.attach:  # before others let go of it
+            self._attachments[id, name].messages.add(number)
         for number in change.drop:
             gone = self._messages.pop(number)
             self._retire(number)
@@ -141,8 +143,6 @@ class MemoryBackend:
             self._packs[pack.first] = pack
             for number in range(pack.first, pack.first + pack.count):
                 self._messages[number] = _header(self._messages[number])
-        for number, name in change.attach:
-            self._attachments[id, name].messages.add(number)
         items = self._items.setdefault(id, {})
         for item in change.put:
             items[item.key] = item

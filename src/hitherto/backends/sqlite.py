@@ -197,6 +197,8 @@ class SqliteBackend:
     # -- writing
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        if not batches:
+            return []  # what can be read was synced
         with self._connection() as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -211,13 +213,13 @@ class SqliteBackend:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 reason = translated(error, self._path)
-                raise CommitUnknown(f"the commit was interrupted: {reason}") from reason
+                raise CommitUnknown(f"the commit was interrupted: {reason}", reason=reason) from error
             return outcomes
 
     def _commit_one(self, connection: apsw.Connection, batch: Batch) -> Outcome:
-        for id, version in batch.require:
+        for id, token in batch.require:
             row = self._row(connection, id)
-            if row is None or row.version != version:
+            if row is None or row.token != token:
                 return Stale(id, row)
         places: list[_Place] = []
         for change in batch.changes:
@@ -296,6 +298,9 @@ class SqliteBackend:
                 execute("INSERT OR IGNORE INTO gone VALUES (?, ?, ?)", (self._workspace, found[4], change.conversation))
             return
         place = self._write_row(connection, change.row, found)
+        for number, name in change.attach:  # before others let go of it
+            attachment = self._attachment(connection, change.conversation, name)[0]
+            execute("INSERT OR IGNORE INTO reference VALUES (?, ?, ?)", (place, number, attachment))
         for number in change.drop:
             execute("DELETE FROM message WHERE number = ?", (self._base + number,))
             execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
@@ -314,9 +319,6 @@ class SqliteBackend:
             execute("DELETE FROM pack WHERE first = ?", (self._base + first,))
         for pack in change.pack:
             self._pack(connection, pack, place)
-        for number, name in change.attach:
-            attachment = self._attachment(connection, change.conversation, name)[0]
-            execute("INSERT OR IGNORE INTO reference VALUES (?, ?, ?)", (place, number, attachment))
         for item in change.put:
             query = "INSERT OR REPLACE INTO item (conversation, key, revision, body) VALUES (?, ?, ?, ?)"
             execute(query, (place, item.key, item.revision, item.body))
@@ -580,7 +582,7 @@ class SqliteBackend:
 
     def edge(self) -> int:
         query = "SELECT max(number) FROM message WHERE number BETWEEN ? AND ?"
-        with self._connection() as connection:
+        with self._connection() as connection:  # messages first: what is dropped in between is retired by then
             highest = _one(connection, query, (self._base, self._base + (1 << _WORKSPACE_BITS) - 1))[0]
             retired = _one(connection, "SELECT retired FROM workspace WHERE place = ?", (self._workspace,))[0]
         last = max(retired, -1 if highest is None else highest - self._base)

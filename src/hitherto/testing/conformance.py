@@ -212,11 +212,11 @@ class BackendContract:
 
     def test_requirements_are_checked_and_nothing_else_is_touched(self, backend: Backend) -> None:
         backend.commit([create(id=B)])
-        wanted = replace(create(message_row(0)), require=((B, 2),))
+        wanted = replace(create(message_row(0)), require=((B, token(2)),))
         assert backend.commit([wanted]) == [Stale(B, conversation_row(B))]
         assert backend.lookup(ids=[A]) == []
-        assert backend.commit([replace(wanted, require=((B, 1),))]) == [DONE]
-        assert backend.commit([replace(create(id=C), require=((b"?" * 16, 1),))]) == [Stale(b"?" * 16, None)]
+        assert backend.commit([replace(wanted, require=((B, token(1)),))]) == [DONE]
+        assert backend.commit([replace(create(id=C), require=((b"?" * 16, token(1)),))]) == [Stale(b"?" * 16, None)]
 
     def test_a_run_in_use_is_taken(self, backend: Backend) -> None:
         backend.commit([create(message_row(0), message_row(1))])

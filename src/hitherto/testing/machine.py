@@ -261,10 +261,14 @@ class BackendMachine(RuleBasedStateMachine):
             expect = self._expect(id, True) if honest else b"somebody else's!"
             self.both([Batch((Change(id, expect, None),))])
 
-    @rule(ids=st.permutations(IDS), versions=st.lists(st.integers(0, 3), max_size=2))
-    def several(self, ids: list[bytes], versions: list[int]) -> None:
+    @rule(ids=st.permutations(IDS), honest=st.lists(st.booleans(), max_size=2))
+    def several(self, ids: list[bytes], honest: list[bool]) -> None:
         """Batches over several conversations, some of which cannot be, in one commit."""
-        require = tuple((id, version) for id, version in zip(ids, versions, strict=False))
+        tokens = [
+            self._expect(id, True) or b"nobody's" if sure else b"another's"
+            for id, sure in zip(ids, honest, strict=False)
+        ]
+        require = tuple(zip(ids, tokens, strict=False))
         first = Batch(tuple(Change(id, self._expect(id, True), self._next(id)) for id in ids[:2]), require)
         second = Batch(tuple(Change(id, self._expect(id, id != ids[2]), self._next(id)) for id in ids[1:3]))
         self.both([first, second])

@@ -5,7 +5,8 @@ re-parented or rolled back does not open, and its proof notices rows that were d
 work sealed.
 
 `Contrary` wraps a backend and misbehaves within the contract: it says `Stale` for no reason, and it raises
-`CommitUnknown` now before and now after it has applied a commit. Whatever works with it will work on a network.
+`CommitUnknown` before it has applied a commit, or after, or when it is still under way. Whatever works with it will
+work on a network.
 """
 
 import hashlib
@@ -121,6 +122,7 @@ class Contrary:
         self.troubles = 0
         self._random = random.Random(seed)
         self._trouble = trouble
+        self._late: list[Batch] = []
 
     def _strikes(self) -> bool:
         struck = self._random.random() < self._trouble
@@ -132,8 +134,15 @@ class Contrary:
         return self.inner.info
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        late, self._late = self._late, []
+        self.inner.commit(late)
+        if not batches:
+            return []
         if self._strikes():
             raise CommitUnknown("the connection was lost before the commit")
+        if self._strikes():
+            self._late = list(batches)
+            raise CommitUnknown("the connection was lost, and the commit is still under way")
         stale = [self._strikes() for _ in batches]
         done = iter(self.inner.commit([batch for batch, no in zip(batches, stale, strict=True) if not no]))
         outcomes = [self._stale(batch) if no else next(done) for batch, no in zip(batches, stale, strict=True)]
