@@ -29,7 +29,7 @@ _USUAL = [name for name in MEASUREMENTS if name != "million"]  # which takes min
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="How fast hitherto is, as ratios.")
     parser.add_argument("--only", metavar="NAME,…", default=",".join(_USUAL), help="some of %(default)s; or million")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller stores: under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller stores: a minute or two")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args()
     given.only = given.only.split(",")
@@ -58,7 +58,7 @@ def _number(value: float) -> str:
 def _line(row: Row) -> str:
     span = "" if row.low == row.high else f"[{_number(row.low)}-{_number(row.high)}]"
     verdict = {True: "met", False: "NOT MET", None: ""}[row.met]
-    return f"{row.name:<52} {_number(row.value):>8} {span:<14} {row.goal:<8} {verdict:<8} {row.note}".rstrip()
+    return f"{row.name:<60} {_number(row.value):>8} {span:<14} {row.goal:<8} {verdict:<8} {row.note}".rstrip()
 
 
 def _stop(*_: object) -> None:
@@ -87,7 +87,7 @@ def main() -> int:
             )
         if not given.json:
             print(", ".join(f"{name} {value}" for name, value in machine.items()))
-            print(f"{'':<52} {'ratio':>8} {'[range]':<14} goal")
+            print(f"{'':<60} {'ratio':>8} {'[range]':<14} goal")
         for name in given.only:
             bench = Bench(folder / name, given.quick, random.Random(name))
             bench.folder.mkdir(exist_ok=True)

@@ -162,15 +162,16 @@ def _evict(folder: str) -> bool:
 
 def search(bench: Bench) -> list[Row]:
     small, large = _Shape(1_000, 100, 60, 3_060), _Shape(bench.pick(10_000, 100_000), 100, 60, 3_060)
-    return [row for shape in (small, large) for row in _measured(bench, shape)]
+    warm, cold = bench.pick(3, 5), bench.pick(1, 3)
+    return [row for shape in (small, large) for row in _measured(bench, shape, warm, cold)]
 
 
 def million(bench: Bench) -> list[Row]:
-    """The same with a million short messages."""
-    return _measured(bench, _Shape(bench.pick(20_000, 1_000_000), bench.pick(20, 1_000), 80, 240))
+    """The same with a million short messages, in fewer rounds."""
+    return _measured(bench, _Shape(bench.pick(20_000, 1_000_000), bench.pick(20, 1_000), 80, 240), 2, 1)
 
 
-def _measured(bench: Bench, shape: _Shape) -> list[Row]:
+def _measured(bench: Bench, shape: _Shape, warm_rounds: int, cold_rounds: int) -> list[Row]:
     if not _passages:
         _passages.append(Passages())
     name = f"search {shape.messages:,}"
@@ -179,12 +180,12 @@ def _measured(bench: Bench, shape: _Shape) -> list[Row]:
     children = {"ours": Child("ours", ours), "words": Child("words", bare)}
     rates = {"ours": shape.messages / children["ours"](_first), "words": 0.0}
     rates["words"] = shape.messages / children["words"](_put_all, shape)
-    warm = _warm(bench, name, children)
+    warm = _warm(bench, name, children, warm_rounds)
     for child in children.values():
         child.close()
     index = Path(ours, "hitherto.db-search").stat().st_size
     bare_index = Path(bare, "words.db").stat().st_size
-    rows = [*warm, *_cold_rows(bench, name, ours)]
+    rows = [*warm, *_cold_rows(bench, name, ours, cold_rounds)]
     note = f"{content / 1e6:.0f} MB of text; bare FTS5 {rates['words']:,.0f}"
     rows.append(at_most(f"{name}: first search, messages/s", [rates["ours"]], None, note))
     rows.append(_new_row(bench, name, shape, ours))
@@ -193,10 +194,10 @@ def _measured(bench: Bench, shape: _Shape) -> list[Row]:
     return rows
 
 
-def _warm(bench: Bench, name: str, children: dict[str, Child]) -> list[Row]:
+def _warm(bench: Bench, name: str, children: dict[str, Child], rounds: int) -> list[Row]:
     kinds = _kinds()
     times: dict[tuple[int, str], list[list[float]]] = {(n, side): [] for n in range(len(kinds)) for side in children}
-    for _ in range(bench.pick(3, 5)):
+    for _ in range(rounds):
         found: dict[tuple[int, str], list[int]] = {}
         for n, side in bench.shuffled(times):
             kind = kinds[n]
@@ -222,17 +223,17 @@ def _milliseconds(name: str, rounds: list[list[float]]) -> Row:
     return Row(name, percentile(every, 50), min(usual), max(usual), "", None, f"p95 {percentile(every, 95):.3g}")
 
 
-def _cold_rows(bench: Bench, name: str, folder: str) -> list[Row]:
+def _cold_rows(bench: Bench, name: str, folder: str, rounds: int) -> list[Row]:
     kinds = _kinds()
     times: dict[int, list[list[float]]] = {n: [] for n in range(len(kinds))}
     evicted = True
-    for _ in range(bench.pick(1, 3)):
+    for _ in range(rounds):
         some: dict[int, list[float]] = {n: [] for n in times}
         for n, variant in bench.shuffled((n, variant) for n in times for variant in range(bench.pick(3, _VARIANTS))):
             evicted = _evict(folder) and evicted
             some[n].append(once(None, folder, _cold, kinds[n].asked[variant], kinds[n].ranked))
-        for n, rounds in times.items():
-            rounds.append(some[n])
+        for n, so_far in times.items():
+            so_far.append(some[n])
     state = "page cache dropped" if evicted else "page cache warm"
     rows = [_milliseconds(f"{name}, cold: {kind.name}, ms", times[n]) for n, kind in enumerate(kinds)]
     return [row._replace(note=f"{row.note}, {state}") for row in rows]

@@ -571,14 +571,29 @@ class PostgresBackend:
             yield found[0][0]
             start += 1
 
-    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
+    def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
         query = (
             "SELECT name, chunks, staged_at, ARRAY(SELECT message FROM reference r WHERE r.workspace = a.workspace "
             "AND r.conversation = a.conversation AND r.name = a.name ORDER BY 1) "
             "FROM attachment a WHERE workspace = %s AND conversation = %s ORDER BY name"
         )
         found = self._all(query, (self._w, conversation))
-        return [AttachmentRow(name, count, at, tuple(messages)) for name, count, at, messages in found]
+        rows = [AttachmentRow(name, count, at, tuple(messages)) for name, count, at, messages in found]
+        return [row for row in rows if names is None or row.name in names]
+
+    def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
+        self._do(lambda connection: self._unstage(connection, conversation, names))
+
+    def _unstage(self, connection: Connection, conversation: bytes, names: Sequence[bytes]) -> None:
+        """Lock first, as the collector does: who adopts one holds it until the commit is done."""
+        mine = "workspace = %s AND conversation = %s AND name = %s"
+        with connection.transaction():
+            for name in sorted(names):
+                key = (self._w, conversation, name)
+                connection.execute(f"SELECT 1 FROM attachment WHERE {mine} FOR UPDATE", key)
+                if not connection.execute(f"SELECT 1 FROM reference WHERE {mine}", key).fetchall():
+                    connection.execute(f"DELETE FROM chunk WHERE {mine}", key)
+                    connection.execute(f"DELETE FROM attachment WHERE {mine}", key)
 
     def collect(self, before: int) -> int:
         return self._do(lambda connection: self._collect(connection, before))

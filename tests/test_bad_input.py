@@ -997,9 +997,12 @@ def test_a_role_is_text_of_1_to_64_characters(store: Store, talk: Conversation, 
 
 def test_roles_are_open(store: Store, talk: Conversation) -> None:
     """C2: the control. A role nobody knows is kept as it is."""
-    for role in ("critic", "x" * 64, "ñ", "a\0b", "user\n", Role.USER, "' OR 1=1 --", "chat", "workspace"):
+    for role in ("critic", "x" * 64, "ñ", Role.USER, "' OR 1=1 --", "chat", "workspace"):
         saved = talk.append(Message(role, (Block.text("x"),)))
         assert store.message(saved.id).role == role
+    for role in ("a\0b", "user\n", "\x7f"):  # it is kept as text, and not every database has such text
+        with pytest.raises(InvalidMessage):
+            talk.append(Message(role, (Block.text("x"),)))
     assert store.verify().ok
 
 

@@ -23,6 +23,8 @@ class Scripted(MemoryBackend):
         self.blind = False
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        if not batches:
+            return []
         self.sizes.append(len(batches))
         if self.before:
             self.before.pop(0)()
@@ -52,10 +54,8 @@ def stopping(writing: threading.Event, go_on: threading.Event) -> Callable[[], N
     return step
 
 
-def unknown(cause: HithertoError | None = None) -> CommitUnknown:
-    error = CommitUnknown("the line was cut")
-    error.__cause__ = cause
-    return error
+def unknown(reason: HithertoError | None = None) -> CommitUnknown:
+    return CommitUnknown("the line was cut", reason=reason)
 
 
 def in_thread(pen: Pen, batch: Batch, results: dict[bytes, object]) -> threading.Thread:

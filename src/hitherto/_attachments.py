@@ -1,18 +1,21 @@
 """Attachments on their way into a conversation and out of it.
 
-Large content is named by a fingerprint of what it is, made with the conversation's key: the same image twice in one
-conversation is kept once, and nobody can tell that two conversations have the same. It is staged in chunks before the
-message that refers to it is committed, a few at a time, so that little memory is needed; each chunk is squeezed where
-that helps, and closed like everything else. Reading checks every chunk, the size, and the fingerprint.
+Large content is named by a fingerprint of what it is, made with the conversation's key if it has one: the same image
+twice in one conversation is kept once, and names do not tell that two sealed conversations have the same. It is staged
+in chunks before the message that refers to it is committed, a few at a time, so that little memory is needed; each
+chunk is squeezed where that helps, and closed like everything else. Reading checks every chunk, the size, and the
+fingerprint.
 """
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ._content import Attached, Body, chunk_place, with_holes, without_holes
+from ._content import Attached, Body, chunk_place, utf8, with_holes, without_holes
 from ._squeeze import squeeze, unsqueeze
 from .attachment import CHUNK, Attachment
-from .errors import Damaged, InvalidMessage, NotFound, PayloadTooLarge
+from .errors import Damaged, HithertoError, InvalidMessage, NotFound, PayloadTooLarge
 
 if TYPE_CHECKING:
     from ._desk import Desk
@@ -33,9 +36,15 @@ def spilled(desk: "Desk", body: Body) -> tuple[Body, Sources]:
         if source.size > limit:
             raise PayloadTooLarge(source.size, limit, what="one attachment")
         fingerprint, size = desk.envelope.fingerprint(), 0
+        decode = getincrementaldecoder("utf-8")().decode
         for piece in source:
             fingerprint.update(piece)
             size += len(piece)
+            if source.text and not source.in_memory:
+                try:
+                    decode(piece, size == source.size)
+                except UnicodeDecodeError:
+                    raise InvalidMessage("an attachment that is meant to be text is none") from None
         if size != source.size:
             raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
         attached = Attached(fingerprint.digest(), source.size, source.text)
@@ -45,8 +54,15 @@ def spilled(desk: "Desk", body: Body) -> tuple[Body, Sources]:
     return with_holes(body, fill), sources
 
 
+def unstage(desk: "Desk", sources: Sources) -> None:
+    """The message was not kept: let go of what was staged for it, unless another one refers to it."""
+    if sources:
+        with suppress(HithertoError):  # what cannot be removed now is collected later
+            desk.store.backend.unstage(desk.id, [attached.name for attached in sources])
+
+
 def _in_memory(value: str | bytes) -> Attachment:
-    data = value.encode() if isinstance(value, str) else value
+    data = utf8(value) if isinstance(value, str) else value
     return Attachment(len(data), lambda: iter((data,)), text=isinstance(value, str), in_memory=True)
 
 
@@ -54,7 +70,8 @@ def stage(desk: "Desk", sources: Sources) -> None:
     """Keep what is not kept already."""
     if not sources:
         return
-    there = {row.name for row in desk.store.backend.attachments(desk.id) if row.chunks}
+    names = [attached.name for attached in sources]
+    there = {row.name for row in desk.store.backend.attachments(desk.id, names) if row.chunks}
     for attached, source in sources.items():
         if attached.name not in there:
             _stage(desk, attached.name, source)
@@ -112,7 +129,7 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
             size += len(piece)
             yield piece
         if size != attached.size or fingerprint.digest() != attached.name:
-            if all(row.name != attached.name for row in desk.store.backend.attachments(desk.id)):
+            if not desk.store.backend.attachments(desk.id, [attached.name]):
                 raise NotFound("attachment", [attached.name.hex()[:12]], hint="its message was deleted")
             raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
 

@@ -106,15 +106,15 @@ class PackedRaw(Struct, frozen=True, array_like=True):
     body: Raw
 
 
-class HasAttachment(Exception):
-    """The content holds an attachment, which has to be kept beside it first."""
+class HasAttachment(InvalidMessage):
+    """The content holds an attachment, which has to be kept beside it first; only messages can."""
 
 
 def _hook(value: object) -> object:
     if type(value) is Hole:
         return msgpack.Ext(_HOLE, value.index.to_bytes(4, "big"))
     if type(value) is Attachment:
-        raise HasAttachment
+        raise HasAttachment("an attachment where there can be none", hint="attachments belong into messages")
     raise TypeError(f"a {type(value).__name__}")
 
 
@@ -139,15 +139,29 @@ def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
     """The bytes of some content, or `InvalidMessage` for what cannot be kept."""
     try:
         return _encode(content)
+    except HasAttachment:
+        raise
     except UnicodeEncodeError:
-        raise InvalidMessage(
-            "the text holds half of a surrogate pair, which is not a character",
-            hint="text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace') joins split pairs",
-        ) from None
+        raise _half_a_pair() from None
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise InvalidMessage(
             f"this cannot be kept as it is: {error}", hint="pass plain JSON: dict, list, str, int, float, bool, None"
         ) from None
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a text, or `InvalidMessage`."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _half_a_pair() from None
+
+
+def _half_a_pair() -> InvalidMessage:
+    return InvalidMessage(
+        "the text holds half of a surrogate pair, which is not a character",
+        hint="text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace') joins split pairs",
+    )
 
 
 def body_of(m: Message, setup: int, origin: str | None = None) -> Body:
@@ -179,7 +193,7 @@ def with_holes(body: Body, fill: Callable[[str | bytes | Attachment], Attached])
     def punched(value: object, *, text: bool) -> object:
         if type(value) is Attachment or (type(value) is bytes and len(value) >= LARGE):
             return hole(value)
-        if text and type(value) is str and len(value) * 4 > LARGE and len(value.encode()) > LARGE:
+        if text and type(value) is str and len(value) * 4 > LARGE and len(utf8(value)) > LARGE:
             return hole(value)
         return value
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from ._attachments import Sources, kept, spilled, stage
+from ._attachments import Sources, kept, spilled, stage, unstage
 from ._content import Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
 from ._pen import Entry
 from .attachment import LARGE
@@ -152,7 +152,12 @@ class Desk:
             spot = choose(row)
             return self.prepare(self.row, drafts, spot)  # `choose` may have looked again
 
-        return self.commit(prepare, enqueued, self.stage(drafts))
+        sources = self.stage(drafts)
+        try:
+            return self.commit(prepare, enqueued, sources)
+        except Exception:
+            unstage(self, sources)  # nobody refers to it, and it might be secret
+            raise
 
     def stage(self, drafts: Sequence[Draft]) -> Sources:
         """Keep the large content of these drafts; what it is."""

@@ -98,11 +98,12 @@ def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
     with suppress(NotFound):  # purged meanwhile
         for _ in range(_LOOKS):
             desk = store._desk(store._fresh_row(conversation))
-            seen = desk.row.rewrites, desk.packings  # before we read: what is changed or packed later will show in it
+            once = _Once(store, desk)  # before we read: what is changed or packed later will show in it
             built = [found for run in runs if (found := _build(store, desk, run)) is not None]
             if not built:
                 return 0
-            if desk.commit(_Once(desk, seen, built)):
+            once.built = built
+            if desk.commit(once):
                 return len(built)
     return 0  # or others write without a pause: another time
 
@@ -111,23 +112,33 @@ class _Once:
     """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
     it was kept: then what was read proves nothing any more, and nothing is written."""
 
-    def __init__(self, desk: "Desk", seen: tuple[int, int], built: Sequence[_Built]) -> None:
-        self._desk, self._seen, self._built = desk, seen, built
+    def __init__(self, store: "Store", desk: "Desk") -> None:
+        self._store, self._desk = store, desk
+        self._token = desk.row.token
+        self._seen = desk.row.rewrites, desk.packings
         self._used = False
+        self.built: Sequence[_Built] = ()
 
     def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
         if self._used or (row.rewrites, self._desk.packings) != self._seen:
+            return None, False
+        if row.token != self._token and self._packed_by_others():
             return None, False
         self._used = True
         self._desk.packings += 1
         came: list[MessageRow | PackRow] = []
         went: list[MessageRow | PackRow] = []
-        for built in self._built:
+        for built in self.built:
             came += [built.pack, *(replace(m, body=None) for m in built.rows)]
             went += [*built.old, *built.rows]
         # The version stays: nobody who reads can tell that anything happened.
         after = replace(row, token=new_token(), proof=self._desk.envelope.prove(row.proof, came, went))
-        return Change(row.id, row.token, after, pack=tuple(built.pack for built in self._built)), True
+        return Change(row.id, row.token, after, pack=tuple(built.pack for built in self.built)), True
+
+    def _packed_by_others(self) -> bool:
+        """Are the packs of these runs other ones than when we read them?"""
+        now = {pack.first: pack for pack in self._store.backend.packs([built.pack.first for built in self.built])}
+        return now != {pack.first: pack for built in self.built for pack in built.old}
 
 
 def _build(store: "Store", desk: "Desk", run: int) -> _Built | None:
@@ -135,6 +146,7 @@ def _build(store: "Store", desk: "Desk", run: int) -> _Built | None:
     rows = sorted(store.backend.messages(numbers=range(run, run + RUN)), key=lambda m: m.number)
     if not rows or rows[0].number != run or rows[0].conversation != desk.id:
         return None
+    old = tuple(store.backend.packs([run]))  # before their content: a later one shows when it is committed
     reader = Reader(store)
     messages: list[PackedRaw] = []
     loose: list[MessageRow] = []
@@ -150,7 +162,7 @@ def _build(store: "Store", desk: "Desk", run: int) -> _Built | None:
     if not loose:
         return None
     like = PackRow(run, desk.id, rows[0].parent, 0, b"")
-    return _Built(close_pack(desk.envelope, like, messages), tuple(store.backend.packs([run])), tuple(loose))
+    return _Built(close_pack(desk.envelope, like, messages), old, tuple(loose))
 
 
 # -- changing what is packed

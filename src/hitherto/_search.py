@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ._packs import Reader
 from .backend import CHAT, ConversationRow, MessageRow, Where
-from .errors import Busy, NotFound
+from .errors import Busy, HithertoError, NotFound
 from .listing import conversations, merged
 from .model import to_datetime
 from .textindex import Entry, IndexDamaged, Known, TextIndex
@@ -175,7 +175,11 @@ class Search:
     def forget(self, seconds: float) -> bool:
         """Messages were deleted: take their words out of the files. False if that takes longer: then maintenance, which
         is called for, does it."""
-        done = self.keep_up(seconds)[1]
+        try:
+            done = self.keep_up(seconds)[1]
+        except HithertoError as error:  # the messages are gone, whatever becomes of the index
+            _warn(f"the search index keeps words of what was deleted until maintenance succeeds: {error}")
+            done = False
         if not done:
             self._store._upkeep.ask()
         return done

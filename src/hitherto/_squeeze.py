@@ -4,8 +4,8 @@ zstd with a dictionary that ships in this package, because a few short messages 
 dictionary is made from synthetic text by `scripts/train_dictionary.py`, and never from what a user keeps: that would
 survive a purge. A released dictionary never changes. Each frame names the one it was made with.
 
-Messages are not squeezed one by one when they are appended: that costs a fifth of the append, and the pack that they
-soon become is smaller by more.
+Messages are not squeezed one by one when they are appended: that would make appending slower, and the pack that they
+soon become is smaller than they would be together.
 
 What is squeezed begins with zstd's magic number, and a pack, which is a msgpack list, never does: so it need not be
 marked.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import zstandard
 
 _LEAST = 512  # bytes; less is not worth the time
-_MOST = 1 << 30  # bytes that one piece of content may have: what claims more is damaged
+_MOST = 1 << 28  # bytes that one piece of content may have: what claims more is damaged
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _DICTIONARY = "dictionary-1.zstd"

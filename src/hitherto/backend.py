@@ -298,8 +298,11 @@ class Backend(Protocol):
     def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
         """The chunks of an attachment in order. Stops early where one is missing."""
 
-    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
-        """The attachments of a conversation, by name."""
+    def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
+        """The attachments of a conversation, or those of these names, in order of their names."""
+
+    def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
+        """Remove these attachments, as far as no message refers to them."""
 
     def collect(self, before: int) -> int:
         """Remove attachments that no message refers to and that were staged before then; how many."""

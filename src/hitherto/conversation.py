@@ -10,6 +10,7 @@ A handle belongs to one task. Sharing one between threads is safe, and their mes
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -361,13 +362,15 @@ class Conversation:
         leaves = [row for row in rows if row.number not in inner]
         bodies = self._store.backend.messages(numbers=[row.number for row in leaves])
         reader = Reader(self._store)
-        labels = {row.number: self._store._shown(row, lazy=True, reader=reader).label for row in bodies}
+        labels: dict[int, str | None] = {}
+        for row in bodies:
+            with suppress(NotFound):  # deleted since we looked
+                labels[row.number] = self._store._shown(row, lazy=True, reader=reader).label
         found = []
         for row in sorted(leaves, key=lambda r: -r.seq):
-            name = self._store._names.id(row.number)
-            found.append(
-                Branch(name, depths[row.number], to_datetime(row.created_at), labels.get(row.number), bool(row.main))
-            )
+            if row.number in labels:
+                name, at = self._store._names.id(row.number), to_datetime(row.created_at)
+                found.append(Branch(name, depths[row.number], at, labels[row.number], bool(row.main)))
         return found
 
     # -- summing up and parting

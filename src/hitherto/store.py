@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from . import _forks
-from ._attachments import filled
+from ._attachments import filled, unstage
 from ._content import (
     Body,
     Meta,
@@ -306,7 +306,7 @@ class Store:
         put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept, 1))
         tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
         drafts = make(desk)
-        desk.stage(drafts)
+        sources = desk.stage(drafts)
         for _ in range(_TRIES):
             first, messages = desk.prepare(row, drafts, Spot(None))
             change = first or Change(id, None, row)
@@ -317,6 +317,7 @@ class Store:
                 self._desks[id] = desk
                 return Conversation(desk, desk.row.head), messages
             if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
+                unstage(desk, sources)
                 return None
             if isinstance(outcome, Missing):
                 desk.stage(drafts)
@@ -407,9 +408,7 @@ class Store:
         return Where(CHAT, tag, None if include_expired else self._clock())
 
     def _handle(self, row: ConversationRow) -> Conversation:
-        desk = self._desk(row)
-        now = desk.row
-        return Conversation(desk, now.head, rewrites=now.rewrites)
+        return Conversation(self._desk(row), row.head, rewrites=row.rewrites)  # not what the desk only believes so far
 
     def _desk(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
@@ -613,6 +612,8 @@ class Store:
 
     def _id_of(self, conversation: str | Conversation | ConversationInfo) -> bytes:
         if isinstance(conversation, Conversation):
+            if conversation._store is not self:
+                raise InvalidArgument("this conversation is of another store", hint="pass its id")
             return conversation._desk.id
         return self._find(id_of(conversation))[0].id
 
@@ -739,8 +740,8 @@ class Store:
     def scrub(self) -> bool:
         """Take deleted bytes out of the files now. False if a reader delays it."""
         self._ensure_open()
-        forgotten = self._search.scrub()
-        return self.backend.scrub() and forgotten
+        scrubbed = self.backend.scrub()
+        return self._search.scrub() and scrubbed
 
     def stats(self) -> Stats:
         """How much there is. Reads every conversation's row."""

@@ -13,9 +13,9 @@ Why it is laid out as it is:
 - Nothing here is the truth. What cannot be read is reported as Damaged, and `clear` begins again, in place, because
   other processes may have the file open.
 
-Settings, by measurement: batches of 256 to 1,024 entries, `automerge=8` (a fifth faster than 4 when filling, and no
-slower to search), pages of FTS5's usual size, no index of prefixes (it would add half to the size; a prefix of two
-letters takes 10 ms for every 30,000 entries without it, longer ones far less).
+Settings, by measurement: batches of 256 to 1,024 entries, `automerge=8` (faster than 4 when filling, and no
+slower to search), pages of FTS5's usual size, no index of prefixes (it would make the whole much larger; without it
+only prefixes of one or two letters are slow).
 """
 
 import contextlib

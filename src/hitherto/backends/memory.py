@@ -320,13 +320,20 @@ class MemoryBackend:
             yield chunk
             start += 1
 
-    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
+    def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
         with self._open():
             return [
                 AttachmentRow(key[1], len(kept.chunks) * kept.complete, kept.staged_at, tuple(sorted(kept.messages)))
                 for key, kept in sorted(self._attachments.items())
-                if key[0] == conversation
+                if key[0] == conversation and (names is None or key[1] in names)
             ]
+
+    def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
+        with self._open():
+            for name in names:
+                kept = self._attachments.get((conversation, name))
+                if kept is not None and not kept.messages:
+                    del self._attachments[conversation, name]
 
     def collect(self, before: int) -> int:
         with self._open():

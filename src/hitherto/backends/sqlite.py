@@ -52,7 +52,15 @@ from ..backend import (
     Taken,
     Where,
 )
-from ..errors import AlreadyExists, CommitUnknown, Damaged, NewerFormat, NotAStore, StorageError
+from ..errors import (
+    AlreadyExists,
+    CommitUnknown,
+    Damaged,
+    HithertoError,
+    NewerFormat,
+    NotAStore,
+    StorageError,
+)
 from ..ids import RUN, new_conversation_id
 from ..textindex import TextIndex
 from ._connections import Pool, ensure_wal, patience
@@ -659,18 +667,34 @@ class SqliteBackend:
             yield found[0]
             start += 1
 
-    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
+    def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
+        if names is not None:
+            return [row for name in sorted(set(names)) for row in self._attachments(conversation, name)]
+        return self._attachments(conversation, None)
+
+    def _attachments(self, conversation: bytes, name: bytes | None) -> list[AttachmentRow]:
         query = (
             "SELECT a.name, a.chunks, a.staged_at, json_group_array(r.message) FILTER (WHERE r.message IS NOT NULL) "
             "FROM attachment a LEFT JOIN reference r ON r.attachment = a.place "
-            "WHERE a.workspace = ? AND a.conversation = ? GROUP BY a.place ORDER BY a.name"
+            "WHERE a.workspace = ? AND a.conversation = ? "
+            f"{'' if name is None else 'AND a.name = ?'} GROUP BY a.place ORDER BY a.name"
         )
+        values = (self._workspace, conversation) if name is None else (self._workspace, conversation, name)
         with self._connection() as connection:
-            found = _all(connection, query, (self._workspace, conversation))
+            found = _all(connection, query, values)
         return [
             AttachmentRow(name, count, at, tuple(sorted(msgspec.json.decode(messages, type=list[int]))))
             for name, count, at, messages in found
         ]
+
+    def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
+        query = (
+            "SELECT place FROM attachment a WHERE workspace = ? AND conversation = ? AND name = ? "
+            "AND NOT EXISTS (SELECT 1 FROM reference r WHERE r.attachment = a.place)"
+        )
+        with self._connection() as connection, _transaction(connection):
+            for name in names:
+                self._remove_attachments(connection, query, (self._workspace, conversation, name))
 
     def collect(self, before: int) -> int:
         query = (
@@ -782,7 +806,7 @@ class SqliteBackend:
                 missing = _all(connection, "PRAGMA foreign_key_check")
                 stray = _all(connection, orphans)
                 misplaced = {id for query in (behind, overtaken) for (id,) in _all(connection, query)}
-        except Damaged as error:
+        except HithertoError as error:
             return [str(error)]
         problems = [line for line in found if line != "ok"]
         problems += [f"a row of {row[0]} refers to no {row[2]}" for row in missing]

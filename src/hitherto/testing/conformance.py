@@ -969,7 +969,6 @@ class StoreContract:
         b.append(Message.assistant("from b"), expect_head=second.id)
         assert texts(b.thread()) == ["1", "from a", "from b"]
 
-    @pytest.mark.xfail(strict=True, raises=NotFound, reason="Store._handle: the head of a desk may be on its way")
     def test_a_handle_stands_at_no_message_that_is_still_on_its_way(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1925,7 +1924,6 @@ class StoreContract:
         assert store.conversation(talk.id).thread() == path
         assert store.verify().problems == ()
 
-    @pytest.mark.xfail(strict=True, reason="_packs._Once: packs of other stores do not show in Desk.packings")
     @pytest.mark.parametrize("how", ["append", "look"])
     def test_a_pack_that_was_built_too_early_is_not_put_over_that_of_another_store(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch, how: str

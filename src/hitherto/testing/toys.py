@@ -221,8 +221,11 @@ class Contrary:
     def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
         return self.inner.chunks(conversation, attachment, start)
 
-    def attachments(self, conversation: bytes) -> list[AttachmentRow]:
-        return self.inner.attachments(conversation)
+    def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
+        return self.inner.attachments(conversation, names)
+
+    def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
+        self.inner.unstage(conversation, names)
 
     def collect(self, before: int) -> int:
         return self.inner.collect(before)
