@@ -425,3 +425,42 @@ def test_the_clock_that_jumps_back_hides_nothing(tmp_path: Path) -> None:
             store.start().append(Message.user(f"jump{n}"))
             assert len(store.search(f"jump{n}")) == 1
         assert datetime.now(UTC).year > 2000
+
+
+def test_an_index_that_an_earlier_store_left_behind_is_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with hitherto.open(path) as store, hitherto.open(path, workspace="other") as other:
+        store.start().append(Message.user("heirloom"))
+        other.start().append(Message.user("neighbour"))
+        assert len(store.search("heirloom")) == len(other.search("neighbour")) == 1
+    with hitherto.open(path) as store:
+        assert len(store.search("heirloom")) == 1
+        assert store.search("neighbour") == []  # of another workspace, which is kept
+    with hitherto.open(path, workspace="other") as other:
+        assert len(other.search("neighbour")) == 1
+    path.unlink()
+    with hitherto.open(path) as store:
+        store.start().append(Message.user("new"))
+        assert store.search("heirloom") == []
+    assert traces(tmp_path, "heirloom") == []
+    assert traces(tmp_path, "neighbour") == []
+
+
+def test_trouble_with_the_index_does_not_fail_what_was_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import apsw
+
+    path = tmp_path / "store.db"
+    foreign = apsw.Connection(f"{path}-search")
+    foreign.execute("CREATE TABLE theirs (x)")
+    foreign.close()
+    with caplog.at_level(logging.WARNING, logger="hitherto"), hitherto.open(path) as store:
+        talk = store.start()
+        saved = talk.append(Message.user("x"))
+        with pytest.raises(hitherto.NotAStore):
+            store.search("x")
+        assert store.delete([saved]) == [saved.id]
+        assert store.purge(talk, reason="user-requested").scrub_pending
+    assert any("search index" in record.getMessage() for record in caplog.records)
+    assert apsw.Connection(f"{path}-search").execute("SELECT count(*) FROM theirs").fetchall() == [(0,)]

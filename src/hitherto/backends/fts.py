@@ -23,7 +23,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -216,6 +216,25 @@ class FtsIndex:
             connection.execute("DELETE FROM hitherto_search WHERE workspace = ?", (self._workspace,))
             self._make(connection)
         return bool(_value(connection, "PRAGMA quick_check(1)") == "ok")
+
+    def keep_only(self, workspaces: Collection[bytes]) -> None:
+        """Drop what is left of workspaces that the store does not have: an earlier store may have lain at its path."""
+
+        def strangers(connection: apsw.Connection) -> list[bytes]:
+            found = _all(connection, "SELECT workspace FROM hitherto_search")
+            return [_bytes(id) for (id,) in found if id not in workspaces]
+
+        def work(connection: apsw.Connection) -> None:
+            with _transaction(connection):
+                for id in strangers(connection):
+                    for table in ("words", "entry", "conversation"):
+                        connection.execute(f"DROP TABLE IF EXISTS {table}_{id.hex()}")
+                    connection.execute("DELETE FROM hitherto_search WHERE workspace = ?", (id,))
+
+        if self._run(strangers):
+            self._run(work)
+            if self._path is not None:
+                self._empty_wal(self._path)
 
     def _begin_again(self, path: str) -> None:
         """Make an empty database of whatever is there. In place, so that it is safe for those who have it open; only

@@ -745,7 +745,11 @@ class SqliteBackend:
         from .fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
         timeout = self._pool.timeout_seconds
-        return FtsIndex(path, self.info.workspace, vfs=self._pool.vfs, timeout_seconds=timeout)
+        index = FtsIndex(path, self.info.workspace, vfs=self._pool.vfs, timeout_seconds=timeout)
+        with self._connection() as connection:
+            mine = {id for (id,) in _all(connection, "SELECT id FROM workspace")}
+        index.keep_only(mine)
+        return index
 
     def maintain(self, seconds: float) -> bool:
         """Give free pages back a few at a time, so that nobody waits long for the lock, and move the WAL into the
