@@ -67,6 +67,8 @@ def test_words_phrases_and_beginnings_are_found_newest_first(store: Store) -> No
     assert found(store, "CAFE") == ["reindexing café"]
     assert found(store, "absent") == []
     assert found(store, "step", limit=1) == ["The LINT step, again"]
+    assert found(store, "step", limit=1, offset=2) == ["the lint step fails"]
+    assert found(store, "step", offset=3) == []
 
 
 def test_a_hit_says_where_and_shows_the_place(store: Store) -> None:
@@ -148,7 +150,7 @@ def test_a_malformed_query_is_a_clear_error(store: Store, query: str) -> None:
 
 
 def test_bad_arguments_are_refused(store: Store) -> None:
-    for options in ({"limit": 0}, {"limit": True}, {"since": datetime(2024, 1, 1)}, {"until": 5}):  # noqa: DTZ001
+    for options in ({"limit": 0}, {"limit": True}, {"offset": -1}, {"since": datetime(2024, 1, 1)}, {"until": 5}):  # noqa: DTZ001
         with pytest.raises(InvalidArgument):
             store.search("a", **options)
 

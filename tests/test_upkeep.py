@@ -76,6 +76,18 @@ def test_closing_packs_what_was_written(tmp_path: Path) -> None:
         assert len(store.backend.loose(full=False, limit=10)) == 1  # the last run still grows
 
 
+def test_a_store_that_is_told_to_leave_it_does_nothing_by_itself(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        talk = fill(store, 5 * RUN)
+        for n in range(_upkeep._WRITES):
+            talk.append(Message.user(str(n)))
+        assert store._upkeep._thread is None
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        assert loose(store) == 5 + _upkeep._WRITES // RUN
+        assert store.maintain().complete
+        assert loose(store) == 0
+
+
 def test_closing_a_store_that_was_only_read_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     backend = SqliteBackend(path)

@@ -50,6 +50,7 @@ class Asked(Struct, frozen=True):
 
     query: "Query"
     limit: int
+    offset: int
     ranked: bool
     role: str | None
     conversations: Sequence[bytes] | None
@@ -112,7 +113,8 @@ class Search:
 
     def _hits(self, index: TextIndex, asked: Asked) -> list[Hit]:
         """Of what the index finds, what is there: some may be gone since."""
-        want = asked.limit
+        end = asked.offset + asked.limit
+        want = end
         while True:
             found = index.find(
                 asked.query,
@@ -132,11 +134,11 @@ class Search:
                 and rows[hit.number].conversation == hit.conversation
                 and hit.conversation not in hidden
             ]
-            if len(shown) >= asked.limit or len(found) < want:
+            if len(shown) >= end or len(found) < want:
                 break
             want *= 4
         reader, hits = Reader(self._store), []
-        for hit in shown[: asked.limit]:
+        for hit in shown[asked.offset : end]:
             with suppress(NotFound):  # deleted this moment
                 hits.append(self._hit(rows[hit.number], hit.score, asked.query, reader))
         return hits

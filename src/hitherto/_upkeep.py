@@ -86,13 +86,14 @@ def _owners(runs: list[Loose]) -> list[bytes]:
 class Upkeep:
     """The thread that does it, and when. It does not keep the store alive."""
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: "Store", *, stopped: bool = False) -> None:
         self._store = weakref.ref(store)
+        self._never = stopped
         self._writes = 0
         self._done = 0  # how many writes there were when it was done last
         self._asked = False
         self._wake = threading.Event()
-        self._stopped = False
+        self._stopped = stopped
         self._thread: threading.Thread | None = None
 
     def wrote(self) -> None:
@@ -145,5 +146,5 @@ class Upkeep:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        if self._writes != self._done or self._asked:
+        if not self._never and (self._writes != self._done or self._asked):
             self._attempt(_AT_CLOSE_SECONDS)

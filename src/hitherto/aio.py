@@ -388,6 +388,7 @@ class AsyncStore:
         query: str,
         *,
         limit: int = 20,
+        offset: int = 0,
         ranked: bool = False,
         role: str | None = None,
         project: Path | None = None,
@@ -400,6 +401,7 @@ class AsyncStore:
             self._store.search,
             query,
             limit=limit,
+            offset=offset,
             ranked=ranked,
             role=role,
             project=project,
@@ -477,6 +479,7 @@ def open_async(
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
     max_attachment: int = MAX_ATTACHMENT,
+    maintenance: bool = True,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> _Opening:
@@ -488,6 +491,7 @@ def open_async(
             timeout_seconds=timeout_seconds,
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,
+            maintenance=maintenance,
             vfs=vfs,
             clock=clock,
         )

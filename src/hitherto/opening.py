@@ -24,6 +24,7 @@ def open(
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
     max_attachment: int = MAX_ATTACHMENT,
+    maintenance: bool = True,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Store:
@@ -31,7 +32,8 @@ def open(
 
     `location` is a path, `sqlite:///absolute/path`, or `memory:`. `workspace` names the tenant. `timeout_seconds`
     is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one write,
-    `max_attachment` the bytes of one binary block. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970;
+    `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background, and
+    `maintain` is the caller's to call. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970;
     both are for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
@@ -43,7 +45,13 @@ def open(
             raise InvalidArgument(f"{name} is a number from 1 up")
     backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs)
     try:
-        return Store(backend, max_write_bytes=max_write_bytes, max_attachment=max_attachment, clock=clock)
+        return Store(
+            backend,
+            clock=clock,
+            max_write_bytes=max_write_bytes,
+            max_attachment=max_attachment,
+            maintenance=maintenance,
+        )
     except BaseException:
         backend.close()
         raise

@@ -156,9 +156,11 @@ class Store:
         clock: Callable[[], int] | None = None,
         max_write_bytes: int = MAX_WRITE_BYTES,
         max_attachment: int = MAX_ATTACHMENT,
+        maintenance: bool = True,
     ) -> None:
         """`clock` gives microseconds since 1970; `max_write_bytes` limits the text and JSON of one write,
-        `max_attachment` the bytes of one binary block."""
+        `max_attachment` the bytes of one binary block. Without `maintenance` it is done only when somebody calls
+        `maintain`."""
         self.backend = backend
         self._codec: Codec = codec or Plain()
         self._clock = clock or _now
@@ -172,7 +174,7 @@ class Store:
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._names = Names(self._ensure_workspace().seed)
         self._search = Search(self)
-        self._upkeep = Upkeep(self)
+        self._upkeep = Upkeep(self, stopped=not maintenance)
 
     def __enter__(self) -> "Store":
         return self
@@ -655,6 +657,7 @@ class Store:
         query: str,
         *,
         limit: int = 20,
+        offset: int = 0,
         ranked: bool = False,
         role: str | None = None,
         project: Path | None = None,
@@ -666,16 +669,20 @@ class Store:
         """Messages that have these words, newest first; the best first if `ranked`.
 
         All words must occur; `"a phrase"` in this order; `begin*` at the beginning of a word; `a OR b`; `-without`.
-        `since` <= time < `until`. The first search of a store reads all of it; later ones what is new.
+        `since` <= time < `until`; `offset` passes over the first hits. The first search of a store reads all of it;
+        later ones what is new.
         """
         self._ensure_open()
         check_limit(limit)
+        if type(offset) is not int or offset < 0:
+            raise InvalidArgument("the offset is a number from 0 up")
         from ._query import parse  # noqa: PLC0415  # only those who search need it
 
         return self._search.find(
             Asked(
                 parse(query),
                 limit,
+                offset,
                 ranked,
                 None if role is None else checked_text(role, "the role", self._max_write_bytes),
                 self._among(project, conversation),
