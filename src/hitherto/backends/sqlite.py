@@ -240,10 +240,11 @@ class SqliteBackend:
         return DONE
 
     def _place(self, connection: apsw.Connection, change: Change) -> _Place | Outcome:
-        """Where the conversation lies (_NOWHERE if it is new) if the change may be applied, else what is in the way."""
+        """Where the conversation lies (place 0 if it is new) if the change may be applied, else what is in the way."""
         query = (
-            "SELECT c.place, c.token, c.shelf, c.active_at, c.moved, w.epoch FROM conversation c "
-            "JOIN workspace w ON w.place = c.workspace WHERE c.id = ? AND c.workspace = ?"
+            "SELECT place, token, shelf, active_at, moved, "
+            "(SELECT w.epoch FROM workspace w WHERE w.place = c.workspace) "  # a join would cost several times as much
+            "FROM conversation c WHERE id = ? AND workspace = ?"
         )
         found = _maybe(connection, query, (change.conversation, self._workspace))
         if change.expect is None:
