@@ -39,6 +39,12 @@ def _populate(side: Side, size: int) -> None:
         side.append(name, messages(size, start=n * 7))
 
 
+def _populate_only(side: Side, size: int) -> None:
+    """And leave it as it is: closing would pack it."""
+    _populate(side, size)
+    side.leave()
+
+
 def _pack(side: Side, _: int) -> None:
     side.maintain()
 
@@ -104,7 +110,7 @@ def resume(bench: Bench) -> list[Row]:
     rounds = bench.pick(7, 15)
     for size, packed in ((1_000, False), (10_000, False), (1_000, True), (10_000, True)):
         for side in SIDES:
-            once(side, bench.place("resume", size, side), _pack if packed else _populate, size)
+            once(side, bench.place("resume", size, side), _pack if packed else _populate_only, size)
         wall: dict[str, list[float]] = {side: [] for side in SIDES}
         cpu: dict[str, list[float]] = {side: [] for side in SIDES}
         for number in range(rounds + 1):

@@ -80,6 +80,7 @@ def stage(desk: "Desk", sources: Sources) -> None:
 def _stage(desk: "Desk", name: bytes, source: Attachment) -> None:
     backend, now = desk.store.backend, desk.store._clock
     fingerprint, size, start = desk.envelope.fingerprint(), 0, 0
+    squeezable = True  # unless a chunk shows that it is not: images and videos are squeezed already
     batch: list[bytes] = []
     for piece in _even(source):
         if len(batch) == _AT_ONCE:
@@ -89,7 +90,9 @@ def _stage(desk: "Desk", name: bytes, source: Attachment) -> None:
         size += len(piece)
         if size > source.size:  # it grew: what lies beyond its end would be read along with the real content
             break
-        batch.append(_closed(desk, name, start + len(batch), piece))
+        data = _squeezed(piece) if squeezable else _AS_IT_IS + piece
+        squeezable = data[:1] == _SQUEEZED
+        batch.append(desk.envelope.close(chunk_place(desk.id, name, start + len(batch)), data))
     if size != source.size or fingerprint.digest() != name:
         raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
     backend.stage(desk.id, name, start, batch, last=True, at=now())
@@ -110,10 +113,10 @@ def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _closed(desk: "Desk", name: bytes, index: int, piece: bytes) -> bytes:
+def _squeezed(piece: bytes) -> bytes:
+    """A chunk in fewer bytes, if they are clearly fewer."""
     smaller = squeeze(piece, level=1)
-    data = _SQUEEZED + smaller if len(smaller) < 0.9 * len(piece) else _AS_IT_IS + piece
-    return desk.envelope.close(chunk_place(desk.id, name, index), data)
+    return _SQUEEZED + smaller if len(smaller) < 0.9 * len(piece) else _AS_IT_IS + piece
 
 
 def kept(desk: "Desk", attached: Attached) -> Attachment:

@@ -19,6 +19,7 @@ _PIECE = 16_384  # characters that are looked at in one go
 _OVERLAP = 4_096  # and beyond its end, for what begins in it
 _FURTHER = 262_144  # for so long a better place is looked for when there is one
 _SPACE = re.compile(r"\s+")
+_PLAIN = re.compile(r"[\x00-\x7f]+")
 _SMALLEST = 16
 
 _Span = tuple[int, int]
@@ -180,6 +181,13 @@ def _clings(character: str) -> bool:
     return unicodedata.category(character)[0] == "M" or "\u1160" <= character <= "\u11ff"
 
 
+def _plain_end(piece: str, at: int) -> int:
+    """How far the ASCII goes from here, without a last letter that has an accent of its own."""
+    plain = _PLAIN.match(piece, at)
+    end = at if plain is None else plain.end()
+    return end - 1 if at < end < len(piece) and _clings(piece[end]) else end
+
+
 _fold_letter = lru_cache(maxsize=4096)(fold)
 
 
@@ -189,6 +197,12 @@ def _traced(piece: str) -> tuple[str, list[int]]:
     origins: list[int] = []
     at = 0
     while at < len(piece):
+        end = _plain_end(piece, at)
+        if end > at:  # most texts are plain for the most part
+            folded.append(piece[at:end].lower())
+            origins.extend(range(at, end))
+            at = end
+            continue
         end = _letter_end(piece, at + 1)
         letter = _fold_letter(piece[at:end])
         folded.append(letter)

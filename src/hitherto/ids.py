@@ -37,6 +37,12 @@ def _pairs() -> list[str]:
     return [a + b for a in ALPHABET for b in ALPHABET]
 
 
+def _digits(place: int) -> tuple[int, int, int]:
+    """A place below `_SHORT` as its three pairs of characters."""
+    high, z = divmod(place, _PAIR)
+    return high // _PAIR, high % _PAIR, z
+
+
 class Names:
     """The ids of one workspace: `id(number)` and back with `number(id)`."""
 
@@ -57,9 +63,9 @@ class Names:
         if number >= _SHORT:
             more, number = divmod(number, _SHORT)
             return _pairs()[more - 1] + self.id(number)
-        high, z = divmod((number * self._step + self._start) % _SHORT, _PAIR)
+        x, y, z = _digits((number * self._step + self._start) % _SHORT)
         pairs = _pairs()
-        return pairs[high // _PAIR] + pairs[high % _PAIR] + pairs[z]
+        return pairs[x] + pairs[y] + pairs[z]
 
     def number(self, id: str) -> int:
         """The number behind an id. `InvalidID` if it has not the shape of one, `NotFound` if no message can have it."""
@@ -77,12 +83,22 @@ class Names:
         """The ids of numbers that follow each other: the same as `id` for each, with less to do."""
         if first + count > _SHORT:
             return [self.id(first + n) for n in range(count)]
-        pairs, step, found = _pairs(), self._step, []
-        place = (first * step + self._start) % _SHORT
+        pairs, found = _pairs(), []
+        dx, dy, dz = _digits(self._step)
+        x, y, z = _digits((first * self._step + self._start) % _SHORT)
         for _ in range(count):
-            high, z = divmod(place, _PAIR)
-            found.append(pairs[high // _PAIR] + pairs[high % _PAIR] + pairs[z])
-            place = (place + step) % _SHORT
+            found.append(pairs[x] + pairs[y] + pairs[z])
+            z += dz  # one step further, digit by digit: resuming waits for this loop
+            if z >= _PAIR:
+                z -= _PAIR
+                y += 1
+            y += dy
+            if y >= _PAIR:
+                y -= _PAIR
+                x += 1
+            x += dx
+            if x >= _PAIR:
+                x -= _PAIR
         return found
 
     def with_prefix(self, prefix: str) -> list[int]:

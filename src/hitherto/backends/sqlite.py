@@ -497,7 +497,10 @@ class SqliteBackend:
         self, *, numbers: Sequence[int] = (), keys: tuple[bytes, Sequence[bytes]] | None = None, bodies: bool = True
     ) -> list[MessageRow]:
         columns = _JOINED if bodies else _without_body(_JOINED)
-        query = f"SELECT {columns} FROM message m JOIN conversation c ON c.place = m.conversation WHERE c.workspace = ?"
+        # The plus sign keeps SQLite from going through all conversations of the workspace, and their messages.
+        query = (
+            f"SELECT {columns} FROM message m JOIN conversation c ON c.place = m.conversation WHERE +c.workspace = ?"
+        )
         rows: list[MessageRow] = []
         with self._connection() as connection:
             if keys is not None:
@@ -513,7 +516,7 @@ class SqliteBackend:
     def packs(self, runs: Sequence[int]) -> list[PackRow]:
         query = (
             "SELECT p.first - ?, c.id, p.parent, p.count, p.body FROM pack p "
-            "JOIN conversation c ON c.place = p.conversation WHERE c.workspace = ? AND p.first IN "
+            "JOIN conversation c ON c.place = p.conversation WHERE +c.workspace = ? AND p.first IN "  # as in `messages`
         )
         rows: list[PackRow] = []
         with self._connection() as connection:
@@ -753,8 +756,8 @@ class SqliteBackend:
         return index
 
     def maintain(self, seconds: float) -> bool:
-        """Give free pages back a few at a time, so that nobody waits long for the lock, and move the WAL into the
-        database as far as readers allow."""
+        """Give free pages back a few at a time, so that nobody waits long for the lock; in the end move the WAL into
+        the database, if readers allow."""
         deadline = time.monotonic() + seconds
         with self._connection() as connection:
             while connection.pragma("freelist_count") > 0:
@@ -763,8 +766,10 @@ class SqliteBackend:
                 if time.monotonic() > deadline:
                     break
             more = connection.pragma("freelist_count") > 0
-            _all(connection, "PRAGMA wal_checkpoint(PASSIVE)")
-        return not more
+        if more:
+            return False
+        self.scrub()  # which truncates the WAL, if nobody reads
+        return True
 
     def backup(self, path: str) -> None:
         """SQLite writes a copy from one snapshot, without the free space; it gets its name when it is complete and on
