@@ -46,6 +46,9 @@ class Side(Protocol):
     def fill(self, conversations: int) -> None:
         """Add so many empty conversations."""
 
+    def leave(self) -> None:
+        """As a process does that is killed: without the maintenance that closing does."""
+
     def maintain(self) -> None:
         """Do now what is done behind the writers' backs."""
 
@@ -103,6 +106,9 @@ class Raw:
         with self._db:
             rows = ((f"conversation {n:06d}", now + n) for n in range(conversations))
             self._db.executemany("INSERT INTO conversation VALUES (?, ?)", rows)
+
+    def leave(self) -> None:
+        self._db.close()
 
     def maintain(self) -> None:
         self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -178,6 +184,9 @@ class Ours:
 
     def find(self, query: str, limit: int, *, ranked: bool) -> int:
         return len(self.store.search(query, limit=limit, ranked=ranked))
+
+    def leave(self) -> None:
+        self.store.backend.close()
 
     def maintain(self) -> None:
         self.store.maintain()
