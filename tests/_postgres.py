@@ -548,9 +548,10 @@ class PostgresBackend:
             with connection.transaction():
                 query = (
                     "INSERT INTO attachment VALUES (%s, %s, %s, 0, %s) ON CONFLICT (workspace, conversation, name) "
-                    "DO UPDATE SET staged_at = excluded.staged_at"
+                    "DO UPDATE SET staged_at = excluded.staged_at RETURNING chunks"
                 )
-                connection.execute(query, (*key, at))
+                if connection.execute(query, (*key, at)).fetchall()[0][0]:  # complete, and checked
+                    return
                 query = (
                     "INSERT INTO chunk VALUES (%s, %s, %s, %s, %s) ON CONFLICT (workspace, conversation, name, number) "
                     "DO UPDATE SET body = excluded.body"

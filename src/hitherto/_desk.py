@@ -152,11 +152,11 @@ class Desk:
             spot = choose(row)
             return self.prepare(self.row, drafts, spot)  # `choose` may have looked again
 
-        sources = self.stage(drafts)
         try:
-            return self.commit(prepare, enqueued, sources)
+            return self.commit(prepare, enqueued, self.stage(drafts))
         except Exception:
-            unstage(self, sources)  # nobody refers to it, and it might be secret
+            for one in drafts:
+                unstage(self, one.sources)  # nobody refers to it, and it might be secret
             raise
 
     def stage(self, drafts: Sequence[Draft]) -> Sources:

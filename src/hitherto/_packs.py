@@ -99,7 +99,7 @@ def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
         for _ in range(_LOOKS):
             desk = store._desk(store._fresh_row(conversation))
             once = _Once(store, desk)  # before we read: what is changed or packed later will show in it
-            built = [found for run in runs if (found := _build(store, desk, run)) is not None]
+            built = [found for run in runs if (found := _attempt(store, desk, run)) is not None]
             if not built:
                 return 0
             once.built = built
@@ -139,6 +139,20 @@ class _Once:
         """Are the packs of these runs other ones than when we read them?"""
         now = {pack.first: pack for pack in self._store.backend.packs([built.pack.first for built in self.built])}
         return now != {pack.first: pack for built in self.built for pack in built.old}
+
+
+def _attempt(store: "Store", desk: "Desk", run: int) -> _Built | None:
+    """The pack of a run, or None if there is nothing to do: then nobody needs to look at it again soon."""
+    try:
+        built = _build(store, desk, run)
+    except Damaged as error:
+        import logging  # noqa: PLC0415  # rarely needed
+
+        logging.getLogger("hitherto").warning("a run cannot be packed, verify() tells more: %s", error)
+        built = None
+    if built is None:
+        store._settled.add(run)
+    return built
 
 
 def _build(store: "Store", desk: "Desk", run: int) -> _Built | None:

@@ -268,6 +268,7 @@ class _Reader:
 
 
 def _joined(parts: list[tuple[str, bool]], operator: str) -> tuple[str, bool]:
+    parts = list(dict.fromkeys(parts)) if operator != "NOT" else parts  # saying it again costs, and changes nothing
     if len(parts) == 1:
         return parts[0]
     return f" {operator} ".join(f"({part})" if compound else part for part, compound in parts), True

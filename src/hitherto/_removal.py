@@ -64,7 +64,7 @@ def _head(head: int | None, rows: Sequence[MessageRow], doomed: set[int]) -> int
     going = set(doomed)
     while above is not None and above in going:  # upwards; damage cannot lead us in a circle
         going.remove(above)
-        above = parents[above]
+        above = parents.get(above)  # a head that came after the headers were read: the token will say so
     if above is not None and above not in doomed:
         return above
     return next((m.number for m in reversed(rows) if m.main and m.number not in doomed), None)

@@ -17,8 +17,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ._packs import Reader
+from .attachment import Attachment
 from .backend import CHAT, ConversationRow, MessageRow, Where
 from .errors import Busy, HithertoError, NotFound
 from .listing import conversations, merged
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from ._query import Query
     from .store import Store
 
-_BATCH = 512  # messages taken in at a time
+_BATCH, _BATCH_BYTES = 512, 8 << 20  # messages, and bytes of text, taken in at a time
+_LONGEST = 1 << 20  # bytes of a text in an attachment that are looked at
 _TRIES = 50  # how often we start over because another process was faster
 
 
@@ -197,7 +200,10 @@ class Search:
     def _catch_up(self, index: TextIndex, deadline: float = float("inf")) -> tuple[int, bool]:
         """Take in everything that moved; how many messages, and whether that was all."""
         count = 0
-        with self._feeding:
+        left = -1.0 if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+        if not self._feeding.acquire(timeout=left):  # another thread feeds it: for all that we know, for long
+            return 0, False
+        try:
             for attempt in range(_TRIES):
                 for some in self._updates(index):
                     if some is None:
@@ -208,6 +214,8 @@ class Search:
                 else:
                     return count, True
                 time.sleep(0.001 * attempt)
+        finally:
+            self._feeding.release()
         raise Busy("the search index is updated by others all the time")
 
     def _updates(self, index: TextIndex) -> Iterator[int | None]:
@@ -221,45 +229,69 @@ class Search:
             index.clear()
             stamp, _ = index.state()
         known: dict[bytes, Known] = {}
+        grown: dict[bytes, Known] = {}
         drop: list[int] = []
         forget = list(changes.gone)
-        rows = self._everything(index, known, drop) if changes.everything else self._moved(
-            index, changes.moved, known, drop, forget
-        )  # fmt: skip
+        if changes.everything:
+            rows = self._everything(index, known, drop, forget)
+        else:
+            rows = self._moved(self._headers(index, changes.moved, known, grown, drop, forget))
+        if forget:  # before anything is put: an id may be in use again
+            after = index.update(stamp, forget=forget)
+            if after is None:
+                yield None
+                return
+            stamp = after
         batch: list[Entry] = []
-        reader = Reader(self._store)
+        progress: dict[bytes, Known] = {}
+        reader, size = Reader(self._store), 0
         for row in rows:
             with suppress(NotFound):  # deleted this moment: the feed will say so
                 batch.append(self._entry(row, reader))
-            if len(batch) == _BATCH:
-                after = index.update(stamp, put=batch)
+                size += len(batch[-1].text)
+            if row.conversation in grown:
+                progress[row.conversation] = replace(grown[row.conversation], next_seq=row.seq + 1)
+            if len(batch) == _BATCH or size > _BATCH_BYTES:
+                after = index.update(stamp, put=batch, known=list(progress.values()))
                 if after is None:
                     yield None
                     return
                 stamp = after
                 yield len(batch)
-                batch = []
-        after = index.update(
-            stamp, put=batch, drop=drop, forget=forget, known=list(known.values()), position=changes.position
-        )
+                batch, progress, size = [], {}, 0
+        after = index.update(stamp, put=batch, drop=drop, known=list(known.values()), position=changes.position)
         yield None if after is None else len(batch)
 
-    def _everything(self, index: TextIndex, known: dict[bytes, Known], drop: list[int]) -> Iterator[MessageRow]:
+    def _everything(
+        self, index: TextIndex, known: dict[bytes, Known], drop: list[int], forget: list[bytes]
+    ) -> Iterator[MessageRow]:
         """The messages of all conversations by time, but those that the index has already."""
         have: dict[bytes, dict[int, int]] = {}
         for row in conversations(self._store.backend, Where(CHAT), oldest_first=True):
             known[row.id] = _known(row)
-            have[row.id] = index.holds(row.id)
+        for id in index.conversations():
+            have[id] = index.holds(id)
+        forget += [id for id in have if id not in known]
+        return self._unheld(have, drop)
+
+    def _unheld(self, have: dict[bytes, dict[int, int]], drop: list[int]) -> Iterator[MessageRow]:
         for m in merged(self._store.backend, newest_first=False):
             held = have.get(m.conversation, {})
             if held.pop(m.number, None) != m.revision:
                 yield m
         drop += [number for held in have.values() for number in held]  # what was not met is not there any more
 
-    def _moved(
-        self, index: TextIndex, ids: Sequence[bytes], known: dict[bytes, Known], drop: list[int], forget: list[bytes]
-    ) -> Iterator[MessageRow]:
-        """The new and changed messages of these conversations by time."""
+    def _headers(
+        self,
+        index: TextIndex,
+        ids: Sequence[bytes],
+        known: dict[bytes, Known],
+        grown: dict[bytes, Known],
+        drop: list[int],
+        forget: list[bytes],
+    ) -> list[MessageRow]:
+        """The new and changed messages of these conversations by time, without their content. `grown` are those to
+        which nothing but appending happened."""
         headers: list[MessageRow] = []
         for row in self._store.backend.lookup(ids=ids):
             if row.kind != CHAT:
@@ -270,16 +302,26 @@ class Search:
                 before = None
             known[row.id] = _known(row)
             if before is not None and before.rewrites == row.rewrites:
+                grown[row.id] = before
                 headers += self._scan(row, before.next_seq - 1)
             else:
-                held = {} if before is None else index.holds(row.id)
+                held = index.holds(row.id)
                 headers += [m for m in self._scan(row, -1) if held.pop(m.number, None) != m.revision]
                 drop += held
         headers.sort(key=lambda m: (m.created_at, m.conversation, m.seq))
-        for start in range(0, len(headers), _BATCH):
-            wanted = [m.number for m in headers[start : start + _BATCH]]
-            found = {m.number: m for m in self._store.backend.messages(numbers=wanted)}
-            yield from (found[number] for number in wanted if number in found)
+        return headers
+
+    def _moved(self, headers: Sequence[MessageRow]) -> Iterator[MessageRow]:
+        """These messages with their content, a few at a time."""
+        wanted: list[int] = []
+        size = 0
+        for n, header in enumerate(headers):
+            wanted.append(header.number)
+            size += header.size
+            if len(wanted) == _BATCH or size > _BATCH_BYTES or n == len(headers) - 1:
+                found = {m.number: m for m in self._store.backend.messages(numbers=wanted)}
+                yield from (found[number] for number in wanted if number in found)
+                wanted, size = [], 0
 
     def _scan(self, row: ConversationRow, after: int) -> list[MessageRow]:
         return self._store.backend.scan(row.id, after=after, limit=1 << 40, bodies=False)
@@ -302,5 +344,11 @@ def _known(row: ConversationRow) -> Known:
 
 def _text(blocks: Sequence[object]) -> str:
     """What can be found of a message: the text of all its blocks."""
-    contents = (getattr(block, "content", None) for block in blocks)
-    return "\n".join(content for content in contents if isinstance(content, str))
+    found: list[str] = []
+    for block in blocks:
+        content = getattr(block, "content", None)
+        if isinstance(content, Attachment) and content.text and content.size <= _LONGEST:
+            content = content.load()
+        if isinstance(content, str):
+            found.append(content)
+    return "\n".join(found)

@@ -13,6 +13,7 @@ store that has written does a little of it; `store.maintain()` does all of it no
 import threading
 import time
 import weakref
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from msgspec import Struct
 from . import _forks
 from ._packs import pack
 from .backend import Loose
-from .errors import HithertoError
 
 if TYPE_CHECKING:
     from .store import Store
@@ -67,6 +67,7 @@ def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int,
         after = -1
         while runs := store.backend.loose(full=full, after=after, limit=_LISTED):
             after = runs[-1].first
+            runs = [run for run in runs if run.first not in store._settled]
             if not full and before is not None:
                 quiet = {row.id for row in store.backend.lookup(ids=_owners(runs)) if row.active_at < before}
                 runs = [run for run in runs if run.conversation in quiet]
@@ -93,6 +94,7 @@ class Upkeep:
         self._done = 0  # how many writes there were when it was done last
         self._asked = False
         self._wake = threading.Event()
+        self._starting = threading.Lock()
         self._stopped = stopped
         self._thread: threading.Thread | None = None
 
@@ -108,12 +110,16 @@ class Upkeep:
         self._begin()
 
     def _begin(self) -> None:
-        if self._thread is None and not self._stopped:
-            self._thread = threading.Thread(target=self._run, name="hitherto upkeep", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None and not self._stopped:
+                thread = threading.Thread(target=self._run, name="hitherto upkeep", daemon=True)
+                with suppress(RuntimeError):  # no more threads here, or the interpreter ends: then another time
+                    thread.start()
+                    self._thread = thread
         self._wake.set()
 
     def _run(self) -> None:
+        pause = _PAUSE_SECONDS
         while not self._stopped and self._store() is not None:
             self._wake.wait(_LOOK_SECONDS)
             self._wake.clear()
@@ -123,22 +129,30 @@ class Upkeep:
                     time.sleep(_PAUSE_SECONDS)
                     if self._writes != seen:
                         continue
-                if self._attempt(_SLICE_SECONDS):
-                    self._done, self._asked = max(seen, self._done), False
+                did = self._attempt(_SLICE_SECONDS)
+                if did is None or did.complete:
+                    self._done, self._asked, pause = max(seen, self._done), False, _PAUSE_SECONDS
+                elif did.packed or did.indexed or did.collected:
+                    pause = _PAUSE_SECONDS
+                else:  # a reader is in the way, say: do not knock all the time
+                    self._wake.wait(pause)
+                    self._wake.clear()
+                    pause = min(2 * pause, _LOOK_SECONDS)
 
-    def _attempt(self, seconds: float) -> bool:
-        """Done, or given up until the next time: what goes wrong here must not disturb those who write."""
+    def _attempt(self, seconds: float) -> Maintenance | None:
+        """What was done; None if it had to be given up until the next time: what goes wrong here must not disturb
+        those who write."""
         store = self._store()
         if store is None:
-            return True
+            return None
         try:
             with _forks.still:
-                return maintain(store, seconds, quiet_only=True).complete
-        except HithertoError as error:
+                return maintain(store, seconds, quiet_only=True)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is said, and nobody who writes suffers
             import logging  # noqa: PLC0415  # nothing else here needs it
 
             logging.getLogger("hitherto").warning("maintenance was interrupted and will be tried again: %s", error)
-            return True
+            return None
 
     def stop(self) -> None:
         """Wait for the thread; then do a little of what is left, so that programs that are short-lived do it, too."""

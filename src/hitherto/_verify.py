@@ -83,7 +83,7 @@ def _verify_conversation(store: "Store", row: ConversationRow) -> tuple[int, lis
     name = show_conversation_id(row.id)
     try:
         return _Check(store, row, name).run()
-    except HithertoError as error:
+    except (HithertoError, TypeError, ValueError) as error:  # damage may put anything where a number should be
         return 0, [Problem(f"cannot be read: {error}", name)]
 
 

@@ -59,7 +59,7 @@ class _Threads:
 
     def close(self) -> None:
         self.closed = True
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown(wait=False)  # what still runs ends by itself; the loop does not wait for it
 
 
 class AsyncMessageListing(AsyncIterator[Saved]):

@@ -26,7 +26,9 @@ class Attachment:
     def __init__(
         self, size: int, pieces: Callable[[], Iterator[bytes]], *, text: bool = False, in_memory: bool = False
     ) -> None:
-        """`pieces` begins to read from the beginning, every time it is called."""
+        """`pieces` begins to read from the beginning, every time it is called. `in_memory`: it is all there already."""
+        if type(size) is not int or size < 0:
+            raise InvalidArgument("the size of an attachment is a number of bytes")
         self.in_memory = in_memory
         self.size = size
         self.text = text
@@ -84,6 +86,6 @@ class Attachment:
 
 def _path(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(name, str) or not name or "\0" in name:
+    if not isinstance(name, str) or not name or "\0" in name or any("\ud800" <= c <= "\udbff" for c in name):
         raise InvalidArgument("a file is given by its path")
     return os.path.abspath(os.path.expanduser(name))

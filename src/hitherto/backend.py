@@ -293,7 +293,7 @@ class Backend(Protocol):
         self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
     ) -> None:
         """Keep some chunks of an attachment, numbered from `start`; `last`: there are no more. Commits alone. Staging a
-        chunk again replaces it. The conversation may not exist yet."""
+        chunk again replaces it, until the attachment is complete. The conversation may not exist yet."""
 
     def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
         """The chunks of an attachment in order. Stops early where one is missing."""

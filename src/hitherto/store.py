@@ -89,6 +89,7 @@ from .model import (
     Setup,
     approximate_tokens,
     check_strings,
+    encodable,
     from_datetime,
     id_of,
     listed,
@@ -111,6 +112,7 @@ PURGE_REASONS = (
     "corruption-detected",
 )
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.5  # to wait for words to leave the search index; maintenance does the rest
+_DEEPEST = 1_000_000  # hits that can be passed over
 _WORKSPACE_KEY = b"workspace"
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
@@ -170,6 +172,7 @@ class Store:
         self._closed = False
         self._forks = _forks.count()
         self._runs = threading.Lock()
+        self._settled: set[int] = set()  # runs that are packed as far as they can be
         self._next_run = 0
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._names = Names(self._ensure_workspace().seed)
@@ -194,8 +197,10 @@ class Store:
             if self._forks == _forks.count():  # the locks that a child inherits may never open
                 self._pen.drain(timeout_seconds)
                 self._upkeep.stop()
-            self._search.close()
-            self.backend.close()
+            try:
+                self._search.close()
+            finally:
+                self.backend.close()
 
     def _ensure_open(self) -> None:
         if self._closed:
@@ -674,8 +679,10 @@ class Store:
         """
         self._ensure_open()
         check_limit(limit)
-        if type(offset) is not int or offset < 0:
-            raise InvalidArgument("the offset is a number from 0 up")
+        if type(offset) is not int or not 0 <= offset <= _DEEPEST:
+            raise InvalidArgument(f"the offset is a number from 0 to {_DEEPEST:,}")
+        if role is not None and not (isinstance(role, str) and encodable(role)):
+            raise InvalidArgument("a role is text")
         from ._query import parse  # noqa: PLC0415  # only those who search need it
 
         return self._search.find(
@@ -684,7 +691,7 @@ class Store:
                 limit,
                 offset,
                 ranked,
-                None if role is None else checked_text(role, "the role", self._max_write_bytes),
+                role,
                 self._among(project, conversation),
                 None if since is None else from_datetime(since, "since"),
                 None if until is None else from_datetime(until, "until"),
@@ -709,7 +716,7 @@ class Store:
         """Keep the store small and fast: pack what is old, let the search index catch up, remove what nobody refers to,
         give free space back. For about so long, or until all is done. Stores do it by themselves, too."""
         self._ensure_open()
-        if seconds is not None and (not isinstance(seconds, (int, float)) or not seconds >= 0):
+        if seconds is not None and (not isinstance(seconds, (int, float)) or not 0 <= seconds <= 1e9):
             raise InvalidArgument("seconds is a number from 0 up")
         return maintain(self, seconds)
 

@@ -64,6 +64,9 @@ class TextIndex(Protocol):
     def known(self, conversation: bytes) -> Known | None:
         """What it holds of a conversation."""
 
+    def conversations(self) -> list[bytes]:
+        """The conversations of which it holds anything."""
+
     def holds(self, conversation: bytes) -> dict[int, int]:
         """The messages of a conversation that it has: number and revision."""
 

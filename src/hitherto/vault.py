@@ -85,6 +85,8 @@ class Plain:
         return zlib.crc32(data).to_bytes(4, "big") + data
 
     def open(self, place: Place, data: bytes) -> bytes:
+        if type(data) is not bytes:  # a damaged file may give anything
+            raise Damaged(f"a stored {place[0]} is no bytes")
         content = data[4:]
         if zlib.crc32(content) != int.from_bytes(data[:4], "big"):
             raise Damaged(f"the checksum of a stored {place[0]} does not match")
@@ -98,6 +100,8 @@ class Plain:
         contents = []
         for row in rows:
             data = row.body or b""
+            if type(data) is not bytes:
+                raise Damaged("a stored message is no bytes")
             content = data[4:]
             if len(data) < 4 or crc32(content) != number(data[:4], "big"):
                 raise Damaged("the checksum of a stored message does not match")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import apsw
 
 from .. import _forks
-from ..errors import CannotOpen, Closed
+from ..errors import CannotOpen, Closed, Damaged
 from ._files import make_private, translated
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
@@ -64,6 +64,8 @@ class Lease:
         self._pool.give_back(self._connection)
         if isinstance(error, apsw.Error):
             raise translated(error, self._pool.path) from error
+        if isinstance(error, UnicodeDecodeError):  # where bytes were, something claims to be text
+            raise Damaged(f"{self._pool.path} is damaged: text that is none") from error
 
 
 class Pool:

@@ -108,11 +108,14 @@ class FtsIndex:
             self._pool.close()
             raise
 
-    def _new_pool(self, path: str, prepare: Callable[[apsw.Connection], None]) -> Pool:
+    def _new_pool(
+        self, path: str, prepare: Callable[[apsw.Connection], None], timeout_seconds: float | None = None
+    ) -> Pool:
         if os.path.isfile(path) and 0 < os.path.getsize(path) < _SMALLEST_DATABASE:
             os.truncate(path, 0)  # by name: closing a descriptor would drop the locks of this process
             self.was_reset = True
-        return Pool(path, prepare, vfs=self._vfs, timeout_seconds=self._timeout_seconds)
+        patience = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        return Pool(path, prepare, vfs=self._vfs, timeout_seconds=patience)
 
     def _prepare(self, connection: apsw.Connection) -> None:
         with _view(connection):
@@ -194,7 +197,7 @@ class FtsIndex:
             connection.pragma("user_version", FORMAT)
 
     def clear(self) -> None:
-        """Forget everything. If it is damaged, or holds nothing else, the whole file is begun again."""
+        """Forget everything. If it is damaged, the whole file is begun again."""
         self.was_reset = True
         try:
             if self._run(self._drop_tables):
@@ -206,16 +209,18 @@ class FtsIndex:
         self._begin_again(self._path)
 
     def _drop_tables(self, connection: apsw.Connection) -> bool:
-        """Make our tables anew. False if it is better, or necessary, to make the whole file anew."""
-        others = "SELECT count(*) FROM hitherto_search WHERE workspace <> ?"
-        if self._path is not None and not _value(connection, others, (self._workspace,)):
-            return False
+        """Make our tables anew. False if that did not help."""
         with _transaction(connection):
             for table in (self._words, self._entry, self._conversation):
                 connection.execute(f"DROP TABLE IF EXISTS {table}")
             connection.execute("DELETE FROM hitherto_search WHERE workspace = ?", (self._workspace,))
             self._make(connection)
+            self._note_dropped(connection)
         return bool(_value(connection, "PRAGMA quick_check(1)") == "ok")
+
+    def _note_dropped(self, connection: apsw.Connection) -> None:
+        """Words went that are still in the WAL: the next scrub has something to do."""
+        connection.execute("UPDATE hitherto_search SET dropped = dropped + 1 WHERE workspace = ?", (self._workspace,))
 
     def keep_only(self, workspaces: Collection[bytes]) -> None:
         """Drop what is left of workspaces that the store does not have: an earlier store may have lain at its path."""
@@ -230,15 +235,15 @@ class FtsIndex:
                     for table in ("words", "entry", "conversation"):
                         connection.execute(f"DROP TABLE IF EXISTS {table}_{id.hex()}")
                     connection.execute("DELETE FROM hitherto_search WHERE workspace = ?", (id,))
+                self._note_dropped(connection)
 
         if self._run(strangers):
             self._run(work)
-            if self._path is not None:
-                self._empty_wal(self._path)
+            self.scrub(seconds=0.5)
 
     def _begin_again(self, path: str) -> None:
-        """Make an empty database of whatever is there. In place, so that it is safe for those who have it open; only
-        what SQLite cannot open at all is unlinked."""
+        """Make an empty database of whatever is there: in place if nobody else has it open; else, and if SQLite cannot
+        open it at all, under the same name."""
         self.was_reset = True
         pool = self._pool
         assert isinstance(pool, Pool)
@@ -248,9 +253,10 @@ class FtsIndex:
             self._reset(path)
             self._run(self._ensure)
         except (Damaged, StorageError) as error:
-            if not isinstance(error.__cause__, _BROKEN):
+            if not isinstance(error.__cause__, (*_BROKEN, apsw.BusyError)):
                 raise
-            pool.close()
+            with contextlib.suppress(HithertoError):
+                pool.close()
             for suffix in ("", "-wal", "-shm", "-journal"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + suffix)
@@ -259,7 +265,7 @@ class FtsIndex:
 
     def _reset(self, path: str) -> None:
         """By a connection that looks at nothing before."""
-        resetting = self._new_pool(path, _wipe)
+        resetting = self._new_pool(path, _wipe, timeout_seconds=min(1.0, self._timeout_seconds))
         try:
             with resetting.lease():
                 pass
@@ -398,6 +404,10 @@ class FtsIndex:
         for found in _integers(self._run(lambda connection: _all(connection, query, (conversation,)))):
             return Known(conversation, *found)
         return None
+
+    def conversations(self) -> list[bytes]:
+        query = f"SELECT id FROM {self._conversation}"
+        return [_bytes(id) for (id,) in self._run(lambda connection: _all(connection, query))]
 
     def holds(self, conversation: bytes) -> dict[int, int]:
         query = (

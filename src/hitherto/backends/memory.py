@@ -306,6 +306,8 @@ class MemoryBackend:
         with self._open():
             kept = self._attachments.setdefault((conversation, attachment), _Attachment())
             kept.staged_at = at
+            if kept.complete:  # and checked: whatever comes now can only be the same, or worse
+                return
             kept.chunks.update(enumerate(chunks, start))
             if last:
                 kept.complete = len(kept.chunks) == start + len(chunks)

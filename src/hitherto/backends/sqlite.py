@@ -57,6 +57,7 @@ from ..errors import (
     CommitUnknown,
     Damaged,
     HithertoError,
+    InvalidArgument,
     NewerFormat,
     NotAStore,
     StorageError,
@@ -541,10 +542,11 @@ class SqliteBackend:
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         base = self._base
-        query = f"SELECT {_PATH} FROM message WHERE number BETWEEN ? AND ? ORDER BY number"
-        owner = "SELECT c.id FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
-        packed = "SELECT parent, count, body FROM pack WHERE first = ?"
+        query = f"SELECT {_PATH} FROM message WHERE number BETWEEN ? AND ? AND conversation = ? ORDER BY number"
+        owner = "SELECT c.id, c.place FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
+        packed = "SELECT parent, count, body FROM pack WHERE first = ? AND conversation = ?"
         conversation: bytes | None = None
+        place = 0
         next: int | None = number
         looked = -1
         while next is not None:
@@ -554,13 +556,13 @@ class SqliteBackend:
                     found = _maybe(connection, owner, (base + next,))
                     if found is None:
                         return
-                    conversation = found[0]
-                pack = _maybe(connection, packed, (base + first,))
+                    conversation, place = found
+                pack = _maybe(connection, packed, (base + first, place))
                 if pack is not None and next < first + pack[1]:
                     rows = []
                 else:
                     start = first if pack is None else first + pack[1]
-                    rows = _messages(connection, query, (base, conversation, base + start, base + next))
+                    rows = _messages(connection, query, (base, conversation, base + start, base + next, place))
                     if rows and rows[0].body is None and looked != next:  # packed since we looked
                         looked = next
                         continue
@@ -649,9 +651,12 @@ class SqliteBackend:
         with self._connection() as connection, _transaction(connection):
             query = (
                 "INSERT INTO attachment (workspace, conversation, name, chunks, staged_at) VALUES (?, ?, ?, 0, ?) "
-                "ON CONFLICT DO UPDATE SET staged_at = excluded.staged_at RETURNING place"
+                "ON CONFLICT DO UPDATE SET staged_at = excluded.staged_at RETURNING place, chunks"
             )
-            place = _one(connection, query, (*key, at))[0] << _CHUNK_BITS
+            place, complete = _one(connection, query, (*key, at))
+            if complete:  # and checked: whatever comes now can only be the same, or worse
+                return
+            place <<= _CHUNK_BITS
             for index, chunk in enumerate(chunks, start):
                 connection.execute("INSERT OR REPLACE INTO chunk (number, body) VALUES (?, ?)", (place | index, chunk))
             if last:
@@ -721,18 +726,21 @@ class SqliteBackend:
             query = "SELECT epoch FROM mark WHERE workspace = ? AND position = ?"
             found = None if since is None else _maybe(connection, query, (self._workspace, since))
             now = self._epoch(connection)
-            if found is not None and found[0] == now:
-                query = (
-                    "SELECT EXISTS (SELECT 1 FROM conversation WHERE workspace = ?1 AND moved = ?2) "
-                    "OR EXISTS (SELECT 1 FROM gone WHERE workspace = ?1 AND epoch = ?2)"
-                )
-                if since is not None and not _one(connection, query, (self._workspace, now))[0]:
-                    return Changes(since, False, [], [])
-            position = os.urandom(16)
-            connection.execute("UPDATE workspace SET epoch = epoch + 1 WHERE place = ?", workspace)
-            connection.execute("INSERT INTO mark VALUES (?, ?, ?)", (self._workspace, now + 1, position))
-            for table, kept in (("mark", now + 1 - _MARKS), ("gone", now + 1 - _MARKS)):
-                connection.execute(f"DELETE FROM {table} WHERE workspace = ? AND epoch <= ?", (self._workspace, kept))
+            query = (
+                "SELECT position FROM mark WHERE workspace = ?1 AND epoch = ?2 "
+                "AND NOT EXISTS (SELECT 1 FROM conversation WHERE workspace = ?1 AND moved = ?2) "
+                "AND NOT EXISTS (SELECT 1 FROM gone WHERE workspace = ?1 AND epoch = ?2)"
+            )
+            newest = _maybe(connection, query, (self._workspace, now))
+            if newest is not None:  # nothing was written since it was made
+                position = newest[0]
+            else:
+                position = os.urandom(16)
+                connection.execute("UPDATE workspace SET epoch = epoch + 1 WHERE place = ?", workspace)
+                connection.execute("INSERT INTO mark VALUES (?, ?, ?)", (self._workspace, now + 1, position))
+                for table in ("mark", "gone"):
+                    query = f"DELETE FROM {table} WHERE workspace = ? AND epoch <= ?"
+                    connection.execute(query, (self._workspace, now + 1 - _MARKS))
             if found is None:
                 return Changes(position, True, [], [])
             query = "SELECT id FROM conversation WHERE workspace = ? AND moved >= ? ORDER BY moved"
@@ -760,21 +768,25 @@ class SqliteBackend:
         the database, if readers allow."""
         deadline = time.monotonic() + seconds
         with self._connection() as connection:
-            while connection.pragma("freelist_count") > 0:
+            free = connection.pragma("freelist_count")
+            while free > 0:
                 with _transaction(connection):
                     _all(connection, f"PRAGMA incremental_vacuum({_VACUUM})")
-                if time.monotonic() > deadline:
+                before, free = free, connection.pragma("freelist_count")
+                if free >= before:  # a file that another program has written anew may not know how
                     break
-            more = connection.pragma("freelist_count") > 0
-        if more:
-            return False
+                if free > 0 and time.monotonic() > deadline:
+                    return False
         self.scrub()  # which truncates the WAL, if nobody reads
         return True
 
     def backup(self, path: str) -> None:
         """SQLite writes a copy from one snapshot, without the free space; it gets its name when it is complete and on
         the disk. Its feed of changes begins anew, so that an index of this store is not taken for one of the copy."""
-        target = os.path.abspath(os.path.expanduser(path))
+        expanded = os.path.expanduser(path)
+        if expanded.startswith("~") or "\0" in path:
+            raise InvalidArgument(f"not a path that a backup could go to: {path!r:.60}")
+        target = os.path.abspath(expanded)
         if os.path.lexists(target):
             raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites")
         unfinished = f"{target}.unfinished-{os.urandom(4).hex()}"
