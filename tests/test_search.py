@@ -466,3 +466,110 @@ def test_trouble_with_the_index_does_not_fail_what_was_deleted(
         assert store.purge(talk, reason="user-requested").scrub_pending
     assert any("search index" in record.getMessage() for record in caplog.records)
     assert apsw.Connection(f"{path}-search").execute("SELECT count(*) FROM theirs").fetchall() == [(0,)]
+
+
+# -- feeding, step by step
+
+
+def test_an_id_that_is_used_again_is_found_although_the_index_never_heard_of_its_end(tmp_path: Path) -> None:
+    """The purge was not told to the index; more messages follow than are taken in at a time."""
+    id = "00000000-0000-4000-8000-000000000001"
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        store.start(id=id).append(Message.user("former"))
+        assert len(store.search("former")) == 1
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        store._search.forget = lambda _: False  # type: ignore[method-assign]
+        store.purge(id, reason="user-requested")
+        store.start(id=id).extend([Message.user(f"latter {n}") for n in range(1300)])
+        assert len(store.search("latter", limit=2000)) == 1300
+        assert store.search("former") == []
+
+
+def test_what_is_deleted_while_the_index_is_half_fed_leaves_no_words(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        store.start().append(Message.user("hello"))
+        store.search("hello")
+        talk = store.start()
+        root = talk.append(Message.user("root"))
+        secret = talk.append(Message.user("secretword"))
+        talk.fork(root).extend([Message.user(f"text {n}") for n in range(1500)])
+        assert not store.maintain(seconds=0).complete
+        assert [name for name in traces(tmp_path, "secretword") if "search" in name] != []  # the control
+        store.delete([secret])
+        assert store.scrub()
+        assert [name for name in traces(tmp_path, "secretword") if "search" in name] == []
+
+
+def test_what_is_purged_while_the_first_feed_is_interrupted_leaves_no_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hitherto._search import Search
+
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        talk = store.start()
+        talk.append(Message.user("secretword"))
+        store.start().extend([Message.user(f"text {n}") for n in range(1500)])
+        entry, met = Search._entry, count(1)
+
+        def interrupted(self: Search, *args: object) -> object:
+            if next(met) == 600:
+                raise KeyboardInterrupt
+            return entry(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Search, "_entry", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.search("text")
+        monkeypatch.setattr(Search, "_entry", entry)
+        assert [name for name in traces(tmp_path, "secretword") if "search" in name] != []  # the control
+        store.purge(talk, reason="user-requested")
+        assert store.scrub()
+        assert [name for name in traces(tmp_path, "secretword") if "search" in name] == []
+
+
+def test_feeding_in_many_slices_keeps_its_position_and_takes_each_message_in_once(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        talk = store.start()
+        talk.append(Message.user("first"))
+        store.search("first")
+        for _ in range(4):
+            talk.extend([Message.user("x" * 4) for _ in range(10_000)])
+        taken, slices, complete = 0, 0, False
+        while not complete:
+            taken_now, complete = store._search.keep_up(0.0)
+            taken, slices = taken + taken_now, slices + 1
+        assert taken == 40_000
+        assert slices > 64  # more than there are positions that are remembered
+
+
+def test_an_index_is_begun_again_while_others_have_it_open(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with hitherto.open(path) as one, hitherto.open(path) as two, hitherto.open(path, workspace="w") as three:
+        talk = one.start()
+        talk.append(Message.user("secretword"))
+        three.start().append(Message.user("elsewhere"))
+        for store in (one, two):
+            assert len(store.search("secretword")) == 1
+        assert len(three.search("elsewhere")) == 1
+        backend = one.backend
+        assert isinstance(backend, SqliteBackend)
+        with backend._connection() as connection:
+            connection.execute("DELETE FROM mark")  # as in a copy
+        assert len(one.search("secretword")) == len(two.search("secretword")) == len(three.search("elsewhere")) == 1
+        assert not one.purge(talk, reason="user-requested").scrub_pending
+        assert [name for name in traces(tmp_path, "secretword") if "search" in name] == []
+        assert two.search("secretword") == []
+
+
+def test_a_delete_does_not_wait_for_another_thread_that_feeds(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        saved = store.start().append(Message.user("x"))
+        store.search("x")
+        with store._search._feeding:
+            assert store.delete([saved]) == [saved.id]
+        assert store.search("x") == []
+
+
+def test_text_in_an_attachment_is_found(store: Store) -> None:
+    text = hitherto.Attachment(9, lambda: iter((b"hippo", b"drom")), text=True)
+    store.start().append(Message.user(Block("content", text)))
+    assert len(store.search("hippodrom")) == 1

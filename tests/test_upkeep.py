@@ -317,3 +317,108 @@ def test_a_store_in_memory_says_that_it_cannot_be_backed_up(tmp_path: Path) -> N
         with pytest.raises(hitherto.InvalidArgument) as caught:
             store.backup(tmp_path / "copy.db")
         assert caught.value.hint
+
+
+# -- what must not stop it, and what it must not do
+
+
+def test_a_file_that_cannot_give_space_back_is_maintained_all_the_same(tmp_path: Path) -> None:
+    """Another program has written it anew, and dropped the setting that only an empty file can choose."""
+    import apsw
+
+    path = tmp_path / "store.db"
+    with hitherto.open(path) as store:
+        talk = fill(store, 5 * RUN)
+    other = apsw.Connection(str(path))
+    for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA auto_vacuum = NONE", "VACUUM"):
+        other.execute(statement).fetchall()
+    other.close()
+    with hitherto.open(path) as store:
+        store.purge(talk.id, reason="user-requested")
+        assert store.maintain().complete
+
+
+def test_runs_that_are_too_large_to_pack_whole_are_not_looked_at_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hitherto import _packs
+
+    monkeypatch.setattr(_packs, "_LARGEST", 1000)
+    with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
+        talk = fill(store, 4 * RUN)
+        assert store.maintain().packed == 4
+        assert loose(store) == 4  # their last messages did not fit
+        store.maintain()
+        built: list[int] = []
+        monkeypatch.setattr(_packs, "_build", lambda _, __, run: built.append(run))
+        assert store.maintain().complete
+        assert built == []
+        assert len(talk.thread()) == 4 * RUN
+
+
+def test_one_damaged_message_does_not_stop_the_upkeep_of_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import apsw
+
+    path = tmp_path / "store.db"
+    with hitherto.open(path, maintenance=False) as store:
+        fill(store, 4 * RUN)
+        other = apsw.Connection(str(path))
+        other.execute("UPDATE message SET body = x'00' WHERE number = ?", (RUN + 3,))
+        other.close()
+        with caplog.at_level(logging.WARNING, logger="hitherto"):
+            assert store.maintain().packed == 3
+        assert any("verify" in record.getMessage() for record in caplog.records)
+        assert not store.verify().ok
+
+
+def test_a_reader_in_the_way_is_not_a_reason_to_spin(tmp_path: Path) -> None:
+    import apsw
+
+    path = tmp_path / "store.db"
+    with hitherto.open(path) as store:
+        saved = store.start().append(Message.user("word"))
+        store.search("word")
+        reader = apsw.Connection(f"{path}-search")
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM hitherto_search").fetchall()
+        store.delete([saved])
+        attempts: list[float] = []
+        attempt = store._upkeep._attempt
+
+        def counted(seconds: float) -> object:
+            attempts.append(seconds)
+            return attempt(seconds)
+
+        store._upkeep._attempt = counted  # type: ignore[method-assign,assignment]
+        time.sleep(1.0)
+        assert len(attempts) < 10
+        reader.close()
+
+
+def test_where_no_thread_can_be_started_writing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with hitherto.open(tmp_path / "store.db") as store:
+        talk = store.start()
+        for n in range(_upkeep._WRITES + 10):
+            talk.append(Message.user(str(n)))
+        assert len(talk.thread()) == _upkeep._WRITES + 10
+
+
+def test_a_store_closes_whatever_goes_wrong_in_its_last_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    store = hitherto.open(tmp_path / "store.db")
+    fill(store, 3)
+    monkeypatch.setattr(_upkeep, "maintain", fails)
+    with caplog.at_level(logging.WARNING, logger="hitherto"):
+        store.close()
+    assert any("a bug" in record.getMessage() for record in caplog.records)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db"]

@@ -210,6 +210,33 @@ class BackendContract:
         assert backend.messages(numbers=[0, 32]) == []
         assert backend.items(A) == []
 
+    def test_what_is_complete_is_not_staged_over(self, backend: Backend) -> None:
+        """Somebody who stages the same, and finds too late that it has changed, must not spoil what others refer to."""
+        backend.commit([create(message_row(0))])
+        backend.stage(A, b"n", 0, [b"good", b"also"], last=True, at=1)
+        backend.commit([update(1, attach=((0, b"n"),))])
+        backend.stage(A, b"n", 0, [b"bad", b"worse", b"worst"], last=False, at=2)
+        assert list(backend.chunks(A, b"n")) == [b"good", b"also"]
+        assert [(row.chunks, row.messages) for row in backend.attachments(A)] == [(2, (0,))]
+
+    def test_only_what_nobody_refers_to_is_unstaged(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0))])
+        for name in (b"m", b"n"):
+            backend.stage(A, name, 0, [name], last=True, at=1)
+        backend.commit([update(1, attach=((0, b"n"),))])
+        backend.unstage(A, [b"m", b"n", b"none"])
+        assert [row.name for row in backend.attachments(A)] == [b"n"]
+        assert [row.name for row in backend.attachments(A, [b"n", b"m"])] == [b"n"]
+        assert list(backend.chunks(A, b"m")) == []
+
+    def test_asking_again_when_nothing_was_written_does_not_use_positions_up(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0))])
+        start = backend.changes(None).position
+        backend.commit([update(1)])
+        for _ in range(200):
+            found = backend.changes(start)
+            assert (found.everything, found.moved) == (False, [A])
+
     def test_requirements_are_checked_and_nothing_else_is_touched(self, backend: Backend) -> None:
         backend.commit([create(id=B)])
         wanted = replace(create(message_row(0)), require=((B, token(2)),))
