@@ -471,14 +471,16 @@ def test_trouble_with_the_index_does_not_fail_what_was_deleted(
 # -- feeding, step by step
 
 
-def test_an_id_that_is_used_again_is_found_although_the_index_never_heard_of_its_end(tmp_path: Path) -> None:
+def test_an_id_that_is_used_again_is_found_although_the_index_never_heard_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The purge was not told to the index; more messages follow than are taken in at a time."""
     id = "00000000-0000-4000-8000-000000000001"
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
         store.start(id=id).append(Message.user("former"))
         assert len(store.search("former")) == 1
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
-        store._search.forget = lambda _: False  # type: ignore[method-assign]
+        monkeypatch.setattr(store._search, "forget", lambda _: False)
         store.purge(id, reason="user-requested")
         store.start(id=id).extend([Message.user(f"latter {n}") for n in range(1300)])
         assert len(store.search("latter", limit=2000)) == 1300
