@@ -11,6 +11,7 @@ come back.
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 from ._packs import Reader
 from .attachment import Attachment
 from .backend import CHAT, ConversationRow, MessageRow, Where
-from .errors import Busy, HithertoError, NotFound
+from .errors import Busy, Closed, HithertoError, NotFound
 from .listing import conversations, merged
 from .model import to_datetime
 from .textindex import Entry, IndexDamaged, Known, TextIndex
@@ -66,10 +67,17 @@ class Search:
     """The text index of a store, made when somebody searches for the first time."""
 
     def __init__(self, store: "Store") -> None:
-        self._store = store
+        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
         self._index: TextIndex | None = None
         self._opening = threading.Lock()
         self._feeding = threading.Lock()
+
+    @property
+    def _store(self) -> "Store":
+        store = self._ref()
+        if store is None:
+            raise Closed("the store is gone")
+        return store
 
     def _opened(self, *, create: bool) -> TextIndex | None:
         with self._opening:

@@ -35,6 +35,7 @@ _AT_CLOSE_SECONDS = 0.25
 _QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run is packed although it is not full
 _ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that nobody adopted are removed
 _RUNS = 16  # packed in one commit
+_EVER = 1e9  # seconds
 _LISTED = 256  # runs looked at at a time
 
 
@@ -50,7 +51,7 @@ class Maintenance(Struct, frozen=True):
 def maintain(store: "Store", seconds: float | None = None, *, quiet_only: bool = False) -> Maintenance:
     """Do what there is to do, for about so long. `quiet_only` leaves the last runs of active conversations alone: they
     would have to be packed again."""
-    deadline = time.monotonic() + (1e9 if seconds is None else seconds)
+    deadline = time.monotonic() + (_EVER if seconds is None else min(seconds, _EVER))
     before = store._clock() - _QUIET if quiet_only else None
     packed, all_packed = _pack_all(store, deadline, before)
     indexed, all_indexed = store._search.keep_up(max(0.0, deadline - time.monotonic()))

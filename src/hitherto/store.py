@@ -716,7 +716,7 @@ class Store:
         """Keep the store small and fast: pack what is old, let the search index catch up, remove what nobody refers to,
         give free space back. For about so long, or until all is done. Stores do it by themselves, too."""
         self._ensure_open()
-        if seconds is not None and (not isinstance(seconds, (int, float)) or not 0 <= seconds <= 1e9):
+        if seconds is not None and (not isinstance(seconds, (int, float)) or not seconds >= 0):
             raise InvalidArgument("seconds is a number from 0 up")
         return maintain(self, seconds)
 

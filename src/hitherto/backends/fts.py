@@ -99,7 +99,7 @@ class FtsIndex:
     # -- opening, and beginning again
 
     def _open(self, path: str) -> None:
-        self._pool = self._new_pool(path, self._prepare)
+        self._pool = self._new_pool(path, _prepare)
         try:
             self._run(self._ensure)
         except IndexDamaged:
@@ -117,31 +117,11 @@ class FtsIndex:
         patience = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         return Pool(path, prepare, vfs=self._vfs, timeout_seconds=patience)
 
-    def _prepare(self, connection: apsw.Connection) -> None:
-        with _view(connection):
-            self._look_at(connection)
-        for pragma in PER_CONNECTION:
-            connection.execute(f"PRAGMA {pragma}").fetchall()
-
-    def _look_at(self, connection: apsw.Connection) -> bool:
-        """Refuse the file of another program. True if it is ours, False if it is empty."""
-        application, version = connection.pragma("application_id"), connection.pragma("user_version")
-        if application == APPLICATION_ID and version == FORMAT:
-            if connection.readonly("main"):  # the permissions were looked at: so it is a byte in its header
-                raise IndexDamaged(f"{self._path} says that it may not be written", hint=_HINT)
-            return True
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-        if not (application or version or tables):
-            return False
-        if application == APPLICATION_ID or "hitherto_search" in tables:
-            raise IndexDamaged(f"{self._path} has another format", hint=_HINT)
-        raise NotAStore(f"{self._path} is a SQLite database of another program")
-
     def _ensure(self, connection: apsw.Connection) -> None:
         """Make the tables that are not there."""
         if self._path is not None:
             with _view(connection):
-                is_ours = self._look_at(connection)
+                is_ours = _look_at(connection)
             if not is_ours:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
             ensure_wal(connection, self._timeout_seconds)
@@ -260,7 +240,7 @@ class FtsIndex:
             for suffix in ("", "-wal", "-shm", "-journal"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + suffix)
-            self._pool = self._new_pool(path, self._prepare)
+            self._pool = self._new_pool(path, _prepare)
             self._run(self._ensure)
 
     def _reset(self, path: str) -> None:
@@ -576,6 +556,28 @@ def _wipe(connection: apsw.Connection) -> None:
         connection.execute("VACUUM").fetchall()
     finally:
         connection.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 0)
+
+
+def _prepare(connection: apsw.Connection) -> None:
+    with _view(connection):
+        _look_at(connection)
+    for pragma in PER_CONNECTION:
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def _look_at(connection: apsw.Connection) -> bool:
+    """Refuse the file of another program. True if it is ours, False if it is empty."""
+    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    if application == APPLICATION_ID and version == FORMAT:
+        if connection.readonly("main"):  # the permissions were looked at: so it is a byte in its header
+            raise IndexDamaged(f"{connection.filename} says that it may not be written", hint=_HINT)
+        return True
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    if not (application or version or tables):
+        return False
+    if application == APPLICATION_ID or "hitherto_search" in tables:
+        raise IndexDamaged(f"{connection.filename} has another format", hint=_HINT)
+    raise NotAStore(f"{connection.filename} is a SQLite database of another program")
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class SqliteBackend:
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
     ) -> None:
-        self._pool = Pool(path, self._prepare, vfs=vfs, timeout_seconds=timeout_seconds)
+        self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds)
         self._path = self._pool.path
         self._connection = self._pool.lease
         with self._pool.mapped():
@@ -148,11 +148,6 @@ class SqliteBackend:
             can_backup=True,
         )
 
-    def _prepare(self, connection: apsw.Connection) -> None:
-        self._check_ours(connection)
-        for pragma in PER_CONNECTION:
-            connection.execute(f"PRAGMA {pragma}").fetchall()
-
     def close(self) -> None:
         self._pool.close()
 
@@ -160,13 +155,13 @@ class SqliteBackend:
 
     def _migrate(self, connection: apsw.Connection) -> None:
         """Bring the file to the newest version, each step in one transaction with its record."""
-        if self._check_ours(connection) == 0:
+        if _check_ours(connection) == 0:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
         ensure_wal(connection, self._pool.timeout_seconds)
         while connection.pragma("user_version") < len(MIGRATIONS):
             connection.execute("BEGIN IMMEDIATE")
             try:
-                version = self._check_ours(connection)  # another process may have been faster
+                version = _check_ours(connection)  # another process may have been faster
                 if version < len(MIGRATIONS):
                     name, statements = MIGRATIONS[version]
                     for statement in statements:
@@ -180,28 +175,6 @@ class SqliteBackend:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-
-    def _check_ours(self, connection: apsw.Connection) -> int:
-        """The schema version of a file that is ours; 0 for an empty one."""
-        if connection.in_transaction:
-            return self._format(connection)
-        connection.execute("BEGIN")  # one view of it: another process may be making the store right now
-        try:
-            return self._format(connection)
-        finally:
-            connection.execute("ROLLBACK")
-
-    def _format(self, connection: apsw.Connection) -> int:
-        application, version = connection.pragma("application_id"), connection.pragma("user_version")
-        if application != APPLICATION_ID:
-            tables = _one(connection, "SELECT count(*) FROM sqlite_schema")[0]
-            if application or version or tables:
-                raise NotAStore(f"{self._path} is a SQLite database of another program")
-        elif version < 0:
-            raise Damaged(f"{self._path} has no format that could be")
-        elif version > len(MIGRATIONS):
-            raise NewerFormat(f"{self._path} has format {version}; this hitherto knows up to {len(MIGRATIONS)}")
-        return int(version)
 
     # -- writing
 
@@ -865,6 +838,37 @@ class SqliteBackend:
         """What SQLite says these settings are."""
         with self._connection() as connection:
             return {name: connection.pragma(name) for name in names}
+
+
+def _prepare(connection: apsw.Connection) -> None:
+    """Every connection, before it is used. No method: a pool that knew its backend would be freed late, anywhere."""
+    _check_ours(connection)
+    for pragma in PER_CONNECTION:
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def _check_ours(connection: apsw.Connection) -> int:
+    """The schema version of a file that is ours; 0 for an empty one."""
+    if connection.in_transaction:
+        return _format(connection)
+    connection.execute("BEGIN")  # one view of it: another process may be making the store right now
+    try:
+        return _format(connection)
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _format(connection: apsw.Connection) -> int:
+    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    if application != APPLICATION_ID:
+        tables = _one(connection, "SELECT count(*) FROM sqlite_schema")[0]
+        if application or version or tables:
+            raise NotAStore(f"{connection.filename} is a SQLite database of another program")
+    elif version < 0:
+        raise Damaged(f"{connection.filename} has no format that could be")
+    elif version > len(MIGRATIONS):
+        raise NewerFormat(f"{connection.filename} has format {version}; this hitherto knows up to {len(MIGRATIONS)}")
+    return int(version)
 
 
 @contextmanager
