@@ -1925,7 +1925,8 @@ class StoreContract:
             worker.start()
         for worker in workers:
             worker.join()
-        assert [repr(problem) for problem in problems] == []
+        for problem in problems:
+            raise problem
         last = open_store()
         thread = last.conversation(talk.id).thread()
         assert texts(thread) == [*texts(first), *(f"n{n}" for n in range(40))]

@@ -11,6 +11,7 @@ work on a network.
 
 import hashlib
 import random
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..backend import (
@@ -123,6 +124,7 @@ class Contrary:
         self._random = random.Random(seed)
         self._trouble = trouble
         self._late: list[Batch] = []
+        self._lock = threading.Lock()
 
     def _strikes(self) -> bool:
         struck = self._random.random() < self._trouble
@@ -134,8 +136,9 @@ class Contrary:
         return self.inner.info
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
-        late, self._late = self._late, []
-        self.inner.commit(late)
+        with self._lock:  # whoever commits next waits for what is under way
+            late, self._late = self._late, []
+            self.inner.commit(late)
         if not batches:
             return []
         if self._strikes():
