@@ -141,15 +141,16 @@ class Contrary:
             self.inner.commit(late)
         if not batches:
             return []
-        if self._strikes():
+        cut = self._random.choice(("before", "during", "after")) if self._strikes() else None
+        if cut == "before":
             raise CommitUnknown("the connection was lost before the commit")
-        if self._strikes():
+        if cut == "during":
             self._late = list(batches)
             raise CommitUnknown("the connection was lost, and the commit is still under way")
         stale = [self._strikes() for _ in batches]
         done = iter(self.inner.commit([batch for batch, no in zip(batches, stale, strict=True) if not no]))
         outcomes = [self._stale(batch) if no else next(done) for batch, no in zip(batches, stale, strict=True)]
-        if self._strikes():
+        if cut == "after":
             raise CommitUnknown("the connection was lost after the commit")
         return outcomes
 
