@@ -1126,3 +1126,31 @@ def test_a_child_may_not_open_a_file_that_was_in_use_when_it_was_forked(path: Pa
                 lease.__exit__(None, None, None)
             talk.append(Message.user("the parent goes on"))
         assert store.verify().ok
+
+
+def test_messages_are_read_by_their_numbers_never_through_a_whole_conversation(store: Store) -> None:
+    """SQLite chooses an index by what it believes about tables that it knows nothing of. These reads must not grow with
+    the store."""
+    talk = store.start()
+    for start in range(0, 200, 50):
+        talk.extend([Message.user(str(n)) for n in range(start, start + 50)])
+    backend = backend_of(store)
+    asked: list[tuple[str, Any]] = []
+
+    def hear(_: object, sql: str, values: Any) -> bool:
+        asked.append((sql, values or ()))
+        return True
+
+    with backend._connection() as connection:
+        connection.exec_trace = hear
+    assert len(list(backend.path(199))) > 1
+    assert len(backend.messages(numbers=range(40))) == 40
+    assert backend.packs(range(0, 40 * 32, 32)) == []
+    with backend._connection() as connection:
+        connection.exec_trace = None
+        selects = [(sql, values) for sql, values in asked if "FROM message" in sql or "FROM pack" in sql]
+        assert len(selects) > 5
+        for sql, values in selects:
+            plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+            assert all("INTEGER PRIMARY KEY" in step for step in plan if step.startswith("SEARCH")), (sql, plan)
+            assert not any(step.startswith("SCAN") for step in plan), (sql, plan)

@@ -515,7 +515,8 @@ class SqliteBackend:
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         base = self._base
-        query = f"SELECT {_PATH} FROM message WHERE number BETWEEN ? AND ? AND conversation = ? ORDER BY number"
+        # As in `messages`, the plus sign: not by the conversation's index, but by the few numbers.
+        query = f"SELECT {_PATH} FROM message WHERE number BETWEEN ? AND ? AND +conversation = ? ORDER BY number"
         owner = "SELECT c.id, c.place FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
         packed = "SELECT parent, count, body FROM pack WHERE first = ? AND conversation = ?"
         conversation: bytes | None = None
