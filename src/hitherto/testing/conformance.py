@@ -1103,6 +1103,17 @@ class StoreContract:
         assert texts(talk.undo()) == ["gist"]
         assert talk.thread() == path
 
+    def test_what_was_deleted_cannot_be_detached(self, store: Store) -> None:
+        talk = store.start()
+        talk.append(Message.user("stays"))
+        other = store.conversation(talk.id)
+        gone = other.append(Message.user("goes"))
+        store.delete([gone])
+        with pytest.raises(NotFound):
+            other.detach()
+        assert store.stats().conversations == 1
+        assert texts(talk.detach().thread()) == ["stays"]
+
     def test_a_compaction_that_fails_leaves_everything_as_it_was(self, store: Store) -> None:
         talk = store.start()
         path = fill(talk, 2)
