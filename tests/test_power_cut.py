@@ -39,7 +39,7 @@ from hitherto import (
     _squeeze,
 )
 from hitherto.backend import DONE, Batch, Outcome
-from hitherto.backends import sqlite
+from hitherto.backends import _connections, sqlite
 from hitherto.errors import StorageError
 from hitherto.testing.faultdisk import FaultDisk, Mode
 
@@ -484,7 +484,7 @@ def test_without_the_sync_of_the_truncated_wal_purged_text_comes_back(
     disk: FaultDisk, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control for the purge: SQLite truncates the WAL, but only `scrub` syncs it."""
-    monkeypatch.setattr(sqlite, "sync", lambda _: None)
+    monkeypatch.setattr(_connections, "sync", lambda _: None)
     life = Life(disk)
     live(life)
     _, lost = losses(life, "none", place / "images")

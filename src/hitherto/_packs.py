@@ -142,15 +142,16 @@ class _Once:
 
 
 def _attempt(store: "Store", desk: "Desk", run: int) -> _Built | None:
-    """The pack of a run, or None if there is nothing to do: then nobody needs to look at it again soon."""
+    """The pack of a run, or None if there is nothing to do: a full or damaged one need not be looked at again."""
     try:
         built = _build(store, desk, run)
     except Damaged as error:
         import logging  # noqa: PLC0415  # rarely needed
 
         logging.getLogger("hitherto").warning("a run cannot be packed, verify() tells more: %s", error)
-        built = None
-    if built is None:
+        store._settled.add(run)
+        return None
+    if built is None and store.backend.messages(numbers=[run + RUN - 1], bodies=False):  # full: nothing more can come
         store._settled.add(run)
     return built
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 import apsw
 
 from .. import _forks
-from ..errors import CannotOpen, Closed, Damaged
-from ._files import make_private, translated
+from ..errors import CannotOpen, Closed, Damaged, StorageError
+from ._files import make_private, sync, translated
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
 _inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
@@ -173,6 +173,42 @@ def ensure_wal(connection: apsw.Connection, timeout_seconds: float) -> None:
             if not wait(attempt):
                 raise
             attempt += 1
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """All of it, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def empty_wal(connection: apsw.Connection, timeout_seconds: float) -> bool:
+    """Move everything from the WAL into the database, and truncate the WAL. False if a reader is in the way.
+
+    SQLite does not sync the truncation, so a power cut could bring deleted text back: we sync it ourselves."""
+    connection.set_busy_handler(None)  # a checkpoint that waits for readers would make writers wait, too
+    try:
+        busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
+    except apsw.BusyError:
+        busy = True
+    finally:
+        connection.set_busy_handler(patience(timeout_seconds))
+    if busy:
+        return False
+    wal = f"{connection.filename}-wal"
+    try:
+        sync(wal)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{wal} cannot be synced: {error.strerror}", hint="call scrub() again") from error
+    return True
 
 
 def patience(timeout_seconds: float) -> Callable[[int], bool]:

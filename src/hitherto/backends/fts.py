@@ -33,8 +33,8 @@ from .. import _forks
 from .._query import Query, words
 from ..errors import Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError
 from ..textindex import Entry, Found, IndexDamaged, Known
-from ._connections import Pool, ensure_wal, patience
-from ._files import sync, translated
+from ._connections import Pool, empty_wal, ensure_wal, transaction
+from ._files import translated
 
 APPLICATION_ID: Final = 0x48544853  # "HTHS"
 FORMAT: Final = 1
@@ -128,7 +128,7 @@ class FtsIndex:
         made = f"SELECT count(*) FROM sqlite_schema WHERE name IN ('{self._words}', 'hitherto_search')"
         if _value(connection, made) == 2 and self._has_row(connection):
             return
-        with _transaction(connection):
+        with transaction(connection):
             self._make(connection)
 
     def _has_row(self, connection: apsw.Connection) -> bool:
@@ -190,7 +190,7 @@ class FtsIndex:
 
     def _drop_tables(self, connection: apsw.Connection) -> bool:
         """Make our tables anew. False if that did not help."""
-        with _transaction(connection):
+        with transaction(connection):
             for table in (self._words, self._entry, self._conversation):
                 connection.execute(f"DROP TABLE IF EXISTS {table}")
             connection.execute("DELETE FROM hitherto_search WHERE workspace = ?", (self._workspace,))
@@ -210,7 +210,7 @@ class FtsIndex:
             return [_bytes(id) for (id,) in found if id not in workspaces]
 
         def work(connection: apsw.Connection) -> None:
-            with _transaction(connection):
+            with transaction(connection):
                 for id in strangers(connection):
                     for table in ("words", "entry", "conversation"):
                         connection.execute(f"DROP TABLE IF EXISTS {table}_{id.hex()}")
@@ -294,7 +294,7 @@ class FtsIndex:
         )
 
         def work(connection: apsw.Connection) -> int | None:
-            with _transaction(connection):
+            with transaction(connection):
                 found = _integers(_all(connection, change, (position, self._workspace, stamp)))
                 if not found:
                     return None
@@ -445,7 +445,7 @@ class FtsIndex:
             while not self._run(step):
                 if deadline is not None and time.monotonic() >= deadline:
                     return False
-        if self._path is not None and not self._empty_wal(self._path):
+        if self._path is not None and not self._run(lambda connection: empty_wal(connection, self._timeout_seconds)):
             return False
         # What was dropped meanwhile is not counted.
         done = "UPDATE hitherto_search SET scrubbed = ? WHERE workspace = ?"
@@ -457,7 +457,7 @@ class FtsIndex:
 
         A negative number begins a merge of everything with everything; a positive one goes on with what was begun, and
         does not begin again when others add to the index meanwhile."""
-        with _transaction(connection):
+        with transaction(connection):
             merging, marked = self._segments(connection)
             if not merging and not marked:
                 return True
@@ -483,29 +483,6 @@ class FtsIndex:
             return True
         connection.execute(f"PRAGMA incremental_vacuum({min(_FREED, free - pages // 10)})").fetchall()
         return bool(connection.pragma("freelist_count") >= free)
-
-    def _empty_wal(self, path: str) -> bool:
-        """Move everything from the WAL into the database, truncate it and sync that: SQLite does not, so a power cut
-        could bring the words back."""
-
-        def work(connection: apsw.Connection) -> bool:
-            connection.set_busy_handler(None)  # a checkpoint that waits for readers would make writers wait, too
-            try:
-                return not _value(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
-            except apsw.BusyError:
-                return False
-            finally:
-                connection.set_busy_handler(patience(self._timeout_seconds))
-
-        if not self._run(work):
-            return False
-        try:
-            sync(f"{path}-wal")
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise StorageError(f"{path}-wal cannot be synced: {error.strerror}", hint="call scrub() again") from error
-        return True
 
     def size(self) -> int:
         if self._path is None:
@@ -589,18 +566,6 @@ def _view(connection: apsw.Connection) -> Iterator[None]:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-
-
-@contextmanager
-def _transaction(connection: apsw.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _all(connection: apsw.Connection, query: str, values: Sequence[str | bytes | int | None] = ()) -> list[Any]:

@@ -26,7 +26,6 @@ call, and a test reads every pragma back.
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import apsw
@@ -64,7 +63,7 @@ from ..errors import (
 )
 from ..ids import RUN, new_conversation_id
 from ..textindex import TextIndex
-from ._connections import Pool, ensure_wal, patience
+from ._connections import Pool, empty_wal, ensure_wal, transaction
 from ._files import make_private, sync, translated
 from ._schema import APPLICATION_ID, MIGRATIONS
 
@@ -159,8 +158,7 @@ class SqliteBackend:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
         ensure_wal(connection, self._pool.timeout_seconds)
         while connection.pragma("user_version") < len(MIGRATIONS):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(connection):
                 version = _check_ours(connection)  # another process may have been faster
                 if version < len(MIGRATIONS):
                     name, statements = MIGRATIONS[version]
@@ -170,11 +168,6 @@ class SqliteBackend:
                     connection.execute("INSERT INTO migration VALUES (?, ?, ?)", record)
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", version + 1)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
 
     # -- writing
 
@@ -622,7 +615,7 @@ class SqliteBackend:
         self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
     ) -> None:
         key = (self._workspace, conversation, attachment)
-        with self._connection() as connection, _transaction(connection):
+        with self._connection() as connection, transaction(connection):
             query = (
                 "INSERT INTO attachment (workspace, conversation, name, chunks, staged_at) VALUES (?, ?, ?, 0, ?) "
                 "ON CONFLICT DO UPDATE SET staged_at = excluded.staged_at RETURNING place, chunks"
@@ -675,7 +668,7 @@ class SqliteBackend:
             "SELECT place FROM attachment a WHERE workspace = ? AND conversation = ? AND name = ? "
             "AND NOT EXISTS (SELECT 1 FROM reference r WHERE r.attachment = a.place)"
         )
-        with self._connection() as connection, _transaction(connection):
+        with self._connection() as connection, transaction(connection):
             for name in names:
                 self._remove_attachments(connection, query, (self._workspace, conversation, name))
 
@@ -688,7 +681,7 @@ class SqliteBackend:
         with self._connection() as connection:
             if not _all(connection, query, values):
                 return 0
-            with _transaction(connection):
+            with transaction(connection):
                 return self._remove_attachments(connection, query, values)
 
     # -- care
@@ -696,7 +689,7 @@ class SqliteBackend:
     def changes(self, since: bytes | None) -> Changes:
         """Begin a new epoch, if anything was written in this one, and tell what moved since the one of `since`."""
         workspace = (self._workspace,)
-        with self._connection() as connection, _transaction(connection):
+        with self._connection() as connection, transaction(connection):
             query = "SELECT epoch FROM mark WHERE workspace = ? AND position = ?"
             found = None if since is None else _maybe(connection, query, (self._workspace, since))
             now = self._epoch(connection)
@@ -744,7 +737,7 @@ class SqliteBackend:
         with self._connection() as connection:
             free = connection.pragma("freelist_count")
             while free > 0:
-                with _transaction(connection):
+                with transaction(connection):
                     _all(connection, f"PRAGMA incremental_vacuum({_VACUUM})")
                 before, free = free, connection.pragma("freelist_count")
                 if free >= before:  # a file that another program has written anew may not know how
@@ -810,26 +803,8 @@ class SqliteBackend:
         return problems + [f"conversation {id.lower()} is listed out of order" for id in sorted(misplaced)]
 
     def scrub(self) -> bool:
-        """Move everything from the WAL into the database, and truncate the WAL. SQLite does not sync the truncation, so
-        a power cut could bring deleted text back: we sync it ourselves."""
         with self._connection() as connection:
-            connection.set_busy_handler(None)  # a checkpoint that waits for readers would make writers wait, too
-            try:
-                busy, _, _ = _one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
-            except apsw.BusyError:
-                busy = True
-            finally:
-                connection.set_busy_handler(patience(self._pool.timeout_seconds))
-        if busy:
-            return False
-        wal = f"{self._path}-wal"
-        try:
-            sync(wal)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise StorageError(f"{wal} cannot be synced: {error.strerror}", hint="call scrub() again") from error
-        return True
+            return empty_wal(connection, self._pool.timeout_seconds)
 
     def size(self) -> int:
         files = (f"{self._path}{suffix}" for suffix in ("", "-wal"))
@@ -870,19 +845,6 @@ def _format(connection: apsw.Connection) -> int:
     elif version > len(MIGRATIONS):
         raise NewerFormat(f"{connection.filename} has format {version}; this hitherto knows up to {len(MIGRATIONS)}")
     return int(version)
-
-
-@contextmanager
-def _transaction(connection: apsw.Connection) -> Iterator[None]:
-    """All of it, or nothing."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _all(connection: apsw.Connection, query: str, values: _Values = ()) -> list[tuple[Any, ...]]:
