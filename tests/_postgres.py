@@ -326,6 +326,10 @@ class PostgresBackend:
             gone = execute(f"DELETE FROM reference {owned} RETURNING name", (w, id, dropped)).fetchall()
             let_go = [name for (name,) in gone]
             self._retire(connection, max(dropped))
+        for number, name in change.detach:
+            let_go.append(name)
+            query = "DELETE FROM reference WHERE workspace = %s AND conversation = %s AND message = %s AND name = %s"
+            execute(query, (w, id, number, name))
         many(_INSERT_MESSAGE, [(w, *_message_values(m)) for m in change.add])
         self._check_numbers(connection, change)
         many(_UPDATE_MESSAGE, [(*_message_values(m), w, m.number) for m in change.amend])

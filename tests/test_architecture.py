@@ -18,12 +18,12 @@ ROOT = Path(hitherto.__file__).parent
 
 # From the ground up. A name with a star is a folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "_forks"),
-    ("attachment", "ids", "model", "_squeeze", "_query"),
+    ("errors", "_forks", "_crypto"),
+    ("attachment", "ids", "keys", "model", "_squeeze", "_query"),
     ("backend", "textindex", "_snippets"),
-    ("backends.*", "vault", "_content", "_pen"),
-    ("_attachments", "_packs", "_desk"),
-    ("conversation", "listing", "_verify", "_removal", "_search", "_upkeep"),
+    ("backends.*", "vault", "sealed", "_content", "_pen"),
+    ("_attachments", "_packs", "_desk", "_workspace"),
+    ("conversation", "listing", "_verify", "_removal", "_search", "_upkeep", "_rotation"),
     ("store",),
     ("opening", "threads"),
     ("aio",),

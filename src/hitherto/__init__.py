@@ -14,6 +14,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
+    from ._rotation import Progress, Rotation
     from ._search import Hit
     from ._upkeep import Maintenance
     from ._verify import Problem, Report
@@ -35,16 +36,20 @@ if TYPE_CHECKING:
         InvalidArgument,
         InvalidCursor,
         InvalidID,
+        InvalidKey,
         InvalidMessage,
         InvalidQuery,
+        KeyUnavailable,
         NewerFormat,
         NotAStore,
         NotFound,
+        NotSealed,
         PayloadTooLarge,
         ReadOnly,
         StorageError,
         StorageFull,
     )
+    from .keys import Key
     from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
     from .opening import open
@@ -79,8 +84,11 @@ __all__ = [
     "InvalidArgument",
     "InvalidCursor",
     "InvalidID",
+    "InvalidKey",
     "InvalidMessage",
     "InvalidQuery",
+    "Key",
+    "KeyUnavailable",
     "Maintenance",
     "Message",
     "MessageDeleter",
@@ -92,13 +100,16 @@ __all__ = [
     "NewerFormat",
     "NotAStore",
     "NotFound",
+    "NotSealed",
     "Page",
     "PayloadTooLarge",
     "Problem",
+    "Progress",
     "PurgeReport",
     "ReadOnly",
     "Report",
     "Role",
+    "Rotation",
     "Saved",
     "Setup",
     "Stats",
@@ -116,12 +127,28 @@ __all__ = [
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _MODULES = {
+    "_rotation": (
+        "Progress",
+        "Rotation",
+    ),
     "_search": ("Hit",),
     "_upkeep": ("Maintenance",),
-    "_verify": ("Problem", "Report"),
-    "aio": ("AsyncConversation", "AsyncMessageListing", "AsyncStore", "open_async"),
+    "_verify": (
+        "Problem",
+        "Report",
+    ),
+    "aio": (
+        "AsyncConversation",
+        "AsyncMessageListing",
+        "AsyncStore",
+        "open_async",
+    ),
     "attachment": ("Attachment",),
-    "conversation": ("Branch", "Conversation", "ThreadUsage"),
+    "conversation": (
+        "Branch",
+        "Conversation",
+        "ThreadUsage",
+    ),
     "errors": (
         "AlreadyExists",
         "Ambiguous",
@@ -137,21 +164,50 @@ _MODULES = {
         "InvalidArgument",
         "InvalidCursor",
         "InvalidID",
+        "InvalidKey",
         "InvalidMessage",
         "InvalidQuery",
+        "KeyUnavailable",
         "NewerFormat",
         "NotAStore",
         "NotFound",
+        "NotSealed",
         "PayloadTooLarge",
         "ReadOnly",
         "StorageError",
         "StorageFull",
     ),
-    "listing": ("ConversationInfo", "MessageListing", "Page"),
-    "model": ("Block", "BlockType", "Message", "Modality", "Role", "Saved", "Setup", "Usage"),
+    "keys": ("Key",),
+    "listing": (
+        "ConversationInfo",
+        "MessageListing",
+        "Page",
+    ),
+    "model": (
+        "Block",
+        "BlockType",
+        "Message",
+        "Modality",
+        "Role",
+        "Saved",
+        "Setup",
+        "Usage",
+    ),
     "opening": ("open",),
-    "store": ("PurgeReport", "Stats", "Store"),
-    "threads": ("Comparison", "MessageDeleter", "MessageGetter", "MessageLister", "MessageSaver", "compare", "thread"),
+    "store": (
+        "PurgeReport",
+        "Stats",
+        "Store",
+    ),
+    "threads": (
+        "Comparison",
+        "MessageDeleter",
+        "MessageGetter",
+        "MessageLister",
+        "MessageSaver",
+        "compare",
+        "thread",
+    ),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

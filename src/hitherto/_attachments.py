@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ._content import Attached, Body, chunk_place, utf8, with_holes, without_holes
 from ._squeeze import squeeze, unsqueeze
 from .attachment import CHUNK, Attachment
@@ -124,7 +126,7 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
 
     def pieces() -> Iterator[bytes]:
         desk.store._ensure_open()
-        fingerprint, size = desk.envelope.fingerprint(), 0
+        fingerprint, size = desk.envelope.fingerprint(attached.name), 0
         for index, chunk in enumerate(desk.store.backend.chunks(desk.id, attached.name)):
             data = desk.envelope.open(chunk_place(desk.id, attached.name, index), chunk)
             piece = unsqueeze(data[1:]) if data[:1] == _SQUEEZED else data[1:]
@@ -137,6 +139,19 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
             raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
 
     return Attachment(attached.size, pieces, text=attached.text)
+
+
+def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:
+    """The content with its attachments kept anew, under the key that closes now; old names and new ones."""
+    names: dict[bytes, bytes] = {}
+    for attached in body.attached:
+        if attached.name not in names:
+            source, fingerprint = kept(desk, attached), desk.envelope.fingerprint()
+            for piece in source:
+                fingerprint.update(piece)
+            names[attached.name] = fingerprint.digest()
+            stage(desk, {replace(attached, name=names[attached.name]): source})
+    return replace(body, attached=tuple(replace(a, name=names[a.name]) for a in body.attached)), names
 
 
 def filled(desk: "Desk", body: Body, *, lazy: bool = False) -> Body:

@@ -22,7 +22,7 @@ from .backend import Batch, Change, ConversationRow, MessageRow, Missing, Stale,
 from .errors import Busy, NotFound, PayloadTooLarge
 from .ids import RUN, new_token, show_conversation_id
 from .model import Message, Saved, check, text_size
-from .vault import Codec, Envelope
+from .vault import Codec, Envelope, next_row
 
 if TYPE_CHECKING:
     from .store import Store
@@ -86,14 +86,24 @@ class Desk:
         with self.lock:
             if epoch is None:
                 if row.version > self.row.version:
-                    self.row = row
+                    self._take(row)
             elif epoch == self.epoch:
-                self.row = row
+                self._take(row)
                 self.epoch += 1
+
+    def _take(self, row: ConversationRow) -> None:
+        """Checked first: a row that was tampered with is not believed."""
+        if row.data_key != self.row.data_key:
+            self.envelope = self.store._codec.envelope(row)
+        else:
+            self.envelope.total(row)
+        self.row = row
 
     def refresh(self) -> None:
         rows = self.store.backend.lookup(ids=[self.id])
-        self.believe(rows[0] if rows else None)
+        with self.lock:
+            rekeyed = bool(rows) and rows[0].data_key != self.row.data_key
+            self.believe(rows[0] if rows else None, self.epoch if rekeyed else None)  # what is on its way turns stale
 
     def commit(
         self,
@@ -173,9 +183,9 @@ class Desk:
         wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
         if not wanted:
             return {}
-        keys = {key: self.store._codec.tag("key", key) for key in wanted}
-        rows = {row.key: row for row in self.store.backend.messages(keys=(self.id, list(keys.values())))}
-        return {key: rows[tag] for key, tag in keys.items() if tag in rows}
+        keys = {tag: key for key in wanted for tag in self.envelope.tags("key", key)}
+        rows = self.store.backend.messages(keys=(self.id, list(keys)))
+        return {keys[row.key]: row for row in rows if row.key is not None}
 
     def prepare(self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be."""
@@ -205,7 +215,7 @@ class Desk:
             else:
                 number = store._new_run()
                 tips = (number, *tips[: _TIPS - 1])
-            tag = None if key is None else store._codec.tag("key", key)
+            tag = None if key is None else self.envelope.tags("key", key)[0]
             new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, now, None, tag, token, len(data))
             force_setattr(new, "body", close(new, data))  # nobody has seen it yet
             rows.append(new)
@@ -235,8 +245,10 @@ class Desk:
         after = ConversationRow(
             row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
             row.count + len(rows), size, row.rewrites, row.created_at, now, row.expires_at, row.held,
-            row.data_key, row.meta, self.envelope.prove(row.proof, rows, ()),
+            row.data_key, row.meta, b"",
         )  # fmt: skip
+        total = self.envelope.total(row) + self.envelope.weigh(rows)
+        force_setattr(after, "proof", self.envelope.prove(after, total))
         change = Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags), attach=tuple(attach))
         return change, messages
 
@@ -278,15 +290,14 @@ def check_size(drafts: Sequence[Draft], limit: int) -> None:
 
 def label_tags(codec: Codec, label: str, number: int) -> list[Tag]:
     """The tags that find a label again: the label itself and, for a sub-agent's, its name."""
-    tags = [Tag(codec.tag("label", label), number)]
+    return [Tag(codec.tag(field, value), number) for field, value in label_fields(label)]
+
+
+def label_fields(label: str) -> list[tuple[str, str]]:
+    fields = [("label", label)]
     if label.startswith("subagent:"):
-        tags.append(Tag(codec.tag("subagent", label.split(":")[1]), number))
-    return tags
-
-
-def next_row(row: ConversationRow, **fields: object) -> ConversationRow:
-    """The row after one more write."""
-    return replace(row, version=row.version + 1, token=new_token(), **fields)
+        fields.append(("subagent", label.split(":")[1]))
+    return fields
 
 
 def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) -> bytes:
@@ -300,4 +311,5 @@ def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) 
 def with_meta(desk: Desk, row: ConversationRow, **fields: object) -> ConversationRow:
     """The row after one more write that changes its description."""
     meta = replace(open_meta(desk.envelope, row), **fields)
-    return next_row(row, meta=close_meta(desk.envelope, row.id, meta, desk.store._max_write_bytes))
+    closed = close_meta(desk.envelope, row.id, meta, desk.store._max_write_bytes)
+    return next_row(desk.envelope, row, meta=closed)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from ._content import PackedRaw, close_pack, open_pack_raw, packed
 from .backend import Change, ConversationRow, MessageRow, PackRow
 from .errors import Damaged, NotFound
-from .ids import RUN, new_token
-from .vault import Envelope
+from .ids import RUN
+from .vault import Envelope, next_row
 
 if TYPE_CHECKING:
     from ._desk import Desk
@@ -132,7 +132,7 @@ class _Once:
             came += [built.pack, *(replace(m, body=None) for m in built.rows)]
             went += [*built.old, *built.rows]
         # The version stays: nobody who reads can tell that anything happened.
-        after = replace(row, token=new_token(), proof=self._desk.envelope.prove(row.proof, came, went))
+        after = next_row(self._desk.envelope, row, came, went, version=row.version)
         return Change(row.id, row.token, after, pack=tuple(built.pack for built in self.built)), True
 
     def _packed_by_others(self) -> bool:
@@ -218,16 +218,10 @@ class Rewrite:
                 packs.append(new)
         came += packs
         row = self._row
-        after = replace(
-            row,
-            version=row.version + 1,
-            token=new_token(),
-            rewrites=row.rewrites + 1,
-            size=row.size + sum(m.size for m in came if isinstance(m, MessageRow))
-            - sum(m.size for m in went if isinstance(m, MessageRow)),
-            proof=self._envelope.prove(row.proof, came, went),
-            **fields,
-        )  # fmt: skip
+        grown = sum(m.size for m in came if isinstance(m, MessageRow))
+        shrunk = sum(m.size for m in went if isinstance(m, MessageRow))
+        fields = {"rewrites": row.rewrites + 1, "size": row.size + grown - shrunk, **fields}
+        after = next_row(self._envelope, row, came, went, **fields)
         return Change(
             row.id,
             row.token,

@@ -44,7 +44,8 @@ WORKSPACE = "workspace"  # the kind of the one row that describes the workspace 
 
 
 class ConversationRow(Struct, frozen=True, gc=False):
-    """A conversation: the unit of locking, of sealing and of erasure. Its id, kind, key and created_at never change."""
+    """A conversation: the unit of locking, of sealing and of erasure. Its id, kind and created_at never change, its key
+    only where a change says so."""
 
     id: bytes
     kind: str
@@ -132,10 +133,12 @@ class Change(Struct, frozen=True, gc=False):
     pack: tuple[PackRow, ...] = ()  # put these packs, over older ones; the messages in them lose their own bodies
     unpack: tuple[int, ...] = ()  # remove the packs of these runs
     attach: tuple[tuple[int, bytes], ...] = ()  # a message refers to an attachment, which must be complete
+    detach: tuple[tuple[int, bytes], ...] = ()  # a message does not refer to it any more; the last one takes it along
     put: tuple[ItemRow, ...] = ()
     unput: tuple[bytes, ...] = ()
     tag: tuple[Tag, ...] = ()
     untag: tuple[Tag, ...] = ()
+    rekey: bool = False  # the key in `row` is another one than before
 
 
 class Batch(Struct, frozen=True, gc=False):

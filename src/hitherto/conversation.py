@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._content import encode, item_place, open_meta, open_setup
-from ._desk import Desk, Spot, check_size, draft, label_tags, next_row, with_meta
+from ._desk import Desk, Spot, check_size, draft, label_tags, with_meta
 from ._packs import Reader, Rewrite
 from ._pen import Entry
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
@@ -36,6 +36,7 @@ from .model import (
     text_size,
     to_datetime,
 )
+from .vault import next_row
 
 if TYPE_CHECKING:
     from .store import Store
@@ -542,7 +543,11 @@ class Conversation:
 
     def _hold(self, held: bool) -> None:
         self._store._ensure_open()
-        self._desk.change(lambda row: None if row.held == held else Change(row.id, row.token, next_row(row, held=held)))
+        self._desk.change(
+            lambda row: (
+                None if row.held == held else Change(row.id, row.token, next_row(self._desk.envelope, row, held=held))
+            )
+        )
 
 
 def is_lazy(attachments: str) -> bool:

@@ -10,14 +10,17 @@
     ├── InvalidArgument          (also a ValueError) the call itself is wrong; nothing was stored
     │   ├── InvalidID            not the shape of an id
     │   ├── InvalidMessage       holds something that cannot be kept as it is
+    │   ├── InvalidKey           not 32 bytes
     │   ├── InvalidCursor        a cursor of another list, another store, or not a cursor
     │   ├── InvalidQuery         words to search for that cannot be understood
     │   └── PayloadTooLarge      more text and JSON than one write may carry, or too large an attachment
     ├── Closed                   the store was closed, or opened before os.fork
+    ├── KeyUnavailable           no key, another one, or one that cannot be fetched; nothing was touched
     ├── Damaged                  stored bytes that do not read back as what was written
     └── StorageError             the place where the data lies
         ├── CannotOpen           missing permission, not a directory, cannot be created
         ├── NotAStore            a file, but not one of ours
+        ├── NotSealed            a key was given, and the store is plain
         ├── NewerFormat          written by a newer hitherto
         ├── ReadOnly             may be read, not written
         ├── Busy                 other writers held the lock for too long
@@ -124,6 +127,12 @@ class InvalidMessage(InvalidArgument):
     """The message holds something that cannot be kept exactly as it is, so it is refused rather than changed."""
 
 
+class InvalidKey(InvalidArgument):
+    """Not a key: it has too few bytes, too many, or none at all. It is never taken for "no encryption"."""
+
+    hint = "a key has exactly 32 random bytes: Key.generate() makes one"
+
+
 class InvalidCursor(InvalidArgument):
     """A cursor of another list, another store, or not a cursor at all."""
 
@@ -154,6 +163,12 @@ class Closed(HithertoError):
     hint = "open the store again in this process"
 
 
+class KeyUnavailable(HithertoError):
+    """The key of a sealed store is missing, is another one, or cannot be fetched. Nothing was read, moved or made."""
+
+    hint = "open the store with the key it was sealed with: hitherto.open(path, key=…)"
+
+
 class Damaged(HithertoError):
     """Stored bytes that do not read back as what was written. They are never returned as if they were good."""
 
@@ -172,6 +187,13 @@ class NotAStore(StorageError):
     """There is a file, but it is not one of ours. It was not touched."""
 
     hint = "give the path of a hitherto store, or of a file that does not exist yet"
+
+
+class NotSealed(StorageError):
+    """A key was given, and the store is plain. It is not believed, and nothing was written: somebody may have put a
+    plain store in the place of a sealed one."""
+
+    hint = "open it without a key; store.seal(key) seals it"
 
 
 class NewerFormat(StorageError):

@@ -7,11 +7,15 @@ never a reason to write somewhere else.
 
 import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from .backend import Backend
 from .errors import InvalidArgument
 from .model import encodable
-from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store
+from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
+
+if TYPE_CHECKING:
+    from .keys import Key
 
 FILE_NAME = "hitherto.db"
 FOLDER_NAME = ".hitherto"
@@ -20,6 +24,7 @@ FOLDER_NAME = ".hitherto"
 def open(
     location: str | os.PathLike[str] | None = None,
     *,
+    key: "Key | bytes | None" = None,
     workspace: str = "default",
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
@@ -30,11 +35,12 @@ def open(
 ) -> Store:
     """Open a store, making it if it is not there.
 
-    `location` is a path, `sqlite:///absolute/path`, or `memory:`. `workspace` names the tenant. `timeout_seconds`
-    is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one write,
-    `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background, and
-    `maintain` is the caller's to call. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970;
-    both are for tests.
+    `location` is a path, `sqlite:///absolute/path`, or `memory:`. `key` opens a sealed store, and seals one that is
+    made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace` names the tenant.
+    `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one
+    write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background,
+    and `maintain` is the caller's to call. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are
+    for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")
@@ -47,6 +53,7 @@ def open(
     try:
         return Store(
             backend,
+            key=None if key is None else as_key(key),
             clock=clock,
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,

@@ -26,12 +26,8 @@ from ._attachments import filled, unstage
 from ._content import (
     Body,
     Meta,
-    WorkspaceMeta,
     decode_body,
-    encode,
-    meta_place,
     open_setup,
-    open_workspace,
     saved,
     saved_pack,
     saved_stretch,
@@ -42,6 +38,7 @@ from ._pen import Pen
 from ._removal import check_not_held, deletion
 from ._search import Asked, Hit, Search
 from ._upkeep import Maintenance, Upkeep, maintain
+from ._workspace import Workspace, described, new_row
 from .backend import (
     CHAT,
     WORKSPACE,
@@ -54,6 +51,7 @@ from .backend import (
     Missing,
     PackRow,
     Position,
+    Stale,
     Tag,
     Taken,
     Where,
@@ -66,7 +64,6 @@ from .ids import (
     check_message_id,
     is_conversation_prefix,
     new_conversation_id,
-    new_token,
     parse_conversation_id,
     show_conversation_id,
 )
@@ -95,12 +92,14 @@ from .model import (
     listed,
     to_datetime,
 )
-from .vault import Codec, Plain
+from .vault import Codec
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from ._rotation import Progress, Rotation
     from ._verify import Report
+    from .keys import Key
 
 MAX_WRITE_BYTES = 10_000_000
 MAX_ATTACHMENT = 4 << 30
@@ -113,7 +112,6 @@ PURGE_REASONS = (
 )
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.5  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
-_WORKSPACE_KEY = b"workspace"
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
 Path = str | os.PathLike[str]
@@ -155,16 +153,16 @@ class Store:
         backend: Backend,
         codec: Codec | None = None,
         *,
+        key: "Key | None" = None,
         clock: Callable[[], int] | None = None,
         max_write_bytes: int = MAX_WRITE_BYTES,
         max_attachment: int = MAX_ATTACHMENT,
         maintenance: bool = True,
     ) -> None:
-        """`clock` gives microseconds since 1970; `max_write_bytes` limits the text and JSON of one write,
-        `max_attachment` the bytes of one binary block. Without `maintenance` it is done only when somebody calls
-        `maintain`."""
+        """`key` opens a sealed workspace, and seals a new one. `clock` gives microseconds since 1970; `max_write_bytes`
+        limits the text and JSON of one write, `max_attachment` the bytes of one binary block. Without `maintenance` it
+        is done only when somebody calls `maintain`."""
         self.backend = backend
-        self._codec: Codec = codec or Plain()
         self._clock = clock or _now
         self._max_write_bytes = max_write_bytes
         self._max_attachment = max_attachment
@@ -175,7 +173,8 @@ class Store:
         self._settled: set[int] = set()  # runs that are packed as far as they can be
         self._next_run = 0
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
-        self._names = Names(self._ensure_workspace().seed)
+        self._workspace = Workspace(backend, self._pen, self._clock, codec, key)
+        self._names = Names(self._workspace.meta.seed)
         self._search = Search(self)
         self._upkeep = Upkeep(self, stopped=not maintenance)
 
@@ -208,41 +207,9 @@ class Store:
         if self._forks != _forks.count():
             raise Closed("the store was opened before os.fork, in another process")
 
-    def _ensure_workspace(self) -> WorkspaceMeta:
-        """The workspace's own row, made by whoever comes first."""
-        for _ in range(_TRIES):
-            rows = self.backend.lookup(key=(WORKSPACE, _WORKSPACE_KEY))
-            if rows:
-                return open_workspace(self._codec.envelope(rows[0]), rows[0])
-            row = self._new_row(new_conversation_id(), WORKSPACE, _WORKSPACE_KEY)
-            described = encode(WorkspaceMeta(os.urandom(16)))
-            meta = self._codec.envelope(row).close(meta_place(row.id), described)
-            self._pen.write(Batch((Change(row.id, None, replace(row, meta=meta)),)))
-        raise Busy("the workspace could not be set up")
-
-    def _new_row(self, id: bytes, kind: str, key: bytes | None) -> ConversationRow:
-        now = self._clock()
-        return ConversationRow(
-            id=id,
-            kind=kind,
-            key=key,
-            version=now,
-            token=new_token(),
-            generation=1,
-            head=None,
-            tips=(),
-            next_seq=0,
-            count=0,
-            size=0,
-            rewrites=0,
-            created_at=now,
-            active_at=now,
-            expires_at=None,
-            held=False,
-            data_key=self._codec.new_data_key(id),
-            meta=b"",
-            proof=b"",
-        )
+    @property
+    def _codec(self) -> Codec:
+        return self._workspace.codec
 
     # -- conversations
 
@@ -284,9 +251,10 @@ class Store:
         if not isinstance(key, str) or not key:
             raise InvalidArgument("the key of a conversation is text, and not empty")
         for _ in range(3):
-            rows = self.backend.lookup(key=(CHAT, self._codec.tag("conversation", key)))
-            if rows:
-                return self._handle(rows[0])
+            for tag in reversed(self._codec.tags("conversation", key)):  # what is re-encrypted moves from last to first
+                rows = self.backend.lookup(key=(CHAT, tag))
+                if rows:
+                    return self._handle(rows[0])
             meta = self._described(title, key, metadata, project)
             made = self._create(new_conversation_id(), meta, [self._setup(provider, model, system_prompt, tools)])
             if made is not None:
@@ -304,12 +272,23 @@ class Store:
         self, id: bytes, meta: Meta, setups: Sequence[Setup], make: Callable[[Desk], list[Draft]] = lambda _: []
     ) -> tuple[Conversation, list[Saved]] | None:
         """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
+        for _ in range(_TRIES):
+            try:
+                return self._create_now(id, meta, setups, make)
+            except Moved:  # keys were rotated meanwhile
+                self._workspace.refresh()
+        raise Busy("the conversation could not be started")
+
+    def _create_now(
+        self, id: bytes, meta: Meta, setups: Sequence[Setup], make: Callable[[Desk], list[Draft]]
+    ) -> tuple[Conversation, list[Saved]] | None:
+        require = self._workspace.require
         key = None if meta.key is None else self._codec.tag("conversation", meta.key)
-        row = self._new_row(id, CHAT, key)
-        desk = Desk(self, row)
+        desk = Desk(self, new_row(self._codec, id, CHAT, key, self._clock()))
         kept = [] if list(setups) == [Setup()] else setups
         meta = replace(meta, setups=len(kept), setup=meta.setup or len(kept))
-        row = desk.row = replace(row, meta=close_meta(desk.envelope, id, meta, self._max_write_bytes))
+        closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
+        row = desk.row = described(desk.envelope, desk.row, closed)
         put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept, 1))
         tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
         drafts = make(desk)
@@ -318,7 +297,7 @@ class Store:
             first, messages = desk.prepare(row, drafts, Spot(None))
             change = first or Change(id, None, row)
             change = replace(change, expect=None, put=put, tag=(*change.tag, *tags))
-            outcome = self._pen.write(Batch((change,)))
+            outcome = self._pen.write(Batch((change,), require))
             if isinstance(outcome, Done):
                 desk.row = change.row or row
                 self._desks[id] = desk
@@ -326,6 +305,9 @@ class Store:
             if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
                 unstage(desk, sources)
                 return None
+            if isinstance(outcome, Stale) and outcome.conversation == self._workspace.row.id:
+                unstage(desk, sources)
+                raise Moved
             if isinstance(outcome, Missing):
                 desk.stage(drafts)
         raise Busy("the conversation could not be started")
@@ -380,7 +362,7 @@ class Store:
         """The conversation that was active last, or None if there is none."""
         self._ensure_open()
         where = self._where(project, include_expired=False)
-        while places := self.backend.page(where, None, 1):
+        while places := self._page(where, None, 1):
             rows = self.backend.lookup(ids=[places[0].id])
             if rows:  # else it was purged in between
                 return self._handle(rows[0])
@@ -403,16 +385,23 @@ class Store:
             at, id, _ = read_cursor(self.backend, "conversations", cursor)
             after = Position(at, id)
         where = self._where(project, include_expired=include_expired)
-        places = self.backend.page(where, after, limit + 1)
+        places = self._page(where, after, limit + 1)
         last = places[limit - 1] if len(places) > limit else None
         more = None if last is None else write_cursor(self.backend, "conversations", (last.at, last.id, 0))
-        counted = self.backend.count(where) if total else None
+        counted = sum(self.backend.count(one) for one in where) if total else None
         return Page(infos(self, [place.id for place in places[:limit]]), more, counted)
 
-    def _where(self, project: Path | None, *, include_expired: bool) -> Where:
+    def _where(self, project: Path | None, *, include_expired: bool) -> list[Where]:
+        """What to list; more than one only while the store is re-encrypted."""
         folder = _folder(project)
-        tag = None if folder is None else self._codec.tag("project", folder)
-        return Where(CHAT, tag, None if include_expired else self._clock())
+        tags = [None] if folder is None else self._codec.tags("project", folder)
+        return [Where(CHAT, tag, None if include_expired else self._clock()) for tag in tags]
+
+    def _page(self, where: Sequence[Where], after: Position | None, limit: int) -> list[Position]:
+        if len(where) == 1:
+            return self.backend.page(where[0], after, limit)
+        found = {(place.at, place.id) for one in where for place in self.backend.page(one, after, limit)}
+        return [Position(*place) for place in sorted(found, reverse=True)[:limit]]
 
     def _handle(self, row: ConversationRow) -> Conversation:
         return Conversation(self._desk(row), row.head, rewrites=row.rewrites)  # not what the desk only believes so far
@@ -626,8 +615,10 @@ class Store:
 
     def _tagged(self, label: str | None, subagent: str | None, *, newest_first: bool) -> Iterator[MessageRow]:
         wanted = [(field, value) for field, value in (("label", label), ("subagent", subagent)) if value is not None]
-        tags = [self._codec.tag(field, value) for field, value in wanted]
-        found = [{number for _, number in self.backend.tagged(tag) if number is not None} for tag in tags]
+        found = [
+            {n for tag in self._codec.tags(field, value) for _, n in self.backend.tagged(tag) if n is not None}
+            for field, value in wanted
+        ]
         rows = self.backend.messages(numbers=sorted(set.intersection(*found)))
         return iter(sorted(rows, key=order, reverse=newest_first))
 
@@ -707,7 +698,8 @@ class Store:
         folder = _folder(project)
         if folder is None:
             return chosen
-        found = [id for id, message in self.backend.tagged(self._codec.tag("project", folder)) if message is None]
+        tags = self._codec.tags("project", folder)
+        found = list({id: None for tag in tags for id, message in self.backend.tagged(tag) if message is None})
         return found if chosen is None else [id for id in found if id in chosen]
 
     # -- care
@@ -751,6 +743,40 @@ class Store:
         scrubbed = self.backend.scrub() and forgotten
         return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
 
+    def rotate(
+        self, key: "Key | bytes", *, reencrypt: bool = False, progress: "Callable[[Progress], None] | None" = None
+    ) -> "Rotation":
+        """Give a sealed store another key; from then on the old one does not open it.
+
+        Keep the new key in a safe place first: from the first moment on only it opens the store. Readers and writers go
+        on. What was killed half-way is finished by `maintain`, or by the same call again. `reencrypt=True` encrypts
+        everything anew, which is for keys that others may have seen.
+        """
+        self._ensure_open()
+        from ._rotation import rotate  # noqa: PLC0415  # rare
+
+        return rotate(self, as_key(key), reencrypt=reencrypt, progress=progress)
+
+    def seal(self, key: "Key | bytes", *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+        """Seal a plain store: everything in it is encrypted, while readers and writers go on. Resumed like `rotate`."""
+        self._ensure_open()
+        from ._rotation import seal  # noqa: PLC0415
+
+        return seal(self, as_key(key), progress=progress)
+
+    def unseal(self, *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+        """Make a sealed store plain again. Resumed like `rotate`; until it is complete, the key is needed."""
+        self._ensure_open()
+        from ._rotation import unseal  # noqa: PLC0415
+
+        return unseal(self, progress=progress)
+
+    @property
+    def key_id(self) -> str | None:
+        """Which key the store is sealed with; None if it is plain."""
+        sealed = self._workspace.sealed
+        return None if sealed is None else sealed.key_id.hex()
+
     def scrub(self) -> bool:
         """Take deleted bytes out of the files now. False if a reader delays it."""
         self._ensure_open()
@@ -792,10 +818,16 @@ class Store:
                 change = make(self._fresh_row(conversation))
             except Moved:
                 continue
-            if isinstance(self._pen.write(Batch((change,))), Done):
-                self._tell_desk(conversation, change.row)
+            if self._commit_now(change):
                 return
         raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
+
+    def _commit_now(self, change: Change) -> bool:
+        """Commit a change if nobody was faster."""
+        done = isinstance(self._pen.write(Batch((change,))), Done)
+        if done:
+            self._tell_desk(change.conversation, change.row)
+        return done
 
     def _new_run(self) -> int:
         """The first number of a run that nobody has used, as far as we can see. If another process sees the same one at
@@ -882,6 +914,13 @@ class Store:
             raise Damaged(f"message {top.parent}, which message {top.id} answers, is missing")
         stretches.reverse()
         return [message for stretch in stretches for message in stretch]
+
+
+def as_key(key: "Key | bytes") -> "Key":
+    """A key, also from its 32 bytes; `InvalidKey` otherwise."""
+    from .keys import Key  # noqa: PLC0415  # plain stores have none
+
+    return key if isinstance(key, Key) else Key(key)
 
 
 def _parent(message: Message) -> str | None:

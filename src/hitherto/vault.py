@@ -1,18 +1,25 @@
 """The codec: the only place where what the store knows becomes the opaque bytes that backends keep.
 
 Each piece of content is closed at a **place** (field, and the clear columns of the row it lies in) and opens only
-there. The plain codec guards against damage with a checksum; sealing replaces the codec and nothing else. A codec
-hands out one `Envelope` per conversation, because the conversation is the unit of keys.
+there. The plain codec guards against damage with a checksum; sealing (`sealed`) replaces the codec and nothing else. A
+codec hands out one `Envelope` per conversation, because the conversation is the unit of keys.
+
+A conversation's row carries a **proof**: of itself, and of all messages and packs, whose weights it sums up. The plain
+codec proves nothing.
 """
 
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from .backend import ConversationRow, MessageRow, PackRow
-from .errors import Damaged, InvalidArgument
+from .errors import Damaged, InvalidArgument, KeyUnavailable
+from .ids import new_token
 
 Place = tuple[object, ...]
+MODULUS = 1 << 128  # of the sums in proofs
 
 
 class Fingerprint(Protocol):
@@ -24,6 +31,8 @@ class Fingerprint(Protocol):
 
 class Envelope(Protocol):
     """Closes and opens the content of one conversation."""
+
+    generation: int  # of the key that closes
 
     def close(self, place: Place, data: bytes) -> bytes:
         """The bytes to store."""
@@ -37,14 +46,20 @@ class Envelope(Protocol):
     def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
         """What was closed in these rows, or `Damaged`."""
 
-    def fingerprint(self) -> Fingerprint:
-        """A new one, for an attachment of this conversation."""
+    def fingerprint(self, name: bytes | None = None) -> Fingerprint:
+        """A new one, for an attachment of this conversation; with `name`, one that is to give this name again."""
 
-    def prove(
-        self, proof: bytes, added: Iterable[MessageRow | PackRow], dropped: Iterable[MessageRow | PackRow]
-    ) -> bytes:
-        """The proof over all messages and packs, as they are stored, after these came and those went. Additive, so
-        order does not matter."""
+    def tags(self, field: str, value: str) -> list[bytes]:
+        """What stands for this value in this conversation. Write the first; look for all of them."""
+
+    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:
+        """What these messages and packs, as they are stored, add to the sum."""
+
+    def total(self, row: ConversationRow) -> int:
+        """The sum in the proof of this row; `Damaged` if the row is not as it was proven."""
+
+    def prove(self, row: ConversationRow, total: int) -> bytes:
+        """The proof of this row, whose other columns are final, with this sum."""
 
 
 class Codec(Protocol):
@@ -60,7 +75,24 @@ class Codec(Protocol):
         """The envelope of a conversation."""
 
     def tag(self, field: str, value: str) -> bytes:
-        """What stands for this value in an equality index."""
+        """What stands for this value in an equality index, from now on."""
+
+    def tags(self, field: str, value: str) -> list[bytes]:
+        """What may stand for it: the same, and others while the store is re-encrypted."""
+
+
+def next_row(
+    envelope: Envelope,
+    row: ConversationRow,
+    came: Iterable[MessageRow | PackRow] = (),
+    went: Iterable[MessageRow | PackRow] = (),
+    **fields: object,
+) -> ConversationRow:
+    """The row after one more write, with its proof: these messages and packs came, those went. A write that nobody who
+    reads can tell leaves the version (`version=row.version`)."""
+    total = envelope.total(row) + envelope.weigh(came) - envelope.weigh(went)
+    after = replace(row, **{"version": row.version + 1, "token": new_token(), **fields, "proof": b""})
+    return replace(after, proof=envelope.prove(after, total))
 
 
 class Plain:
@@ -68,18 +100,25 @@ class Plain:
 
     name = "plain"
     in_clear = True
+    generation = 0
 
     def new_data_key(self, conversation: bytes) -> bytes:  # noqa: ARG002  # plain conversations have no key
         return b""
 
-    def envelope(self, row: ConversationRow) -> Envelope:  # noqa: ARG002  # all plain conversations share one
-        return self
+    def envelope(self, row: ConversationRow) -> Envelope:
+        if row.data_key:
+            hint = "if it was sealed meanwhile, open it again with its key"
+            raise KeyUnavailable("a conversation is sealed, and the store was opened without a key", hint=hint)
+        return self  # all plain conversations share one
 
     def tag(self, field: str, value: str) -> bytes:
         try:
             return f"{field}={value}".encode()
         except UnicodeEncodeError:
             raise InvalidArgument("the text holds half of a surrogate pair, which is not a character") from None
+
+    def tags(self, field: str, value: str) -> list[bytes]:
+        return [self.tag(field, value)]
 
     def close(self, place: Place, data: bytes) -> bytes:  # noqa: ARG002  # a checksum binds no place
         return zlib.crc32(data).to_bytes(4, "big") + data
@@ -108,15 +147,16 @@ class Plain:
             contents.append(content)
         return contents
 
-    def fingerprint(self) -> Fingerprint:
+    def fingerprint(self, name: bytes | None = None) -> Fingerprint:  # noqa: ARG002  # there is one kind
         import hashlib  # noqa: PLC0415  # most messages have no attachment
 
         return hashlib.sha256()
 
-    def prove(
-        self,
-        proof: bytes,
-        added: Iterable[MessageRow | PackRow],  # noqa: ARG002  # plain conversations prove nothing
-        dropped: Iterable[MessageRow | PackRow],  # noqa: ARG002
-    ) -> bytes:
-        return proof
+    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:  # noqa: ARG002  # plain conversations prove nothing
+        return 0
+
+    def total(self, row: ConversationRow) -> int:  # noqa: ARG002
+        return 0
+
+    def prove(self, row: ConversationRow, total: int) -> bytes:  # noqa: ARG002
+        return b""

@@ -131,7 +131,10 @@ class MemoryBackend:
         if change.drop:
             dropped = set(change.drop)
             self._tags = {tag for tag in self._tags if tag[1] != id or tag[2] not in dropped}
-            self._let_go(id, dropped)
+            for name in [key[1] for key in self._attachments if key[0] == id]:
+                self._let_go(id, name, dropped)
+        for number, name in change.detach:
+            self._let_go(id, name, {number})
         for message in change.add:
             self._messages[message.number] = message
             insort(members, (message.seq, message.number))
@@ -151,13 +154,13 @@ class MemoryBackend:
         self._tags -= {(tag.value, id, tag.message) for tag in change.untag}
         self._tags |= {(tag.value, id, tag.message) for tag in change.tag}
 
-    def _let_go(self, conversation: bytes, dropped: set[int]) -> None:
-        """Messages went; attachments that only they referred to go with them."""
-        for key, kept in list(self._attachments.items()):
-            if key[0] == conversation and kept.messages & dropped:
-                kept.messages -= dropped
-                if not kept.messages:
-                    del self._attachments[key]
+    def _let_go(self, conversation: bytes, name: bytes, messages: set[int]) -> None:
+        """These messages do not refer to this attachment any more; if only they did, it goes."""
+        kept = self._attachments[conversation, name]
+        if kept.messages & messages:
+            kept.messages -= messages
+            if not kept.messages:
+                del self._attachments[conversation, name]
 
     def _retire(self, number: int) -> None:
         self._retired = max(self._retired, number)

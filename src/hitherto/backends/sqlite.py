@@ -274,13 +274,19 @@ class SqliteBackend:
                 execute("INSERT OR IGNORE INTO gone VALUES (?, ?, ?)", (self._workspace, found[4], change.conversation))
             return
         place = self._write_row(connection, change.row, found)
+        if change.rekey:
+            execute("UPDATE conversation SET key = ? WHERE place = ?", (change.row.key, place))
         for number, name in change.attach:  # before others let go of it
             attachment = self._attachment(connection, change.conversation, name)[0]
             execute("INSERT OR IGNORE INTO reference VALUES (?, ?, ?)", (place, number, attachment))
         for number in change.drop:
             execute("DELETE FROM message WHERE number = ?", (self._base + number,))
             execute("DELETE FROM tag WHERE conversation = ? AND message = ?", (place, number))
-            self._let_go(connection, place, number)
+            query = "SELECT attachment FROM reference WHERE conversation = ? AND message = ?"
+            for (attachment,) in _all(connection, query, (place, number)):
+                self._let_go(connection, place, number, attachment)
+        for number, name in change.detach:
+            self._let_go(connection, place, number, self._attachment(connection, change.conversation, name)[0])
         for start in range(0, len(change.add), _ROWS):
             rows: list[str | bytes | int | None] = []
             for m in change.add[start : start + _ROWS]:
@@ -321,16 +327,12 @@ class SqliteBackend:
             for some in _chunks(rows, _ROWS):
                 connection.execute(_INSERT_MESSAGES[len(some)], [value for row in some for value in row])
 
-    def _let_go(self, connection: apsw.Connection, place: int, number: int) -> None:
-        """A message went; attachments that only it referred to go with it."""
-        query = "SELECT attachment FROM reference WHERE conversation = ? AND message = ?"
-        for (attachment,) in _all(connection, query, (place, number)):
-            values = (place, number, attachment)
-            connection.execute(
-                "DELETE FROM reference WHERE conversation = ? AND message = ? AND attachment = ?", values
-            )
-            query = "SELECT ? WHERE NOT EXISTS (SELECT 1 FROM reference WHERE attachment = ?)"
-            self._remove_attachments(connection, query, (attachment, attachment))
+    def _let_go(self, connection: apsw.Connection, place: int, number: int, attachment: int) -> None:
+        """A message does not refer to this attachment any more; if only it did, the attachment goes."""
+        query = "DELETE FROM reference WHERE conversation = ? AND message = ? AND attachment = ?"
+        connection.execute(query, (place, number, attachment))
+        query = "SELECT ? WHERE NOT EXISTS (SELECT 1 FROM reference WHERE attachment = ?)"
+        self._remove_attachments(connection, query, (attachment, attachment))
 
     def _remove_attachments(self, connection: apsw.Connection, query: str, values: _Values) -> int:
         """Remove the attachments whose places the query finds; how many."""

@@ -59,9 +59,9 @@ from ..errors import (
     PayloadTooLarge,
 )
 from ..ids import RUN
+from ..keys import Key
 from ..model import Block, Message, Saved, Usage
 from ..store import Store
-from ..vault import Codec, Plain
 from .toys import Contrary, ToyCodec
 
 A, B, C = (bytes([n]) * 16 for n in (0xA0, 0xB0, 0xC0))
@@ -501,6 +501,25 @@ class BackendContract:
         backend.stage(A, b"n", 0, [b"new", b"two", b"three"], last=True, at=4)
         assert backend.attachments(A) == [AttachmentRow(b"n", 3, 4, ())]
 
+    def test_a_message_lets_go_of_an_attachment_and_the_last_one_takes_it_along(self, backend: Backend) -> None:
+        for name in (b"new", b"old"):
+            backend.stage(A, name, 0, [b"chunk"], last=True, at=1)
+        attach = ((0, b"old"), (1, b"old"))
+        backend.commit([create(message_row(0), message_row(1)), update(1, attach=attach)])
+        assert backend.commit([update(2, detach=((0, b"old"),), attach=((0, b"new"),))]) == [DONE]
+        assert [(row.name, row.messages) for row in backend.attachments(A)] == [(b"new", (0,)), (b"old", (1,))]
+        assert backend.commit([update(3, detach=((1, b"old"),))]) == [DONE]
+        assert [row.name for row in backend.attachments(A)] == [b"new"]
+        assert list(backend.chunks(A, b"old")) == []
+
+    def test_the_key_of_a_conversation_changes_where_a_change_says_so(self, backend: Backend) -> None:
+        backend.commit([Batch((Change(A, None, conversation_row(key=b"old")),))])
+        renamed = update(1)
+        change = replace(renamed.changes[0], row=conversation_row(version=2, key=b"new"), rekey=True)
+        assert backend.commit([Batch((change,))]) == [DONE]
+        assert backend.lookup(key=("chat", b"old")) == []
+        assert [row.id for row in backend.lookup(key=("chat", b"new"))] == [A]
+
     def test_the_last_reference_takes_the_attachment_along(self, backend: Backend) -> None:
         for name in (b"both", b"second"):
             backend.stage(A, name, 0, [name], last=True, at=1)
@@ -781,15 +800,15 @@ class Changing:
 
 
 class StoreContract:
-    """The public API over a backend, plain and sealed-alike, calm and contrary."""
+    """The public API over a backend, plain and sealed, calm and contrary."""
 
-    @pytest.fixture(params=["plain", "toy", "plain-contrary", "toy-contrary"])
+    @pytest.fixture(params=["plain", "sealed", "plain-contrary", "sealed-contrary"])
     def open_store(self, backend: Backend, request: pytest.FixtureRequest) -> Callable[[], Store]:
         """Opens the store again and again over the same backend, with a clock that ticks."""
-        codec: Codec = ToyCodec() if "toy" in request.param else Plain()
+        key = Key.generate() if "sealed" in request.param else None
         used: Backend = Contrary(backend, seed=7) if "contrary" in request.param else backend
         ticks = count(1_700_000_000_000_000, 1000)
-        return lambda: Store(used, codec, clock=lambda: next(ticks))
+        return lambda: Store(used, key=key, clock=lambda: next(ticks))
 
     @pytest.fixture
     def store(self, open_store: Callable[[], Store]) -> Iterator[Store]:

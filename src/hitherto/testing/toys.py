@@ -14,6 +14,8 @@ import random
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ..backend import (
     AttachmentRow,
     Backend,
@@ -32,10 +34,9 @@ from ..backend import (
 )
 from ..errors import CommitUnknown, Damaged
 from ..textindex import TextIndex
-from ..vault import Envelope, Fingerprint, Place
+from ..vault import MODULUS, Envelope, Fingerprint, Place
 
 _FLIP = bytes(255 - n for n in range(256))
-_MODULUS = 1 << 128
 
 
 def _digest(key: bytes, *parts: object) -> bytes:
@@ -57,14 +58,22 @@ class ToyCodec:
     def envelope(self, row: ConversationRow) -> Envelope:
         if row.data_key != self.new_data_key(row.id):
             raise Damaged("the key of a conversation is not its own")
-        return ToyEnvelope(row.data_key)
+        envelope = ToyEnvelope(row.data_key)
+        if row.proof:
+            envelope.total(row)
+        return envelope
 
     def tag(self, field: str, value: str) -> bytes:
         return _digest(self._secret, field, value)
 
+    def tags(self, field: str, value: str) -> list[bytes]:
+        return [self.tag(field, value)]
+
 
 class ToyEnvelope:
     """The toy codec's envelope of one conversation."""
+
+    generation = 1
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -84,20 +93,29 @@ class ToyEnvelope:
     def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
         return [self.open(_place(row), row.body or b"") for row in rows]
 
-    def fingerprint(self) -> Fingerprint:
+    def fingerprint(self, name: bytes | None = None) -> Fingerprint:  # noqa: ARG002  # there is one key
         return hashlib.blake2b(key=self._key, digest_size=16)
 
-    def prove(
-        self, proof: bytes, added: Iterable[MessageRow | PackRow], dropped: Iterable[MessageRow | PackRow]
-    ) -> bytes:
-        total = int.from_bytes(proof, "big")
-        total += sum(self._weight(row) for row in added) - sum(self._weight(row) for row in dropped)
-        return (total % _MODULUS).to_bytes(16, "big") if total % _MODULUS else b""
+    def tags(self, field: str, value: str) -> list[bytes]:
+        return [_digest(self._key, field, value)]
+
+    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:
+        return sum(self._weight(row) for row in rows)
+
+    def total(self, row: ConversationRow) -> int:
+        return int.from_bytes(self.open(("row", _columns(row)), row.proof), "big")
+
+    def prove(self, row: ConversationRow, total: int) -> bytes:
+        return self.close(("row", _columns(row)), (total % MODULUS).to_bytes(16, "big"))
 
     def _weight(self, row: MessageRow | PackRow) -> int:
         if isinstance(row, PackRow):
             return int.from_bytes(_digest(self._key, row), "big")
         return int.from_bytes(_digest(self._key, _place(row), row.body), "big")
+
+
+def _columns(row: ConversationRow) -> ConversationRow:
+    return replace(row, proof=b"", held=bool(row.held))
 
 
 def _place(row: MessageRow) -> Place:

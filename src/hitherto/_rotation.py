@@ -1,0 +1,629 @@
+"""Rotation: another key, for the workspace or for everything in it, while readers and writers go on.
+
+A job begins with one commit to the workspace's own row, which says what shall be: from then on everything new is made
+by the new rules, in every process, because whoever makes something requires that row to stand as it was read. The old
+wrapping key stays in that row, sealed, as long as anything needs it; so the new key alone opens the store, and the old
+one does not any more. Then one conversation after the other is brought up to date, and at last the row forgets the old
+key.
+
+**Rewrapping** wraps the data key of each conversation anew: one small write each. **Re-encrypting** gives it a second
+data key. From that commit on everything is sealed with the new one; then messages, packs, items and attachments follow
+in small steps, and a last commit drops the old key. Names (of keys, labels, projects) are made with keys, too, and are
+made anew. **Sealing** a plain store and **unsealing** one are the same, with "none" for one of the two keys.
+
+Each step is a commit of its own that leaves everything readable, and what is left to do is seen from the rows alone. So
+a job that was killed anywhere is finished by whoever comes next: `maintain`, or the same call again.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ._attachments import renamed
+from ._content import Body, decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
+from ._content import close_pack as closed_pack
+from ._packs import run_of
+from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Tag, Where
+from .errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
+from .ids import show_conversation_id
+from .listing import conversations
+from .vault import MODULUS, Envelope, Plain, next_row
+
+if TYPE_CHECKING:
+    from ._desk import Desk
+    from .keys import Key
+    from .sealed import Sealed, SealedEnvelope, Slot
+    from .store import Store
+
+_TRIES = 1000
+_AT_ONCE = 256  # conversations rewrapped in one commit; messages read at a time
+_STEP = 128  # messages re-encrypted in one commit
+_STEP_BYTES = 4 << 20
+_TELL_SECONDS = 0.25  # how often progress is told
+_EVER = float("inf")
+
+
+class Progress(Struct, frozen=True):
+    """How far it is."""
+
+    done: int
+    total: int  # conversations
+
+    def __str__(self) -> str:
+        return f"{self.done:,} of {self.total:,} conversations"
+
+
+class Rotation(Struct, frozen=True):
+    """What a rotation did."""
+
+    conversations: int  # that were brought up to date
+    complete: bool  # nothing needs the old key any more
+    failures: tuple[tuple[str, str], ...] = ()  # id and error: these still need it
+    scrub_pending: bool = False  # a reader delays the removal of the old bytes from the files; `scrub` finishes it
+
+
+# -- beginning
+
+
+def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
+    """Give a sealed workspace another key."""
+    codec = store._workspace.sealed
+    if codec is None:
+        raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
+    resumed = go_on(store, progress) if pending(store) else Rotation(0, True)
+    if not resumed.complete or (bytes.fromhex(key.id) == codec.key_id and not reencrypt):
+        return resumed
+    for _ in range(_TRIES):
+        if _begin(store, key, reencrypt=reencrypt):
+            return go_on(store, progress)
+        store._workspace.refresh()
+    raise Busy("the workspace changes all the time")
+
+
+def _begin(store: "Store", key: "Key", *, reencrypt: bool) -> bool:
+    space = store._workspace
+    old = space.sealed
+    if old is None or space.key is None:
+        raise InvalidArgument("the store is not sealed any more")
+    codec = space.new_codec(key, like=old)
+    retired = {old.key_id: space.key._derive(store.backend.info.workspace, b"hitherto/1 wrapping key")}
+    if old.key_id == codec.key_id:
+        retired = {}
+    codec.retire(retired)
+    slots = codec.rewrapped(space.row.id, old.slots)
+    if reencrypt:
+        generation = slots[0].generation + 1
+        slots = (codec.new_slot(space.row.id, generation, generation), *slots)
+    return _set(store, codec, key, slots, retired)
+
+
+def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
+    """Seal a plain workspace."""
+    space = store._workspace
+    for _ in range(_TRIES):
+        if space.sealed is not None or not space.codec.in_clear:
+            if space.sealed is not None and bytes.fromhex(key.id) == space.sealed.key_id:
+                return go_on(store, progress) if pending(store) else Rotation(0, True)
+            raise InvalidArgument("the store is sealed already", hint="store.rotate(key) gives it another key")
+        from .sealed import NO_KEY, Slot  # noqa: PLC0415  # only sealed stores load cryptography
+
+        codec = space.new_codec(key)
+        generation = space.row.generation + 1
+        first = codec.new_slot(space.row.id, generation, generation)
+        if _set(store, codec, key, (first, Slot(NO_KEY, space.row.generation, space.row.generation)), {}):
+            return go_on(store, progress)
+        space.refresh()
+    raise Busy("the workspace changes all the time")
+
+
+def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Rotation:
+    """Make a sealed workspace plain."""
+    space = store._workspace
+    resumed = go_on(store, progress) if pending(store) else Rotation(0, True)
+    for _ in range(_TRIES):
+        codec = space.sealed
+        if codec is None:
+            return resumed
+        if not resumed.complete:
+            return resumed
+        from .sealed import NO_KEY, Slot  # noqa: PLC0415
+
+        generation = codec.epoch + 1
+        if _set(store, codec, space.key, (Slot(NO_KEY, generation, generation), *codec.slots), {}):
+            return go_on(store, progress)
+        space.refresh()
+    raise Busy("the workspace changes all the time")
+
+
+def _set(
+    store: "Store", codec: "Sealed", key: "Key | None", slots: "Sequence[Slot]", retired: dict[bytes, bytes]
+) -> bool:
+    """Commit a state of the workspace. False if somebody was faster."""
+    from .sealed import write_box  # noqa: PLC0415
+
+    space = store._workspace
+    box = write_box(slots)
+    envelope = codec.draft(space.row.id, slots)
+    meta = envelope.close(meta_place(space.row.id), encode(replace(space.meta, retired=retired)))
+    put = _items_anew(store, space.row.id, space.envelope, envelope)
+    after = replace(next_row(Plain(), space.row, data_key=box, generation=slots[0].generation, meta=meta), proof=b"")
+    after = replace(after, proof=envelope.prove(after, 0))
+    if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
+        return False
+    space.codec, space.key = codec, key
+    space.take(after)
+    return True
+
+
+def _items_anew(store: "Store", conversation: bytes, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
+    return tuple(
+        replace(item, body=new.close(place, old.open(place, item.body)))
+        for item in store.backend.items(conversation)
+        for place in (item_place(conversation, item.key),)
+    )
+
+
+# -- going on
+
+
+def pending(store: "Store") -> bool:
+    """Is there a job that was begun and not finished?"""
+    codec = store._workspace.sealed
+    return codec is not None and (len(codec.slots) > 1 or bool(store._workspace.meta.retired))
+
+
+def go_on(store: "Store", progress: Callable[[Progress], None] | None = None, *, deadline: float = _EVER) -> Rotation:
+    """Bring all conversations up to date, then forget the old key."""
+    changed = 0
+    while True:
+        job = _Job(store, progress, deadline)
+        job.run()
+        changed += job.changed
+        if job.failures or job.late:
+            return Rotation(changed, False, tuple(job.failures.items()))
+        if job.changed == 0 and _finish(store):
+            break
+    store._search.restart()  # words in clear go with what was plain
+    scrubbed = store.backend.scrub()
+    return Rotation(changed, True, (), not scrubbed)
+
+
+def _finish(store: "Store") -> bool:
+    """Everything is up to date: the workspace forgets the old keys. False if somebody was faster."""
+    space = store._workspace
+    codec = space.sealed
+    if codec is None:
+        return True
+    if codec.slots[0].kind:  # not "none"
+        return _set(store, codec, space.key, codec.slots[:1], {})
+    plain = Plain()
+    meta = plain.close(meta_place(space.row.id), encode(replace(space.meta, retired={})))
+    put = _items_anew(store, space.row.id, space.envelope, plain)
+    after = next_row(plain, space.row, data_key=b"", generation=codec.epoch, meta=meta)
+    if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
+        space.refresh()
+        return False
+    space.codec, space.key = plain, None
+    space.take(after)
+    return True
+
+
+class _Job:
+    """One pass over all conversations."""
+
+    def __init__(self, store: "Store", progress: Callable[[Progress], None] | None, deadline: float) -> None:
+        codec = store._workspace.sealed
+        if codec is None:
+            raise InvalidArgument("the store is not sealed any more")
+        self._store, self._codec, self._deadline = store, codec, deadline
+        self._progress = progress
+        self._kinds = [kind for kind in store.backend.kinds() if kind != WORKSPACE]
+        self.changed = 0
+        self.late = False
+        self.failures: dict[str, str] = {}
+
+    def run(self) -> None:
+        total = 0
+        if self._progress is not None:
+            total = sum(self._store.backend.count(Where(kind)) for kind in self._kinds)
+        done, told = 0, time.monotonic()
+        for rows in self._pages():
+            self._rewrap([row for row in rows if self._attempt(row, self._needs_rewrapping)])
+            for row in rows:
+                if time.monotonic() > self._deadline:
+                    self.late = True
+                    return
+                if self._attempt(row, self._needs_reencrypting):
+                    self._attempt(row, self._reencrypt)
+                done += 1
+                if self._progress is not None and time.monotonic() - told > _TELL_SECONDS:
+                    told = time.monotonic()
+                    self._progress(Progress(done, max(done, total)))
+        if self._progress is not None:
+            self._progress(Progress(done, done))
+
+    def _pages(self) -> Iterator[list[ConversationRow]]:
+        for kind in self._kinds:
+            page: list[ConversationRow] = []
+            for row in conversations(self._store.backend, Where(kind), oldest_first=True):
+                page.append(row)
+                if len(page) == _AT_ONCE:
+                    yield page
+                    page = []
+            yield page
+
+    def _attempt(self, row: ConversationRow, what: Callable[[ConversationRow], bool]) -> bool:
+        """Damage in one conversation does not keep the others from being brought up to date."""
+        try:
+            return what(row)
+        except NotFound:
+            return False
+        except (Damaged, Busy) as error:
+            self.failures[show_conversation_id(row.id)] = str(error)
+            return False
+
+    # -- rewrapping
+
+    def _needs_rewrapping(self, row: ConversationRow) -> bool:
+        return self._codec.need(row) == "rewrap"
+
+    def _needs_reencrypting(self, row: ConversationRow) -> bool:
+        return self._codec.need(row) == "reencrypt"
+
+    def _rewrap(self, rows: Sequence[ConversationRow]) -> None:
+        """Those who were changed by others meanwhile come again in the next pass."""
+        store, entries = self._store, []
+        for row in rows:
+            change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
+            if change is not None:
+                entries.append((store._pen.enqueue(Batch((change,))), change))
+        for entry, change in entries:
+            self.changed += 1
+            if isinstance(store._pen.outcome(entry), Done):
+                store._tell_desk(change.conversation, change.row)
+
+    def _rewrapping(self, row: ConversationRow) -> Change | None:
+        from .sealed import read_box, write_box  # noqa: PLC0415
+
+        try:
+            envelope = self._codec.envelope(row)
+            box = write_box(self._codec.rewrapped(row.id, read_box(row.data_key)))
+            return Change(row.id, row.token, next_row(envelope, row, data_key=box))
+        except Damaged as error:
+            self.failures[show_conversation_id(row.id)] = str(error)
+            return None
+
+    # -- re-encrypting
+
+    def _reencrypt(self, row: ConversationRow) -> bool:
+        row = self._store._fresh_row(row.id)
+        if not self._needs_reencrypting(row):
+            return False
+        if not self._begun(row):
+            _Begin(self._store, self._codec, row.id).run()
+        if not _Steps(self._store, self._codec, row.id, self._deadline).run():
+            self.late = True
+            return False
+        self.changed += 1
+        return True
+
+    def _begun(self, row: ConversationRow) -> bool:
+        from .sealed import read_box  # noqa: PLC0415
+
+        slots = read_box(row.data_key)
+        return len(slots) > 1 and slots[0].epoch == self._codec.epoch
+
+
+class _Begin:
+    """Gives a conversation a second data key: everything from now on is sealed with it.
+
+    The proof is made with the new key, too, so all messages are weighed again; with the old key as well, and compared
+    with the proof as it was: this is where a conversation that was tampered with is noticed. Others may write
+    meanwhile. What they append is weighed on top; if the sums then disagree, they did something else, and all
+    is weighed again.
+    """
+
+    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes) -> None:
+        self._store, self._codec, self._id = store, codec, conversation
+
+    def run(self) -> None:
+        from .sealed import NO_KEY, Slot, read_box, write_box  # noqa: PLC0415
+
+        seen: ConversationRow | None = None
+        before = after = 0
+        fresh: Slot | None = None
+        for _ in range(_TRIES):
+            row = self._store._fresh_row(self._id)
+            old = self._codec.envelope(row)
+            slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
+            generation = row.generation + 1
+            if self._codec.slots[0].kind == NO_KEY:
+                fresh = Slot(NO_KEY, generation, self._codec.epoch)
+            elif fresh is None or fresh.generation != generation:
+                fresh, seen = self._codec.new_slot(self._id, generation), None
+            box = (fresh, *self._codec.rewrapped(self._id, slots))
+            new = self._codec.draft(self._id, box)
+            if row.data_key:  # a plain conversation proves nothing: it is summed up when it is sealed
+                start = 0 if seen is None else seen.next_seq
+                for rows in _stored(self._store, row, start, with_packs=seen is None):
+                    before, after = before + old.weigh(rows), after + new.weigh(rows)
+                if (before - old.total(row)) % MODULUS:
+                    again = self._store._fresh_row(self._id)
+                    if again.token == row.token and seen is None:
+                        raise Damaged("the proof over its messages does not match")
+                    seen, before, after = None, 0, 0
+                    continue
+                seen = row
+            changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
+            changed = replace(changed, proof=new.prove(changed, after))
+            if self._store._commit_now(Change(self._id, row.token, changed)):
+                return
+        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+
+def _stored(
+    store: "Store", row: ConversationRow, start: int, *, with_packs: bool
+) -> Iterator[Sequence[MessageRow | PackRow]]:
+    """What weighs something in a conversation: messages from a sequence on up to where the row stands, and packs."""
+    runs: set[int] = set()
+    after = start - 1
+    while True:
+        rows = store.backend.scan(row.id, after=after, limit=_AT_ONCE)
+        yield [m for m in rows if m.seq < row.next_seq]
+        runs |= {run_of(m.number) for m in rows if m.body is None}
+        if len(rows) < _AT_ONCE:
+            break
+        after = rows[-1].seq
+    if with_packs:
+        for some in _slices(sorted(runs), 16):
+            yield store.backend.packs(some)
+
+
+class _Steps:
+    """Brings what a conversation holds under its new key, and at last drops the old one."""
+
+    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes, deadline: float) -> None:
+        self._store, self._codec, self._id, self._deadline = store, codec, conversation, deadline
+
+    def run(self) -> bool:
+        """False if there was not enough time."""
+        for _ in range(_TRIES):
+            if not self._bodies():
+                return False
+            if self._last_step():
+                return True
+        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+    def _bodies(self) -> bool:
+        after = -1
+        while True:
+            if time.monotonic() > self._deadline:
+                return False
+            headers = self._store.backend.scan(self._id, after=after, limit=_AT_ONCE, bodies=False)
+            for some in _slices([m.number for m in headers], _STEP):
+                for numbers in self._small(some):
+                    if time.monotonic() > self._deadline:
+                        return False
+                    _Step(self._store, self._codec, self._id, numbers).run()
+            if len(headers) < _AT_ONCE:
+                return True
+            after = headers[-1].seq
+
+    def _small(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Not too many bytes at once."""
+        sizes = {m.number: m.size for m in self._store.backend.messages(numbers=numbers, bodies=False)}
+        some: list[int] = []
+        size = 0
+        for number in numbers:
+            some.append(number)
+            size += sizes.get(number, 0)
+            if size > _STEP_BYTES:
+                yield some
+                some, size = [], 0
+        if some:
+            yield some
+
+    def _last_step(self) -> bool:
+        """Description, items and names; and the old key goes, if nothing needs it any more."""
+        from .sealed import read_box, write_box  # noqa: PLC0415
+
+        store, codec = self._store, self._codec
+        row = store._fresh_row(self._id)
+        slots = read_box(row.data_key)
+        if len(slots) < 2:
+            return True
+        old = codec.opened(row)
+        if any(not old.is_current(m.body) for rows in _stored(store, row, 0, with_packs=True) for m in rows if m.body):
+            return False
+        plain = not slots[0].kind
+        new: Envelope = Plain() if plain else codec.draft(self._id, slots[:1])
+        meta = open_meta(old, row)
+        put = _items_anew(store, self._id, old, new)
+        changed = next_row(
+            Plain(),
+            row,
+            data_key=b"" if plain else write_box(slots[:1]),
+            meta=new.close(meta_place(self._id), encode(meta)),
+            key=None if meta.key is None else codec.tag("conversation", meta.key),
+        )
+        total = old.total(row)
+        if any(not slot.kind for slot in slots[1:]):  # it was plain: only now is there something to prove
+            total = sum(new.weigh(rows) for rows in _stored(store, row, 0, with_packs=True))
+        changed = replace(changed, proof=new.prove(changed, total))
+        tags, untags = [], []
+        if meta.project is not None:
+            names = codec.tags("project", meta.project)
+            tags, untags = [Tag(names[0])], [Tag(name) for name in names[1:]]
+        change = Change(
+            self._id, row.token, changed, put=put, tag=tuple(tags), untag=tuple(untags), rekey=changed.key != row.key
+        )
+        return store._commit_now(change)
+
+
+class _Step:
+    """A few messages, or the pack they are in, under the new key, in one commit."""
+
+    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes, numbers: Sequence[int]) -> None:
+        self._store, self._codec, self._id, self._numbers = store, codec, conversation, numbers
+
+    def run(self) -> None:
+        for _ in range(_TRIES):
+            row = self._store._fresh_row(self._id)
+            desk = self._store._desk(row)
+            desk.refresh()
+            once = _Once(self._store, desk, self._numbers)
+            envelope = self._codec.opened(row)
+            change = self._built(envelope, desk, once.rows, once.packs)
+            if change is None:
+                return
+            if once.commit(change):
+                return
+        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+    def _built(
+        self, envelope: "SealedEnvelope", desk: "Desk", rows: Sequence[MessageRow], packs: Sequence[PackRow]
+    ) -> "_Change | None":
+        built = _Change()
+        for m in rows:
+            if m.body is not None and not envelope.is_current(m.body):
+                content, data = envelope.open_messages([m])[0], b""
+                body = decode_body(content)
+                data = self._renamed(desk, m.number, body, content, built)
+                new = replace(m, size=len(data), key=self._key(envelope, body), body=None)
+                built.amend(m, replace(new, body=envelope.close_message(new, data)))
+                self._label(m.number, body, built)
+        by_number = {m.number: m for m in rows}
+        for pack in packs:
+            if envelope.is_current(pack.body):
+                continue
+            messages = []
+            for number, one in enumerate(open_pack_raw(envelope, pack), pack.first):
+                content = bytes(one.body)
+                body = decode_body(content)
+                data = self._renamed(desk, number, body, content, built)
+                header = by_number.get(number)
+                if header is None:
+                    raise Damaged("a message in a pack has no row")
+                after = replace(header, size=len(data), key=self._key(envelope, body))
+                if after != header:
+                    built.amend(header, after)
+                messages.append(packed(after, data))
+                self._label(number, body, built)
+            built.pack(pack, closed_pack(envelope, pack, messages))
+        return built if built.any() else None
+
+    def _renamed(self, desk: "Desk", number: int, body: Body, content: bytes, built: "_Change") -> bytes:
+        """The content, with its attachments under names of the new key."""
+        if not body.attached:
+            return content
+        body, names = renamed(desk, body)
+        for old, new in names.items():
+            if old != new:
+                built.attach.append((number, new))
+                built.detach.append((number, old))
+        return encode(body)
+
+    def _key(self, envelope: Envelope, body: Body) -> bytes | None:
+        return None if body.key is None else envelope.tags("key", body.key)[0]
+
+    def _label(self, number: int, body: Body, built: "_Change") -> None:
+        from ._desk import label_fields  # noqa: PLC0415
+
+        if body.label is None:
+            return
+        for field, value in label_fields(body.label):
+            names = self._codec.tags(field, value)
+            built.tag.append(Tag(names[0], number))
+            built.untag += [Tag(name, number) for name in names[1:]]
+
+
+class _Change:
+    """What becomes of some messages."""
+
+    def __init__(self) -> None:
+        self.came: list[MessageRow | PackRow] = []
+        self.went: list[MessageRow | PackRow] = []
+        self.amended: list[MessageRow] = []
+        self.packs: list[PackRow] = []
+        self.attach: list[tuple[int, bytes]] = []
+        self.detach: list[tuple[int, bytes]] = []
+        self.tag: list[Tag] = []
+        self.untag: list[Tag] = []
+        self.grown = 0
+
+    def any(self) -> bool:
+        return bool(self.amended or self.packs)
+
+    def amend(self, old: MessageRow, new: MessageRow) -> None:
+        self.came.append(new)
+        self.went.append(old)
+        self.amended.append(new)
+        self.grown += new.size - old.size
+
+    def pack(self, old: PackRow, new: PackRow) -> None:
+        self.came.append(new)
+        self.went.append(old)
+        self.packs.append(new)
+
+    def change(self, envelope: Envelope, row: ConversationRow) -> Change:
+        after = next_row(envelope, row, self.came, self.went, size=row.size + self.grown)
+        return Change(
+            row.id,
+            row.token,
+            after,
+            amend=tuple(self.amended),
+            pack=tuple(self.packs),
+            attach=tuple(self.attach),
+            detach=tuple(self.detach),
+            tag=tuple(self.tag),
+            untag=tuple(self.untag),
+        )
+
+
+class _Once:
+    """Commits what was made from messages and packs that were read before, if they are still the same: whoever appends
+    meanwhile is no hindrance."""
+
+    def __init__(self, store: "Store", desk: "Desk", numbers: Sequence[int]) -> None:
+        self._store, self._desk = store, desk
+        self._token = desk.row.token
+        self._box = desk.row.data_key
+        self._seen = desk.row.rewrites, desk.packings
+        self._used = False
+        self._numbers = numbers
+        self.rows, self.packs = self._read()
+
+    def _read(self) -> tuple[list[MessageRow], list[PackRow]]:
+        """The messages, and the packs that they are in, with all messages of these."""
+        backend = self._store.backend
+        rows = {m.number: m for m in backend.messages(numbers=self._numbers) if m.conversation == self._desk.id}
+        runs = sorted({run_of(m.number) for m in rows.values() if m.body is None})
+        packs = backend.packs(runs)
+        inside = [n for pack in packs for n in range(pack.first, pack.first + pack.count) if n not in rows]
+        if inside:
+            rows.update({m.number: m for m in backend.messages(numbers=inside)})
+        return [rows[number] for number in sorted(rows)], packs
+
+    def commit(self, built: _Change) -> bool:
+        def prepare(row: ConversationRow) -> tuple[Change | None, bool]:
+            if self._used or row.data_key != self._box or (row.rewrites, self._desk.packings) != self._seen:
+                return None, False
+            if row.token != self._token and self._read() != (self.rows, self.packs):
+                return None, False
+            self._used = True
+            self._desk.packings += 1  # whoever packs from what it read before starts over
+            return built.change(self._desk.envelope, row), True
+
+        try:
+            return self._desk.commit(prepare)
+        except HithertoError:
+            self._used = True
+            raise
+
+
+def _slices(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]

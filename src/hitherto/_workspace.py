@@ -1,0 +1,136 @@
+"""The workspace's own row: what message ids are made from, and how content is closed.
+
+The row is a conversation of a kind of its own, made by whoever opens the workspace first. If it is sealed, its data key
+is the first one that has to open: the key check, before anything else is read. Everything that depends on the state of
+the workspace (which key wraps, which one names) is committed on the condition that this row still stands as it was
+read, so a process that has not heard of a rotation cannot write by the old rules.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ._content import WorkspaceMeta, encode, meta_place, open_workspace
+from ._pen import Pen
+from .backend import WORKSPACE, Backend, Batch, Change, ConversationRow
+from .errors import Busy, Damaged, KeyUnavailable, NotSealed
+from .ids import new_conversation_id, new_token
+from .vault import Codec, Envelope, Plain
+
+if TYPE_CHECKING:
+    from .keys import Key
+    from .sealed import Sealed
+
+_KEY = b"workspace"
+_TRIES = 1000
+
+
+def new_row(codec: Codec, id: bytes, kind: str, key: bytes | None, now: int) -> ConversationRow:
+    """The row of a new conversation, without description and proof."""
+    return ConversationRow(
+        id=id,
+        kind=kind,
+        key=key,
+        version=now,
+        token=new_token(),
+        generation=1,
+        head=None,
+        tips=(),
+        next_seq=0,
+        count=0,
+        size=0,
+        rewrites=0,
+        created_at=now,
+        active_at=now,
+        expires_at=None,
+        held=False,
+        data_key=codec.new_data_key(id),
+        meta=b"",
+        proof=b"",
+    )
+
+
+def described(envelope: Envelope, row: ConversationRow, meta: bytes) -> ConversationRow:
+    """A new row with its description, proven."""
+    row = replace(row, meta=meta)
+    return replace(row, proof=envelope.prove(row, 0))
+
+
+class Workspace:
+    """The workspace as this store knows it."""
+
+    row: ConversationRow
+    meta: WorkspaceMeta
+    envelope: Envelope
+
+    def __init__(
+        self, backend: Backend, pen: Pen, clock: Callable[[], int], codec: Codec | None, key: "Key | None"
+    ) -> None:
+        self._backend, self._pen, self._clock = backend, pen, clock
+        self._given = codec
+        self.codec: Codec = codec or Plain()
+        self.key = key
+        for _ in range(_TRIES):
+            if self._look():
+                return
+            if backend.kinds() and not self._look():  # and nobody made it between the two looks
+                hint = "restore the store from a backup"
+                raise Damaged("the row that describes the workspace is missing, and there are conversations", hint=hint)
+            self._make()
+        raise Busy("the workspace could not be set up")
+
+    @property
+    def require(self) -> tuple[tuple[bytes, bytes], ...]:
+        """What a batch has to require that depends on the state of the workspace."""
+        return ((self.row.id, self.row.token),)
+
+    @property
+    def sealed(self) -> "Sealed | None":
+        """The codec, if it is the one that seals."""
+        return None if self.codec.in_clear or self._given is not None else self.codec  # type: ignore[return-value]
+
+    def refresh(self) -> None:
+        """Look what others made of the workspace."""
+        if not self._look():
+            raise Damaged("the row that describes the workspace is missing")
+
+    def _look(self) -> bool:
+        rows = self._backend.lookup(key=(WORKSPACE, _KEY))
+        if rows:
+            self.take(rows[0])
+        return bool(rows)
+
+    def take(self, row: ConversationRow) -> None:
+        """Believe this row: the key check."""
+        self.envelope = self._checked(row)
+        self.row, self.meta = row, open_workspace(self.envelope, row)
+        if self.sealed is not None:
+            self.sealed.retire(self.meta.retired)
+
+    def _checked(self, row: ConversationRow) -> Envelope:
+        if self._given is None and row.data_key:
+            if self.key is None:
+                raise KeyUnavailable("the store is sealed, and no key was given")
+            codec = self.sealed
+            if codec is None:
+                self.codec = codec = self.new_codec(self.key)
+            return codec.adopt(row)
+        if self.key is not None:
+            raise NotSealed("a key was given, and the store is plain")
+        return self.codec.envelope(row)
+
+    def new_codec(self, key: "Key", like: "Sealed | None" = None) -> "Sealed":
+        """A codec that seals with this key; `like` another one, whose state it takes over."""
+        from .sealed import Sealed  # noqa: PLC0415  # only sealed stores load cryptography
+
+        return Sealed(self._backend.info.workspace, key, self.refresh, like)
+
+    def _make(self) -> None:
+        if self.key is not None and self._given is None:
+            self.codec = self.new_codec(self.key)
+        row = new_row(self.codec, new_conversation_id(), WORKSPACE, _KEY, self._clock())
+        envelope = self.codec.envelope(row)
+        meta = envelope.close(meta_place(row.id), encode(WorkspaceMeta(os.urandom(16))))
+        self._pen.write(Batch((Change(row.id, None, described(envelope, row, meta)),)))

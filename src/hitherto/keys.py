@@ -1,0 +1,607 @@
+"""The key of a sealed workspace, and the places it comes from.
+
+A key is 32 random bytes. `Key` holds them, tells them to nobody, and remembers where it got them: when another process
+has rotated the key, the same place is asked again. There is no fallback anywhere. A key that cannot be fetched, or that
+lies where others can read it, is an error, never a new key and never "then without".
+
+**Forms.** `to_file` and `to_keyring` write one line of text: `hitherto-key-1:`, then the 32 bytes in base64url without
+padding (43 characters), then, in a file, a newline. What is read may be
+
+- 32 raw bytes and nothing else (not from a keyring: what is in there is text),
+- 64 hexadecimal digits,
+- base64 or base64url of 32 bytes, with or without padding,
+- the line that we write,
+
+the last three with one newline, `\\n` or `\\r\\n`, or none. Everything else is refused, and no more than a few hundred
+bytes of it are read.
+
+**Silence.** Error reporters send tracebacks with the values of local variables. So nothing raises while it has a secret
+in hand: the functions below return a `_Problem` in place of one, and `Key` raises when the secret is out of sight,
+outside of any `except`, so that no other exception hangs on to it.
+"""
+
+import os
+import re
+import shlex
+import stat
+import sys
+import threading
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, NoReturn, SupportsIndex, final
+
+from .errors import AlreadyExists, InvalidArgument, InvalidKey, KeyUnavailable, StorageError
+
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
+
+_SIZE = 32  # bytes
+_MOST = 256  # bytes that are read at most: more than any form has
+_LONGEST = 66  # bytes of the longest form: hexadecimal digits and \r\n
+_DERIVED_MOST = 255 * 32  # bytes: the limit of HKDF-SHA256
+_GRACE_SECONDS = 1.0  # for a process that was killed to be gone
+
+_POSIX = os.name == "posix"
+# A pipe must not make us wait for a writer, nor a terminal become ours; what is not there is not needed there.
+_TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+_TO_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+_OURS = "hitherto-key-1:"
+# The last of 43 digits has two bits more than are needed: they are zero, or it is no base64 of 32 bytes.
+_LAST = b"[AEIMQUYcgkosw048]"
+_TEXT = re.compile(
+    rb"(?:(?P<hex>[0-9A-Fa-f]{64})"
+    rb"|hitherto-key-1:(?P<ours>[A-Za-z0-9_-]{42}" + _LAST + rb")"
+    rb"|(?P<base64>(?:[A-Za-z0-9+/]{42}|[A-Za-z0-9_-]{42})" + _LAST + rb")=?"
+    rb")(?:\r?\n)?"
+)
+
+_FORMS_HINT = (
+    "a key is 32 raw bytes, 64 hexadecimal digits, or base64 of 32 bytes, and nothing beside it; what is already "
+    "sealed needs its own key, restored from a backup"
+)
+_NO_PATH, _NO_PATH_HINT = "that is not the path of a key file", "give a path; the key itself is for Key(…)"
+_MISSING_HINT = "check the place; what is already sealed needs its own key: Key.generate() is for a new store only"
+
+# The keyrings of operating systems, by module and class: they encrypt, and ask the user. Others that the library can be
+# set to use write plain text, or remember nothing.
+_REAL_KEYRINGS = frozenset(
+    {
+        ("keyring.backends.macOS", "Keyring"),  # the Keychain
+        ("keyring.backends.Windows", "WinVaultKeyring"),  # the Credential Locker
+        ("keyring.backends.SecretService", "Keyring"),  # GNOME Keyring, KeePassXC and others, over D-Bus
+        ("keyring.backends.libsecret", "Keyring"),  # the same, through libsecret
+        ("keyring.backends.kwallet", "DBusKeyring"),  # KWallet 5
+        ("keyring.backends.kwallet", "DBusKeyringKWallet4"),
+    }
+)
+
+
+class _Problem(NamedTuple):
+    """What is wrong, and what to do now, without the secret."""
+
+    what: str
+    hint: str
+
+
+_TAKEN: Final = _Problem("there is something already", "")
+_Source = Callable[[], bytearray | _Problem]
+
+
+@final
+class Key:
+    """The key of a sealed workspace: 32 bytes, and where they come from.
+
+    `Key.generate().to_file(path)` makes one, once; `Key.from_file(path)` fetches it from then on.
+
+    It is not printed, pickled or copied. Keep a backup of it away from the data: without the key, what was sealed with
+    it cannot be read by anybody.
+    """
+
+    __slots__ = ("__weakref__", "_id", "_secret", "_source")
+
+    _id: str
+    _secret: bytearray
+    _source: _Source | None
+
+    def __init__(self, secret: bytes | bytearray) -> None:
+        self._id, self._source = "", None  # a traceback may show this object before it is complete
+        problem = _unfit(secret)
+        if problem is not None:
+            del secret
+            raise InvalidKey(problem.what, hint=problem.hint or None)
+        self._secret = bytearray(secret)
+        del secret
+        self._id = self._derive(b"", b"hitherto/1 key id", 8).hex()
+
+    @property
+    def id(self) -> str:
+        """16 hexadecimal digits that say which key it is without telling it."""
+        return self._id
+
+    # -- where keys come from
+
+    @classmethod
+    def generate(cls) -> "Key":
+        """A new key, from the operating system's source of randomness. Keep it: `to_file`, `to_keyring`."""
+        from ._crypto import random_key  # noqa: PLC0415  # cryptography is loaded when something is sealed
+
+        return cls(random_key())
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> "Key":
+        """The key in a file that belongs to us or to root, and that nobody else may read: `chmod 600`.
+
+        Links are followed, as mounted secrets need it; it is the file they lead to that is judged. On Windows, where
+        files have no such mode, who may read it is not checked.
+        """
+        where = _place(path)
+        del path
+        if where is None:
+            raise InvalidArgument(_NO_PATH, hint=_NO_PATH_HINT)
+        return cls._fetch(lambda: _read_file(where, "the key file", forbidden=0o077))
+
+    @classmethod
+    def from_command(cls, command: str | Sequence[str], *, timeout_seconds: float = 30.0) -> "Key":
+        """The key that a command writes to its standard output: `"pass show hitherto"`, `["op", "read", "op://…"]`.
+
+        There is no shell: a string is split as a shell would split it, and no more (on Windows, where backslashes
+        would be taken for escapes, give a list). Standard input is empty, the environment is ours, and so is standard
+        error: what the command says there is shown wherever our own goes, and is never part of an error.
+        """
+        source = _command(command, timeout_seconds)
+        del command  # its arguments may be secret too
+        if isinstance(source, _Problem):
+            raise InvalidArgument(source.what, hint=source.hint)
+        return cls._fetch(source)
+
+    @classmethod
+    def from_credential(cls, name: str) -> "Key":
+        """The key that systemd passed to this service under a name: `LoadCredential=`, `LoadCredentialEncrypted=`."""
+        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or os.sep in name:
+            raise InvalidArgument(
+                "not the name of a credential", hint="give the name alone, as it stands in LoadCredential=NAME:…"
+            )
+        directory = os.environ.get("CREDENTIALS_DIRECTORY")
+        if not directory:
+            raise KeyUnavailable(
+                f"there is no credential {name!r}: systemd passed none to this process",
+                hint="put LoadCredential= or LoadCredentialEncrypted= into the service's unit",
+            )
+        where = os.path.join(directory, name)
+        # Where it can, systemd gives the file to root and the service's user an ACL entry, whose mask then shows in
+        # the place of the group's bits, as 0440: so the group's right to read is no sign of anything here.
+        return cls._fetch(lambda: _read_file(where, "the credential", forbidden=0o037))
+
+    @classmethod
+    def from_keyring(cls, service: str, username: str = "hitherto") -> "Key":
+        """The key in the keyring of the operating system, which may ask the user to unlock it.
+
+        Only keyrings of operating systems are asked, whatever else the `keyring` library is set to use.
+        """
+        _check_entry(service, username)
+        return cls._fetch(lambda: _from_keyring(service, username))
+
+    @classmethod
+    def _fetch(cls, source: _Source) -> "Key":
+        from . import _crypto  # noqa: F401, PLC0415  # if it cannot be loaded, let it fail before there is a secret here
+
+        found = source()
+        if isinstance(found, _Problem):
+            raise KeyUnavailable(found.what, hint=found.hint)
+        key = cls(found)
+        found[:] = bytes(_SIZE)
+        key._source = source
+        return key
+
+    def _again(self) -> "Key | None":
+        """Ask the place where this key came from once more: the key that is there now if it is another one."""
+        self._reveal()
+        if self._source is None:
+            return None
+        now = self._fetch(self._source)
+        if now != self:
+            return now
+        now.wipe()
+        return None
+
+    # -- where keys are kept
+
+    def to_file(self, path: str | os.PathLike[str]) -> None:
+        """Write the key into a new file that only we may read (0600), durably. An existing file is never touched.
+
+        If that fails, no file is left. A process that is killed in the middle may leave an empty one; it is not
+        accepted as a key.
+        """
+        where = _place(path)
+        del path
+        if where is None:
+            raise InvalidArgument(_NO_PATH, hint=_NO_PATH_HINT)
+        problem = _write_new(where, self._text())
+        if problem is _TAKEN:
+            raise AlreadyExists("the file", where, hint="give another path; a key is never written over something else")
+        if problem is not None:
+            raise StorageError(problem.what, hint=problem.hint)
+
+    def to_keyring(self, service: str, username: str = "hitherto") -> None:
+        """Put the key into the keyring of the operating system. Another entry of that name is never replaced; if it is
+        this very key, there is nothing to do."""
+        _check_entry(service, username)
+        problem = _into_keyring(service, username, self._text())
+        if problem is _TAKEN:
+            raise AlreadyExists(
+                "the keyring entry",
+                f"{username} for {service}",
+                hint="give another service or username; remove the entry only if nothing is sealed with that key",
+            )
+        if problem is not None:
+            raise KeyUnavailable(problem.what, hint=problem.hint)
+
+    # -- use
+
+    def _reveal(self) -> bytes:
+        secret = bytes(self._secret)  # looked at as a copy: `wipe` may run in another thread
+        if not any(secret):
+            raise KeyUnavailable(f"the key {self._id} was wiped", hint="fetch the key again from where it is kept")
+        return secret
+
+    def _text(self) -> str:
+        return _OURS + urlsafe_b64encode(self._reveal()).decode().rstrip("=")
+
+    def _derive(self, salt: bytes, purpose: bytes, length: int = 32) -> bytes:
+        """A key for one purpose: HKDF-SHA256."""
+        from ._crypto import derive  # noqa: PLC0415  # see above
+
+        # Checked here, because what fails in there fails with the secret in hand.
+        if not (isinstance(salt, bytes) and isinstance(purpose, bytes) and 0 < length <= _DERIVED_MOST):
+            raise InvalidArgument(
+                "a key is derived from a salt and a purpose, both bytes", hint="ask for 1 to 8,160 bytes"
+            )
+        return derive(self._reveal(), salt, purpose, length)
+
+    def wipe(self) -> None:
+        """Overwrite our copy of the key with zeros; from now on, using it raises `KeyUnavailable`.
+
+        This is no promise that the key has left the memory. What you made the key from is yours to wipe; Python and
+        `cryptography` make short-lived copies while a key is read and used, and free them without overwriting; keys
+        derived from this one live as long as the store that uses them; and what the operating system swapped out, or
+        wrote into a core dump, stays there.
+        """
+        self._secret[:] = bytes(_SIZE)
+        self._source = None
+
+    # -- silence
+
+    def __repr__(self) -> str:
+        return f"<Key {self._id[:8]}…>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Key):
+            return NotImplemented
+        from ._crypto import same  # noqa: PLC0415  # see above
+
+        return self is other or same(self._reveal(), other._reveal())
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a Key is not pickled or copied, so that it stays in one place: in another process, fetch it again from "
+            "where it is kept"
+        )
+
+
+def _unfit(secret: object) -> _Problem | None:
+    """Why this is not a key; a problem without a hint has the usual one."""
+    if not isinstance(secret, bytes | bytearray):
+        hint = "keys kept as text are read by Key.from_file, Key.from_command, Key.from_credential and Key.from_keyring"
+        return _Problem(f"a key is 32 bytes, not a {type(secret).__name__}", hint)
+    if len(secret) != _SIZE:
+        return _Problem(f"a key has 32 bytes, not {len(secret)}", "")
+    if not any(secret):
+        return _Problem("32 zeros are not a key", "")
+    return None
+
+
+def _parse(data: bytes, what: str, *, raw: bool = True) -> bytearray | _Problem:
+    """The key in what was read."""
+    if raw and len(data) == _SIZE:
+        secret = bytearray(data)
+    elif (found := _TEXT.fullmatch(data)) is None:
+        return _Problem(f"{what} {_not_a_key(data)}", _FORMS_HINT)
+    elif found["hex"]:
+        secret = bytearray.fromhex(found["hex"].decode())
+    else:
+        digits: bytes = found["ours"] or found["base64"]
+        secret = bytearray(urlsafe_b64decode(digits.replace(b"+", b"-").replace(b"/", b"_") + b"="))
+    return secret if any(secret) else _Problem(f"{what} holds 32 zeros, which are not a key", _FORMS_HINT)
+
+
+def _not_a_key(data: bytes) -> str:
+    """What is wrong with it, in words that do not tell what it says."""
+    if not data:
+        return "is empty"
+    if len(data) > _LONGEST:
+        return "holds more than a key"
+    if len(data) == _SIZE + 1 and data.endswith(b"\n"):
+        return "holds a newline after what may be 32 raw bytes: these must stand alone"
+    return f"holds {len(data)} bytes that are no key in any form"
+
+
+def _looks_like_a_key(text: str) -> bool:
+    """Whoever takes one thing for the other must not find the key in the message about it."""
+    return _TEXT.fullmatch(text.encode(errors="replace")) is not None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or "the system does not take that name"
+
+
+# -- files
+
+
+def _place(path: object) -> str | None:
+    """The absolute path that is meant, so that it is the same file when it is asked again; none, if it is no path."""
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str) or not given or _looks_like_a_key(given):
+        return None
+    given = os.path.expanduser(given)
+    with suppress(OSError):  # the working directory is gone: opening the file will say so
+        return os.path.abspath(given)
+    return given
+
+
+def _read_file(path: str, kind: str, *, forbidden: int) -> bytearray | _Problem:
+    """The key in a file; what was opened is judged, not what its name leads to a moment earlier."""
+    what = f"{kind} {path!r}"
+    data = b""
+    try:
+        descriptor = os.open(path, _TO_READ)
+        try:
+            problem = _distrust(os.fstat(descriptor), what, path, forbidden)
+            if problem is not None:
+                return problem
+            while len(data) <= _MOST and (piece := os.read(descriptor, _MOST + 1 - len(data))):
+                data += piece
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        return _Problem(f"{what} cannot be read: {_reason(error)}", _MISSING_HINT)
+    return _parse(data, what)
+
+
+def _distrust(info: os.stat_result, what: str, path: str, forbidden: int) -> _Problem | None:
+    """Why this is not a file to take a key from."""
+    if not stat.S_ISREG(info.st_mode):
+        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+        return _Problem(f"{what} is {kind}", "give the path of a regular file with the key in it")
+    if not _POSIX:  # Windows has access lists, which Python does not show, and makes up the mode: nothing to go by
+        return None
+    if info.st_uid not in (0, os.geteuid()):
+        hint = f"chown it to the user who runs this, if you know where it comes from: {shlex.quote(path)}"
+        return _Problem(f"{what} belongs to another user (uid {info.st_uid}), who may change it at will", hint)
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & forbidden:
+        hint = f"chmod 600 {shlex.quote(path)}; if others had the time to read it, change the key"
+        return _Problem(f"{what} has mode {mode:04o}: it is open to others", hint)
+    return None
+
+
+def _write_new(path: str, text: str) -> _Problem | None:
+    """Make the file, whole and durable, or none at all."""
+    try:
+        descriptor = os.open(path, _TO_MAKE, 0o600)
+    except FileExistsError:
+        return _TAKEN
+    except (OSError, ValueError) as error:
+        return _unwritten(path, error)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(text.encode() + b"\n")
+            file.flush()
+            os.fsync(descriptor)
+        _sync_names(os.path.dirname(path))
+    except OSError as error:
+        _remove(path)
+        return _unwritten(path, error)
+    except BaseException:  # somebody wants us to stop
+        del text
+        _remove(path)
+        raise
+    return None
+
+
+def _unwritten(path: str, error: OSError | ValueError) -> _Problem:
+    hint = "check that its directory is there, that you may write to it, and that there is space"
+    return _Problem(f"the key file {path!r} cannot be written: {_reason(error)}", hint)
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _sync_names(directory: str) -> None:
+    if _POSIX:  # Windows does not open directories
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# -- commands
+
+
+def _command(command: object, timeout_seconds: object) -> _Source | _Problem:
+    """A source that runs the command; it does not show the arguments."""
+    words: object = command
+    if isinstance(command, str):
+        try:
+            words = shlex.split(command)
+        except ValueError:  # it would say what it has read so far
+            return _Problem("the key command has a quotation that does not end", "give a list of arguments instead")
+    if not isinstance(words, Sequence) or isinstance(words, bytes | bytearray) or not words:
+        return _Problem("a key command is a str or a list of them", 'for instance ["pass", "show", "hitherto"]')
+    if not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0]:
+        return _Problem("a key command is a program and its arguments, all of them str", "leave out what is empty")
+    if _looks_like_a_key(words[0]):
+        return _Problem("that is a key, not a command that says one", "the key itself is for Key(…)")
+    if not isinstance(timeout_seconds, int | float) or not timeout_seconds > 0:
+        return _Problem("timeout_seconds is a number greater than zero", "leave it out for 30 seconds")
+    arguments, timeout = list(words), float(min(timeout_seconds, threading.TIMEOUT_MAX))
+    return lambda: _run(arguments, timeout)
+
+
+def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
+    """The key that a command says, if it ends well and in time."""
+    import subprocess  # noqa: PLC0415  # only key commands need it
+
+    what = f"the key command {arguments[0]!r}"
+    try:
+        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
+    except (OSError, ValueError) as error:
+        hint = "check that the program is installed and found on PATH; there is no shell, so no pipes and no $VARIABLES"
+        return _Problem(f"{what} cannot be started: {_reason(error)}", hint)
+    said, deadline = bytearray(), time.monotonic() + timeout_seconds
+    # A thread, because Windows cannot wait for a pipe with a time limit in any other way.
+    listener = threading.Thread(target=_listen, args=(process.stdout, said), daemon=True)
+    try:
+        listener.start()
+        listener.join(timeout_seconds)
+        heard_all = not listener.is_alive()
+        if heard_all and len(said) <= _MOST:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        status = process.poll()
+    except BaseException:  # somebody wants us to stop
+        said.clear()
+        raise
+    finally:
+        with suppress(OSError):  # it may run as another user by now, as under sudo
+            process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+    listener.join(_GRACE_SECONDS)  # it lives on for as long as a grandchild keeps the pipe open
+    if len(said) > _MOST:
+        return _Problem(f"{what} says more than a key", _FORMS_HINT)
+    if not heard_all or status is None:
+        hint = "it may wait for an answer that nobody can give; a larger timeout_seconds waits longer"
+        return _Problem(f"{what} did not end within {timeout_seconds:g} seconds", hint)
+    if status != 0:
+        how = f"failed with exit status {status}" if status > 0 else f"was killed by signal {-status}"
+        return _Problem(f"{what} {how}", "run it by hand to see why; its own messages went to standard error")
+    return _parse(bytes(said), f"the output of {what}")
+
+
+def _listen(pipe: IO[bytes], said: bytearray) -> None:
+    with pipe:
+        while len(said) <= _MOST and (piece := pipe.read(_MOST + 1 - len(said))):
+            said += piece
+
+
+# -- keyrings
+
+
+def _check_entry(service: object, username: object) -> None:
+    for name, given in (("service", service), ("username", username)):
+        if not isinstance(given, str) or not given:
+            raise InvalidArgument(
+                f"the {name} of a keyring entry is a str that is not empty", hint="for instance 'app'"
+            )
+
+
+def _from_keyring(service: str, username: str) -> bytearray | _Problem:
+    rings = _real_keyrings()
+    if isinstance(rings, _Problem):
+        return rings
+    said = _ask(rings, service, username)
+    if said is None:
+        names = ", ".join(map(_class_of, rings))
+        return _Problem(f"there is no entry {username!r} for {service!r} in the keyring ({names})", _MISSING_HINT)
+    return said if isinstance(said, _Problem) else _parse_entry(said, service, username)
+
+
+def _into_keyring(service: str, username: str, text: str) -> _Problem | None:
+    rings = _real_keyrings()
+    if isinstance(rings, _Problem):
+        return rings
+    before = _ask(rings, service, username)
+    if isinstance(before, _Problem):
+        return before
+    wanted = _parse_entry(text, service, username)
+    if before is not None:
+        return None if _parse_entry(before, service, username) == wanted else _TAKEN
+    try:
+        rings[0].set_password(service, username, text)
+    except Exception as error:  # noqa: BLE001  # see _ask
+        return _failed(rings[0], error)
+    kept = _ask(rings, service, username)  # it is the only copy, perhaps: better to know now
+    if isinstance(kept, str) and _parse_entry(kept, service, username) == wanted:
+        return None
+    return _Problem(f"the keyring {_class_of(rings[0])} did not keep the key", "use Key.to_file until it does")
+
+
+def _parse_entry(text: str, service: str, username: str) -> bytearray | _Problem:
+    return _parse(text.encode(errors="replace"), f"the keyring entry {username!r} for {service!r}", raw=False)
+
+
+def _real_keyrings() -> "list[KeyringBackend] | _Problem":
+    """The keyrings of the operating system among those that the library is set to use, the preferred one first."""
+    try:
+        import keyring  # noqa: PLC0415  # an extra, for those who keep keys there
+        from keyring.backends.chainer import ChainerBackend  # noqa: PLC0415  # see above
+    except ImportError:
+        return _Problem("the keyring library is not installed", 'pip install "hitherto[keyring]"')
+    try:
+        ring = keyring.get_keyring()
+        # A chain would answer from any of its members, and the last of them may be a file of plain text.
+        members: list[KeyringBackend] = list(ring.backends) if type(ring) is ChainerBackend else [ring]
+    except Exception as error:  # noqa: BLE001  # it loads whatever class its configuration names
+        hint = "check PYTHON_KEYRING_BACKEND and keyringrc.cfg; python -m keyring diagnose shows them"
+        return _Problem(f"the keyring library cannot be used here: {type(error).__name__}", hint)
+    real = [member for member in members if _is_real(member)]
+    if real:
+        return real
+    refused = ", ".join(map(_class_of, members)) or _class_of(ring)
+    return _Problem(
+        f"{refused} is refused: not a keyring of the operating system, it may keep keys in plain text or not at all",
+        "use Key.from_file or Key.from_command, or run where there is a Keychain, a Secret Service or KWallet; "
+        "python -m keyring --list-backends shows what there is",
+    )
+
+
+def _is_real(ring: object) -> bool:
+    """Is it exactly one of these classes? A class can say that it comes from anywhere: so it must be found there."""
+    kind = type(ring)
+    module, name = kind.__module__, kind.__qualname__
+    return (module, name) in _REAL_KEYRINGS and getattr(sys.modules.get(module), name, None) is kind
+
+
+def _class_of(ring: object) -> str:
+    return f"{type(ring).__module__}.{type(ring).__qualname__}"
+
+
+def _ask(rings: "list[KeyringBackend]", service: str, username: str) -> str | _Problem | None:
+    """The first entry of that name. A keyring that fails ends it: what comes after may hold an older key."""
+    for ring in rings:
+        try:
+            said: object = ring.get_password(service, username)
+        except Exception as error:  # noqa: BLE001  # D-Bus, GLib and Windows raise what they like, with secrets in it
+            return _failed(ring, error)
+        if said is not None:
+            return str(said)
+    return None
+
+
+def _failed(ring: object, error: Exception) -> _Problem:
+    from keyring.errors import KeyringLocked  # noqa: PLC0415  # see above
+
+    how = "is locked" if isinstance(error, KeyringLocked) else f"failed with {type(error).__name__}"
+    return _Problem(
+        f"the keyring {_class_of(ring)} {how}",
+        "unlock it and try again; a service without a desktop uses Key.from_file",
+    )

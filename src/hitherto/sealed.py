@@ -1,0 +1,480 @@
+"""Sealing: content that nobody reads, moves, swaps or puts back without the key.
+
+From the key of the workspace to a record there are three steps. `docs/envelope.md` has them to the byte:
+
+    key of the workspace            32 bytes, the caller's; known to the store by its id alone
+    └─ wrapping key                 HKDF, for this workspace
+       └─ data key                  random, one for each conversation, wrapped, in its row's **box**
+          ├─ record key             AES-256-GCM: bodies, packs, chunks, descriptions, items, the row's proof
+          ├─ name key               HMAC: what stands for a key, a label, a project; names of attachments
+          ├─ proof key              the weight of a message in the sum that the proof holds
+          └─ commitment             stands beside the wrapped key: it can be no other
+
+Each record is sealed with its **place** as associated data, which is rebuilt from the row that it is read from: the
+workspace, the conversation, and every clear column. So a body opens in its own row only, as that row was.
+
+The **proof** of a conversation's row is a record, too. Its place is the whole row, so no column can be changed; its
+content is a sum over all messages and packs, so none can be dropped or put back without `verify` noticing.
+
+The box of a row may hold two data keys while a conversation is being re-encrypted: the first one seals, both open, and
+each record says which of them (its generation) it was sealed with. In a store that is being sealed or unsealed one of
+the two is "none". A plain row, or a plain record, is refused at any other time.
+"""
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from . import _crypto
+from .backend import ConversationRow, MessageRow, PackRow
+from .errors import Damaged, InvalidArgument, KeyUnavailable
+from .vault import MODULUS, Envelope, Fingerprint, Place, Plain
+
+if TYPE_CHECKING:
+    from .keys import Key
+
+VERSION = SUITE = 1
+_HEADER = struct.Struct(">BBBI")  # version, suite, flags, generation of the data key
+_FIELDS = {"message": 1, "description": 2, "item": 3, "pack": 4, "chunk": 5, "row": 6}
+_MESSAGE = struct.Struct(">B16s16sqqqBqqq")  # field, workspace, conversation, number, parent, link, main, seq, …
+_ROW = struct.Struct(">qqqqqqqqqqB")
+_NONE = -1  # as a number; none of ours is negative
+_REMEMBERED = 4096  # data keys
+
+BOX = 1  # the version of a box
+NO_KEY, AES = 0, 1
+_SLOT = struct.Struct(">BII")  # kind, generation, epoch
+_WRAPPED = struct.Struct(">8s32s60s")  # id of the workspace's key, commitment, nonce with the wrapped key and its tag
+
+_PURPOSE = b"hitherto/1 "
+_PLAIN = Plain()
+
+
+class Slot(Struct, frozen=True):
+    """A data key in a box, wrapped; or "none"."""
+
+    kind: int
+    generation: int
+    epoch: int  # the workspace's generation when it was made
+    key_id: bytes = b""
+    commitment: bytes = b""
+    wrapped: bytes = b""
+
+
+def read_box(data: bytes) -> tuple[Slot, ...]:
+    """The data keys of a row, the one that seals first; a plain row has none."""
+    if not data:
+        return ()
+    slots = []
+    try:
+        if data[0] != BOX:
+            raise Damaged("the box of a conversation's keys has an unknown version")
+        at = 2
+        for _ in range(data[1]):
+            kind, generation, epoch = _SLOT.unpack_from(data, at)
+            at += _SLOT.size
+            wrapped = ()
+            if kind == AES:
+                wrapped = _WRAPPED.unpack_from(data, at)
+                at += _WRAPPED.size
+            elif kind != NO_KEY:
+                raise Damaged("the box of a conversation's keys holds one of an unknown kind")
+            slots.append(Slot(kind, generation, epoch, *wrapped))
+    except (struct.error, IndexError, TypeError):
+        raise Damaged("the box of a conversation's keys cannot be read") from None
+    if at != len(data) or not any(slot.kind == AES for slot in slots):
+        raise Damaged("the box of a conversation's keys cannot be read")
+    return tuple(slots)
+
+
+def write_box(slots: Sequence[Slot]) -> bytes:
+    box = bytes((BOX, len(slots)))
+    for slot in slots:
+        box += _SLOT.pack(slot.kind, slot.generation, slot.epoch)
+        if slot.kind == AES:
+            box += _WRAPPED.pack(slot.key_id, slot.commitment, slot.wrapped)
+    return box
+
+
+class Secret:
+    """A data key, opened, and what is derived from it."""
+
+    __slots__ = ("_secret", "cipher", "commitment", "name_key", "proof_key")
+
+    def __init__(self, secret: bytes, workspace: bytes, conversation: bytes) -> None:
+        derived = _crypto.derive(secret, workspace + conversation, _PURPOSE + b"data key", 4 * _crypto.KEY)
+        self._secret = secret
+        self.cipher = _crypto.Cipher(derived[:32])
+        self.name_key, self.proof_key, self.commitment = derived[32:64], derived[64:96], derived[96:]
+
+    def __repr__(self) -> str:
+        return "<Secret>"
+
+    def wrapped(self, wrap: _crypto.Cipher, place: bytes) -> bytes:
+        return wrap.seal(self._secret, place)
+
+
+def _slot_place(workspace: bytes, conversation: bytes, slot: Slot) -> bytes:
+    return (
+        _PURPOSE
+        + b"wrapped key"
+        + workspace
+        + conversation
+        + _SLOT.pack(slot.kind, slot.generation, slot.epoch)
+        + slot.key_id
+        + slot.commitment
+    )
+
+
+class Sealed:
+    """The codec of a sealed workspace.
+
+    It is made with the caller's key, and knows the rest from the workspace's own row (`adopt`). When it meets a
+    conversation that was made or rotated with a newer state than it knows, it has that row read again.
+    """
+
+    name = "sealed"
+    in_clear = False
+
+    def __init__(self, workspace: bytes, key: "Key", reread: Callable[[], None], like: "Sealed | None" = None) -> None:
+        self._workspace = workspace
+        self._reread = reread
+        self._wraps: dict[bytes, _crypto.Cipher] = {}
+        self._secrets: OrderedDict[bytes, Secret] = OrderedDict() if like is None else like._secrets  # by commitment
+        self.slots: tuple[Slot, ...] = () if like is None else like.slots
+        self._home: SealedEnvelope | None = None
+        self._take(key)
+
+    def _take(self, key: "Key") -> None:
+        self._key = key
+        self.key_id = bytes.fromhex(key.id)
+        self._wraps[self.key_id] = _crypto.Cipher(key._derive(self._workspace, _PURPOSE + b"wrapping key"))
+
+    # -- the workspace
+
+    def adopt(self, row: ConversationRow) -> Envelope:
+        """Learn the state of the workspace from its row: the key check. `KeyUnavailable` if the key is another one."""
+        slots = read_box(row.data_key)
+        first = next((slot for slot in slots if slot.kind == AES), None)
+        if first is None:
+            raise KeyUnavailable("the store is not sealed any more", hint="open it again, without a key")
+        if first.key_id not in self._wraps or self.key_id != first.key_id:
+            newer = self._key if self.key_id == first.key_id else self._key._again()
+            if newer is None or bytes.fromhex(newer.id) != first.key_id:
+                raise KeyUnavailable(f"the store is sealed with key {first.key_id.hex()}, not with {self._key.id}")
+            self._take(newer)
+        self.slots = slots
+        self._home = self.opened(row)
+        return self._home
+
+    def retire(self, wraps: "dict[bytes, bytes]") -> None:
+        """Keys of before, which conversations that were not rotated yet are wrapped with; by their ids."""
+        for key_id in [key_id for key_id in self._wraps if key_id != self.key_id and key_id not in wraps]:
+            del self._wraps[key_id]
+        for key_id, wrap in wraps.items():
+            if key_id not in self._wraps:
+                self._wraps[key_id] = _crypto.Cipher(wrap)
+
+    @property
+    def epoch(self) -> int:
+        return self.slots[0].generation if self.slots else 1
+
+    def may_be_plain(self) -> bool:
+        """Is the workspace being sealed or unsealed?"""
+        return any(slot.kind == NO_KEY for slot in self.slots)
+
+    def need(self, row: ConversationRow) -> Literal["rewrap", "reencrypt"] | None:
+        """What it takes to have this conversation sealed as the workspace says, and in no other way."""
+        slots = read_box(row.data_key)
+        if self.slots[0].kind == NO_KEY:
+            return "reencrypt" if slots else None
+        if len(slots) != 1 or slots[0].epoch != self.epoch:
+            return "reencrypt"
+        return None if slots[0].key_id == self.key_id else "rewrap"
+
+    # -- data keys
+
+    def new_data_key(self, conversation: bytes) -> bytes:
+        if self.slots and self.slots[0].kind == NO_KEY:
+            return b""
+        return write_box((self.new_slot(conversation, 1),))
+
+    def new_slot(self, conversation: bytes, generation: int, epoch: int | None = None) -> Slot:
+        """A fresh data key."""
+        secret = Secret(_crypto.random_key(), self._workspace, conversation)
+        self._remember(secret)
+        slot = Slot(AES, generation, self.epoch if epoch is None else epoch)
+        return self._wrapped(conversation, slot, secret)
+
+    def _wrapped(self, conversation: bytes, slot: Slot, secret: Secret) -> Slot:
+        bare = Slot(AES, slot.generation, slot.epoch, self.key_id, secret.commitment)
+        wrap = self._wraps[self.key_id]
+        place = _slot_place(self._workspace, conversation, bare)
+        return Slot(AES, slot.generation, slot.epoch, self.key_id, secret.commitment, secret.wrapped(wrap, place))
+
+    def rewrapped(self, conversation: bytes, slots: Sequence[Slot]) -> tuple[Slot, ...]:
+        """The same data keys under the workspace's key of now."""
+        return tuple(
+            slot
+            if slot.kind == NO_KEY or slot.key_id == self.key_id
+            else self._wrapped(conversation, slot, self._secret(conversation, slot))
+            for slot in slots
+        )
+
+    def _secret(self, conversation: bytes, slot: Slot) -> Secret:
+        known = self._secrets.get(slot.commitment)
+        if known is not None:
+            return known
+        if slot.key_id not in self._wraps or slot.epoch > self.epoch:
+            self._reread()  # others may have rotated the key
+        wrap = self._wraps.get(slot.key_id)
+        if wrap is None:
+            raise Damaged("a conversation is sealed with a key that is not its workspace's")
+        try:
+            opened = wrap.open(slot.wrapped, _slot_place(self._workspace, conversation, slot))
+        except _crypto.Forged:
+            raise Damaged("the key of a conversation does not open: it was changed or moved") from None
+        secret = Secret(opened, self._workspace, conversation)
+        if not _crypto.same(secret.commitment, slot.commitment):
+            raise Damaged("the key of a conversation is not the one that it was made with")
+        self._remember(secret)
+        return secret
+
+    def _remember(self, secret: Secret) -> None:
+        self._secrets[secret.commitment] = secret
+        if len(self._secrets) > _REMEMBERED:
+            self._secrets.popitem(last=False)
+
+    def forget(self, row: ConversationRow) -> None:
+        """Its conversation is gone: so is its key."""
+        for slot in read_box(row.data_key):
+            self._secrets.pop(slot.commitment, None)
+
+    # -- envelopes
+
+    def envelope(self, row: ConversationRow) -> Envelope:
+        slots = read_box(row.data_key)
+        if not slots or any(slot.epoch > self.epoch for slot in slots):
+            if not self._agrees(slots):
+                self._reread()
+            if not self._agrees(slots):
+                raise Damaged("a conversation is plain in a sealed store" if not slots else "a conversation is newer")
+            if not slots:
+                return _PLAIN
+        return self.opened(row)
+
+    def _agrees(self, slots: Sequence[Slot]) -> bool:
+        return all(slot.epoch <= self.epoch for slot in slots) if slots else self.may_be_plain()
+
+    def opened(self, row: ConversationRow) -> "SealedEnvelope":
+        """The envelope of a conversation that has keys. Its row is checked."""
+        slots = read_box(row.data_key)
+        if self.slots and any(slot.kind == NO_KEY for slot in slots) and not self.may_be_plain():
+            raise Damaged("a conversation may be plain in a sealed store")
+        envelope = self.draft(row.id, slots)
+        if row.version != row.created_at or row.proof:  # else it is being made
+            envelope.total(row)
+        return envelope
+
+    def draft(self, conversation: bytes, slots: Sequence[Slot]) -> "SealedEnvelope":
+        """The envelope that a conversation has, or will have, with these keys."""
+        keys = [(slot.generation, self._secret(conversation, slot) if slot.kind == AES else None) for slot in slots]
+        return SealedEnvelope(self._workspace, conversation, keys)
+
+    def tag(self, field: str, value: str) -> bytes:
+        return self.tags(field, value)[0]
+
+    def tags(self, field: str, value: str) -> list[bytes]:
+        if self._home is None:
+            raise AssertionError("the workspace's row is adopted before anything is named")
+        return self._home.tags(field, value)
+
+
+class SealedEnvelope:
+    """The envelope of one conversation."""
+
+    def __init__(self, workspace: bytes, conversation: bytes, keys: "Sequence[tuple[int, Secret | None]]") -> None:
+        self._workspace, self._conversation = workspace, conversation
+        self._secrets = {generation: secret for generation, secret in keys if secret is not None}
+        self.generation, current = keys[0]
+        self._header = b"" if current is None else _HEADER.pack(VERSION, SUITE, 0, self.generation)
+        self._cipher = None if current is None else current.cipher
+        self._may_be_plain = len(self._secrets) < len(keys)
+        self._named = [secret for _, secret in keys]
+        first = next(iter(self._secrets))
+        self._prover = self._secrets[first]
+        self._prover_header = _HEADER.pack(VERSION, SUITE, 0, first)
+        self._sum: tuple[bytes, int] = (b"", 0)  # the proof that was made or opened last, and what it holds
+
+    # -- records
+
+    def close(self, place: Place, data: bytes) -> bytes:
+        if self._cipher is None:
+            return _PLAIN.close(place, data)
+        return self._header + self._cipher.seal(data, self._header + self._bytes_of(place))
+
+    def open(self, place: Place, data: bytes) -> bytes:
+        return self._open(data, self._bytes_of(place), place)
+
+    def close_message(self, row: MessageRow, data: bytes) -> bytes:
+        if self._cipher is None:
+            return _PLAIN.close_message(row, data)
+        return self._header + self._cipher.seal(data, self._header + self._message_place(row))
+
+    def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
+        return [self._open(row.body or b"", self._message_place(row), ("message",)) for row in rows]
+
+    def _open(self, data: bytes, place: bytes, what: Place) -> bytes:
+        if type(data) is not bytes:  # a damaged file may give anything
+            raise Damaged(f"a stored {what[0]} is no bytes")
+        header = data[: _HEADER.size]
+        try:
+            cipher = self._cipher if header == self._header and self._cipher is not None else self._cipher_of(header)
+            return cipher.open(data[_HEADER.size :], header + place)
+        except _crypto.Forged:
+            if self._may_be_plain:
+                return _PLAIN.open(what, data)
+            raise Damaged(
+                f"a stored {what[0]} does not open where it lies: it was changed, moved or put back"
+            ) from None
+
+    def _cipher_of(self, header: bytes) -> _crypto.Cipher:
+        if len(header) < _HEADER.size:
+            raise _crypto.Forged
+        version, suite, flags, generation = _HEADER.unpack(header)
+        if (version, suite, flags) != (VERSION, SUITE, 0) or generation not in self._secrets:
+            raise _crypto.Forged
+        return self._secrets[generation].cipher
+
+    def is_current(self, data: bytes) -> bool:
+        """Was this sealed with the key that seals now?"""
+        if self._cipher is not None:
+            return data[: _HEADER.size] == self._header
+        return data[: _HEADER.size] not in [_HEADER.pack(VERSION, SUITE, 0, known) for known in self._secrets]
+
+    # -- places
+
+    def _message_place(self, row: MessageRow) -> bytes:
+        parent, link = row.parent, row.link
+        try:
+            return _MESSAGE.pack(
+                1, self._workspace, self._conversation, row.number, _NONE if parent is None else parent,
+                _NONE if link is None else link, 1 if row.main else 0, row.seq, row.revision, row.created_at,
+            ) + row.role.encode()  # fmt: skip
+        except (struct.error, AttributeError, UnicodeEncodeError):
+            raise Damaged("a stored message has columns that cannot be") from None
+
+    def _bytes_of(self, place: Place) -> bytes:
+        """Field, workspace, conversation, and what else there is: numbers as they are, bytes behind their length."""
+        parts = [bytes((_FIELDS[str(place[0])],)), self._workspace, self._conversation]
+        for part in place[2:]:
+            if part is None:
+                parts.append(_NONE.to_bytes(8, "big", signed=True))
+            elif isinstance(part, int):
+                parts.append(part.to_bytes(8, "big", signed=True))
+            else:
+                parts.append(_sized(part))
+        return b"".join(parts)
+
+    def _row_place(self, row: ConversationRow) -> bytes:
+        try:
+            return b"".join(
+                (
+                    bytes((_FIELDS["row"],)), self._workspace, self._conversation, _sized(row.kind.encode()),
+                    _sized(row.key), row.token, struct.pack(f">I{len(row.tips)}q", len(row.tips), *row.tips),
+                    _ROW.pack(
+                        row.version, row.generation, _NONE if row.head is None else row.head, row.next_seq, row.count,
+                        row.size, row.rewrites, row.created_at, row.active_at,
+                        _NONE if row.expires_at is None else row.expires_at, 1 if row.held else 0,
+                    ),
+                    _sized(row.data_key), _sized(row.meta),
+                )
+            )  # fmt: skip
+        except (struct.error, TypeError, AttributeError):
+            raise Damaged("the row of a conversation has columns that cannot be") from None
+
+    # -- names
+
+    def fingerprint(self, name: bytes | None = None) -> Fingerprint:
+        """A name begins with the generation of the key it was made with."""
+        if name is None:
+            generation = self.generation
+        else:
+            generation = int.from_bytes(name[:4], "big")
+            if len(name) != 36 or generation not in self._secrets:
+                return _PLAIN.fingerprint()
+        secret = self._secrets.get(generation)
+        return _PLAIN.fingerprint() if secret is None else _Fingerprint(generation, secret.name_key)
+
+    def tags(self, field: str, value: str) -> list[bytes]:
+        try:
+            data = field.encode() + b"=" + value.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument("the text holds half of a surrogate pair, which is not a character") from None
+        return [
+            _PLAIN.tag(field, value) if secret is None else _crypto.mac(secret.name_key, data)[:16]
+            for secret in self._named
+        ]
+
+    # -- the proof
+
+    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:
+        """A message in a pack has no weight of its own."""
+        key, total = self._prover.proof_key, 0
+        for row in rows:
+            body = row.body
+            if body is None:
+                continue
+            if _HEADER.size <= len(body) and body[:3] == b"\x01\x01\x00":  # sealed: its tag stands for it
+                total += _crypto.weight(key, body[-_crypto.TAG :])
+            elif isinstance(row, PackRow):
+                place = ("pack", self._conversation, row.first, row.parent, row.count)
+                total += _crypto.weight(key, self._bytes_of(place) + body)
+            else:
+                total += _crypto.weight(key, self._message_place(row) + body)
+        return total
+
+    def total(self, row: ConversationRow) -> int:
+        if row.proof is self._sum[0]:
+            return self._sum[1]
+        header = self._prover_header
+        try:
+            if row.proof[: _HEADER.size] != header:
+                raise _crypto.Forged
+            opened = self._prover.cipher.open(row.proof[_HEADER.size :], header + self._row_place(row))
+        except (_crypto.Forged, TypeError):
+            raise Damaged("the row of a conversation was changed, moved or put back") from None
+        total = int.from_bytes(opened, "big")
+        self._sum = row.proof, total
+        return total
+
+    def prove(self, row: ConversationRow, total: int) -> bytes:
+        header, total = self._prover_header, total % MODULUS
+        proof = header + self._prover.cipher.seal(total.to_bytes(16, "big"), header + self._row_place(row))
+        self._sum = proof, total
+        return proof
+
+
+class _Fingerprint:
+    """Names an attachment by its content, with a key."""
+
+    def __init__(self, generation: int, key: bytes) -> None:
+        self._prefix = generation.to_bytes(4, "big")
+        self._mac = _crypto.running_mac(key)
+
+    def update(self, data: bytes, /) -> None:
+        self._mac.update(data)
+
+    def digest(self) -> bytes:
+        return self._prefix + self._mac.digest()
+
+
+def _sized(part: object) -> bytes:
+    if part is None:
+        return b"\xff\xff\xff\xff"
+    if not isinstance(part, bytes):
+        raise TypeError("no bytes")
+    return len(part).to_bytes(4, "big") + part
