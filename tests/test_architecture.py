@@ -18,12 +18,12 @@ ROOT = Path(hitherto.__file__).parent
 
 # From the ground up. A name with a star is a folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "_forks", "_crypto"),
+    ("errors", "events", "_forks", "_crypto"),
     ("attachment", "ids", "keys", "model", "_squeeze", "_query"),
-    ("backend", "textindex", "_snippets"),
-    ("backends.*", "vault", "sealed", "_content", "_pen"),
-    ("_attachments", "_packs", "_desk", "_workspace"),
-    ("conversation", "listing", "_verify", "_removal", "_search", "_upkeep", "_rotation"),
+    ("backend", "textindex", "_snippets", "_segments"),
+    ("backends.*", "vault", "sealed", "_content", "_pen", "_wordindex"),
+    ("_attachments", "_packs", "_desk", "_ledger", "_wordcache", "_workspace"),
+    ("conversation", "listing", "_verify", "_removal", "_search", "_upkeep", "_rotation", "_quarantine"),
     ("store",),
     ("opening", "threads"),
     ("aio",),

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         StorageError,
         StorageFull,
     )
+    from .events import Event, KeyRotated, Quarantined, TurnedReadOnly
     from .keys import Key
     from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
@@ -77,6 +78,7 @@ __all__ = [
     "Conversation",
     "ConversationInfo",
     "Damaged",
+    "Event",
     "HasChildren",
     "Held",
     "Hit",
@@ -88,6 +90,7 @@ __all__ = [
     "InvalidMessage",
     "InvalidQuery",
     "Key",
+    "KeyRotated",
     "KeyUnavailable",
     "Maintenance",
     "Message",
@@ -106,6 +109,7 @@ __all__ = [
     "Problem",
     "Progress",
     "PurgeReport",
+    "Quarantined",
     "ReadOnly",
     "Report",
     "Role",
@@ -117,6 +121,7 @@ __all__ = [
     "StorageFull",
     "Store",
     "ThreadUsage",
+    "TurnedReadOnly",
     "Usage",
     "__version__",
     "compare",
@@ -176,6 +181,12 @@ _MODULES = {
         "ReadOnly",
         "StorageError",
         "StorageFull",
+    ),
+    "events": (
+        "Event",
+        "KeyRotated",
+        "Quarantined",
+        "TurnedReadOnly",
     ),
     "keys": ("Key",),
     "listing": (

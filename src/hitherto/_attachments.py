@@ -18,6 +18,7 @@ from ._content import Attached, Body, chunk_place, utf8, with_holes, without_hol
 from ._squeeze import squeeze, unsqueeze
 from .attachment import CHUNK, Attachment
 from .errors import Damaged, HithertoError, InvalidMessage, NotFound, PayloadTooLarge
+from .vault import Envelope
 
 if TYPE_CHECKING:
     from ._desk import Desk
@@ -28,7 +29,15 @@ _AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
 Sources = dict[Attached, Attachment]
 
 
-def spilled(desk: "Desk", body: Body) -> tuple[Body, Sources]:
+class LetGo(NotFound):
+    """The attachment is not kept any more, not under this name."""
+
+
+class Outdated(Exception):
+    """The conversation has another key by now: what was prepared with the old one is prepared again."""
+
+
+def spilled(desk: "Desk", envelope: Envelope, body: Body) -> tuple[Body, Sources]:
     """The content without what is large, and what has to be staged for it."""
     sources: Sources = {}
 
@@ -37,7 +46,7 @@ def spilled(desk: "Desk", body: Body) -> tuple[Body, Sources]:
         limit = desk.store._max_attachment
         if source.size > limit:
             raise PayloadTooLarge(source.size, limit, what="one attachment")
-        fingerprint, size = desk.envelope.fingerprint(), 0
+        fingerprint, size = envelope.fingerprint(), 0
         decode = getincrementaldecoder("utf-8")().decode
         for piece in source:
             fingerprint.update(piece)
@@ -68,20 +77,23 @@ def _in_memory(value: str | bytes) -> Attachment:
     return Attachment(len(data), lambda: iter((data,)), text=isinstance(value, str), in_memory=True)
 
 
-def stage(desk: "Desk", sources: Sources) -> None:
-    """Keep what is not kept already."""
+def stage(desk: "Desk", sources: Sources, generation: int) -> None:
+    """Keep what is not kept already. It was named with the key of this generation."""
     if not sources:
         return
+    envelope = desk.envelope
+    if envelope.generation != generation:
+        raise Outdated
     names = [attached.name for attached in sources]
     there = {row.name for row in desk.store.backend.attachments(desk.id, names) if row.chunks}
     for attached, source in sources.items():
         if attached.name not in there:
-            _stage(desk, attached.name, source)
+            _stage(desk, envelope, attached.name, source)
 
 
-def _stage(desk: "Desk", name: bytes, source: Attachment) -> None:
+def _stage(desk: "Desk", envelope: Envelope, name: bytes, source: Attachment) -> None:
     backend, now = desk.store.backend, desk.store._clock
-    fingerprint, size, start = desk.envelope.fingerprint(), 0, 0
+    fingerprint, size, start = envelope.fingerprint(), 0, 0
     squeezable = True  # unless a chunk shows that it is not: images and videos are squeezed already
     batch: list[bytes] = []
     for piece in _even(source):
@@ -94,7 +106,7 @@ def _stage(desk: "Desk", name: bytes, source: Attachment) -> None:
             break
         data = _squeezed(piece) if squeezable else _AS_IT_IS + piece
         squeezable = data[:1] == _SQUEEZED
-        batch.append(desk.envelope.close(chunk_place(desk.id, name, start + len(batch)), data))
+        batch.append(envelope.close(chunk_place(desk.id, name, start + len(batch)), data))
     if size != source.size or fingerprint.digest() != name:
         raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
     backend.stage(desk.id, name, start, batch, last=True, at=now())
@@ -135,7 +147,8 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
             yield piece
         if size != attached.size or fingerprint.digest() != attached.name:
             if not desk.store.backend.attachments(desk.id, [attached.name]):
-                raise NotFound("attachment", [attached.name.hex()[:12]], hint="its message was deleted")
+                hint = "its message was deleted, or encrypted anew: read the message again"
+                raise LetGo("attachment", [attached.name.hex()[:12]], hint=hint)
             raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
 
     return Attachment(attached.size, pieces, text=attached.text)
@@ -144,13 +157,14 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
 def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:
     """The content with its attachments kept anew, under the key that closes now; old names and new ones."""
     names: dict[bytes, bytes] = {}
+    envelope = desk.envelope
     for attached in body.attached:
         if attached.name not in names:
-            source, fingerprint = kept(desk, attached), desk.envelope.fingerprint()
+            source, fingerprint = kept(desk, attached), envelope.fingerprint()
             for piece in source:
                 fingerprint.update(piece)
             names[attached.name] = fingerprint.digest()
-            stage(desk, {replace(attached, name=names[attached.name]): source})
+            stage(desk, {replace(attached, name=names[attached.name]): source}, envelope.generation)
     return replace(body, attached=tuple(replace(a, name=names[a.name]) for a in body.attached)), names
 
 

@@ -9,13 +9,15 @@ everybody who built on it prepares again. A belief is never acknowledged: only a
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from ._attachments import Sources, kept, spilled, stage, unstage
+from ._attachments import Outdated, Sources, kept, spilled, stage, unstage
 from ._content import Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
+from ._ledger import Ledger, read
 from ._pen import Entry
 from .attachment import LARGE
 from .backend import Batch, Change, ConversationRow, MessageRow, Missing, Stale, Tag, Taken
@@ -51,6 +53,8 @@ class Draft(Struct, frozen=True, gc=False):
     spot: Spot | None  # its own place, or None: below the one before
     weight: int = 0  # text that it has in attachments
     sources: Sources = {}  # what has to be staged for it
+    generation: int = 0  # of the key that named them
+    again: "Callable[[], Draft] | None" = None  # makes it anew, with the key as it then is
 
 
 class Desk:
@@ -66,14 +70,25 @@ class Desk:
         self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
         self.envelope = store._codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
+        self._ledger: tuple[int, bytes, Ledger | None] = (-1, b"", None)
         self._last: tuple[int | None, str | None] = (-1, None)  # the number dealt last, and its id
 
     @property
     def meta(self) -> Meta:
-        raw = self.row.meta
-        if self._meta is None or self._meta[0] is not raw:
-            self._meta = (raw, open_meta(self.envelope, self.row))
-        return self._meta[1]
+        with self.lock:  # row and envelope belong together
+            raw = self.row.meta
+            if self._meta is None or self._meta[0] is not raw:
+                self._meta = (raw, open_meta(self.envelope, self.row))
+            return self._meta[1]
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What became of messages that were changed or deleted, if the conversation is sealed."""
+        with self.lock:
+            row = self.row
+            if self._ledger[:2] != (row.rewrites, row.data_key):
+                self._ledger = row.rewrites, row.data_key, read(self.store, self.envelope, row)
+            return self._ledger[2]
 
     def serves(self, row: ConversationRow) -> bool:
         """Is this our conversation? An id may be used again after a purge; what was made then is another."""
@@ -109,13 +124,13 @@ class Desk:
         self,
         prepare: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
-        sources: Sources | None = None,
+        restage: Callable[[], None] = lambda: None,
     ) -> T:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
 
         `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
-        lock. `sources` are staged again if they have vanished.
+        lock. `restage` is called if attachments have vanished.
         """
         for _ in range(_TRIES):
             with self.lock:
@@ -138,7 +153,7 @@ class Desk:
                 self.believe(outcome.row, epoch)
             elif isinstance(outcome, Taken | Missing):
                 if isinstance(outcome, Missing):
-                    stage(self, sources or {})
+                    restage()
                 rows = self.store.backend.lookup(ids=[self.id])
                 self.believe(rows[0] if rows else None, epoch)
             else:
@@ -162,21 +177,24 @@ class Desk:
             spot = choose(row)
             return self.prepare(self.row, drafts, spot)  # `choose` may have looked again
 
-        try:
-            return self.commit(prepare, enqueued, self.stage(drafts))
-        except Exception:
-            for one in drafts:
-                unstage(self, one.sources)  # nobody refers to it, and it might be secret
-            raise
+        while True:
+            try:
+                self.stage(drafts)
+                return self.commit(prepare, enqueued, partial(self.stage, drafts))
+            except Outdated:
+                for one in drafts:
+                    unstage(self, one.sources)
+                drafts = [one if one.again is None else one.again() for one in drafts]
+            except Exception:
+                for one in drafts:
+                    unstage(self, one.sources)  # nobody refers to it, and it might be secret
+                raise
 
-    def stage(self, drafts: Sequence[Draft]) -> Sources:
-        """Keep the large content of these drafts; what it is."""
-        sources: Sources = {}
-        for draft in drafts:
-            if draft.sources:
-                sources.update(draft.sources)
-        stage(self, sources)
-        return sources
+    def stage(self, drafts: Sequence[Draft]) -> None:
+        """Keep the large content of these drafts."""
+        for one in drafts:
+            if one.sources:
+                stage(self, one.sources, one.generation)
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
@@ -191,6 +209,8 @@ class Desk:
         """The change that adds the drafts to this row, and the messages as they will be."""
         store, close, name_of = self.store, self.envelope.close_message, self.store._names.id
         known = self._known(drafts)
+        if any(d.sources and d.generation != self.envelope.generation for d in drafts):
+            raise Outdated
         token, now = new_token(), max(store._clock(), row.active_at)
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
@@ -263,12 +283,14 @@ def draft(desk: Desk, message: Message, setup: int, spot: Spot | None = None, or
             return Draft(message, data, spot)
     except HasAttachment:
         pass
-    body, sources = spilled(desk, body)
+    envelope = desk.envelope
+    body, sources = spilled(desk, envelope, body)
     if not sources:
         return Draft(message, data, spot)
     data = encode(body)
     text = sum(attached.size for attached in body.attached if attached.text)
-    return Draft(_shown(desk, message, body, sources), data, spot, text, sources)
+    again = partial(draft, desk, message, setup, spot, origin)
+    return Draft(_shown(desk, message, body, sources), data, spot, text, sources, envelope.generation, again)
 
 
 def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Message:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from . import _ledger
 from ._content import PackedRaw, close_pack, open_pack_raw, packed
-from .backend import Change, ConversationRow, MessageRow, PackRow
+from .backend import Change, ConversationRow, ItemRow, MessageRow, PackRow
 from .errors import Damaged, NotFound
+from .events import warn
 from .ids import RUN
 from .vault import Envelope, next_row
 
@@ -146,9 +148,9 @@ def _attempt(store: "Store", desk: "Desk", run: int) -> _Built | None:
     try:
         built = _build(store, desk, run)
     except Damaged as error:
-        import logging  # noqa: PLC0415  # rarely needed
-
-        logging.getLogger("hitherto").warning("a run cannot be packed, verify() tells more: %s", error)
+        if store._fresh_row(desk.id).token != desk.row.token:
+            return None  # its key is another one by now, say: another time
+        warn(f"a run cannot be packed, verify() tells more: {error}")
         store._settled.add(run)
         return None
     if built is None and store.backend.messages(numbers=[run + RUN - 1], bodies=False):  # full: nothing more can come
@@ -218,18 +220,25 @@ class Rewrite:
                 packs.append(new)
         came += packs
         row = self._row
+        amended = [new for _, new, _ in self._amended.values()]
+        rewrites = row.rewrites + 1
+        put: tuple[ItemRow, ...] = ()
+        ledger = _ledger.read(self._store, self._envelope, row)
+        if ledger is not None:
+            put = (ledger.after(amended, self._dropped).item(self._envelope, row.id, rewrites),)
         grown = sum(m.size for m in came if isinstance(m, MessageRow))
         shrunk = sum(m.size for m in went if isinstance(m, MessageRow))
-        fields = {"rewrites": row.rewrites + 1, "size": row.size + grown - shrunk, **fields}
+        fields = {"rewrites": rewrites, "size": row.size + grown - shrunk, **fields}
         after = next_row(self._envelope, row, came, went, **fields)
         return Change(
             row.id,
             row.token,
             after,
-            amend=tuple(new for _, new, _ in self._amended.values()),
+            amend=tuple(amended),
             drop=tuple(m.number for m in self._dropped),
             pack=tuple(packs),
             unpack=tuple(gone),
+            put=put,
         )
 
     def _runs(self) -> list[int]:
@@ -248,13 +257,15 @@ class Rewrite:
     def _written_anew(self, old: PackRow) -> PackRow | None:
         """What is left of a run begins with its first message; nothing may be left."""
         dropped = {m.number for m in self._dropped}
+        if old.first in dropped:
+            return None
         messages = []
         for number, message in enumerate(open_pack_raw(self._envelope, old), old.first):
             if number in dropped:
                 break
             amended = self._amended.get(number)
             messages.append(message if amended is None else packed(amended[1], amended[2]))
-        return close_pack(self._envelope, old, messages) if messages else None
+        return close_pack(self._envelope, old, messages)
 
 
 class Moved(Exception):

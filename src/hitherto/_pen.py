@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from .backend import DONE, Backend, Batch, Change, Outcome
-from .errors import Busy, Closed, CommitUnknown, HithertoError, StorageFull
+from .errors import Busy, Closed, CommitUnknown, HithertoError, ReadOnly, StorageFull
 
 _MOST = 512  # batches in one transaction
 _TRIES = 8  # how often a commit of unknown outcome is written again
@@ -59,13 +59,21 @@ class Pen:
         self._queue: list[Entry] = []
         self._writer: Entry | None = None  # whose owner has the pen
         self._taken: list[Entry] = []  # what the writer took from the queue
+        self.refused: str | None = None  # why nothing is written any more
 
     @property
     def _held(self) -> bool:
         return self._writer is not None
 
-    def enqueue(self, batch: Batch) -> Entry:
+    def refuse(self, reason: str | None) -> None:
+        """Take no more batches, but those that are `always` taken; None: take them again."""
+        self.refused = reason
+
+    def enqueue(self, batch: Batch, *, always: bool = False) -> Entry:
         """Put a batch in line. Batches are applied in the order of these calls."""
+        if self.refused is not None and not always:
+            hint = "look at store.quarantine(); store.resume_writing() when it is understood"
+            raise ReadOnly(f"the store takes no writes: {self.refused}", hint=hint)
         entry = Entry(batch)
         with self._mutex:
             self._queue.append(entry)
@@ -98,9 +106,9 @@ class Pen:
             entry.wake()
         return wake
 
-    def write(self, batch: Batch) -> Outcome:
+    def write(self, batch: Batch, *, always: bool = False) -> Outcome:
         """Commit one batch and wait for its outcome."""
-        return self.outcome(self.enqueue(batch))
+        return self.outcome(self.enqueue(batch, always=always))
 
     def drain(self, timeout_seconds: float) -> bool:
         """Wait until nobody writes or waits. False if the time ran out."""

@@ -9,9 +9,9 @@ else to the newest message of the main flow that is left.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ._packs import Reader, Rewrite
+from ._packs import Moved, Reader, Rewrite
 from .backend import Change, ConversationRow, MessageRow
-from .errors import HasChildren, Held
+from .errors import Damaged, HasChildren, Held
 from .ids import show_conversation_id
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive: bool) -> Change:
     """The change that deletes these messages of a conversation, prepared from the conversation as it is now."""
     row = store._fresh_row(conversation)
+    try:
+        return _deletion(store, row, chosen, recursive=recursive)
+    except Damaged:
+        if store._fresh_row(conversation).token != row.token:
+            raise Moved from None
+        raise
+
+
+def _deletion(store: "Store", row: ConversationRow, chosen: set[int], *, recursive: bool) -> Change:
+    conversation = row.id
     check_not_held(row)
     rows = store._headers(conversation)
     doomed = set(chosen)

@@ -25,11 +25,16 @@ from msgspec.structs import replace
 from ._attachments import renamed
 from ._content import Body, decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
 from ._content import close_pack as closed_pack
+from ._ledger import KEY as LEDGER
+from ._ledger import NOTHING
+from ._ledger import place as ledger_place
 from ._packs import run_of
 from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Tag, Where
 from .errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
+from .events import KeyRotated
 from .ids import show_conversation_id
 from .listing import conversations
+from .model import to_datetime
 from .vault import MODULUS, Envelope, Plain, next_row
 
 if TYPE_CHECKING:
@@ -148,7 +153,7 @@ def _set(
     box = write_box(slots)
     envelope = codec.draft(space.row.id, slots)
     meta = envelope.close(meta_place(space.row.id), encode(replace(space.meta, retired=retired)))
-    put = _items_anew(store, space.row.id, space.envelope, envelope)
+    put = _items_anew(store, space.row, space.envelope, envelope)
     after = replace(next_row(Plain(), space.row, data_key=box, generation=slots[0].generation, meta=meta), proof=b"")
     after = replace(after, proof=envelope.prove(after, 0))
     if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
@@ -158,12 +163,14 @@ def _set(
     return True
 
 
-def _items_anew(store: "Store", conversation: bytes, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
-    return tuple(
-        replace(item, body=new.close(place, old.open(place, item.body)))
-        for item in store.backend.items(conversation)
-        for place in (item_place(conversation, item.key),)
-    )
+def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
+    """What a conversation has beside its messages, under the new key."""
+    anew = []
+    for item in store.backend.items(row.id):
+        if item.key != LEDGER or (old.proves and new.proves):
+            place = ledger_place(row.id, row.rewrites) if item.key == LEDGER else item_place(row.id, item.key)
+            anew.append(replace(item, body=new.close(place, old.open(place, item.body))))
+    return tuple(anew)
 
 
 # -- going on
@@ -177,6 +184,7 @@ def pending(store: "Store") -> bool:
 
 def go_on(store: "Store", progress: Callable[[Progress], None] | None = None, *, deadline: float = _EVER) -> Rotation:
     """Bring all conversations up to date, then forget the old key."""
+    store._stuck = False
     changed = 0
     while True:
         job = _Job(store, progress, deadline)
@@ -188,6 +196,7 @@ def go_on(store: "Store", progress: Callable[[Progress], None] | None = None, *,
             break
     store._search.restart()  # words in clear go with what was plain
     scrubbed = store.backend.scrub()
+    store._listeners.tell(KeyRotated(to_datetime(store._clock()), store.key_id, changed))
     return Rotation(changed, True, (), not scrubbed)
 
 
@@ -201,7 +210,7 @@ def _finish(store: "Store") -> bool:
         return _set(store, codec, space.key, codec.slots[:1], {})
     plain = Plain()
     meta = plain.close(meta_place(space.row.id), encode(replace(space.meta, retired={})))
-    put = _items_anew(store, space.row.id, space.envelope, plain)
+    put = _items_anew(store, space.row, space.envelope, plain)
     after = next_row(plain, space.row, data_key=b"", generation=codec.epoch, meta=meta)
     if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
         space.refresh()
@@ -441,7 +450,10 @@ class _Steps:
         plain = not slots[0].kind
         new: Envelope = Plain() if plain else codec.draft(self._id, slots[:1])
         meta = open_meta(old, row)
-        put = _items_anew(store, self._id, old, new)
+        put = _items_anew(store, row, old, new)
+        if not old.proves and new.proves and row.rewrites:  # it was plain: from now on nobody puts back what was
+            ledger = NOTHING.after([m for m in store._headers(self._id) if m.revision], ())
+            put += (ledger.item(new, self._id, row.rewrites),)
         changed = next_row(
             Plain(),
             row,
@@ -458,7 +470,14 @@ class _Steps:
             names = codec.tags("project", meta.project)
             tags, untags = [Tag(names[0])], [Tag(name) for name in names[1:]]
         change = Change(
-            self._id, row.token, changed, put=put, tag=tuple(tags), untag=tuple(untags), rekey=changed.key != row.key
+            self._id,
+            row.token,
+            changed,
+            put=put,
+            unput=() if new.proves else (LEDGER,),
+            tag=tuple(tags),
+            untag=tuple(untags),
+            rekey=changed.key != row.key,
         )
         return store._commit_now(change)
 

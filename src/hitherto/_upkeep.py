@@ -22,6 +22,7 @@ from msgspec import Struct
 from . import _forks
 from ._packs import pack
 from .backend import Loose
+from .events import warn
 
 if TYPE_CHECKING:
     from .store import Store
@@ -53,11 +54,34 @@ def maintain(store: "Store", seconds: float | None = None, *, quiet_only: bool =
     would have to be packed again."""
     deadline = time.monotonic() + (_EVER if seconds is None else min(seconds, _EVER))
     before = store._clock() - _QUIET if quiet_only else None
+    rotated = _rotate_on(store, deadline)
+    _purge_old_quarantine(store)
     packed, all_packed = _pack_all(store, deadline, before)
     indexed, all_indexed = store._search.keep_up(max(0.0, deadline - time.monotonic()))
     collected = store.backend.collect(store._clock() - _ABANDONED)
     tidy = store.backend.maintain(max(0.0, deadline - time.monotonic()))
-    return Maintenance(packed, indexed, collected, all_packed and all_indexed and tidy)
+    return Maintenance(packed, indexed, collected, rotated and all_packed and all_indexed and tidy)
+
+
+def _rotate_on(store: "Store", deadline: float) -> bool:
+    """Go on with a rotation of keys that was interrupted. True if nothing is left of it that can be done."""
+    if store._workspace.sealed is None or store._rotating.locked():
+        return True
+    from ._rotation import go_on, pending  # noqa: PLC0415  # only sealed stores need it
+
+    if not pending(store) or store._stuck:
+        return True
+    with store._rotating:
+        did = go_on(store, deadline=deadline)
+    if did.failures:
+        store._stuck = True  # until the store is opened again, or somebody rotates
+        warn(f"{len(did.failures)} conversations cannot be brought under the new key; verify() tells more")
+    return did.complete or bool(did.failures)
+
+
+def _purge_old_quarantine(store: "Store") -> None:
+    if store._quarantine_seconds is not None:
+        store._quarantine.purge(store._clock() - int(store._quarantine_seconds * 1_000_000))
 
 
 def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int, bool]:
@@ -150,9 +174,7 @@ class Upkeep:
             with _forks.still:
                 return maintain(store, seconds, quiet_only=True)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is said, and nobody who writes suffers
-            import logging  # noqa: PLC0415  # nothing else here needs it
-
-            logging.getLogger("hitherto").warning("maintenance was interrupted and will be tried again: %s", error)
+            warn(f"maintenance was interrupted and will be tried again: {error}")
             return None
 
     def stop(self) -> None:

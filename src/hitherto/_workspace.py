@@ -96,6 +96,11 @@ class Workspace:
         if not self._look():
             raise Damaged("the row that describes the workspace is missing")
 
+    def forget(self, row: ConversationRow) -> None:
+        """This conversation is gone: so is its key, from our memory too."""
+        if self.sealed is not None:
+            self.sealed.forget(row)
+
     def _look(self) -> bool:
         rows = self._backend.lookup(key=(WORKSPACE, _KEY))
         if rows:

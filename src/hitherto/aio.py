@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from uuid import UUID
 
 from ._search import Hit
@@ -21,10 +21,15 @@ from ._upkeep import Maintenance
 from ._verify import Report
 from .conversation import Attachments, Branch, Conversation, OnConflict, ThreadUsage
 from .errors import Closed
+from .events import Listener, Quarantined
 from .listing import ConversationInfo, MessageListing, Page
 from .model import Message, Saved, Setup
 from .opening import open as open_sync
 from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Path, PurgeReport, Stats, Store, Tools
+
+if TYPE_CHECKING:
+    from ._rotation import Progress, Rotation
+    from .keys import Key
 
 _THREADS = 64  # as many appends as can meet in one commit
 _AHEAD = 32  # messages of a listing fetched at a time
@@ -423,6 +428,37 @@ class AsyncStore:
         plain = conversation.sync if isinstance(conversation, AsyncConversation) else conversation
         return await self._run(self._store.purge, plain, reason=reason)
 
+    async def rotate(
+        self, key: "Key | bytes", *, reencrypt: bool = False, progress: "Callable[[Progress], None] | None" = None
+    ) -> "Rotation":
+        return await self._run(self._store.rotate, key, reencrypt=reencrypt, progress=progress)
+
+    async def seal(self, key: "Key | bytes", *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+        return await self._run(self._store.seal, key, progress=progress)
+
+    async def unseal(self, *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+        return await self._run(self._store.unseal, progress=progress)
+
+    async def quarantine(self) -> list[Quarantined]:
+        return await self._run(self._store.quarantine)
+
+    async def purge_quarantine(self, *, older_than_seconds: float = 0.0) -> PurgeReport:
+        return await self._run(self._store.purge_quarantine, older_than_seconds=older_than_seconds)
+
+    @property
+    def read_only(self) -> str | None:
+        return self._store.read_only
+
+    async def resume_writing(self) -> None:
+        self._store.resume_writing()
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        return self._store.subscribe(listener)
+
+    @property
+    def key_id(self) -> str | None:
+        return self._store.key_id
+
     async def scrub(self) -> bool:
         return await self._run(self._store.scrub)
 
@@ -475,11 +511,13 @@ class _Opening:
 def open_async(
     location: Path | None = None,
     *,
+    key: "Key | bytes | None" = None,
     workspace: str = "default",
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
     max_attachment: int = MAX_ATTACHMENT,
     maintenance: bool = True,
+    quarantine_days: float | None = None,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> _Opening:
@@ -487,11 +525,13 @@ def open_async(
     return _Opening(
         lambda: open_sync(
             location,
+            key=key,
             workspace=workspace,
             timeout_seconds=timeout_seconds,
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,
             maintenance=maintenance,
+            quarantine_days=quarantine_days,
             vfs=vfs,
             clock=clock,
         )

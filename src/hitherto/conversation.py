@@ -149,6 +149,12 @@ class Conversation:
         number = self._setup_number()
         if number == 0:
             return Setup()
+        try:
+            return self._setup_now(number)
+        except Damaged:
+            return self._store._sure(self._desk, lambda: self._setup_now(number))
+
+    def _setup_now(self, number: int) -> Setup:
         key = _setup_key(number)
         items = self._store.backend.items(self._desk.id, key)
         if not items:

@@ -364,7 +364,7 @@ def _read_file(path: str, kind: str, *, forbidden: int) -> bytearray | _Problem:
             problem = _distrust(os.fstat(descriptor), what, path, forbidden)
             if problem is not None:
                 return problem
-            while len(data) <= _MOST and (piece := os.read(descriptor, _MOST + 1 - len(data))):
+            while piece := os.read(descriptor, _MOST + 1 - len(data)):
                 data += piece
         finally:
             os.close(descriptor)
@@ -461,15 +461,15 @@ def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
     import subprocess  # noqa: PLC0415  # only key commands need it
 
     what = f"the key command {arguments[0]!r}"
+    said, deadline = bytearray(), time.monotonic() + timeout_seconds
     try:
         process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
     except (OSError, ValueError) as error:
         hint = "check that the program is installed and found on PATH; there is no shell, so no pipes and no $VARIABLES"
         return _Problem(f"{what} cannot be started: {_reason(error)}", hint)
-    said, deadline = bytearray(), time.monotonic() + timeout_seconds
-    # A thread, because Windows cannot wait for a pipe with a time limit in any other way.
-    listener = threading.Thread(target=_listen, args=(process.stdout, said), daemon=True)
     try:
+        # A thread, because Windows cannot wait for a pipe with a time limit in any other way.
+        listener = threading.Thread(target=_listen, args=(process.stdout, said), daemon=True)
         listener.start()
         listener.join(timeout_seconds)
         heard_all = not listener.is_alive()
@@ -478,7 +478,7 @@ def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
                 process.wait(max(0.0, deadline - time.monotonic()))
         status = process.poll()
     except BaseException:  # somebody wants us to stop
-        said.clear()
+        del said  # not emptied: the thread may be about to add to it
         raise
     finally:
         with suppress(OSError):  # it may run as another user by now, as under sudo
@@ -499,7 +499,7 @@ def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
 
 def _listen(pipe: IO[bytes], said: bytearray) -> None:
     with pipe:
-        while len(said) <= _MOST and (piece := pipe.read(_MOST + 1 - len(said))):
+        while piece := pipe.read(_MOST + 1 - len(said)):
             said += piece
 
 

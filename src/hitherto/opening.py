@@ -30,6 +30,7 @@ def open(
     max_write_bytes: int = MAX_WRITE_BYTES,
     max_attachment: int = MAX_ATTACHMENT,
     maintenance: bool = True,
+    quarantine_days: float | None = None,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Store:
@@ -39,7 +40,8 @@ def open(
     made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace` names the tenant.
     `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one
     write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background,
-    and `maintain` is the caller's to call. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are
+    and `maintain` is the caller's to call. With `quarantine_days`, what has been in quarantine for so long is purged by
+    maintenance; without, by command only. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are
     for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
@@ -49,6 +51,10 @@ def open(
     for name, limit in (("max_write_bytes", max_write_bytes), ("max_attachment", max_attachment)):
         if type(limit) is not int or limit < 1:
             raise InvalidArgument(f"{name} is a number from 1 up")
+    if quarantine_days is not None and not (
+        isinstance(quarantine_days, (int, float)) and 0 <= quarantine_days < 1e6  # also refuses NaN
+    ):
+        raise InvalidArgument("quarantine_days is a number from 0 up")
     backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs)
     try:
         return Store(
@@ -58,6 +64,7 @@ def open(
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,
             maintenance=maintenance,
+            quarantine_days=quarantine_days,
         )
     except BaseException:
         backend.close()

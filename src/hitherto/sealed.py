@@ -303,6 +303,7 @@ class SealedEnvelope:
         self._header = b"" if current is None else _HEADER.pack(VERSION, SUITE, 0, self.generation)
         self._cipher = None if current is None else current.cipher
         self._may_be_plain = len(self._secrets) < len(keys)
+        self.proves = not self._may_be_plain
         self._named = [secret for _, secret in keys]
         first = next(iter(self._secrets))
         self._prover = self._secrets[first]

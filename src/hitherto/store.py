@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from . import _forks
-from ._attachments import filled, unstage
+from ._attachments import LetGo, filled, unstage
 from ._content import (
     Body,
     Meta,
     decode_body,
+    open_pack_raw,
     open_setup,
     saved,
     saved_pack,
@@ -35,6 +36,7 @@ from ._content import (
 from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, draft
 from ._packs import Moved, Reader
 from ._pen import Pen
+from ._quarantine import Quarantine
 from ._removal import check_not_held, deletion
 from ._search import Asked, Hit, Search
 from ._upkeep import Maintenance, Upkeep, maintain
@@ -58,6 +60,7 @@ from .backend import (
 )
 from .conversation import Attachments, Conversation, checked_setup, checked_text, is_lazy, setup_item
 from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, InvalidArgument, InvalidID, NotFound
+from .events import Listener, Listeners, Quarantined
 from .ids import (
     RUN,
     Names,
@@ -112,8 +115,10 @@ PURGE_REASONS = (
 )
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.5  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
+_LOOKS = 100  # how often we look again at what changes while we read
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
+T = TypeVar("T")
 Path = str | os.PathLike[str]
 Tools = Sequence[Mapping[str, object]]
 
@@ -158,10 +163,12 @@ class Store:
         max_write_bytes: int = MAX_WRITE_BYTES,
         max_attachment: int = MAX_ATTACHMENT,
         maintenance: bool = True,
+        quarantine_days: float | None = None,
     ) -> None:
         """`key` opens a sealed workspace, and seals a new one. `clock` gives microseconds since 1970; `max_write_bytes`
         limits the text and JSON of one write, `max_attachment` the bytes of one binary block. Without `maintenance` it
-        is done only when somebody calls `maintain`."""
+        is done only when somebody calls `maintain`. What has been in quarantine for `quarantine_days` is purged by
+        maintenance; without a number, by command only."""
         self.backend = backend
         self._clock = clock or _now
         self._max_write_bytes = max_write_bytes
@@ -175,6 +182,11 @@ class Store:
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._workspace = Workspace(backend, self._pen, self._clock, codec, key)
         self._names = Names(self._workspace.meta.seed)
+        self._listeners = Listeners()
+        self._rotating = threading.Lock()
+        self._stuck = False  # a rotation cannot go on, because of damage
+        self._quarantine_seconds = None if quarantine_days is None else quarantine_days * 86_400
+        self._quarantine = Quarantine(self)
         self._search = Search(self)
         self._upkeep = Upkeep(self, stopped=not maintenance)
 
@@ -292,7 +304,7 @@ class Store:
         put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept, 1))
         tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
         drafts = make(desk)
-        sources = desk.stage(drafts)
+        desk.stage(drafts)
         for _ in range(_TRIES):
             first, messages = desk.prepare(row, drafts, Spot(None))
             change = first or Change(id, None, row)
@@ -303,14 +315,18 @@ class Store:
                 self._desks[id] = desk
                 return Conversation(desk, desk.row.head), messages
             if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
-                unstage(desk, sources)
+                self._unstage(desk, drafts)
                 return None
             if isinstance(outcome, Stale) and outcome.conversation == self._workspace.row.id:
-                unstage(desk, sources)
+                self._unstage(desk, drafts)
                 raise Moved
             if isinstance(outcome, Missing):
                 desk.stage(drafts)
         raise Busy("the conversation could not be started")
+
+    def _unstage(self, desk: Desk, drafts: Sequence[Draft]) -> None:
+        for one in drafts:
+            unstage(desk, one.sources)
 
     def _copy_thread(self, source: Desk, path: Sequence[Saved], setup: int, title: str | None) -> Conversation:
         """A new conversation that holds a copy of this path."""
@@ -362,10 +378,16 @@ class Store:
         """The conversation that was active last, or None if there is none."""
         self._ensure_open()
         where = self._where(project, include_expired=False)
-        while places := self._page(where, None, 1):
+        after: Position | None = None
+        while places := self._page(where, after, 1):
             rows = self.backend.lookup(ids=[places[0].id])
-            if rows:  # else it was purged in between
-                return self._handle(rows[0])
+            if rows and not self._quarantine.has(rows[0].id):  # else it was purged in between
+                try:
+                    return self._handle(rows[0])
+                except Damaged:
+                    after = places[0]
+            elif rows:
+                after = places[0]
         return None
 
     def conversations(
@@ -407,11 +429,45 @@ class Store:
         return Conversation(self._desk(row), row.head, rewrites=row.rewrites)  # not what the desk only believes so far
 
     def _desk(self, row: ConversationRow) -> Desk:
+        try:
+            return self._desk_now(row)
+        except Damaged as error:
+            again = self._fresh_row(row.id)
+            if again.token != row.token:  # it moved on, and so did its keys
+                return self._desk_now(again)
+            self._quarantine.add(row.id, None, str(error))
+            raise
+
+    def _sound(self, row: ConversationRow) -> ConversationRow:
+        """A row that is as it was proven, or `Damaged`, and then it is in quarantine."""
+        try:
+            self._codec.envelope(row)
+        except Damaged:
+            return self._desk(row).row
+        return row
+
+    def _desk_now(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
         if desk is None or not desk.serves(row):
             desk = self._desks[row.id] = Desk(self, row)
         desk.believe(row)
         return desk
+
+    def _sure(self, desk: Desk, read: Callable[[], T], message: int | None = None) -> T:
+        """Something did not read back as what was written: look again, with the row and the keys as they are now. If it
+        fails again although nothing moved, it is damaged, and goes into quarantine."""
+        for _ in range(_LOOKS):
+            row = self._fresh_row(desk.id)
+            self._desk(row)
+            desk.refresh()
+            try:
+                return read()
+            except (Damaged, LetGo) as error:
+                if self._fresh_row(desk.id).token == row.token:
+                    if isinstance(error, Damaged):
+                        self._quarantine.add(desk.id, message, str(error))
+                    raise
+        raise Busy(f"conversation {desk.name} changes faster than it can be read")
 
     def _find(self, id: str) -> tuple[ConversationRow, MessageRow | None]:
         """What an id argument means: an exact message id, then a unique beginning of a message or conversation id."""
@@ -644,7 +700,7 @@ class Store:
             if not changes or isinstance(self._pen.write(Batch(tuple(changes))), Done):
                 for change in changes:
                     self._tell_desk(change.conversation, change.row)
-                self._search.forget(_DELETE_SECONDS)
+                self._search.forget(_DELETE_SECONDS, [change.conversation for change in changes])
                 return [self._names.id(number) for change in changes for number in change.drop]
         raise Busy("the conversation changes faster than this delete can be prepared")
 
@@ -733,12 +789,15 @@ class Store:
             )
         id = parse_conversation_id(id_of(conversation))
         started = self._clock()
+        doomed: list[ConversationRow] = []
 
         def make(row: ConversationRow) -> Change:
             check_not_held(row)
+            doomed.append(row)
             return Change(row.id, row.token, None)
 
-        self._change(id, make)
+        self._change(id, make, always=True)
+        self._workspace.forget(doomed[-1])
         forgotten = self._search.forget(_PURGE_SECONDS)
         scrubbed = self.backend.scrub() and forgotten
         return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
@@ -755,21 +814,58 @@ class Store:
         self._ensure_open()
         from ._rotation import rotate  # noqa: PLC0415  # rare
 
-        return rotate(self, as_key(key), reencrypt=reencrypt, progress=progress)
+        with self._rotating:
+            return rotate(self, as_key(key), reencrypt=reencrypt, progress=progress)
 
     def seal(self, key: "Key | bytes", *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
         """Seal a plain store: everything in it is encrypted, while readers and writers go on. Resumed like `rotate`."""
         self._ensure_open()
         from ._rotation import seal  # noqa: PLC0415
 
-        return seal(self, as_key(key), progress=progress)
+        with self._rotating:
+            return seal(self, as_key(key), progress=progress)
 
     def unseal(self, *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
         """Make a sealed store plain again. Resumed like `rotate`; until it is complete, the key is needed."""
         self._ensure_open()
         from ._rotation import unseal  # noqa: PLC0415
 
-        return unseal(self, progress=progress)
+        with self._rotating:
+            return unseal(self, progress=progress)
+
+    def quarantine(self) -> list[Quarantined]:
+        """The records that could not be read back as what was written, in the order in which they were noticed. They
+        are given out nowhere."""
+        self._ensure_open()
+        return self._quarantine.list()
+
+    def purge_quarantine(self, *, older_than_seconds: float = 0.0) -> PurgeReport:
+        """Destroy what has been in quarantine for so long: a message with all that stands below it, or a conversation.
+        What can be read again by now, because it was restored, is released instead."""
+        self._ensure_open()
+        if not isinstance(older_than_seconds, (int, float)) or not older_than_seconds >= 0:
+            raise InvalidArgument("older_than_seconds is a number from 0 up")
+        started = self._clock()
+        count, failures = self._quarantine.purge(started - int(min(older_than_seconds, 1e10) * 1_000_000))
+        scrubbed = self.scrub() if count else True
+        now = to_datetime(self._clock())
+        return PurgeReport(
+            "corruption-detected", to_datetime(started), now, count, tuple(failures.items()), not scrubbed
+        )
+
+    @property
+    def read_only(self) -> str | None:
+        """Why the store takes no writes, None if it does: many records were quarantined in a short time."""
+        return self._pen.refused
+
+    def resume_writing(self) -> None:
+        """Take writes again: somebody looked at what is in quarantine."""
+        self._quarantine.forgive()
+        self._pen.refuse(None)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call this with every event from now on. Returns what ends it."""
+        return self._listeners.subscribe(listener)
 
     @property
     def key_id(self) -> str | None:
@@ -810,21 +906,26 @@ class Store:
 
     # -- for the modules beside this one
 
-    def _change(self, conversation: bytes, make: Callable[[ConversationRow], Change]) -> None:
+    def _change(self, conversation: bytes, make: Callable[[ConversationRow], Change], *, always: bool = False) -> None:
         """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
         somebody was faster."""
         for _ in range(_TRIES):
+            row = self._fresh_row(conversation)
             try:
-                change = make(self._fresh_row(conversation))
+                change = make(row)
             except Moved:
                 continue
-            if self._commit_now(change):
+            except Damaged:
+                if self._fresh_row(conversation).token != row.token:
+                    continue
+                raise
+            if self._commit_now(change, always=always):
                 return
         raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
 
-    def _commit_now(self, change: Change) -> bool:
+    def _commit_now(self, change: Change, *, always: bool = False) -> bool:
         """Commit a change if nobody was faster."""
-        done = isinstance(self._pen.write(Batch((change,))), Done)
+        done = isinstance(self._pen.write(Batch((change,)), always=always), Done)
         if done:
             self._tell_desk(change.conversation, change.row)
         return done
@@ -856,8 +957,20 @@ class Store:
 
     def _read(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
         """The content of a message, with its row as it then is; `Damaged` if it cannot be read."""
+        try:
+            return self._read_now(row, desk, reader)
+        except Damaged:
+            return self._sure(desk, lambda: self._read_now(self._again(row), desk), row.number)
+
+    def _read_now(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
         row, data = (reader or Reader(self)).content(desk.envelope, row)
+        ledger = desk.ledger
+        if ledger is not None:
+            ledger.check(row.number, row.revision)
         return row, decode_body(data)
+
+    def _again(self, row: MessageRow) -> MessageRow:
+        return self._message_row(self._names.id(row.number))
 
     def _saved(
         self, row: MessageRow, desk: Desk | None = None, *, lazy: bool = False, reader: Reader | None = None
@@ -865,10 +978,18 @@ class Store:
         """A row as a message; `Damaged` if its content cannot be read."""
         if desk is None:
             desk = self._desks.get(row.conversation) or self._desk(self._fresh_row(row.conversation))
-        row, body = self._read(row, desk, reader)
-        if body.attached:
-            body = filled(desk, body, lazy=lazy)
-        return saved(row, body, self._names, desk.name)
+        found = desk
+
+        def read(row: MessageRow, reader: Reader | None = None) -> Saved:
+            row, body = self._read_now(row, found, reader)
+            if body.attached:
+                body = filled(found, body, lazy=lazy)
+            return saved(row, body, self._names, found.name)
+
+        try:
+            return read(row, reader)
+        except (Damaged, LetGo):
+            return self._sure(desk, lambda: read(self._again(row)), row.number)
 
     def _shown(self, row: MessageRow, *, lazy: bool = False, reader: Reader | None = None) -> Saved:
         """A row for a listing: if its content cannot be read, a message that says so."""
@@ -892,16 +1013,46 @@ class Store:
 
     def _path(self, number: int, desk: Desk, *, lazy: bool = False) -> list[Saved]:
         """The messages from the root to this one. An unbroken way, or an error."""
+        try:
+            return self._path_now(number, desk, lazy=lazy)
+        except (Damaged, LetGo):
+            return self._sure(desk, lambda: self._path_now(number, desk, lazy=lazy), self._culprit(number, desk))
+
+    def _culprit(self, number: int, desk: Desk) -> int:
+        """The message on the way to this one that cannot be read."""
+        last = number
+        seen: set[int] = set()
+        for piece in self.backend.path(number):
+            if last in seen:
+                break  # a circle
+            seen.add(last)
+            for row in [piece] if isinstance(piece, PackRow) else reversed(piece):
+                try:
+                    if isinstance(row, PackRow):
+                        last = row.first
+                        open_pack_raw(desk.envelope, row)
+                    else:
+                        last = row.number
+                        self._read_now(row, desk)
+                except Damaged:
+                    return last
+        return last
+
+    def _path_now(self, number: int, desk: Desk, *, lazy: bool) -> list[Saved]:
         stretches: list[list[Saved]] = []
         last: int | None = number
         place = desk.envelope, self._names, desk.name, partial(filled, desk, lazy=lazy)
+        ledger = desk.ledger
         for piece in self.backend.path(number):
             if isinstance(piece, PackRow):
                 stretch = saved_pack(piece, piece.first if last is None else last, *place)
-                last = piece.parent
+                first, last = piece.first, piece.parent
             else:
                 stretch = saved_stretch(piece, *place)
-                last = piece[0].parent
+                first, last = piece[0].number, piece[0].parent
+            if ledger is not None:
+                for n, message in enumerate(stretch, first):
+                    ledger.check(n, message.revision)
             if stretches and stretch[-1].seq >= stretches[-1][0].seq:  # the way leads back in time, or nowhere
                 raise Damaged(f"message {stretch[-1].id} comes after one that answers it")
             stretches.append(stretch)

@@ -33,6 +33,7 @@ class Envelope(Protocol):
     """Closes and opens the content of one conversation."""
 
     generation: int  # of the key that closes
+    proves: bool  # proofs say something
 
     def close(self, place: Place, data: bytes) -> bytes:
         """The bytes to store."""
@@ -101,6 +102,7 @@ class Plain:
     name = "plain"
     in_clear = True
     generation = 0
+    proves = False
 
     def new_data_key(self, conversation: bytes) -> bytes:  # noqa: ARG002  # plain conversations have no key
         return b""

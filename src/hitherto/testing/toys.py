@@ -74,6 +74,7 @@ class ToyEnvelope:
     """The toy codec's envelope of one conversation."""
 
     generation = 1
+    proves = True
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -1,0 +1,230 @@
+"""Quarantine: where records go that do not read back as what was written.
+
+A record fails under the right key: the key was checked before anything else. It is read once more, from a row that
+stands still; if it fails again, it was damaged or tampered with. Then it is noted in the workspace, sealed like
+everything else, and whoever listens hears of it. It is never given out, and it is not destroyed either: the bytes stay
+where they are, for a backup to be compared with, until somebody purges the quarantine. Everything else goes on.
+
+Many such records in a short time are no accident. Then the store takes no more writes, rather than to have the rest
+follow.
+"""
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, msgpack
+from msgspec.structs import replace
+
+from ._content import item_place, open_pack_raw
+from ._packs import Moved, Reader, run_of
+from ._removal import check_not_held, deletion
+from .backend import Batch, Change, ConversationRow, Done, ItemRow, PackRow
+from .errors import Busy, Closed, Damaged, HithertoError, NotFound
+from .events import Quarantined, TurnedReadOnly, warn
+from .ids import show_conversation_id
+from .model import to_datetime
+from .vault import next_row
+
+if TYPE_CHECKING:
+    from .store import Store
+
+_MANY, _SHORT_SECONDS = 20, 60.0  # so many in so short a time turn the store read-only
+_PREFIX = b"quarantine/"
+_TRIES = 1000
+
+_Record = tuple[bytes, int | None]  # conversation and message; None: the conversation itself
+
+
+class _Note(Struct, frozen=True, array_like=True):
+    """What is noted of a record."""
+
+    at: int
+    problem: str
+
+
+_decode = msgpack.Decoder(_Note).decode
+
+
+class Quarantine:
+    """The records of one store that cannot be trusted."""
+
+    def __init__(self, store: "Store") -> None:
+        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+        self._notes: dict[_Record, _Note] | None = None
+        self._recent: deque[float] = deque(maxlen=_MANY)
+
+    @property
+    def _store(self) -> "Store":
+        store = self._ref()
+        if store is None:
+            raise Closed("the store is gone")
+        return store
+
+    def _known(self) -> dict[_Record, _Note]:
+        if self._notes is None:
+            self._notes = self._read()
+        return self._notes
+
+    def _read(self) -> dict[_Record, _Note]:
+        space = self._store._workspace
+        found = {}
+        for item in self._store.backend.items(space.row.id, _PREFIX):
+            record = _record(item.key)
+            try:
+                found[record] = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
+            except (Damaged, ValueError):
+                found[record] = _Note(0, "it was in quarantine, and what was noted of it cannot be read")
+        return found
+
+    def has(self, conversation: bytes) -> bool:
+        """Is the conversation itself in quarantine?"""
+        return (conversation, None) in self._known()
+
+    def list(self) -> list[Quarantined]:
+        self._notes = None  # others may have added to it
+        names = self._store._names
+        return [
+            Quarantined(to_datetime(note.at), show_conversation_id(record[0]), _name(names.id, record[1]), note.problem)
+            for record, note in sorted(self._known().items(), key=lambda pair: pair[1].at)
+        ]
+
+    # -- coming
+
+    def add(self, conversation: bytes, message: int | None, problem: str) -> None:
+        """Note a record, once."""
+        record, store = (conversation, message), self._store
+        if record in self._known():
+            return
+        note = _Note(store._clock(), problem)
+        self._known()[record] = note
+        try:
+            self._write(put={_key(record): msgpack.encode(note)})
+        except HithertoError as error:  # the disk is full, say: it stays noted in this process
+            warn(f"a record could not be put into quarantine: {error}")
+        shown = show_conversation_id(conversation)
+        name = _name(store._names.id, message)
+        warn(f"quarantined: {shown if name is None else name}: {problem}")
+        store._listeners.tell(Quarantined(to_datetime(note.at), shown, name, problem))
+        self._count()
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        self._recent.append(now)
+        if len(self._recent) == _MANY and now - self._recent[0] < _SHORT_SECONDS and not self._store.read_only:
+            reason = f"{_MANY} records were quarantined within {_SHORT_SECONDS:.0f} seconds"
+            self._store._pen.refuse(reason)
+            warn(f"the store takes no more writes: {reason}")
+            self._store._listeners.tell(TurnedReadOnly(to_datetime(self._store._clock()), reason))
+
+    def forgive(self) -> None:
+        """Somebody looked at it: begin to count again."""
+        self._recent.clear()
+
+    def _write(self, put: "dict[bytes, bytes] | None" = None, unput: Iterable[bytes] = ()) -> None:
+        space = self._store._workspace
+        for _ in range(_TRIES):
+            row, envelope = space.row, space.envelope
+            items = tuple(
+                ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), body))
+                for key, body in (put or {}).items()
+            )
+            after = next_row(envelope, row)
+            batch = Batch((Change(row.id, row.token, after, put=items, unput=tuple(unput)),))
+            if isinstance(self._store._pen.write(batch, always=True), Done):
+                space.take(after)
+                return
+            space.refresh()
+        raise Busy("the workspace changes all the time")
+
+    # -- going
+
+    def purge(self, before: int) -> tuple[int, dict[str, str]]:
+        """Destroy what was quarantined before then, and cannot be read to this day; how many records, and what failed.
+        What can be read again, because it was restored, is released."""
+        self._notes = None
+        purged, failures = 0, {}
+        for record, note in sorted(self._known().items(), key=lambda pair: (pair[0][1] is not None, pair[1].at)):
+            if note.at > before:
+                continue
+            try:
+                if not self._readable(record):
+                    self._destroy(record)
+                    purged += 1
+                self._write(unput=[_key(record)])
+                self._known().pop(record)
+            except HithertoError as error:
+                failures[show_conversation_id(record[0])] = str(error)
+        return purged, failures
+
+    def _readable(self, record: _Record) -> bool:
+        conversation, message = record
+        try:
+            row = self._store._fresh_row(conversation)
+            envelope = self._store._codec.envelope(row)
+            if message is not None:
+                for m in self._store.backend.messages(numbers=[message]):
+                    Reader(self._store).content(envelope, m)
+                self._store._path(message, self._store._desk(row), lazy=True)
+            else:
+                self._store._desk(row).meta  # noqa: B018  # to see whether it can be read
+        except Damaged:
+            return False
+        except NotFound:
+            return True
+        return True
+
+    def _destroy(self, record: _Record) -> None:
+        conversation, message = record
+
+        def make(row: ConversationRow) -> Change:
+            check_not_held(row)
+            return Change(row.id, row.token, None) if message is None else without(self._store, row, message)
+
+        self._store._change(conversation, make, always=True)
+
+
+def without(store: "Store", row: ConversationRow, message: int) -> Change:
+    """The conversation without a message that cannot be read, and without all that stands below it. What is left is
+    proven anew, because nobody knows what weight the message had."""
+    envelope = store._codec.envelope(row)
+    headers = {m.number: m for m in store._headers(row.id)}
+    bad = {message} & set(headers)
+    for pack in store.backend.packs([run_of(message)]):
+        if message < pack.first + pack.count and not _opens(store, row, pack):  # a pack is lost as a whole
+            bad |= {number for number in headers if pack.first <= number < pack.first + pack.count}
+    change = deletion(store, row.id, bad, recursive=True)
+    if change.row is None or change.expect != row.token:
+        raise Moved
+    left = {m.number: m for m in store.backend.messages(numbers=sorted(set(headers) - set(change.drop)))}
+    left.update({m.number: m for m in change.amend})
+    packs = {pack.first: pack for pack in store.backend.packs(sorted({run_of(number) for number in left}))}
+    packs.update({pack.first: pack for pack in change.pack})
+    kept = [pack for pack in packs.values() if pack.first not in change.unpack]
+    after = replace(change.row, count=len(left), size=sum(m.size for m in left.values()), proof=b"")
+    total = envelope.weigh(left.values()) + envelope.weigh(kept)
+    return replace(change, row=replace(after, proof=envelope.prove(after, total)))
+
+
+def _opens(store: "Store", row: ConversationRow, pack: PackRow) -> bool:
+    try:
+        open_pack_raw(store._codec.envelope(row), pack)
+    except Damaged:
+        return False
+    return True
+
+
+def _key(record: _Record) -> bytes:
+    conversation, message = record
+    return _PREFIX + conversation + (b"" if message is None else message.to_bytes(8, "big"))
+
+
+def _record(key: bytes) -> _Record:
+    rest = key[len(_PREFIX) :]
+    return rest[:16], int.from_bytes(rest[16:], "big") if len(rest) > 16 else None
+
+
+def _name(id: Callable[[int], str], number: int | None) -> str | None:
+    return None if number is None else id(number)
