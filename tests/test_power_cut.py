@@ -13,6 +13,7 @@ import random
 import shutil
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from hitherto import (
     Conversation,
     Damaged,
     HithertoError,
+    Key,
     Message,
     NotAStore,
     NotFound,
@@ -36,6 +38,7 @@ from hitherto import (
     StorageFull,
     Store,
     _attachments,
+    _crypto,
     _squeeze,
 )
 from hitherto.backend import DONE, Batch, Outcome
@@ -107,8 +110,9 @@ class Step:
 class Life:
     """A store in use on a disk. Everything that is begun and acknowledged is marked in the disk's log."""
 
-    def __init__(self, disk: FaultDisk, *, tries: int = 1, in_one: bool = True) -> None:
+    def __init__(self, disk: FaultDisk, *, tries: int = 1, in_one: bool = True, key: Key | None = None) -> None:
         self.disk = disk
+        self.key = key
         self.steps: list[Step] = []
         self.parents: dict[str, str | None] = {}
         self.words: dict[str, str] = {}  # of message ids
@@ -121,7 +125,7 @@ class Life:
         self.store = self._try(self._open)
 
     def _open(self) -> Store:
-        return hitherto.open(self.disk.directory / FILE, vfs=self.disk.name)
+        return hitherto.open(self.disk.directory / FILE, key=self.key, vfs=self.disk.name)
 
     def _try(self, call: Callable[[], T]) -> T:
         """A call that may be refused, but not twice: the disk fails one operation only."""
@@ -193,7 +197,7 @@ class Life:
         """A copy on another disk has all that the store has now."""
         target = self.disk.directory.parent / f"backup-{next(self._count)}.db"
         self._try(lambda: self.store.backup(target))
-        with hitherto.open(target) as copy:
+        with hitherto.open(target, key=self.key) as copy:
             assert copy.verify().ok
             assert list(copy.messages()) == list(self.store.messages())
         target.unlink()
@@ -288,7 +292,7 @@ def check(life: Life, at: int, image: Path) -> None:
         secret = life.steps[number].purges
         if secret and any(secret.encode() in content for content in files.values()):
             raise Lost(f"{at}: purged text is in the files")
-    with hitherto.open(image / FILE) as store:
+    with hitherto.open(image / FILE, key=life.key) as store:
         report = store.verify()
         if not report.ok:
             raise Lost(f"{at}: {[str(problem) for problem in report.problems]}")
@@ -478,6 +482,68 @@ def test_no_power_cut_brings_purged_text_back(disk: FaultDisk) -> None:
         if step.purges:
             done = next(operation for operation, mark in disk.marks if mark == f"done {number}")
             assert max(disk.traces(step.purges.encode())) < done
+
+
+@pytest.mark.parametrize("mode", ["torn"])
+def test_a_power_cut_loses_nothing_acknowledged_in_a_sealed_store(disk: FaultDisk, place: Path, mode: Mode) -> None:
+    """C1, D6: every image opens with the key, and every proof and ledger in it fits."""
+    life = Life(disk, key=Key.generate())
+    live(life)
+    count, lost = losses(life, mode, place / "images")
+    assert lost == []
+    assert count > 300
+    assert max(disk.traces(SECRET.encode()), default=-1) == -1  # nor was it ever on the disk
+
+
+class Sealings:
+    """Remembers all that was ever sealed, by the conversation in whose place it was."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._all: list[tuple[bytes, bytes]] = []
+        seal = _crypto.Cipher.seal
+
+        def remembered(cipher: _crypto.Cipher, data: bytes, place: bytes, nonce: bytes | None = None) -> bytes:
+            sealed = seal(cipher, data, place, nonce)
+            self._all.append((place, sealed))
+            return sealed
+
+        monkeypatch.setattr(_crypto.Cipher, "seal", remembered)
+
+    def of(self, conversation: str) -> list[bytes]:
+        """Also its key, wrapped."""
+        return [sealed for place, sealed in self._all if uuid.UUID(conversation).bytes in place]
+
+
+def purged(life: Life, disk: FaultDisk, sealings: Sealings) -> Iterator[tuple[int, int]]:
+    """For each record of each conversation that was purged: when that was acknowledged, and its last trace."""
+    for number, step in enumerate(life.steps):
+        if step.purges:
+            done = next(operation for operation, mark in disk.marks if mark == f"done {number}")
+            for sealed in sealings.of(*step.titles):
+                yield done, max(disk.traces(sealed[:28]), default=-1)  # the nonce, and more
+
+
+def test_no_power_cut_brings_back_what_was_sealed_or_its_key(disk: FaultDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D9: after the acknowledgement of a purge no ciphertext of it and no wrapped key is on the disk, kept or
+    pending; so not even the workspace's key brings it back."""
+    sealings = Sealings(monkeypatch)
+    life = Life(disk, key=Key.generate())
+    live(life)
+    traces = list(purged(life, disk, sealings))
+    assert len([last for _, last in traces if last >= 0]) > 20
+    assert all(last < done for done, last in traces)
+
+
+def test_without_secure_delete_what_was_sealed_stays_in_the_file(
+    disk: FaultDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    others = [pragma for pragma in sqlite.PER_CONNECTION if not pragma.startswith("secure_delete")]
+    monkeypatch.setattr(sqlite, "PER_CONNECTION", ("secure_delete = OFF", *others))
+    sealings = Sealings(monkeypatch)
+    life = Life(disk, key=Key.generate())
+    live(life)
+    assert any(last >= done for done, last in purged(life, disk, sealings))
 
 
 def test_without_the_sync_of_the_truncated_wal_purged_text_comes_back(

@@ -373,6 +373,11 @@ class _Begin:
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
 
+def renew(store: "Store", codec: "Sealed", conversation: bytes) -> None:
+    """Another data key for what comes; what is there stays under the old one."""
+    _Begin(store, codec, conversation).run()
+
+
 def _stored(
     store: "Store", row: ConversationRow, start: int, *, with_packs: bool
 ) -> Iterator[Sequence[MessageRow | PackRow]]:

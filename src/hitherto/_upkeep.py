@@ -98,11 +98,22 @@ def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int,
                 runs = [run for run in runs if run.conversation in quiet]
             for conversation, some in groupby(sorted(runs, key=lambda run: run.conversation), lambda r: r.conversation):
                 firsts = [run.first for run in some]
+                _renew(store, conversation)
                 for start in range(0, len(firsts), _RUNS):
                     if time.monotonic() > deadline:
                         return packed, False
                     packed += pack(store, conversation, firsts[start : start + _RUNS])
     return packed, True
+
+
+def _renew(store: "Store", conversation: bytes) -> None:
+    """Give a conversation another data key if it has sealed very much with this one."""
+    sealed = store._workspace.sealed
+    for row in store.backend.lookup(ids=[conversation]) if sealed is not None else ():
+        if sealed is not None and sealed.worn(row):
+            from ._rotation import renew  # noqa: PLC0415  # after hundreds of millions of messages
+
+            renew(store, sealed, row.id)
 
 
 def _owners(runs: list[Loose]) -> list[bytes]:
@@ -168,7 +179,7 @@ class Upkeep:
         """What was done; None if it had to be given up until the next time: what goes wrong here must not disturb
         those who write."""
         store = self._store()
-        if store is None:
+        if store is None or store.read_only:
             return None
         try:
             with _forks.still:

@@ -101,6 +101,10 @@ class Workspace:
         if self.sealed is not None:
             self.sealed.forget(row)
 
+    def close(self) -> None:
+        if self.sealed is not None:
+            self.sealed.close()
+
     def _look(self) -> bool:
         rows = self._backend.lookup(key=(WORKSPACE, _KEY))
         if rows:

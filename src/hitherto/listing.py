@@ -142,9 +142,8 @@ class _Rows:
         """Those that are as they were proven. The others are in quarantine."""
         self._found = {}
         for row in self.store.backend.lookup(ids=self._ids):
-            if not self.store._quarantine.has(row.id):
-                with suppress(Damaged, NotFound):
-                    self._found[row.id] = self.store._sound(row)
+            if self.store._is_sound(row):
+                self._found[row.id] = row
         return [id for id in self._ids if id in self._found]
 
 

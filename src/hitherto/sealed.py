@@ -24,11 +24,13 @@ the two is "none". A plain row, or a plain record, is refused at any other time.
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from . import _crypto
+from .attachment import CHUNK
 from .backend import ConversationRow, MessageRow, PackRow
 from .errors import Damaged, InvalidArgument, KeyUnavailable
 from .vault import MODULUS, Envelope, Fingerprint, Place, Plain
@@ -43,6 +45,7 @@ _MESSAGE = struct.Struct(">B16s16sqqqBqqq")  # field, workspace, conversation, n
 _ROW = struct.Struct(">qqqqqqqqqqB")
 _NONE = -1  # as a number; none of ours is negative
 _REMEMBERED = 4096  # data keys
+_MOST_SEALS = 1 << 30  # with one key: nonces are random, and must not meet within 2**32
 
 BOX = 1  # the version of a box
 NO_KEY, AES = 0, 1
@@ -106,7 +109,7 @@ class Secret:
 
     def __init__(self, secret: bytes, workspace: bytes, conversation: bytes) -> None:
         derived = _crypto.derive(secret, workspace + conversation, _PURPOSE + b"data key", 4 * _crypto.KEY)
-        self._secret = secret
+        self._secret = bytearray(secret)
         self.cipher = _crypto.Cipher(derived[:32])
         self.name_key, self.proof_key, self.commitment = derived[32:64], derived[64:96], derived[96:]
 
@@ -114,7 +117,12 @@ class Secret:
         return "<Secret>"
 
     def wrapped(self, wrap: _crypto.Cipher, place: bytes) -> bytes:
-        return wrap.seal(self._secret, place)
+        return wrap.seal(bytes(self._secret), place)
+
+    def wipe(self) -> None:
+        """Overwrite the key. What was derived from it, and the copies that were made in doing so, are Python's to free:
+        nothing here can overwrite them."""
+        self._secret[:] = bytes(len(self._secret))
 
 
 def _slot_place(workspace: bytes, conversation: bytes, slot: Slot) -> bytes:
@@ -248,10 +256,25 @@ class Sealed:
         if len(self._secrets) > _REMEMBERED:
             self._secrets.popitem(last=False)
 
+    def worn(self, row: ConversationRow) -> bool:
+        """Has the data key sealed so much that it is time for another one? An upper bound: each message twice (alone
+        and packed), each commit twice (the row and what else it wrote), and chunks."""
+        seals = 2 * row.next_seq + 2 * (row.version - row.created_at) + row.size // CHUNK
+        return bool(row.data_key) and seals > row.generation * _MOST_SEALS
+
     def forget(self, row: ConversationRow) -> None:
         """Its conversation is gone: so is its key."""
-        for slot in read_box(row.data_key):
-            self._secrets.pop(slot.commitment, None)
+        with suppress(Damaged):  # a box that cannot be read has no key that we know
+            for slot in read_box(row.data_key):
+                secret = self._secrets.pop(slot.commitment, None)
+                if secret is not None:
+                    secret.wipe()
+
+    def close(self) -> None:
+        """Forget all keys."""
+        while self._secrets:
+            self._secrets.popitem()[1].wipe()
+        self._wraps.clear()
 
     # -- envelopes
 

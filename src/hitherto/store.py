@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -212,6 +213,7 @@ class Store:
                 self._search.close()
             finally:
                 self.backend.close()
+                self._workspace.close()
 
     def _ensure_open(self) -> None:
         if self._closed:
@@ -438,13 +440,17 @@ class Store:
             self._quarantine.add(row.id, None, str(error))
             raise
 
-    def _sound(self, row: ConversationRow) -> ConversationRow:
-        """A row that is as it was proven, or `Damaged`, and then it is in quarantine."""
+    def _is_sound(self, row: ConversationRow) -> bool:
+        """Is this row as it was proven? If not, it is in quarantine."""
+        if self._codec.in_clear:
+            return True
         try:
             self._codec.envelope(row)
         except Damaged:
-            return self._desk(row).row
-        return row
+            with suppress(Damaged, NotFound):  # looked at once more, and quarantined
+                self._desk(row)
+            return False
+        return not self._quarantine.has(row.id)
 
     def _desk_now(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
@@ -882,7 +888,7 @@ class Store:
     def stats(self) -> Stats:
         """How much there is. Reads every conversation's row."""
         self._ensure_open()
-        rows = list(conversations(self.backend, Where(), oldest_first=True))
+        rows = [row for row in conversations(self.backend, Where(), oldest_first=True) if self._is_sound(row)]
         size = sum(row.size for row in rows)
         return Stats(
             conversations=len(rows),
