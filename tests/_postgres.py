@@ -197,7 +197,7 @@ class PostgresBackend:
                 self.retries += 1
             time.sleep(random.random() * 0.01)
 
-    def close(self) -> None:
+    def close(self, *, untouched: bool = False) -> None:
         self._closed = True
         while self._idle:
             self._idle.pop().close()

@@ -141,6 +141,8 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
         fingerprint, size = desk.envelope.fingerprint(attached.name), 0
         for index, chunk in enumerate(desk.store.backend.chunks(desk.id, attached.name)):
             data = desk.envelope.open(chunk_place(desk.id, attached.name, index), chunk)
+            if data[:1] not in (_AS_IT_IS, _SQUEEZED):
+                raise Damaged("a chunk of an attachment begins with a byte that has no meaning")
             piece = unsqueeze(data[1:]) if data[:1] == _SQUEEZED else data[1:]
             fingerprint.update(piece)
             size += len(piece)
@@ -159,7 +161,7 @@ def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:
     names: dict[bytes, bytes] = {}
     envelope = desk.envelope
     for attached in body.attached:
-        if attached.name not in names:
+        if attached.name not in names:  # text and bytes may be the same, and share a name
             source, fingerprint = kept(desk, attached), envelope.fingerprint()
             for piece in source:
                 fingerprint.update(piece)

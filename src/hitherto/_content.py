@@ -80,6 +80,7 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     """The description of a workspace."""
 
     seed: bytes  # of the message ids
+    name: str = ""  # of the workspace, if it is sealed
     retired: dict[bytes, bytes] = {}  # while keys are rotated: wrapping keys of before, by the ids of their keys
 
 

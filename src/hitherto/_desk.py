@@ -21,7 +21,7 @@ from ._ledger import Ledger, read
 from ._pen import Entry
 from .attachment import LARGE
 from .backend import Batch, Change, ConversationRow, MessageRow, Missing, Stale, Tag, Taken
-from .errors import Busy, NotFound, PayloadTooLarge
+from .errors import Busy, Damaged, NotFound, PayloadTooLarge
 from .ids import RUN, new_token, show_conversation_id
 from .model import Message, Saved, check, text_size
 from .vault import Codec, Envelope, next_row
@@ -60,7 +60,7 @@ class Draft(Struct, frozen=True, gc=False):
 class Desk:
     """One conversation in use: the row as we believe it to be."""
 
-    def __init__(self, store: "Store", row: ConversationRow) -> None:
+    def __init__(self, store: "Store", row: ConversationRow, *, new: bool = False) -> None:
         self.store = store
         self.lock = threading.RLock()
         self.id = row.id
@@ -68,7 +68,8 @@ class Desk:
         self.row = row
         self.epoch = 0  # raised whenever the belief turned out wrong
         self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
-        self.envelope = store._codec.envelope(row)
+        self.shaping = threading.RLock()  # of whoever moves bodies about, from reading them until it is committed
+        self.envelope = store._codec.first_envelope(row) if new else store._codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
         self._ledger: tuple[int, bytes, Ledger | None] = (-1, b"", None)
         self._last: tuple[int | None, str | None] = (-1, None)  # the number dealt last, and its id
@@ -106,12 +107,17 @@ class Desk:
                 self._take(row)
                 self.epoch += 1
 
+    def check(self, row: ConversationRow) -> Envelope:
+        """The envelope of this row, which may be newer than ours; `Damaged` if it is not as it was proven."""
+        with self.lock:
+            if row.data_key != self.row.data_key:
+                return self.store._codec.envelope(row)
+            self.envelope.total(row)
+            return self.envelope
+
     def _take(self, row: ConversationRow) -> None:
         """Checked first: a row that was tampered with is not believed."""
-        if row.data_key != self.row.data_key:
-            self.envelope = self.store._codec.envelope(row)
-        else:
-            self.envelope.total(row)
+        self.envelope = self.check(row)
         self.row = row
 
     def refresh(self) -> None:
@@ -160,10 +166,6 @@ class Desk:
                 self.store._upkeep.wrote()
                 return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
-
-    def change(self, make: Callable[[ConversationRow], Change | None]) -> None:
-        """Commit a change of the row itself or of what it owns. None: nothing to do."""
-        self.commit(lambda row: (make(row), None))
 
     def add(
         self,
@@ -224,6 +226,8 @@ class Desk:
             if key is not None and key in known:
                 there = known[key]
                 messages.append(store._saved(there, self))
+                if messages[-1].key != key:
+                    raise Damaged(f"message {messages[-1].id} is found by a key that is not its own")
                 parent, main, link = there.number, bool(there.main), None
                 continue
             if own is not None:
@@ -330,8 +334,20 @@ def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) 
     return envelope.close(meta_place(conversation), data)
 
 
-def with_meta(desk: Desk, row: ConversationRow, **fields: object) -> ConversationRow:
-    """The row after one more write that changes its description."""
-    meta = replace(open_meta(desk.envelope, row), **fields)
-    closed = close_meta(desk.envelope, row.id, meta, desk.store._max_write_bytes)
-    return next_row(desk.envelope, row, meta=closed)
+def described(desk: Desk, row: ConversationRow, **fields: object) -> Change:
+    """The change that sets these fields of a conversation's description."""
+    envelope = desk.check(row)
+    meta = replace(open_meta(envelope, row), **fields)
+    return changed(desk, row, meta=close_meta(envelope, row.id, meta, desk.store._max_write_bytes))
+
+
+def changed(desk: Desk, row: ConversationRow, **fields: object) -> Change:
+    """The change that sets these fields of a conversation's row. In a sealed one the ledger is written along, or the
+    row of before could be put back."""
+    envelope = desk.check(row)
+    found = read(desk.store, envelope, row)
+    if found is None:
+        return Change(row.id, row.token, next_row(envelope, row, (), (), **fields))
+    rewrites = row.rewrites + 1
+    after = next_row(envelope, row, (), (), rewrites=rewrites, **fields)
+    return Change(row.id, row.token, after, put=(found.item(envelope, row.id, rewrites),))

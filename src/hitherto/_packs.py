@@ -97,16 +97,19 @@ class _Built(Struct, frozen=True):
 
 def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
     """Pack these runs of a conversation; how many were."""
-    with suppress(NotFound):  # purged meanwhile
+    with suppress(NotFound, Damaged):  # purged meanwhile; or it is in quarantine now
         for _ in range(_LOOKS):
             desk = store._desk(store._fresh_row(conversation))
-            once = _Once(store, desk)  # before we read: what is changed or packed later will show in it
-            built = [found for run in runs if (found := _attempt(store, desk, run)) is not None]
-            if not built:
-                return 0
-            once.built = built
-            if desk.commit(once):
-                return len(built)
+            with desk.shaping:
+                if not desk.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
+                    return 0
+                once = _Once(store, desk)  # before we read: what is changed or packed later will show in it
+                built = [found for run in runs if (found := _attempt(store, desk, run)) is not None]
+                if not built:
+                    return 0
+                once.built = built
+                if desk.commit(once):
+                    return len(built)
     return 0  # or others write without a pause: another time
 
 
@@ -116,13 +119,13 @@ class _Once:
 
     def __init__(self, store: "Store", desk: "Desk") -> None:
         self._store, self._desk = store, desk
-        self._token = desk.row.token
+        self._token, self._keys = desk.row.token, desk.row.data_key
         self._seen = desk.row.rewrites, desk.packings
         self._used = False
         self.built: Sequence[_Built] = ()
 
     def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
-        if self._used or (row.rewrites, self._desk.packings) != self._seen:
+        if self._used or row.data_key != self._keys or (row.rewrites, self._desk.packings) != self._seen:
             return None, False
         if row.token != self._token and self._packed_by_others():
             return None, False

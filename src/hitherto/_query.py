@@ -97,6 +97,11 @@ def fold(text: str) -> str:
     return text.lower() if text.isascii() else words(text)
 
 
+def split(text: str) -> list[str]:
+    """The words of a text, in order, as the index sees them."""
+    return _WORD.findall(fold(text))
+
+
 class Term(Struct, frozen=True, gc=False):
     """Words that stand in a row, folded; of the last one perhaps only the beginning."""
 
@@ -104,11 +109,29 @@ class Term(Struct, frozen=True, gc=False):
     prefix: bool = False
 
 
+class All(Struct, frozen=True):
+    """All of these, and none of those."""
+
+    having: tuple["Tree", ...]
+    without: tuple["Tree", ...] = ()
+
+
+class Either(Struct, frozen=True):
+    """At least one of these."""
+
+    parts: tuple["Tree", ...]
+
+
+Tree = Term | All | Either
+
+
 class Query(Struct, frozen=True):
-    """What to look for: the expression for FTS5, and the terms that are wanted (not those to leave out)."""
+    """What to look for: the expression for FTS5, the terms that are wanted (not those to leave out), and the tree that
+    the expression says."""
 
     expression: str
     terms: tuple[Term, ...]
+    tree: Tree = Either(())
 
 
 def parse(text: str) -> Query:
@@ -164,7 +187,7 @@ def _tokens(text: str) -> list[_Token]:
             continue
         else:
             end, inside, prefix = _term(text, at)
-            found = _WORD.findall(fold(text[at:end] if inside is None else inside))
+            found = split(text[at:end] if inside is None else inside)
             if found:
                 tokens.append(Term(tuple(found), prefix))
             elif after_minus:
@@ -206,27 +229,27 @@ class _Reader:
         self._terms: list[Term] = []
 
     def read(self) -> Query:
-        expression, _ = self._alternatives(0, wanted=True)
+        tree = self._alternatives(0, wanted=True)
         if self._peek() is not None:
             raise InvalidQuery("a parenthesis is closed that was not opened")
-        return Query(expression, tuple(dict.fromkeys(self._terms)))
+        return Query(_written(tree), tuple(dict.fromkeys(self._terms)), tree)
 
     def _peek(self) -> _Token | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
-    def _alternatives(self, depth: int, *, wanted: bool) -> tuple[str, bool]:
-        """The expression, and whether it is more than one phrase, so that it needs parentheses inside another."""
+    def _alternatives(self, depth: int, *, wanted: bool) -> Tree:
         if depth > DEEPEST:
             raise InvalidQuery(f"parentheses are nested more than {DEEPEST} deep")
         found = [self._conjunction(depth, wanted=wanted)]
         while self._peek() == "OR":
             self._at += 1
             found.append(self._conjunction(depth, wanted=wanted))
-        return _joined(found, "OR")
+        parts = _different(found)
+        return parts[0] if len(parts) == 1 else Either(parts)
 
-    def _conjunction(self, depth: int, *, wanted: bool) -> tuple[str, bool]:
-        having: list[tuple[str, bool]] = []
-        without: list[tuple[str, bool]] = []
+    def _conjunction(self, depth: int, *, wanted: bool) -> Tree:
+        having: list[Tree] = []
+        without: list[Tree] = []
         needed = True  # an operand must come
         while True:
             token = self._peek()
@@ -248,16 +271,16 @@ class _Reader:
             raise InvalidQuery("something is missing beside AND, OR or a parenthesis")
         if not having:
             raise InvalidQuery("the query only says what to leave out", hint="add a word that must occur")
-        kept = _joined(having, "AND")
-        return _joined([kept, _joined(without, "OR")], "NOT") if without else kept
+        kept = All(_different(having), _different(without))
+        return kept.having[0] if len(kept.having) == 1 and not without else kept
 
-    def _operand(self, depth: int, *, wanted: bool) -> tuple[str, bool]:
+    def _operand(self, depth: int, *, wanted: bool) -> Tree:
         token = self._peek()
         self._at += 1
         if isinstance(token, Term):
             if wanted:
                 self._terms.append(token)
-            return f'"{" ".join(token.words)}"{" *" if token.prefix else ""}', False
+            return token
         if token != "(":
             raise InvalidQuery("NOT needs something to leave out")
         found = self._alternatives(depth + 1, wanted=wanted)
@@ -267,8 +290,27 @@ class _Reader:
         return found
 
 
-def _joined(parts: list[tuple[str, bool]], operator: str) -> tuple[str, bool]:
-    parts = list(dict.fromkeys(parts)) if operator != "NOT" else parts  # saying it again costs, and changes nothing
-    if len(parts) == 1:
-        return parts[0]
-    return f" {operator} ".join(f"({part})" if compound else part for part, compound in parts), True
+def _different(parts: list[Tree]) -> tuple[Tree, ...]:
+    return tuple(dict.fromkeys(parts))  # saying it again costs, and changes nothing
+
+
+def _written(tree: Tree) -> str:
+    """A tree as an expression for FTS5."""
+    if isinstance(tree, Term):
+        return f'"{" ".join(tree.words)}"{" *" if tree.prefix else ""}'
+    if isinstance(tree, Either):
+        return _joined(tree.parts, "OR")
+    kept = _joined(tree.having, "AND")
+    if not tree.without:
+        return kept
+    kept = _inside(tree.having[0]) if len(tree.having) == 1 else f"({kept})"
+    away = _inside(tree.without[0]) if len(tree.without) == 1 else f"({_joined(tree.without, 'OR')})"
+    return f"{kept} NOT {away}"
+
+
+def _joined(parts: tuple[Tree, ...], operator: str) -> str:
+    return f" {operator} ".join(map(_inside, parts))
+
+
+def _inside(tree: Tree) -> str:
+    return _written(tree) if isinstance(tree, Term) else f"({_written(tree)})"

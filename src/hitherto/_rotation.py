@@ -23,13 +23,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._attachments import renamed
-from ._content import Body, decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
 from ._content import close_pack as closed_pack
+from ._content import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
+from ._desk import label_fields
 from ._ledger import KEY as LEDGER
 from ._ledger import NOTHING
 from ._ledger import place as ledger_place
-from ._packs import run_of
-from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Tag, Where
+from ._packs import Moved, run_of
+from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Stale, Tag, Where
 from .errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
 from .events import KeyRotated
 from .ids import show_conversation_id
@@ -75,92 +76,91 @@ class Rotation(Struct, frozen=True):
 
 def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
     """Give a sealed workspace another key."""
-    codec = store._workspace.sealed
-    if codec is None:
-        raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
-    resumed = go_on(store, progress) if pending(store) else Rotation(0, True)
-    if not resumed.complete or (bytes.fromhex(key.id) == codec.key_id and not reencrypt):
-        return resumed
-    for _ in range(_TRIES):
-        if _begin(store, key, reencrypt=reencrypt):
-            return go_on(store, progress)
-        store._workspace.refresh()
-    raise Busy("the workspace changes all the time")
 
+    def begin(old: "Sealed | None") -> bool:
+        if old is None:
+            raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
+        codec = store._workspace.new_codec(key, like=old)
+        same = codec.key_id == old.key_id
+        if same and not reencrypt:
+            return False
+        retired = {**store._workspace.meta.retired, old.key_id: old.wrapping_key()}
+        retired.pop(codec.key_id, None)
+        codec.retire(retired)
+        slots = codec.rewrapped(store._workspace.row.id, old.slots)
+        if reencrypt:
+            generation = slots[0].generation + 1
+            slots = (codec.new_slot(store._workspace.row.id, generation, generation), *slots)
+        _set(store, codec, slots, retired)
+        return True
 
-def _begin(store: "Store", key: "Key", *, reencrypt: bool) -> bool:
-    space = store._workspace
-    old = space.sealed
-    if old is None or space.key is None:
-        raise InvalidArgument("the store is not sealed any more")
-    codec = space.new_codec(key, like=old)
-    retired = {old.key_id: space.key._derive(store.backend.info.workspace, b"hitherto/1 wrapping key")}
-    if old.key_id == codec.key_id:
-        retired = {}
-    codec.retire(retired)
-    slots = codec.rewrapped(space.row.id, old.slots)
-    if reencrypt:
-        generation = slots[0].generation + 1
-        slots = (codec.new_slot(space.row.id, generation, generation), *slots)
-    return _set(store, codec, key, slots, retired)
+    return _job(store, begin, progress)
 
 
 def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Seal a plain workspace."""
-    space = store._workspace
-    for _ in range(_TRIES):
-        if space.sealed is not None or not space.codec.in_clear:
-            if space.sealed is not None and bytes.fromhex(key.id) == space.sealed.key_id:
-                return go_on(store, progress) if pending(store) else Rotation(0, True)
-            raise InvalidArgument("the store is sealed already", hint="store.rotate(key) gives it another key")
+
+    def begin(old: "Sealed | None") -> bool:
         from .sealed import NO_KEY, Slot  # noqa: PLC0415  # only sealed stores load cryptography
 
-        codec = space.new_codec(key)
-        generation = space.row.generation + 1
-        first = codec.new_slot(space.row.id, generation, generation)
-        if _set(store, codec, key, (first, Slot(NO_KEY, space.row.generation, space.row.generation)), {}):
-            return go_on(store, progress)
-        space.refresh()
-    raise Busy("the workspace changes all the time")
+        if old is not None:
+            if bytes.fromhex(key.id) == old.key_id:
+                return False
+            raise InvalidArgument("the store is sealed already", hint="store.rotate(key) gives it another key")
+        row = store._workspace.row
+        codec = store._workspace.new_codec(key)
+        first = codec.new_slot(row.id, row.generation + 1, row.generation + 1)
+        _set(store, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
+        return True
+
+    return _job(store, begin, progress)
 
 
 def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Make a sealed workspace plain."""
-    space = store._workspace
-    resumed = go_on(store, progress) if pending(store) else Rotation(0, True)
-    for _ in range(_TRIES):
-        codec = space.sealed
-        if codec is None:
-            return resumed
-        if not resumed.complete:
-            return resumed
+
+    def begin(old: "Sealed | None") -> bool:
+        if old is None:
+            return False
         from .sealed import NO_KEY, Slot  # noqa: PLC0415
 
-        generation = codec.epoch + 1
-        if _set(store, codec, space.key, (Slot(NO_KEY, generation, generation), *codec.slots), {}):
-            return go_on(store, progress)
-        space.refresh()
+        slots = (Slot(NO_KEY, old.epoch + 1, old.epoch + 1), *old.slots)
+        _set(store, old, slots, store._workspace.meta.retired)
+        return True
+
+    return _job(store, begin, progress)
+
+
+def _job(
+    store: "Store", begin: Callable[["Sealed | None"], bool], progress: Callable[[Progress], None] | None
+) -> Rotation:
+    """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
+    for _ in range(_TRIES):
+        store._workspace.refresh()
+        resumed = go_on(store, progress) if pending(store) else Rotation(0, True)
+        try:
+            return go_on(store, progress) if begin(store._workspace.sealed) else resumed
+        except Moved:
+            continue
     raise Busy("the workspace changes all the time")
 
 
-def _set(
-    store: "Store", codec: "Sealed", key: "Key | None", slots: "Sequence[Slot]", retired: dict[bytes, bytes]
-) -> bool:
-    """Commit a state of the workspace. False if somebody was faster."""
+def _set(store: "Store", codec: "Sealed", slots: "Sequence[Slot]", retired: dict[bytes, bytes]) -> None:
+    """Commit a state of the workspace. `Moved` if somebody was faster."""
     from .sealed import write_box  # noqa: PLC0415
 
     space = store._workspace
     box = write_box(slots)
     envelope = codec.draft(space.row.id, slots)
-    meta = envelope.close(meta_place(space.row.id), encode(replace(space.meta, retired=retired)))
+    name = store.backend.info.workspace_name
+    meta = envelope.close(meta_place(space.row.id), encode(replace(space.meta, retired=retired, name=name)))
     put = _items_anew(store, space.row, space.envelope, envelope)
     after = replace(next_row(Plain(), space.row, data_key=box, generation=slots[0].generation, meta=meta), proof=b"")
     after = replace(after, proof=envelope.prove(after, 0))
+    space.expect(codec.key)
     if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
-        return False
-    space.codec, space.key = codec, key
-    space.take(after)
-    return True
+        raise Moved
+    space.become(codec, after)
 
 
 def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
@@ -188,36 +188,49 @@ def go_on(store: "Store", progress: Callable[[Progress], None] | None = None, *,
     changed = 0
     while True:
         job = _Job(store, progress, deadline)
-        job.run()
+        try:
+            job.run()
+        except Moved:  # others have begun another job
+            store._workspace.refresh()
+            if not pending(store):
+                break
+            continue
         changed += job.changed
         if job.failures or job.late:
             return Rotation(changed, False, tuple(job.failures.items()))
-        if job.changed == 0 and _finish(store):
-            break
-    store._search.restart()  # words in clear go with what was plain
+        if job.changed == 0:
+            try:
+                _finish(store)
+                break
+            except Moved:
+                store._workspace.refresh()
+                if not pending(store):
+                    break
+    store._search.restart()
     scrubbed = store.backend.scrub()
     store._listeners.tell(KeyRotated(to_datetime(store._clock()), store.key_id, changed))
     return Rotation(changed, True, (), not scrubbed)
 
 
-def _finish(store: "Store") -> bool:
-    """Everything is up to date: the workspace forgets the old keys. False if somebody was faster."""
+def _finish(store: "Store") -> None:
+    """Everything is up to date: the workspace forgets the old keys. `Moved` if somebody was faster."""
     space = store._workspace
     codec = space.sealed
     if codec is None:
-        return True
+        return
+    store.backend.collect(store._clock() + 1)  # what nobody refers to is under the old key, or in clear
+    store._search.restart()  # so are words in an index of a store that was plain
     if codec.slots[0].kind:  # not "none"
-        return _set(store, codec, space.key, codec.slots[:1], {})
+        _set(store, codec, codec.slots[:1], {})
+        return
     plain = Plain()
-    meta = plain.close(meta_place(space.row.id), encode(replace(space.meta, retired={})))
+    meta = plain.close(meta_place(space.row.id), encode(replace(space.meta, retired={}, name="")))
     put = _items_anew(store, space.row, space.envelope, plain)
     after = next_row(plain, space.row, data_key=b"", generation=codec.epoch, meta=meta)
+    space.expect(None)
     if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
-        space.refresh()
-        return False
-    space.codec, space.key = plain, None
-    space.take(after)
-    return True
+        raise Moved
+    space.become(plain, after)
 
 
 class _Job:
@@ -228,6 +241,7 @@ class _Job:
         if codec is None:
             raise InvalidArgument("the store is not sealed any more")
         self._store, self._codec, self._deadline = store, codec, deadline
+        self._require = store._workspace.require  # nobody has begun another job
         self._progress = progress
         self._kinds = [kind for kind in store.backend.kinds() if kind != WORKSPACE]
         self.changed = 0
@@ -288,11 +302,14 @@ class _Job:
         for row in rows:
             change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
             if change is not None:
-                entries.append((store._pen.enqueue(Batch((change,))), change))
-        for entry, change in entries:
+                entries.append((store._pen.enqueue(Batch((change,), self._require)), change))
+        outcomes = [(store._pen.outcome(entry), change) for entry, change in entries]
+        for outcome, change in outcomes:
             self.changed += 1
-            if isinstance(store._pen.outcome(entry), Done):
+            if isinstance(outcome, Done):
                 store._tell_desk(change.conversation, change.row)
+            elif isinstance(outcome, Stale) and outcome.conversation == self._require[0][0]:
+                raise Moved
 
     def _rewrapping(self, row: ConversationRow) -> Change | None:
         from .sealed import read_box, write_box  # noqa: PLC0415
@@ -311,19 +328,12 @@ class _Job:
         row = self._store._fresh_row(row.id)
         if not self._needs_reencrypting(row):
             return False
-        if not self._begun(row):
-            _Begin(self._store, self._codec, row.id).run()
+        _Begin(self._store, self._codec, row.id, self._require).run()
         if not _Steps(self._store, self._codec, row.id, self._deadline).run():
             self.late = True
             return False
         self.changed += 1
         return True
-
-    def _begun(self, row: ConversationRow) -> bool:
-        from .sealed import read_box  # noqa: PLC0415
-
-        slots = read_box(row.data_key)
-        return len(slots) > 1 and slots[0].epoch == self._codec.epoch
 
 
 class _Begin:
@@ -335,10 +345,13 @@ class _Begin:
     is weighed again.
     """
 
-    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes) -> None:
-        self._store, self._codec, self._id = store, codec, conversation
+    def __init__(
+        self, store: "Store", codec: "Sealed", conversation: bytes, require: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        self._store, self._codec, self._id, self._require = store, codec, conversation, require
 
-    def run(self) -> None:
+    def run(self, *, anew: bool = False) -> None:
+        """`anew`: even if its key is of this time."""
         from .sealed import NO_KEY, Slot, read_box, write_box  # noqa: PLC0415
 
         seen: ConversationRow | None = None
@@ -348,6 +361,8 @@ class _Begin:
             row = self._store._fresh_row(self._id)
             old = self._codec.envelope(row)
             slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
+            if slots[0].epoch == self._codec.epoch and not anew:
+                return  # it was begun before, by us or by others
             generation = row.generation + 1
             if self._codec.slots[0].kind == NO_KEY:
                 fresh = Slot(NO_KEY, generation, self._codec.epoch)
@@ -368,14 +383,18 @@ class _Begin:
                 seen = row
             changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
             changed = replace(changed, proof=new.prove(changed, after))
-            if self._store._commit_now(Change(self._id, row.token, changed)):
+            outcome = self._store._pen.write(Batch((Change(self._id, row.token, changed),), self._require))
+            if isinstance(outcome, Done):
+                self._store._tell_desk(self._id, changed)
                 return
+            if isinstance(outcome, Stale) and outcome.conversation == self._require[0][0]:
+                raise Moved
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
 
 def renew(store: "Store", codec: "Sealed", conversation: bytes) -> None:
     """Another data key for what comes; what is there stays under the old one."""
-    _Begin(store, codec, conversation).run()
+    _Begin(store, codec, conversation, store._workspace.require).run(anew=True)
 
 
 def _stored(
@@ -401,14 +420,21 @@ class _Steps:
 
     def __init__(self, store: "Store", codec: "Sealed", conversation: bytes, deadline: float) -> None:
         self._store, self._codec, self._id, self._deadline = store, codec, conversation, deadline
+        self._summed: tuple[ConversationRow, int] | None = None
 
     def run(self) -> bool:
-        """False if there was not enough time."""
+        """False if there was not enough time. Everything that came after the new key is sealed with it, so it is
+        enough to go through all messages once."""
+        if not self._bodies():
+            return False
         for _ in range(_TRIES):
-            if not self._bodies():
-                return False
-            if self._last_step():
-                return True
+            row = self._store._fresh_row(self._id)
+            try:
+                if self._last_step(row):
+                    return True
+            except Damaged:
+                if self._store._fresh_row(self._id).token == row.token:
+                    raise
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _bodies(self) -> bool:
@@ -440,18 +466,15 @@ class _Steps:
         if some:
             yield some
 
-    def _last_step(self) -> bool:
+    def _last_step(self, row: ConversationRow) -> bool:
         """Description, items and names; and the old key goes, if nothing needs it any more."""
         from .sealed import read_box, write_box  # noqa: PLC0415
 
         store, codec = self._store, self._codec
-        row = store._fresh_row(self._id)
         slots = read_box(row.data_key)
         if len(slots) < 2:
             return True
         old = codec.opened(row)
-        if any(not old.is_current(m.body) for rows in _stored(store, row, 0, with_packs=True) for m in rows if m.body):
-            return False
         plain = not slots[0].kind
         new: Envelope = Plain() if plain else codec.draft(self._id, slots[:1])
         meta = open_meta(old, row)
@@ -468,7 +491,7 @@ class _Steps:
         )
         total = old.total(row)
         if any(not slot.kind for slot in slots[1:]):  # it was plain: only now is there something to prove
-            total = sum(new.weigh(rows) for rows in _stored(store, row, 0, with_packs=True))
+            total = self._sum(row, new)
         changed = replace(changed, proof=new.prove(changed, total))
         tags, untags = [], []
         if meta.project is not None:
@@ -486,6 +509,15 @@ class _Steps:
         )
         return store._commit_now(change)
 
+    def _sum(self, row: ConversationRow, envelope: Envelope) -> int:
+        """The weight of all there is; of what came since, if nothing else happened. Nobody packs meanwhile."""
+        before, total = self._summed or (row, 0)
+        known = self._summed is not None and before.rewrites == row.rewrites
+        start, total = (before.next_seq, total) if known else (0, 0)
+        total += sum(envelope.weigh(rows) for rows in _stored(self._store, row, start, with_packs=not known))
+        self._summed = row, total
+        return total
+
 
 class _Step:
     """A few messages, or the pack they are in, under the new key, in one commit."""
@@ -498,70 +530,67 @@ class _Step:
             row = self._store._fresh_row(self._id)
             desk = self._store._desk(row)
             desk.refresh()
-            once = _Once(self._store, desk, self._numbers)
-            envelope = self._codec.opened(row)
-            change = self._built(envelope, desk, once.rows, once.packs)
-            if change is None:
-                return
-            if once.commit(change):
-                return
+            with desk.shaping:
+                once = _Once(self._store, desk, self._numbers)
+                envelope = self._codec.opened(row)
+                try:
+                    change = self._built(envelope, desk, once.rows, once.packs)
+                except Damaged:
+                    if self._store._fresh_row(self._id).token == row.token:
+                        raise
+                    continue  # it changed while we read it
+                if change is None or once.commit(change):
+                    return
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _built(
         self, envelope: "SealedEnvelope", desk: "Desk", rows: Sequence[MessageRow], packs: Sequence[PackRow]
     ) -> "_Change | None":
+        """Every message is looked at: one that was packed or labelled meanwhile is under the new key already, but the
+        names that it goes by may still be old."""
         built = _Change()
+        headers = {m.number: m for m in rows}
         for m in rows:
-            if m.body is not None and not envelope.is_current(m.body):
-                content, data = envelope.open_messages([m])[0], b""
-                body = decode_body(content)
-                data = self._renamed(desk, m.number, body, content, built)
-                new = replace(m, size=len(data), key=self._key(envelope, body), body=None)
-                built.amend(m, replace(new, body=envelope.close_message(new, data)))
-                self._label(m.number, body, built)
-        by_number = {m.number: m for m in rows}
+            if m.body is not None:
+                content = envelope.open_messages([m])[0]
+                after, data = self._anew(envelope, desk, m, content, built)
+                if data is not content or not envelope.is_current(m.body):
+                    after = replace(after, body=envelope.close_message(after, data))
+                if after != m:
+                    built.amend(m, after)
         for pack in packs:
-            if envelope.is_current(pack.body):
-                continue
             messages = []
+            stays = envelope.is_current(pack.body)
             for number, one in enumerate(open_pack_raw(envelope, pack), pack.first):
-                content = bytes(one.body)
-                body = decode_body(content)
-                data = self._renamed(desk, number, body, content, built)
-                header = by_number.get(number)
-                if header is None:
+                if number not in headers:
                     raise Damaged("a message in a pack has no row")
-                after = replace(header, size=len(data), key=self._key(envelope, body))
-                if after != header:
-                    built.amend(header, after)
+                content = bytes(one.body)
+                after, data = self._anew(envelope, desk, headers[number], content, built)
+                stays = stays and data is content
+                if after != headers[number]:
+                    built.amend(headers[number], after)
                 messages.append(packed(after, data))
-                self._label(number, body, built)
-            built.pack(pack, closed_pack(envelope, pack, messages))
+            if not stays:
+                built.pack(pack, closed_pack(envelope, pack, messages))
         return built if built.any() else None
 
-    def _renamed(self, desk: "Desk", number: int, body: Body, content: bytes, built: "_Change") -> bytes:
-        """The content, with its attachments under names of the new key."""
-        if not body.attached:
-            return content
-        body, names = renamed(desk, body)
-        for old, new in names.items():
-            if old != new:
-                built.attach.append((number, new))
-                built.detach.append((number, old))
-        return encode(body)
-
-    def _key(self, envelope: Envelope, body: Body) -> bytes | None:
-        return None if body.key is None else envelope.tags("key", body.key)[0]
-
-    def _label(self, number: int, body: Body, built: "_Change") -> None:
-        from ._desk import label_fields  # noqa: PLC0415
-
-        if body.label is None:
-            return
-        for field, value in label_fields(body.label):
-            names = self._codec.tags(field, value)
-            built.tag.append(Tag(names[0], number))
-            built.untag += [Tag(name, number) for name in names[1:]]
+    def _anew(
+        self, envelope: "SealedEnvelope", desk: "Desk", m: MessageRow, content: bytes, built: "_Change"
+    ) -> tuple[MessageRow, bytes]:
+        """The message with its names made anew: its row and its content, the same object if nothing changed."""
+        body, data = decode_body(content), content
+        if not all(envelope.is_current_name(attached.name) for attached in body.attached):
+            body, names = renamed(desk, body)
+            data = encode(body)
+            built.attach += [(m.number, new) for new in names.values()]
+            built.detach += [(m.number, old) for old, new in names.items() if old != new]
+        if body.label is not None:
+            for field, value in label_fields(body.label):
+                now, *before = self._codec.tags(field, value)
+                built.tag.append(Tag(now, m.number))
+                built.untag += [Tag(name, m.number) for name in before]
+        key = None if body.key is None else envelope.tags("key", body.key)[0]
+        return replace(m, size=len(data), key=key), data
 
 
 class _Change:
@@ -579,7 +608,7 @@ class _Change:
         self.grown = 0
 
     def any(self) -> bool:
-        return bool(self.amended or self.packs)
+        return bool(self.amended or self.packs or self.untag)
 
     def amend(self, old: MessageRow, new: MessageRow) -> None:
         self.came.append(new)

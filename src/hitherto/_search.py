@@ -7,6 +7,9 @@ in the store, where messages may have been deleted since; snippets are made from
 Several processes may feed one index. Each update names the state of the index that it was prepared from, and is refused
 if somebody else has updated it meanwhile: then one starts over. So a message that was deleted in between cannot
 come back.
+
+The index of a sealed store is in memory, and what is in it is kept sealed in the store (`_wordcache`): the first search
+of a process reads that, and only the messages which it lacks.
 """
 
 import threading
@@ -23,17 +26,18 @@ from msgspec.structs import replace
 from ._packs import Reader
 from .attachment import Attachment
 from .backend import CHAT, ConversationRow, MessageRow, Where
-from .errors import Busy, Closed, HithertoError, NotFound
+from .errors import Busy, Closed, Damaged, HithertoError, NotFound
 from .listing import conversations, merged
-from .model import to_datetime
 from .textindex import Entry, IndexDamaged, Known, TextIndex
 
 if TYPE_CHECKING:
     from ._query import Query
+    from ._wordindex import WordIndex
     from .store import Store
 
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # messages, and bytes of text, taken in at a time
 _LONGEST = 1 << 20  # bytes of a text in an attachment that are looked at
+_MANY = 256  # messages: a search that took in so many keeps what it made of them
 _TRIES = 50  # how often we start over because another process was faster
 
 
@@ -69,8 +73,13 @@ class Search:
     def __init__(self, store: "Store") -> None:
         self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
         self._index: TextIndex | None = None
+        self._words: WordIndex | None = None  # the same, if the store is sealed
+        self._replaced: list[TextIndex] = []
+        self._looked = False  # whether there is an index in clear that should not be
         self._opening = threading.Lock()
         self._feeding = threading.Lock()
+        self._saving = threading.Lock()
+        self._could_save = True
 
     @property
     def _store(self) -> "Store":
@@ -87,6 +96,10 @@ class Search:
                     self._index = store.backend.text_index(create=create)
                     if self._index is not None and self._index.was_reset:
                         _warn("the search index could not be read and is made again")
+                elif create:
+                    from ._wordindex import WordIndex  # noqa: PLC0415  # only those who search need it
+
+                    self._index = self._words = WordIndex()
                 if self._index is None and create:
                     from .backends.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
@@ -94,8 +107,30 @@ class Search:
             return self._index
 
     def close(self) -> None:
-        if self._index is not None:
-            self._index.close()
+        for index in [*self._replaced, self._index]:
+            if index is not None:
+                index.close()
+
+    def restart(self) -> None:
+        """The store may have been sealed or unsealed: then begin again. What was indexed in clear, and may not be any
+        more, is taken out of the files."""
+        in_clear = self._store._codec.in_clear
+        with self._opening:
+            if self._index is not None and in_clear == (self._words is not None):
+                self._replaced.append(self._index)  # others may be searching in it
+                self._index = self._words = None
+        if not in_clear:
+            self._forget_words_in_clear()
+
+    def _forget_words_in_clear(self) -> None:
+        """A sealed store has no index in clear; but it may have been plain, and killed when it was sealed."""
+        index = self._store.backend.text_index(create=False)
+        if index is not None:
+            if index.state()[1] is not None or index.conversations():
+                index.clear()
+            index.scrub()
+            index.close()
+        self._looked = True
 
     def size(self) -> int:
         index = self._opened(create=False)
@@ -110,8 +145,10 @@ class Search:
             raise AssertionError("there is always an index in memory")
         for attempt in (1, 2):
             try:
-                self._catch_up(index)
-                return self._hits(index, asked)
+                count, _ = self._catch_up(index)
+                hits = self._hits(index, asked)
+                self._save(urgent_only=count < _MANY)
+                return hits
             except IndexDamaged as error:
                 if attempt == 2:
                     raise
@@ -164,32 +201,39 @@ class Search:
     def _hit(self, row: MessageRow, score: float, query: "Query", reader: Reader) -> Hit:
         from ._snippets import snippet  # noqa: PLC0415  # only those who search need it
 
-        message = self._store._shown(row, lazy=True, reader=reader)
+        message = self._store._saved(row, lazy=True, reader=reader)
         text, spans = snippet(_text(message.blocks), query)
-        at = to_datetime(row.created_at)
-        return Hit(message.id, message.conversation, message.role, at, text, spans, score)
+        return Hit(message.id, message.conversation, message.role, message.created_at, text, spans, score)
 
     # -- feeding
 
     def keep_up(self, seconds: float) -> tuple[int, bool]:
         """If there is an index, let it take in what moved and forget what went, for about so long; how many messages,
         and whether that was all."""
+        if not self._looked and not self._store._codec.in_clear:
+            self._forget_words_in_clear()
         index = self._opened(create=False)
         if index is None:
             return 0, True
         deadline = time.monotonic() + seconds
         try:
             count, complete = self._catch_up(index, deadline)
+            complete = complete and self._save(deadline)
             return count, complete and index.scrub(max(0.0, deadline - time.monotonic()))
         except IndexDamaged as error:
             self._make_again(index, error)
             return 0, False
 
-    def forget(self, seconds: float) -> bool:
-        """Messages were deleted: take their words out of the files. False if that takes longer: then maintenance, which
-        is called for, does it."""
+    def forget(self, seconds: float, conversations: Sequence[bytes] = ()) -> bool:
+        """Messages of these conversations were deleted: take their words out of the files. False if that takes longer:
+        then maintenance, which is called for, does it."""
         try:
-            done = self.keep_up(seconds)[1]
+            if self._index is None and not self._store._codec.in_clear:
+                from ._wordcache import drop_outdated  # noqa: PLC0415  # sealed stores alone need it
+
+                done = drop_outdated(self._store, conversations)
+            else:
+                done = self.keep_up(seconds)[1]
         except HithertoError as error:  # the messages are gone, whatever becomes of the index
             _warn(f"the search index keeps words of what was deleted until maintenance succeeds: {error}")
             done = False
@@ -203,7 +247,28 @@ class Search:
         if index is None:
             return True
         self._catch_up(index)
+        if self._words is not None and self._words.unsaved():
+            return self._save() and self._store.backend.scrub()
         return index.scrub()
+
+    def _save(self, deadline: float = float("inf"), *, urgent_only: bool = False) -> bool:
+        """Keep what is new in the index of a sealed store, or only take out what must not stay. False if there was not
+        enough time, or others are at it."""
+        if self._words is None or not (unsaved := self._words.unsaved(urgent_only=urgent_only)):
+            return True
+        if not self._saving.acquire(blocking=False):
+            return False
+        try:
+            from ._wordcache import save  # noqa: PLC0415  # sealed stores alone need it
+
+            return save(self._store, self._words, unsaved, deadline)
+        except HithertoError as error:  # it is only made again the next time
+            if self._could_save:
+                _warn(f"the search index could not be kept, so the first search of every process is slow: {error}")
+            self._could_save = False
+            return False
+        finally:
+            self._saving.release()
 
     def _catch_up(self, index: TextIndex, deadline: float = float("inf")) -> tuple[int, bool]:
         """Take in everything that moved; how many messages, and whether that was all."""
@@ -241,9 +306,11 @@ class Search:
         drop: list[int] = []
         forget = list(changes.gone)
         if changes.everything:
-            rows = self._everything(index, known, drop, forget)
+            everything = self._everything if self._words is None else self._kept_and_new
+            rows = everything(index, known, grown, drop, forget)
         else:
-            rows = self._moved(self._headers(index, changes.moved, known, grown, drop, forget))
+            moved = self._store.backend.lookup(ids=changes.moved)
+            rows = self._moved(self._headers(index, moved, known, grown, drop, forget))
         if forget:  # before anything is put: an id may be in use again
             after = index.update(stamp, forget=forget)
             if after is None:
@@ -271,7 +338,12 @@ class Search:
         yield None if after is None else len(batch)
 
     def _everything(
-        self, index: TextIndex, known: dict[bytes, Known], drop: list[int], forget: list[bytes]
+        self,
+        index: TextIndex,
+        known: dict[bytes, Known],
+        grown: dict[bytes, Known],  # noqa: ARG002  # by time, no conversation is complete before the end
+        drop: list[int],
+        forget: list[bytes],
     ) -> Iterator[MessageRow]:
         """The messages of all conversations by time, but those that the index has already."""
         have: dict[bytes, dict[int, int]] = {}
@@ -289,10 +361,47 @@ class Search:
                 yield m
         drop += [number for held in have.values() for number in held]  # what was not met is not there any more
 
+    def _kept_and_new(
+        self,
+        index: TextIndex,
+        known: dict[bytes, Known],
+        grown: dict[bytes, Known],
+        drop: list[int],
+        forget: list[bytes],
+    ) -> Iterator[MessageRow]:
+        """The same in a sealed store, conversation by conversation: what is kept of it first."""
+        rows = list(conversations(self._store.backend, Where(CHAT), oldest_first=True))
+        there = {row.id: row.created_at for row in rows}
+        for id in index.conversations():
+            before = index.known(id)
+            if id not in there or (before is not None and before.created_at != there[id]):
+                forget.append(id)
+        return self._each(index, rows, known, grown, drop)
+
+    def _each(
+        self,
+        index: TextIndex,
+        rows: Sequence[ConversationRow],
+        known: dict[bytes, Known],
+        grown: dict[bytes, Known],
+        drop: list[int],
+    ) -> Iterator[MessageRow]:
+        from ._wordcache import load  # noqa: PLC0415  # sealed stores alone need it
+
+        for row in rows:
+            if self._words is not None:
+                load(self._store, self._words, row)
+            headers = self._headers(index, [row], known, grown, drop, [])
+            desk = None
+            with suppress(Damaged, NotFound):  # then no message can be read, and that is seen there
+                desk = self._store._desk(row) if headers else None  # kept, or each of them would ask for the key again
+            yield from self._moved(headers)
+            del desk
+
     def _headers(
         self,
         index: TextIndex,
-        ids: Sequence[bytes],
+        rows: Sequence[ConversationRow],
         known: dict[bytes, Known],
         grown: dict[bytes, Known],
         drop: list[int],
@@ -301,7 +410,7 @@ class Search:
         """The new and changed messages of these conversations by time, without their content. `grown` are those to
         which nothing but appending happened."""
         headers: list[MessageRow] = []
-        for row in self._store.backend.lookup(ids=ids):
+        for row in rows:
             if row.kind != CHAT:
                 continue
             before = index.known(row.id)
@@ -309,11 +418,14 @@ class Search:
                 forget.append(row.id)
                 before = None
             known[row.id] = _known(row)
+            held = index.holds(row.id) if before is None or before.rewrites != row.rewrites else {}
+            if before is None and not held:
+                before = replace(known[row.id], next_seq=0)
             if before is not None and before.rewrites == row.rewrites:
                 grown[row.id] = before
-                headers += self._scan(row, before.next_seq - 1)
+                if before.next_seq < row.next_seq:
+                    headers += self._scan(row, before.next_seq - 1)
             else:
-                held = index.holds(row.id)
                 headers += [m for m in self._scan(row, -1) if held.pop(m.number, None) != m.revision]
                 drop += held
         headers.sort(key=lambda m: (m.created_at, m.conversation, m.seq))

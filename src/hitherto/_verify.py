@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ._attachments import kept
-from ._content import Attached, decode_body, open_meta
+from ._content import Attached, decode_body, open_meta, open_setup
+from ._desk import label_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
 from .backend import ConversationRow, MessageRow, Where
@@ -55,9 +56,10 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
     """Check the storage and every conversation. `progress` hears how many conversations are done."""
     problems = [Problem(what) for what in store.backend.check()]
     conversations = messages = 0
+    tags = _Tags(store)
     try:
         for row in _rows(store):
-            count, found = _verify_conversation(store, row)
+            count, found = _verify_conversation(store, row, tags)
             for _ in range(_LOOKS):  # a conversation that moved while we read it proves nothing: look again
                 now = store.backend.lookup(ids=[row.id]) if found else [row]
                 if not now:
@@ -65,7 +67,8 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
                 if not now or now[0].token == row.token:
                     break
                 row = now[0]  # noqa: PLW2901  # the same, newer
-                count, found = _verify_conversation(store, row)
+                tags = _Tags(store)
+                count, found = _verify_conversation(store, row, tags)
             problems += found
             conversations += 1
             messages += count
@@ -81,10 +84,28 @@ def _rows(store: "Store") -> Iterator[ConversationRow]:
         yield from conversations(store.backend, Where(kind), oldest_first=True)
 
 
-def _verify_conversation(store: "Store", row: ConversationRow) -> tuple[int, list[Problem]]:
+class _Tags:
+    """What the index of labels and projects says; each value is asked for once."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._found: dict[tuple[str, str], dict[bytes, set[int | None]]] = {}
+
+    def of(self, field: str, value: str, conversation: bytes) -> set[int | None]:
+        """The messages of a conversation that are found by this value; None stands for the conversation itself."""
+        if (field, value) not in self._found:
+            found: dict[bytes, set[int | None]] = {}
+            for tag in self._store._codec.tags(field, value):
+                for id, number in self._store.backend.tagged(tag):
+                    found.setdefault(id, set()).add(number)
+            self._found[field, value] = found
+        return self._found[field, value].get(conversation, set())
+
+
+def _verify_conversation(store: "Store", row: ConversationRow, tags: _Tags) -> tuple[int, list[Problem]]:
     name = show_conversation_id(row.id)
     try:
-        return _Check(store, row, name).run()
+        return _Check(store, row, name, tags).run()
     except (HithertoError, TypeError, ValueError) as error:  # damage may put anything where a number should be
         return 0, [Problem(f"cannot be read: {error}", name)]
 
@@ -92,8 +113,10 @@ def _verify_conversation(store: "Store", row: ConversationRow) -> tuple[int, lis
 class _Check:
     """The check of one conversation."""
 
-    def __init__(self, store: "Store", row: ConversationRow, name: str) -> None:
+    def __init__(self, store: "Store", row: ConversationRow, name: str, tags: _Tags) -> None:
         self.store, self.row, self.name = store, row, name
+        self.tags = tags
+        self.tagged: dict[tuple[str, str], set[int | None]] = {}  # by what this conversation is to be found
         self.envelope = store._codec.envelope(row)
         self.problems: list[Problem] = []
         self.seen: dict[int, MessageRow] = {}
@@ -114,6 +137,8 @@ class _Check:
             self.seen[m.number] = m
         self._packs()
         self._attachments()
+        if any(self.tags.of(*found_by, self.row.id) != meant for found_by, meant in self.tagged.items()):
+            self.say("it is not found by its labels and its project, or by others")
         self._totals()
         return len(self.seen), self.problems
 
@@ -134,10 +159,18 @@ class _Check:
     def _description(self) -> None:
         if self.row.kind == "chat":
             try:
-                self.setups = open_meta(self.envelope, self.row).setups
+                meta = open_meta(self.envelope, self.row)
+                self.setups = meta.setups
+                if meta.project is not None:
+                    self.tagged["project", meta.project] = {None}
             except HithertoError as error:
                 self.say(str(error))
             items = self.store.backend.items(self.row.id, b"setup/")
+            for item in items:
+                try:
+                    open_setup(self.envelope, self.row.id, item.key, item.body)
+                except HithertoError as error:
+                    self.say(str(error))
             if len(items) != self.setups:
                 self.say(f"{len(items)} setups are stored, {self.setups} are meant to be")
 
@@ -183,6 +216,8 @@ class _Check:
         keys = [None] if body.key is None else self.envelope.tags("key", body.key)
         if m.key not in keys:
             self.say("its key is not the one in its content", m)
+        for found_by in () if body.label is None else label_fields(body.label):
+            self.tagged.setdefault(found_by, set()).add(m.number)
         if body.setup > self.setups:
             self.say(f"it was made with setup {body.setup}, which is missing", m)
 

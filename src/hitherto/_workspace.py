@@ -71,7 +71,8 @@ class Workspace:
         self._backend, self._pen, self._clock = backend, pen, clock
         self._given = codec
         self.codec: Codec = codec or Plain()
-        self.key = key
+        self._key = key
+        self._coming: tuple[Key | None, ...] = ()
         for _ in range(_TRIES):
             if self._look():
                 return
@@ -90,6 +91,17 @@ class Workspace:
     def sealed(self) -> "Sealed | None":
         """The codec, if it is the one that seals."""
         return None if self.codec.in_clear or self._given is not None else self.codec  # type: ignore[return-value]
+
+    def become(self, codec: Codec, row: ConversationRow) -> None:
+        """We have made another state of the workspace."""
+        self.codec = codec
+        self._key = None if self.sealed is None else self.sealed.key
+        self.take(row)
+
+    def expect(self, key: "Key | None") -> None:
+        """We are about to give the workspace another key, or none. Whoever looks at its row from now on may find it;
+        we too, if we are interrupted before we know that it was kept."""
+        self._coming = (key,)
 
     def refresh(self) -> None:
         """Look what others made of the workspace."""
@@ -117,18 +129,39 @@ class Workspace:
         self.row, self.meta = row, open_workspace(self.envelope, row)
         if self.sealed is not None:
             self.sealed.retire(self.meta.retired)
+        if self.meta.name != self._name():
+            hint = "somebody has changed the names of workspaces in the file"
+            raise Damaged("the workspace was made under another name", hint=hint)
+
+    def _name(self) -> str:
+        """What the workspace was called when it was made, if it is sealed: it cannot be put in the place of another."""
+        return "" if self.codec.in_clear else self._backend.info.workspace_name
 
     def _checked(self, row: ConversationRow) -> Envelope:
         if self._given is None and row.data_key:
-            if self.key is None:
-                raise KeyUnavailable("the store is sealed, and no key was given")
-            codec = self.sealed
-            if codec is None:
-                self.codec = codec = self.new_codec(self.key)
-            return codec.adopt(row)
-        if self.key is not None:
-            raise NotSealed("a key was given, and the store is plain")
+            return self._sealing(row).adopt(row)
+        if self._key is not None and self._given is None:
+            if None not in self._coming:
+                raise NotSealed("a key was given, and the store is plain")
+            self._key, self.codec = None, Plain()
         return self.codec.envelope(row)
+
+    def _sealing(self, row: ConversationRow) -> "Sealed":
+        """The codec for this row of a sealed workspace."""
+        from .sealed import key_of  # noqa: PLC0415  # only sealed stores load cryptography
+
+        wanted = key_of(row)
+        for key in self._coming:
+            if key is not None and key.id == wanted and (self.sealed is None or self.sealed.key.id != wanted):
+                self._key, self.codec = key, self.new_codec(key, like=self.sealed)
+        if self.sealed is None:
+            if self._key is None:
+                raise KeyUnavailable("the store is sealed, and no key was given")
+            self.codec = self.new_codec(self._key)
+        sealed = self.sealed
+        if sealed is None:
+            raise AssertionError("it has just been made")
+        return sealed
 
     def new_codec(self, key: "Key", like: "Sealed | None" = None) -> "Sealed":
         """A codec that seals with this key; `like` another one, whose state it takes over."""
@@ -137,9 +170,9 @@ class Workspace:
         return Sealed(self._backend.info.workspace, key, self.refresh, like)
 
     def _make(self) -> None:
-        if self.key is not None and self._given is None:
-            self.codec = self.new_codec(self.key)
+        if self._key is not None and self._given is None:
+            self.codec = self.new_codec(self._key)
         row = new_row(self.codec, new_conversation_id(), WORKSPACE, _KEY, self._clock())
-        envelope = self.codec.envelope(row)
-        meta = envelope.close(meta_place(row.id), encode(WorkspaceMeta(os.urandom(16))))
+        envelope = self.codec.first_envelope(row)
+        meta = envelope.close(meta_place(row.id), encode(WorkspaceMeta(os.urandom(16), name=self._name())))
         self._pen.write(Batch((Change(row.id, None, described(envelope, row, meta)),)))

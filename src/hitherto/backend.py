@@ -218,6 +218,7 @@ class Info(Struct, frozen=True):
     location: str  # for people; no secrets in it
     durable: bool  # acknowledged writes outlive the process
     can_backup: bool = False
+    workspace_name: str = ""  # what people call the workspace
 
 
 class Backend(Protocol):
@@ -335,5 +336,5 @@ class Backend(Protocol):
     def size(self) -> int:
         """About how many bytes it takes, on disk or in memory."""
 
-    def close(self) -> None:
-        """Let go of everything. Idempotent."""
+    def close(self, *, untouched: bool = False) -> None:
+        """Let go of everything. Idempotent. `untouched`: it was opened in vain, and nothing is to be changed."""

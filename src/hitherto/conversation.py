@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._content import encode, item_place, open_meta, open_setup
-from ._desk import Desk, Spot, check_size, draft, label_tags, with_meta
+from ._desk import Desk, Spot, changed, check_size, described, draft, label_fields, label_tags
 from ._packs import Reader, Rewrite
 from ._pen import Entry
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
@@ -36,7 +36,6 @@ from .model import (
     text_size,
     to_datetime,
 )
-from .vault import next_row
 
 if TYPE_CHECKING:
     from .store import Store
@@ -310,13 +309,13 @@ class Conversation:
         numbers: list[int] = []
 
         def make(row: ConversationRow) -> Change:
-            number = open_meta(desk.envelope, row).setups + 1
+            number = open_meta(desk.check(row), row).setups + 1
             fields = {"setup": number, "setup_seq": row.next_seq} if self._main else {}
             numbers.append(number)
-            after = with_meta(desk, row, setups=number, **fields)
-            return Change(desk.id, row.token, after, put=(setup_item(desk, number, new),))
+            change = described(desk, row, setups=number, **fields)
+            return replace(change, put=(*change.put, setup_item(desk, number, new)))
 
-        desk.change(make)
+        self._store._change(desk.id, make)
         self._setup = numbers[-1]
 
     def _setup_number(self) -> int:
@@ -361,7 +360,10 @@ class Conversation:
     def branches(self) -> list[Branch]:
         """Every leaf of the tree, the most recently active first."""
         self._store._ensure_open()
-        rows = self._store._headers(self._desk.id)
+        try:
+            rows = self._store._tree(self._desk)
+        except Damaged:
+            rows = self._store._sure(self._desk, lambda: self._store._tree(self._desk))
         depths: dict[int | None, int] = {None: 0}
         for row in rows:
             depths[row.number] = depths.get(row.parent, 0) + 1
@@ -512,7 +514,7 @@ class Conversation:
         self._describe(metadata=check_strings(metadata, "metadata"))
 
     def _describe(self, **fields: object) -> None:
-        self._desk.change(lambda row: Change(row.id, row.token, with_meta(self._desk, row, **fields)))
+        self._store._change(self._desk.id, lambda row: described(self._desk, row, **fields))
 
     def label(self, label: str | None, *, message: "str | Saved | None" = None) -> None:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
@@ -535,7 +537,8 @@ class Conversation:
             rewrite = Rewrite(store, row)
             rewrite.amend(old, data)
             tags = [] if label is None else label_tags(store._codec, label, number)
-            gone: list[Tag] = [] if body.label is None else label_tags(store._codec, body.label, number)
+            before = [] if body.label is None else label_fields(body.label)
+            gone = [Tag(name, number) for field, value in before for name in store._codec.tags(field, value)]
             return replace(rewrite.change(), tag=tuple(tags), untag=tuple(gone))
 
         store._change(desk.id, make)
@@ -549,10 +552,8 @@ class Conversation:
 
     def _hold(self, held: bool) -> None:
         self._store._ensure_open()
-        self._desk.change(
-            lambda row: (
-                None if row.held == held else Change(row.id, row.token, next_row(self._desk.envelope, row, held=held))
-            )
+        self._store._change(
+            self._desk.id, lambda row: None if row.held == held else changed(self._desk, row, held=held)
         )
 
 

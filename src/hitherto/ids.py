@@ -19,7 +19,7 @@ import os
 import re
 from functools import cache, cached_property
 
-from .errors import InvalidID, NotFound
+from .errors import Damaged, InvalidID, NotFound
 
 RUN = 32  # messages in a run; a power of two, part of the file format
 
@@ -60,8 +60,10 @@ class Names:
 
     def id(self, number: int) -> str:
         """The id of a message number."""
-        if number >= _SHORT:
+        if not 0 <= number < _SHORT:
             more, number = divmod(number, _SHORT)
+            if not 0 < more <= len(_pairs()):
+                raise Damaged("a stored message has a number that cannot be")
             return _pairs()[more - 1] + self.id(number)
         x, y, z = _digits((number * self._step + self._start) % _SHORT)
         pairs = _pairs()

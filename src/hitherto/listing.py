@@ -7,7 +7,7 @@ messages of many conversations are merged by time while they are read, opening o
 import base64
 import heapq
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from msgspec import Struct
 from ._content import Meta, open_meta
 from ._packs import Reader
 from .backend import Backend, ConversationRow, MessageRow, Where
-from .errors import Damaged, InvalidArgument, InvalidCursor, NotFound
+from .errors import Damaged, InvalidArgument, InvalidCursor, KeyUnavailable, NotFound
 from .ids import show_conversation_id
 from .model import Saved, approximate_tokens, to_datetime
 
@@ -55,7 +55,10 @@ class ConversationInfo:
 
     def _described(self) -> Meta:
         if self._meta is None:
-            self._meta = open_meta(self._store._codec.envelope(self._row), self._row)
+            try:
+                self._meta = open_meta(self._store._codec.envelope(self._row), self._row)
+            except (Damaged, KeyUnavailable):  # its keys may be others since it was listed
+                self._meta = self._store._desk(self._store._fresh_row(self._id)).meta
         return self._meta
 
     @property
@@ -142,17 +145,19 @@ class _Rows:
         """Those that are as they were proven. The others are in quarantine."""
         self._found = {}
         for row in self.store.backend.lookup(ids=self._ids):
-            if self.store._is_sound(row):
-                self._found[row.id] = row
+            sound = self.store._sound(row)
+            if sound is not None:
+                self._found[row.id] = sound
         return [id for id in self._ids if id in self._found]
 
 
-def infos(store: "Store", ids: list[bytes]) -> list[ConversationInfo]:
-    """These conversations, for a page."""
+def infos(store: "Store", ids: list[bytes], project: str | None = None) -> list[ConversationInfo]:
+    """These conversations, for a page. Of a sealed store, those that are sound, and of this project."""
     rows = _Rows(store, ids)
-    if not store._codec.in_clear:
-        ids = rows.sound()
-    return [ConversationInfo(id, rows) for id in ids]
+    if store._codec.in_clear:
+        return [ConversationInfo(id, rows) for id in ids]
+    found = [ConversationInfo(id, rows) for id in rows.sound()]
+    return [info for info in found if project is None or info.problem is not None or info.project == project]
 
 
 class Page(Struct, frozen=True):
@@ -172,8 +177,17 @@ class Page(Struct, frozen=True):
 class MessageListing(Iterator[Saved]):
     """Messages, read as they are asked for. `cursor` marks the place after the last one given out."""
 
-    def __init__(self, store: "Store", rows: Iterator[MessageRow], listing: str, *, lazy: bool = False) -> None:
+    def __init__(
+        self,
+        store: "Store",
+        rows: Iterator[MessageRow],
+        listing: str,
+        *,
+        lazy: bool = False,
+        fits: Callable[[Saved], bool] | None = None,
+    ) -> None:
         self._store = store
+        self._fits = fits
         self._lazy = lazy
         self._reader = Reader(store)
         self._rows = rows
@@ -190,7 +204,8 @@ class MessageListing(Iterator[Saved]):
             with suppress(NotFound):  # deleted since it was listed
                 message = self._store._shown(row, lazy=self._lazy, reader=self._reader)
                 self._last = row
-                return message
+                if self._fits is None or message.problem is not None or self._fits(message):
+                    return message
 
     @property
     def cursor(self) -> str | None:

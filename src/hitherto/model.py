@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from .attachment import LARGE, Attachment
-from .errors import InvalidArgument, InvalidID, InvalidMessage
+from .errors import Damaged, InvalidArgument, InvalidID, InvalidMessage
 
 if TYPE_CHECKING:
     Content = str | bytes | Attachment
@@ -32,7 +32,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def to_datetime(microseconds: int) -> datetime:
     """Stored times are microseconds since 1970 UTC; people get aware datetimes."""
-    return _EPOCH + timedelta(microseconds=microseconds)
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise Damaged("a stored time cannot be one") from None
 
 
 def from_datetime(time: datetime, what: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from .backend import Backend
-from .errors import InvalidArgument
+from .errors import InvalidArgument, KeyUnavailable
 from .model import encodable
 from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
 
@@ -55,17 +55,21 @@ def open(
         isinstance(quarantine_days, (int, float)) and 0 <= quarantine_days < 1e6  # also refuses NaN
     ):
         raise InvalidArgument("quarantine_days is a number from 0 up")
+    checked = None if key is None else as_key(key)
     backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs)
     try:
         return Store(
             backend,
-            key=None if key is None else as_key(key),
+            key=checked,
             clock=clock,
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,
             maintenance=maintenance,
             quarantine_days=quarantine_days,
         )
+    except KeyUnavailable:
+        backend.close(untouched=True)
+        raise
     except BaseException:
         backend.close()
         raise

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from . import _crypto
-from .attachment import CHUNK
 from .backend import ConversationRow, MessageRow, PackRow
 from .errors import Damaged, InvalidArgument, KeyUnavailable
 from .vault import MODULUS, Envelope, Fingerprint, Place, Plain
@@ -43,6 +42,7 @@ _HEADER = struct.Struct(">BBBI")  # version, suite, flags, generation of the dat
 _FIELDS = {"message": 1, "description": 2, "item": 3, "pack": 4, "chunk": 5, "row": 6}
 _MESSAGE = struct.Struct(">B16s16sqqqBqqq")  # field, workspace, conversation, number, parent, link, main, seq, …
 _ROW = struct.Struct(">qqqqqqqqqqB")
+_ID = 16  # bytes
 _NONE = -1  # as a number; none of ours is negative
 _REMEMBERED = 4096  # data keys
 _MOST_SEALS = 1 << 30  # with one key: nonces are random, and must not meet within 2**32
@@ -54,6 +54,7 @@ _WRAPPED = struct.Struct(">8s32s60s")  # id of the workspace's key, commitment, 
 
 _PURPOSE = b"hitherto/1 "
 _PLAIN = Plain()
+_PLAIN_NAME = 32  # bytes of the name of a plain attachment
 
 
 class Slot(Struct, frozen=True):
@@ -100,6 +101,11 @@ def write_box(slots: Sequence[Slot]) -> bytes:
         if slot.kind == AES:
             box += _WRAPPED.pack(slot.key_id, slot.commitment, slot.wrapped)
     return box
+
+
+def key_of(row: ConversationRow) -> str:
+    """Which key the row of a sealed workspace asks for."""
+    return next(slot.key_id.hex() for slot in read_box(row.data_key) if slot.kind == AES)
 
 
 class Secret:
@@ -157,24 +163,24 @@ class Sealed:
         self._take(key)
 
     def _take(self, key: "Key") -> None:
-        self._key = key
+        self.key = key
         self.key_id = bytes.fromhex(key.id)
-        self._wraps[self.key_id] = _crypto.Cipher(key._derive(self._workspace, _PURPOSE + b"wrapping key"))
+        self._wraps[self.key_id] = _crypto.Cipher(self.wrapping_key())
+
+    def wrapping_key(self) -> bytes:
+        return self.key._derive(self._workspace, _PURPOSE + b"wrapping key")
 
     # -- the workspace
 
     def adopt(self, row: ConversationRow) -> Envelope:
         """Learn the state of the workspace from its row: the key check. `KeyUnavailable` if the key is another one."""
-        slots = read_box(row.data_key)
-        first = next((slot for slot in slots if slot.kind == AES), None)
-        if first is None:
-            raise KeyUnavailable("the store is not sealed any more", hint="open it again, without a key")
-        if first.key_id not in self._wraps or self.key_id != first.key_id:
-            newer = self._key if self.key_id == first.key_id else self._key._again()
-            if newer is None or bytes.fromhex(newer.id) != first.key_id:
-                raise KeyUnavailable(f"the store is sealed with key {first.key_id.hex()}, not with {self._key.id}")
+        wanted = key_of(row)
+        if self.key.id != wanted:
+            newer = self.key._again()
+            if newer is None or newer.id != wanted:
+                raise KeyUnavailable(f"the store is sealed with key {wanted}, not with {self.key.id}")
             self._take(newer)
-        self.slots = slots
+        self.slots = read_box(row.data_key)
         self._home = self.opened(row)
         return self._home
 
@@ -257,9 +263,10 @@ class Sealed:
             self._secrets.popitem(last=False)
 
     def worn(self, row: ConversationRow) -> bool:
-        """Has the data key sealed so much that it is time for another one? An upper bound: each message twice (alone
-        and packed), each commit twice (the row and what else it wrote), and chunks."""
-        seals = 2 * row.next_seq + 2 * (row.version - row.created_at) + row.size // CHUNK
+        """Has the data key sealed so much that it is time for another one? An estimate with room to spare: each
+        message twice (alone and packed), each commit twice (the row and what else it wrote). Attachments hardly count:
+        2**30 chunks would be 256 TiB."""
+        seals = 2 * row.next_seq + 2 * (row.version - row.created_at)
         return bool(row.data_key) and seals > row.generation * _MOST_SEALS
 
     def forget(self, row: ConversationRow) -> None:
@@ -298,14 +305,17 @@ class Sealed:
         if self.slots and any(slot.kind == NO_KEY for slot in slots) and not self.may_be_plain():
             raise Damaged("a conversation may be plain in a sealed store")
         envelope = self.draft(row.id, slots)
-        if row.version != row.created_at or row.proof:  # else it is being made
-            envelope.total(row)
+        envelope.total(row)
         return envelope
+
+    def first_envelope(self, row: ConversationRow) -> Envelope:
+        return self.draft(row.id, read_box(row.data_key)) if row.data_key else _PLAIN
 
     def draft(self, conversation: bytes, slots: Sequence[Slot]) -> "SealedEnvelope":
         """The envelope that a conversation has, or will have, with these keys."""
         keys = [(slot.generation, self._secret(conversation, slot) if slot.kind == AES else None) for slot in slots]
-        return SealedEnvelope(self._workspace, conversation, keys)
+        settled = len({slot.epoch for slot in slots}) == 1
+        return SealedEnvelope(self._workspace, conversation, keys, settled=settled)
 
     def tag(self, field: str, value: str) -> bytes:
         return self.tags(field, value)[0]
@@ -319,7 +329,17 @@ class Sealed:
 class SealedEnvelope:
     """The envelope of one conversation."""
 
-    def __init__(self, workspace: bytes, conversation: bytes, keys: "Sequence[tuple[int, Secret | None]]") -> None:
+    def __init__(
+        self,
+        workspace: bytes,
+        conversation: bytes,
+        keys: "Sequence[tuple[int, Secret | None]]",
+        *,
+        settled: bool = True,
+    ) -> None:
+        if len(workspace) != _ID or len(conversation) != _ID:
+            raise Damaged("the id of a conversation has the wrong length")
+        self.settled = settled
         self._workspace, self._conversation = workspace, conversation
         self._secrets = {generation: secret for generation, secret in keys if secret is not None}
         self.generation, current = keys[0]
@@ -331,7 +351,7 @@ class SealedEnvelope:
         first = next(iter(self._secrets))
         self._prover = self._secrets[first]
         self._prover_header = _HEADER.pack(VERSION, SUITE, 0, first)
-        self._sum: tuple[bytes, int] = (b"", 0)  # the proof that was made or opened last, and what it holds
+        self._sum: tuple[bytes | None, int] = (None, 0)  # the proof that was made or opened last, and what it holds
 
     # -- records
 
@@ -379,45 +399,51 @@ class SealedEnvelope:
             return data[: _HEADER.size] == self._header
         return data[: _HEADER.size] not in [_HEADER.pack(VERSION, SUITE, 0, known) for known in self._secrets]
 
+    def is_current_name(self, name: bytes) -> bool:
+        """Was this attachment named with the key that seals now?"""
+        if self._cipher is None:
+            return len(name) == _PLAIN_NAME
+        return len(name) == 4 + _PLAIN_NAME and int.from_bytes(name[:4], "big") == self.generation
+
     # -- places
 
     def _message_place(self, row: MessageRow) -> bytes:
         parent, link = row.parent, row.link
         try:
+            if (parent is not None and parent < 0) or (link is not None and link < 0) or row.main not in (0, 1):
+                raise ValueError
             return _MESSAGE.pack(
                 1, self._workspace, self._conversation, row.number, _NONE if parent is None else parent,
-                _NONE if link is None else link, 1 if row.main else 0, row.seq, row.revision, row.created_at,
+                _NONE if link is None else link, row.main, row.seq, row.revision, row.created_at,
             ) + row.role.encode()  # fmt: skip
-        except (struct.error, AttributeError, UnicodeEncodeError):
+        except (struct.error, AttributeError, TypeError, ValueError):
             raise Damaged("a stored message has columns that cannot be") from None
 
     def _bytes_of(self, place: Place) -> bytes:
         """Field, workspace, conversation, and what else there is: numbers as they are, bytes behind their length."""
-        parts = [bytes((_FIELDS[str(place[0])],)), self._workspace, self._conversation]
-        for part in place[2:]:
-            if part is None:
-                parts.append(_NONE.to_bytes(8, "big", signed=True))
-            elif isinstance(part, int):
-                parts.append(part.to_bytes(8, "big", signed=True))
-            else:
-                parts.append(_sized(part))
-        return b"".join(parts)
+        try:
+            parts = [_number(part) if part is None or isinstance(part, int) else _sized(part) for part in place[2:]]
+        except (TypeError, OverflowError):
+            raise Damaged(f"a stored {place[0]} has columns that cannot be") from None
+        return b"".join((bytes((_FIELDS[str(place[0])],)), self._workspace, self._conversation, *parts))
 
     def _row_place(self, row: ConversationRow) -> bytes:
         try:
+            if any(n is not None and n < 0 for n in (row.head, row.expires_at)) or row.held not in (0, 1):
+                raise ValueError
             return b"".join(
                 (
                     bytes((_FIELDS["row"],)), self._workspace, self._conversation, _sized(row.kind.encode()),
-                    _sized(row.key), row.token, struct.pack(f">I{len(row.tips)}q", len(row.tips), *row.tips),
+                    _sized(row.key), _sized(row.token), struct.pack(f">I{len(row.tips)}q", len(row.tips), *row.tips),
                     _ROW.pack(
                         row.version, row.generation, _NONE if row.head is None else row.head, row.next_seq, row.count,
                         row.size, row.rewrites, row.created_at, row.active_at,
-                        _NONE if row.expires_at is None else row.expires_at, 1 if row.held else 0,
+                        _NONE if row.expires_at is None else row.expires_at, row.held,
                     ),
                     _sized(row.data_key), _sized(row.meta),
                 )
             )  # fmt: skip
-        except (struct.error, TypeError, AttributeError):
+        except (struct.error, TypeError, AttributeError, ValueError):
             raise Damaged("the row of a conversation has columns that cannot be") from None
 
     # -- names
@@ -428,7 +454,7 @@ class SealedEnvelope:
             generation = self.generation
         else:
             generation = int.from_bytes(name[:4], "big")
-            if len(name) != 36 or generation not in self._secrets:
+            if len(name) != 4 + _PLAIN_NAME or generation not in self._secrets:
                 return _PLAIN.fingerprint()
         secret = self._secrets.get(generation)
         return _PLAIN.fingerprint() if secret is None else _Fingerprint(generation, secret.name_key)
@@ -488,12 +514,19 @@ class _Fingerprint:
     def __init__(self, generation: int, key: bytes) -> None:
         self._prefix = generation.to_bytes(4, "big")
         self._mac = _crypto.running_mac(key)
+        self._mac.update(b"attachment=")  # no tag begins so
 
     def update(self, data: bytes, /) -> None:
         self._mac.update(data)
 
     def digest(self) -> bytes:
         return self._prefix + self._mac.digest()
+
+
+def _number(part: int | None) -> bytes:
+    if part is not None and part < 0:
+        raise OverflowError
+    return (_NONE if part is None else part).to_bytes(8, "big", signed=True)
 
 
 def _sized(part: object) -> bytes:

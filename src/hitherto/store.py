@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -35,7 +34,7 @@ from ._content import (
     saved_stretch,
 )
 from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, draft
-from ._packs import Moved, Reader
+from ._packs import Moved, Reader, run_of
 from ._pen import Pen
 from ._quarantine import Quarantine
 from ._removal import check_not_held, deletion
@@ -96,7 +95,7 @@ from .model import (
     listed,
     to_datetime,
 )
-from .vault import Codec
+from .vault import Codec, Envelope
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -298,7 +297,7 @@ class Store:
     ) -> tuple[Conversation, list[Saved]] | None:
         require = self._workspace.require
         key = None if meta.key is None else self._codec.tag("conversation", meta.key)
-        desk = Desk(self, new_row(self._codec, id, CHAT, key, self._clock()))
+        desk = Desk(self, new_row(self._codec, id, CHAT, key, self._clock()), new=True)
         kept = [] if list(setups) == [Setup()] else setups
         meta = replace(meta, setups=len(kept), setup=meta.setup or len(kept))
         closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
@@ -383,11 +382,16 @@ class Store:
         after: Position | None = None
         while places := self._page(where, after, 1):
             rows = self.backend.lookup(ids=[places[0].id])
-            if rows and not self._quarantine.has(rows[0].id):  # else it was purged in between
+            if not rows:  # purged in between, or an index is damaged: do not ask for ever
+                after = places[0] if after is None or places[0] != after else None
+            if rows and not self._quarantine.has(rows[0].id):
                 try:
-                    return self._handle(rows[0])
+                    talk = self._handle(rows[0])
                 except Damaged:
-                    after = places[0]
+                    talk = None
+                if talk is not None and (self._codec.in_clear or talk.project == (_folder(project) or talk.project)):
+                    return talk
+                after = places[0]
             elif rows:
                 after = places[0]
         return None
@@ -412,14 +416,20 @@ class Store:
         places = self._page(where, after, limit + 1)
         last = places[limit - 1] if len(places) > limit else None
         more = None if last is None else write_cursor(self.backend, "conversations", (last.at, last.id, 0))
-        counted = sum(self.backend.count(one) for one in where) if total else None
-        return Page(infos(self, [place.id for place in places[:limit]]), more, counted)
+        counted = self._count(where) if total else None
+        return Page(infos(self, [place.id for place in places[:limit]], _folder(project)), more, counted)
 
     def _where(self, project: Path | None, *, include_expired: bool) -> list[Where]:
         """What to list; more than one only while the store is re-encrypted."""
         folder = _folder(project)
         tags = [None] if folder is None else self._codec.tags("project", folder)
         return [Where(CHAT, tag, None if include_expired else self._clock()) for tag in tags]
+
+    def _count(self, where: Sequence[Where]) -> int:
+        if self._codec.in_clear:
+            return sum(self.backend.count(one) for one in where)
+        rows = {row.id: row for one in where for row in conversations(self.backend, one, oldest_first=True)}
+        return sum(self._sound(row) is not None for row in rows.values())
 
     def _page(self, where: Sequence[Where], after: Position | None, limit: int) -> list[Position]:
         if len(where) == 1:
@@ -440,24 +450,34 @@ class Store:
             self._quarantine.add(row.id, None, str(error))
             raise
 
-    def _is_sound(self, row: ConversationRow) -> bool:
-        """Is this row as it was proven? If not, it is in quarantine."""
+    def _sound(self, row: ConversationRow) -> ConversationRow | None:
+        """The row, or as it is now, if it is as it was proven; None if it is not, and then it is in quarantine."""
         if self._codec.in_clear:
-            return True
+            return row
         try:
             self._codec.envelope(row)
         except Damaged:
-            with suppress(Damaged, NotFound):  # looked at once more, and quarantined
-                self._desk(row)
-            return False
-        return not self._quarantine.has(row.id)
+            try:
+                row = self._desk(row).row
+            except (Damaged, NotFound):
+                return None
+        return None if self._quarantine.has(row.id) else row
 
     def _desk_now(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
         if desk is None or not desk.serves(row):
-            desk = self._desks[row.id] = Desk(self, row)
+            desk = Desk(self, row)
+            self._check_newest(row, desk.envelope)
+            self._desks[row.id] = desk
+        else:
+            desk.check(row)
         desk.believe(row)
         return desk
+
+    def _check_newest(self, row: ConversationRow, envelope: Envelope) -> None:
+        """`Damaged` if there are messages that came after this row: then it is an older one, put back."""
+        if envelope.proves and self.backend.scan(row.id, after=row.next_seq - 1, limit=1, bodies=False):
+            raise Damaged("the row of a conversation is older than its messages: it was put back")
 
     def _sure(self, desk: Desk, read: Callable[[], T], message: int | None = None) -> T:
         """Something did not read back as what was written: look again, with the row and the keys as they are now. If it
@@ -666,7 +686,7 @@ class Store:
         for _ in range(offset):
             if next(rows, None) is None:
                 break
-        return MessageListing(self, rows, listing, lazy=is_lazy(attachments))
+        return MessageListing(self, rows, listing, lazy=is_lazy(attachments), fits=_fits(label, subagent))
 
     def _id_of(self, conversation: str | Conversation | ConversationInfo) -> bytes:
         if isinstance(conversation, Conversation):
@@ -762,6 +782,8 @@ class Store:
             return chosen
         tags = self._codec.tags("project", folder)
         found = list({id: None for tag in tags for id, message in self.backend.tagged(tag) if message is None})
+        if not self._codec.in_clear:  # others may have written tags
+            found = [info._id for info in infos(self, found, folder)]
         return found if chosen is None else [id for id in found if id in chosen]
 
     # -- care
@@ -786,6 +808,8 @@ class Store:
     def purge(self, conversation: "str | UUID | Conversation | ConversationInfo", *, reason: str) -> PurgeReport:
         """Destroy a conversation with all its branches, and take its bytes out of the files.
 
+        A sealed conversation whose row was tampered with is `Damaged`, because nobody knows whether it is on hold;
+        `reason="corruption-detected"` purges it all the same.
         `scrub_pending` in the report means that a reader delays the last step: `scrub` finishes it.
         """
         self._ensure_open()
@@ -798,7 +822,8 @@ class Store:
         doomed: list[ConversationRow] = []
 
         def make(row: ConversationRow) -> Change:
-            check_not_held(row)
+            if reason != "corruption-detected" or self._proven(row):
+                check_not_held(row)
             doomed.append(row)
             return Change(row.id, row.token, None)
 
@@ -879,6 +904,15 @@ class Store:
         sealed = self._workspace.sealed
         return None if sealed is None else sealed.key_id.hex()
 
+    def _proven(self, row: ConversationRow) -> bool:
+        """Is the row as it was proven? What it says of a hold is worth nothing otherwise, and whoever purges it has to
+        say that it is for that."""
+        try:
+            self._codec.envelope(row)
+        except Damaged:
+            return False
+        return True
+
     def scrub(self) -> bool:
         """Take deleted bytes out of the files now. False if a reader delays it."""
         self._ensure_open()
@@ -888,7 +922,8 @@ class Store:
     def stats(self) -> Stats:
         """How much there is. Reads every conversation's row."""
         self._ensure_open()
-        rows = [row for row in conversations(self.backend, Where(), oldest_first=True) if self._is_sound(row)]
+        found = conversations(self.backend, Where(), oldest_first=True)
+        rows = [row for row in map(self._sound, found) if row is not None]
         size = sum(row.size for row in rows)
         return Stats(
             conversations=len(rows),
@@ -912,9 +947,11 @@ class Store:
 
     # -- for the modules beside this one
 
-    def _change(self, conversation: bytes, make: Callable[[ConversationRow], Change], *, always: bool = False) -> None:
+    def _change(
+        self, conversation: bytes, make: Callable[[ConversationRow], Change | None], *, always: bool = False
+    ) -> None:
         """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
-        somebody was faster."""
+        somebody was faster. None: there is nothing to do."""
         for _ in range(_TRIES):
             row = self._fresh_row(conversation)
             try:
@@ -925,7 +962,7 @@ class Store:
                 if self._fresh_row(conversation).token != row.token:
                     continue
                 raise
-            if self._commit_now(change, always=always):
+            if change is None or self._commit_now(change, always=always):
                 return
         raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
 
@@ -966,7 +1003,7 @@ class Store:
         try:
             return self._read_now(row, desk, reader)
         except Damaged:
-            return self._sure(desk, lambda: self._read_now(self._again(row), desk), row.number)
+            return self._sure(desk, lambda: self._read_now(self._again(row), desk), self._record(row, desk))
 
     def _read_now(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
         row, data = (reader or Reader(self)).content(desk.envelope, row)
@@ -995,7 +1032,7 @@ class Store:
         try:
             return read(row, reader)
         except (Damaged, LetGo):
-            return self._sure(desk, lambda: read(self._again(row)), row.number)
+            return self._sure(desk, lambda: read(self._again(row)), self._record(row, desk))
 
     def _shown(self, row: MessageRow, *, lazy: bool = False, reader: Reader | None = None) -> Saved:
         """A row for a listing: if its content cannot be read, a message that says so."""
@@ -1013,6 +1050,17 @@ class Store:
                 problem=str(error),
             )
 
+    def _tree(self, desk: Desk) -> list[MessageRow]:
+        """The same, each of them checked if the conversation is sealed."""
+        headers = self._headers(desk.id)
+        if desk.envelope.proves:
+            reader = Reader(self)
+            for row in self.backend.scan(desk.id, limit=1 << 40):
+                self._read_now(row, desk, reader)
+            if len(headers) != desk.row.count:
+                raise Damaged(f"{len(headers)} messages are stored, {desk.row.count} are meant to be")
+        return headers
+
     def _headers(self, conversation: bytes) -> list[MessageRow]:
         """All messages of a conversation by sequence, without their content."""
         return self.backend.scan(conversation, limit=1 << 40, bodies=False)
@@ -1023,6 +1071,16 @@ class Store:
             return self._path_now(number, desk, lazy=lazy)
         except (Damaged, LetGo):
             return self._sure(desk, lambda: self._path_now(number, desk, lazy=lazy), self._culprit(number, desk))
+
+    def _record(self, row: MessageRow, desk: Desk) -> int:
+        """The record that a message is in: itself, or the first message of its pack, if that is what cannot be read."""
+        first = run_of(row.number)
+        for pack in self.backend.packs([first]) if row.body is None else ():
+            try:
+                open_pack_raw(desk.envelope, pack)
+            except Damaged:
+                return first
+        return row.number
 
     def _culprit(self, number: int, desk: Desk) -> int:
         """The message on the way to this one that cannot be read."""
@@ -1083,6 +1141,19 @@ def as_key(key: "Key | bytes") -> "Key":
 def _parent(message: Message) -> str | None:
     """The parent a message asks for. A saved message is taken as a value: its old place does not count."""
     return None if isinstance(message, Saved) or not isinstance(message, Message) else message.parent
+
+
+def _fits(label: str | None, subagent: str | None) -> Callable[[Saved], bool] | None:
+    """What a message has to be that was found by a tag: others may have written tags."""
+    if label is None and subagent is None:
+        return None
+    begins = None if subagent is None else f"subagent:{subagent}:"
+
+    def fits(message: Saved) -> bool:
+        own = message.label or ""
+        return label in (None, own) and (begins is None or f"{own}:".startswith(begins))
+
+    return fits
 
 
 def _ids(ids: Iterable[str | Saved]) -> list[str]:

@@ -34,6 +34,7 @@ class Envelope(Protocol):
 
     generation: int  # of the key that closes
     proves: bool  # proofs say something
+    settled: bool  # it is not being re-encrypted
 
     def close(self, place: Place, data: bytes) -> bytes:
         """The bytes to store."""
@@ -75,6 +76,9 @@ class Codec(Protocol):
     def envelope(self, row: ConversationRow) -> Envelope:
         """The envelope of a conversation."""
 
+    def first_envelope(self, row: ConversationRow) -> Envelope:
+        """The envelope of a conversation that is being made, and has no proof yet."""
+
     def tag(self, field: str, value: str) -> bytes:
         """What stands for this value in an equality index, from now on."""
 
@@ -103,6 +107,7 @@ class Plain:
     in_clear = True
     generation = 0
     proves = False
+    settled = True
 
     def new_data_key(self, conversation: bytes) -> bytes:  # noqa: ARG002  # plain conversations have no key
         return b""
@@ -112,6 +117,9 @@ class Plain:
             hint = "if it was sealed meanwhile, open it again with its key"
             raise KeyUnavailable("a conversation is sealed, and the store was opened without a key", hint=hint)
         return self  # all plain conversations share one
+
+    def first_envelope(self, row: ConversationRow) -> Envelope:
+        return self.envelope(row)
 
     def tag(self, field: str, value: str) -> bytes:
         try:

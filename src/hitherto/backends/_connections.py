@@ -88,6 +88,7 @@ class Pool:
         self.vfs = vfs
         self._forks = _forks.count()
         self._closed = False
+        self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
         self._lock = threading.Lock()
         if self.path in _out_of_bounds:
             raise CannotOpen(
@@ -109,6 +110,8 @@ class Pool:
         self.made += 1
         try:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
+            for foreign in (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, apsw.SQLITE_DBCONFIG_ENABLE_VIEW):
+                connection.config(foreign, 0)  # we have none: whoever planted one could keep what is deleted
             connection.set_busy_handler(patience(self.timeout_seconds))
             self._prepare(connection)
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
@@ -151,8 +154,11 @@ class Pool:
         except apsw.Error as error:
             raise translated(error, self.path) from error
 
-    def close(self) -> None:
+    def close(self, *, untouched: bool = False) -> None:
+        """`untouched`: leave what is in the WAL there."""
         self._closed = True
+        for connection in self.idle if untouched and self._pending and self._forks == _forks.count() else ():
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.close_idle()
 
     def close_idle(self) -> None:
@@ -160,6 +166,13 @@ class Pool:
             with self._lock, self.mapped():
                 while self.idle:
                     self.drop(self.idle.pop())
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def ensure_wal(connection: apsw.Connection, timeout_seconds: float) -> None:

@@ -380,7 +380,7 @@ class MemoryBackend:
             chunks = (chunk for kept in self._attachments.values() for chunk in kept.chunks.values())
             return sum(map(len, bodies)) + sum(map(len, chunks))
 
-    def close(self) -> None:
+    def close(self, *, untouched: bool = False) -> None:  # noqa: ARG002  # there is nothing to touch
         self._closed = True
 
     def _open(self) -> threading.RLock:

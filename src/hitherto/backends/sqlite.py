@@ -145,10 +145,11 @@ class SqliteBackend:
             location=self._path,
             durable=True,
             can_backup=True,
+            workspace_name=workspace,
         )
 
-    def close(self) -> None:
-        self._pool.close()
+    def close(self, *, untouched: bool = False) -> None:
+        self._pool.close(untouched=untouched)
 
     # -- schema
 
@@ -790,18 +791,30 @@ class SqliteBackend:
             "SELECT hex(f.id) FROM conversation f JOIN conversation c ON c.workspace = f.workspace AND c.kind = f.kind "
             f"WHERE f.shelf = {_FRONT} AND c.place <> f.place AND (c.active_at, c.id) > (f.active_at, f.id)"
         )
+        foreign = (
+            "SELECT 'reference' FROM reference r LEFT JOIN attachment a ON a.place = r.attachment "
+            "LEFT JOIN conversation c ON c.place = r.conversation "
+            "WHERE a.conversation IS NOT c.id OR a.workspace IS NOT c.workspace UNION ALL "
+            "SELECT 'chunk' FROM chunk k LEFT JOIN attachment a ON a.place = k.number >> 24 WHERE a.place IS NULL "
+            "UNION ALL SELECT 'attachment' FROM attachment a WHERE chunks > 0 AND chunks <> "
+            "(SELECT count(*) FROM chunk WHERE number BETWEEN a.place << 24 AND (a.place + 1 << 24) - 1) UNION ALL "
+            "SELECT 'tag' FROM tag t LEFT JOIN conversation c ON c.place = t.conversation "
+            "WHERE c.workspace IS NOT t.workspace"
+        )
         orphans = "SELECT first FROM pack p WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.number = p.first)"
         try:
             with self._connection() as connection:
                 found = [str(line) for (line,) in _all(connection, "PRAGMA integrity_check(100)")]
                 missing = _all(connection, "PRAGMA foreign_key_check")
                 stray = _all(connection, orphans)
+                strange = {what for (what,) in _all(connection, foreign)}
                 misplaced = {id for query in (behind, overtaken) for (id,) in _all(connection, query)}
         except HithertoError as error:
             return [str(error)]
         problems = [line for line in found if line != "ok"]
         problems += [f"a row of {row[0]} refers to no {row[2]}" for row in missing]
         problems += [f"the pack of run {first} holds messages that are not there" for (first,) in stray]
+        problems += [f"a row of {what} belongs to nothing, or to something else" for what in sorted(strange)]
         return problems + [f"conversation {id.lower()} is listed out of order" for id in sorted(misplaced)]
 
     def scrub(self) -> bool:
@@ -871,7 +884,10 @@ def _conversation_values(row: ConversationRow) -> tuple[str | bytes | int | None
 
 def _conversation(found: tuple[Any, ...]) -> ConversationRow:
     values = list(found)
-    values[7] = _unpack_tips(values[7])  # tips
+    try:
+        values[7] = _unpack_tips(values[7])  # tips
+    except (ValueError, TypeError):  # then no run goes on; and the proof of a sealed one does not fit
+        values[7] = ()
     values[15] = values[15] == 1  # held
     return ConversationRow(*values)
 

@@ -59,9 +59,11 @@ class ToyCodec:
         if row.data_key != self.new_data_key(row.id):
             raise Damaged("the key of a conversation is not its own")
         envelope = ToyEnvelope(row.data_key)
-        if row.proof:
-            envelope.total(row)
+        envelope.total(row)
         return envelope
+
+    def first_envelope(self, row: ConversationRow) -> Envelope:
+        return ToyEnvelope(row.data_key)
 
     def tag(self, field: str, value: str) -> bytes:
         return _digest(self._secret, field, value)
@@ -75,6 +77,7 @@ class ToyEnvelope:
 
     generation = 1
     proves = True
+    settled = True
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -274,5 +277,5 @@ class Contrary:
     def size(self) -> int:
         return self.inner.size()
 
-    def close(self) -> None:
-        self.inner.close()
+    def close(self, *, untouched: bool = False) -> None:
+        self.inner.close(untouched=untouched)
