@@ -1,4 +1,4 @@
-"""The text index in FTS5: what it finds, what it forgets, and what it survives.
+"""What a text index does, by whichever of ours; then the one in FTS5: what it forgets, and what it survives.
 
 Nothing in this process opens an index file that is in use: closing a descriptor would drop the locks that SQLite holds.
 Bytes are read by `cat` and written by `dd`.
@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitherto._query import Query, parse
+from hitherto._wordindex import WordIndex
 from hitherto.backends import fts
 from hitherto.backends.fts import APPLICATION_ID, FORMAT, FtsIndex
 from hitherto.errors import CannotOpen, Closed, InvalidQuery, NotAStore
@@ -35,15 +36,30 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "chats.db-search"
 
 
-@pytest.fixture(params=["file", "memory"])
-def index(request: pytest.FixtureRequest, path: Path) -> Iterator[FtsIndex]:
-    opened = FtsIndex(path if request.param == "file" else None, WORKSPACE, timeout_seconds=5)
+def made(kind: str, path: Path) -> TextIndex:
+    if kind == "words":
+        return WordIndex()
+    return FtsIndex(path if kind == "file" else None, WORKSPACE, timeout_seconds=5)
+
+
+@pytest.fixture(params=["file", "memory", "words"])
+def index(request: pytest.FixtureRequest, path: Path) -> Iterator[TextIndex]:
+    opened = made(request.param, path)
     yield opened
     opened.close()
 
 
-def entry(number: int, text: str, conversation: bytes = A, role: str = "user", revision: int = 1) -> Entry:
-    return Entry(number, conversation, revision, role, number * 1000, text)
+@pytest.fixture(params=["file", "memory"])
+def fts_index(request: pytest.FixtureRequest, path: Path) -> Iterator[TextIndex]:
+    opened = made(request.param, path)
+    yield opened
+    opened.close()
+
+
+def entry(
+    number: int, text: str, conversation: bytes = A, role: str = "user", revision: int = 1, at: int | None = None
+) -> Entry:
+    return Entry(number, conversation, revision, role, number * 1000 if at is None else at, text)
 
 
 def find(index: TextIndex, query: str, limit: int = 100) -> list[int]:
@@ -81,23 +97,24 @@ def overwrite(path: Path, data: bytes, at: int = 0) -> None:
 # -- the protocol
 
 
-def test_it_keeps_the_protocol(index: FtsIndex) -> None:
+def test_it_keeps_the_protocol(index: TextIndex) -> None:
     kept: TextIndex = index
     assert position(kept) is None
     assert kept.known(A) is None
     assert kept.holds(A) == {}
-    assert kept.size() > 0
     assert find(kept, "anything") == []
+    update(kept, put=[entry(1, "something")])
+    assert kept.size() > 0
 
 
-def test_newest_first_is_the_order_of_put_not_of_numbers(index: FtsIndex) -> None:
-    update(index, put=[entry(30, "an apple"), entry(10, "an apple")])
-    update(index, put=[entry(20, "an apple")])
+def test_newest_first_is_the_order_of_put_not_of_numbers(index: TextIndex) -> None:
+    update(index, put=[entry(30, "an apple", at=1), entry(10, "an apple", at=2)])
+    update(index, put=[entry(20, "an apple", at=3)])
     assert find(index, "apple") == [20, 10, 30]
     assert find(index, "apple", limit=2) == [20, 10]
 
 
-def test_a_replaced_entry_keeps_its_place_and_loses_its_words(index: FtsIndex) -> None:
+def test_a_replaced_entry_keeps_its_place_and_loses_its_words(index: TextIndex) -> None:
     update(index, put=[entry(n, f"apple old{n}") for n in (1, 2, 3)])
     update(index, put=[entry(2, "apple fresh", revision=2), entry(4, "apple")])
     assert find(index, "apple") == [4, 3, 2, 1]
@@ -106,13 +123,13 @@ def test_a_replaced_entry_keeps_its_place_and_loses_its_words(index: FtsIndex) -
     assert index.holds(A) == {1: 1, 2: 2, 3: 1, 4: 1}
 
 
-def test_the_last_of_two_entries_with_one_number_counts(index: FtsIndex) -> None:
+def test_the_last_of_two_entries_with_one_number_counts(index: TextIndex) -> None:
     update(index, put=[entry(1, "first"), entry(1, "second", B, revision=2)])
     assert (find(index, "first"), find(index, "second")) == ([], [1])
     assert (index.holds(A), index.holds(B)) == ({}, {1: 2})
 
 
-def test_dropping_and_forgetting(index: FtsIndex) -> None:
+def test_dropping_and_forgetting(index: TextIndex) -> None:
     update(index, put=[entry(1, "apple"), entry(2, "apple"), entry(3, "apple", B)], known=[Known(A, 5, 6, 7)])
     update(index, drop=[2, 999])
     assert find(index, "apple") == [3, 1]
@@ -124,7 +141,7 @@ def test_dropping_and_forgetting(index: FtsIndex) -> None:
     assert find(index, "again") == [3]
 
 
-def test_what_is_known_and_the_position_are_kept(index: FtsIndex) -> None:
+def test_what_is_known_and_the_position_are_kept(index: TextIndex) -> None:
     update(index, put=[entry(1, "apple")], known=[Known(A, 1, 2, 3)], position=b"one")
     update(index, known=[Known(A, 1, 5, 9), Known(B, 2, 0, 0)])
     assert position(index) == b"one"  # nobody said otherwise
@@ -134,7 +151,8 @@ def test_what_is_known_and_the_position_are_kept(index: FtsIndex) -> None:
     assert index.known(C) is None  # it has an entry, but nobody noted anything
 
 
-def test_an_update_is_all_or_nothing(index: FtsIndex) -> None:
+def test_an_update_is_all_or_nothing(fts_index: TextIndex) -> None:
+    index = fts_index
     update(index, put=[entry(1, "apple")], position=b"one")
     wrong = Entry(3, B, 1, None, 1, "pear")  # type: ignore[arg-type]
     with pytest.raises(IndexDamaged):
@@ -144,7 +162,7 @@ def test_an_update_is_all_or_nothing(index: FtsIndex) -> None:
     assert index.known(B) is None
 
 
-def test_filters(index: FtsIndex) -> None:
+def test_filters(index: TextIndex) -> None:
     update(index, put=[entry(n, "apple", A if n % 2 else B, "user" if n < 5 else "assistant") for n in range(10)])
     query = parse("apple")
 
@@ -162,7 +180,7 @@ def test_filters(index: FtsIndex) -> None:
     assert index.find(query, limit=1, conversations=[B])[0].conversation == B
 
 
-def test_ranked_gives_the_best_first_and_a_score(index: FtsIndex) -> None:
+def test_ranked_gives_the_best_first_and_a_score(index: TextIndex) -> None:
     update(index, put=[entry(1, "pear " * 5), entry(2, "apple " * 5 + "x"), entry(3, "apple " + "filler " * 200)])
     update(index, put=[entry(n, "something else") for n in range(10, 30)])
     found = index.find(parse("apple"), limit=10, ranked=True)
@@ -172,7 +190,8 @@ def test_ranked_gives_the_best_first_and_a_score(index: FtsIndex) -> None:
     assert [one.number for one in index.find(parse("apple"), limit=10, ranked=True, since=3000)] == [3]
 
 
-def test_an_expression_that_is_none_is_an_invalid_query(index: FtsIndex) -> None:
+def test_an_expression_that_is_none_is_an_invalid_query(fts_index: TextIndex) -> None:
+    index = fts_index
     update(index, put=[entry(1, "apple")])
     with pytest.raises(InvalidQuery):
         index.find(Query('"unclosed AND (', ()), limit=1)
@@ -190,11 +209,12 @@ STEP = st.one_of(
 )
 
 
+@pytest.mark.parametrize("by", ["memory", "words"])
 @settings(max_examples=60)
-@given(st.lists(STEP, max_size=12))
-def test_it_finds_what_a_plain_list_would(steps: list[tuple[str, object]]) -> None:
-    index = FtsIndex(None, WORKSPACE)
-    model: dict[int, tuple[bytes, str]] = {}  # in the order of time
+@given(steps=st.lists(STEP, max_size=12))
+def test_it_finds_what_a_plain_list_would(by: str, steps: list[tuple[str, object]]) -> None:
+    index = made(by, Path())
+    model: dict[int, tuple[bytes, str]] = {}  # in the order of coming
     for kind, what in steps:
         if kind == "put":
             assert isinstance(what, list)
@@ -213,8 +233,9 @@ def test_it_finds_what_a_plain_list_would(steps: list[tuple[str, object]]) -> No
         else:
             index.clear()
             model = {}
+        newest_first = sorted(model, reverse=True) if by == "words" else list(reversed(model))
         for word in ("apple", "straße", "東京", "don't", "foo_bar", "ม้า"):
-            assert find(index, word) == [number for number in reversed(model) if word in model[number][1].split()]
+            assert find(index, word) == [number for number in newest_first if word in model[number][1].split()]
     for conversation in (A, B, C):
         assert set(index.holds(conversation)) == {n for n, value in model.items() if value[0] == conversation}
     index.close()
@@ -255,8 +276,9 @@ def test_it_is_there_again_after_it_was_closed(path: Path) -> None:
     again.close()
 
 
-def test_a_closed_index_in_memory_says_so() -> None:
-    index = FtsIndex(None, WORKSPACE)
+@pytest.mark.parametrize("kind", ["memory", "words"])
+def test_a_closed_index_in_memory_says_so(kind: str) -> None:
+    index = made(kind, Path())
     index.close()
     index.close()
     with pytest.raises(Closed):
@@ -437,7 +459,7 @@ def filled(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def use(index: FtsIndex) -> None:
+def use(index: TextIndex) -> None:
     position(index)
     index.known(bytes([1]) * 16)
     index.holds(bytes([2]) * 16)
@@ -536,7 +558,7 @@ def test_damage_is_noticed_at_all(path: Path) -> None:
 # -- several at once
 
 
-def test_an_update_from_a_state_that_is_no_more_does_nothing(index: FtsIndex) -> None:
+def test_an_update_from_a_state_that_is_no_more_does_nothing(index: TextIndex) -> None:
     stamp, _ = index.state()
     after = index.update(stamp, put=[entry(1, "apple")], position=b"one")
     assert after is not None
@@ -560,8 +582,9 @@ def test_one_that_does_not_know_that_it_was_cleared_is_told(path: Path) -> None:
     theirs.close()
 
 
-def test_the_control_of_the_test_above_a_new_index_has_a_stamp_of_its_own() -> None:
-    first, second = FtsIndex(None, WORKSPACE), FtsIndex(None, WORKSPACE)
+@pytest.mark.parametrize("kind", ["memory", "words"])
+def test_the_control_of_the_test_above_a_new_index_has_a_stamp_of_its_own(kind: str) -> None:
+    first, second = made(kind, Path()), made(kind, Path())
     assert first.state()[0] != second.state()[0]
     before, _ = first.state()
     first.clear()
@@ -570,7 +593,7 @@ def test_the_control_of_the_test_above_a_new_index_has_a_stamp_of_its_own() -> N
     second.close()
 
 
-def test_threads_share_an_index(index: FtsIndex) -> None:
+def test_threads_share_an_index(index: TextIndex) -> None:
     failures: list[BaseException] = []
 
     def work(offset: int) -> None:
@@ -619,17 +642,17 @@ def test_processes_share_a_file(path: Path) -> None:
 
 def test_a_forked_child_is_told_to_open_its_own(path: Path) -> None:
     index = FtsIndex(path, WORKSPACE)
-    memory = FtsIndex(None, WORKSPACE)
+    memory, words = FtsIndex(None, WORKSPACE), WordIndex()
     child = os.fork()
     if child == 0:
         answers = []
-        for one in (index, memory):
+        for one in (index, memory, words):
             try:
                 position(one)
             except Closed:
                 answers.append(True)
             one.close()
-        os._exit(0 if answers == [True, True] else 1)
+        os._exit(0 if answers == [True, True, True] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert position(index) is None
     index.close()

@@ -189,15 +189,12 @@ def test_many_conversations_come_back_in_the_order_of_time(store: Store) -> None
 
 
 def test_a_conversation_that_expired_is_not_found(store: Store) -> None:
-    from msgspec.structs import replace
-
-    from hitherto._desk import next_row
-    from hitherto.backend import Change
+    from hitherto._desk import changed
 
     talk = store.start()
     talk.append(Message.user("perishable"))
     assert len(store.search("perishable")) == 1
-    talk._desk.change(lambda row: Change(row.id, row.token, replace(next_row(row), expires_at=row.active_at + 1)))
+    store._change(talk._desk.id, lambda row: changed(talk._desk, row, expires_at=row.active_at + 1))
     assert store.search("perishable") == []
     assert len(store.search("perishable", include_expired=True)) == 1
 
@@ -268,7 +265,7 @@ def test_a_delete_by_a_process_that_was_killed_before_it_told_the_index_is_made_
     program = """
         import os, sys, hitherto
         from hitherto import _search
-        _search.Search.forget = lambda self, seconds: os.kill(os.getpid(), 9)
+        _search.Search.forget = lambda self, *_: os.kill(os.getpid(), 9)
         store = hitherto.open(sys.argv[1])
         store.delete([sys.argv[2]]) if sys.argv[3] == "delete" else store.purge(sys.argv[2], reason="user-requested")
     """

@@ -30,6 +30,7 @@ from ._ledger import KEY as LEDGER
 from ._ledger import NOTHING
 from ._ledger import place as ledger_place
 from ._packs import Moved, run_of
+from ._wordcache import PREFIX as WORDS
 from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Stale, Tag, Where
 from .errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
 from .events import KeyRotated
@@ -164,10 +165,11 @@ def _set(store: "Store", codec: "Sealed", slots: "Sequence[Slot]", retired: dict
 
 
 def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
-    """What a conversation has beside its messages, under the new key."""
+    """What a conversation has beside its messages, under the new key: not the words for searching, which are made
+    again, nor a ledger where there can be none."""
     anew = []
     for item in store.backend.items(row.id):
-        if item.key != LEDGER or (old.proves and new.proves):
+        if not item.key.startswith(WORDS) and (item.key != LEDGER or (old.proves and new.proves)):
             place = ledger_place(row.id, row.rewrites) if item.key == LEDGER else item_place(row.id, item.key)
             anew.append(replace(item, body=new.close(place, old.open(place, item.body))))
     return tuple(anew)
@@ -502,7 +504,7 @@ class _Steps:
             row.token,
             changed,
             put=put,
-            unput=() if new.proves else (LEDGER,),
+            unput=(*(item.key for item in store.backend.items(self._id, WORDS)), *(() if new.proves else (LEDGER,))),
             tag=tuple(tags),
             untag=tuple(untags),
             rekey=changed.key != row.key,

@@ -135,13 +135,13 @@ def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[
     """The change that saves these segments, or None if there is nothing to do."""
     items = store.backend.items(row.id, PREFIX)
     there = {item.key for item in items}
-    if not row.data_key or sum(segment.length for segment in segments) < _LEAST:  # it may become plain this moment
+    envelope = store._codec.envelope(row)
+    if not envelope.proves or sum(segment.length for segment in segments) < _LEAST:  # it may become plain this moment
         return _emptied(store, row, there)
     names = [segment.name for segment in segments]
     wanted = {_key(segment.name): segment for segment in segments}
     if there and not there & wanted.keys() and _saved_by_others(store, row, items, known):
         return None
-    envelope = store._codec.envelope(row)
     put = {key: segment.dump() for key, segment in wanted.items() if key not in there}
     put[_LIST] = _encode(_List(FORMAT, known.created_at, known.rewrites, known.next_seq, names))
     return Change(
