@@ -25,7 +25,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test lint format bench docs coverage wheel lock clean distclean
+.PHONY: help setup test keycoverage lint format bench docs coverage wheel lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,14 @@ setup: $(PROJECT_DONE) ## Create or update .venv with everything development tak
 
 test: setup ## Run the tests (ARGS= adds pytest arguments)
 	$(PY) -m pytest -n auto $(ARGS)
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory keycoverage
+
+# Where keys come from, and what is derived from them, is covered to the last branch, or the tests fail.
+KEY_CODE := src/hitherto/keys.py,src/hitherto/_crypto.py
+keycoverage: setup ## Check that the tests cover all of the code that handles keys
+	@COVERAGE_FILE=.coverage-keys $(PY) -m coverage run --rcfile=/dev/null --branch --include=$(KEY_CODE) \
+		-m pytest -q --no-header tests/test_keys.py tests/test_crypto.py
+	@COVERAGE_FILE=.coverage-keys $(PY) -m coverage report --rcfile=/dev/null --show-missing --fail-under=100
 
 lint: setup ## Check style, types and import arrows (ruff, mypy, tests/test_architecture.py)
 	$(PY) -m ruff check .
@@ -70,7 +78,7 @@ lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgra
 	$(COMPILE) $(ARGS) requirements/dev.in --output-file requirements/dev.txt
 
 clean: ## Remove build products, caches and coverage data
-	rm -rf dist build htmlcov .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist build htmlcov .coverage .coverage.* .coverage-keys .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . \( -name .git -o -name .venv -o -name .tools \) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## Remove .venv and .tools as well

@@ -1235,9 +1235,14 @@ STORE_CALLS: dict[str, Call] = {
     "backup": backed_up,
     "stats": lambda store, _: store.stats(),
     "verify": lambda store, _: store.verify(),
+    "seal": lambda store, _: store.seal(b"k" * 32),
+    "rotate": lambda store, _: (store.seal(b"k" * 32), store.rotate(b"l" * 32)),
+    "unseal": lambda store, _: store.unseal(),
+    "quarantine": lambda store, _: store.quarantine(),
+    "purge_quarantine": lambda store, _: store.purge_quarantine(),
 }
-# What the modules beside the store use: not for callers. And `close`, which may be repeated.
-STORE_INSIDE = {"close"}
+# What asks nobody. And `close`, which may be repeated.
+STORE_INSIDE = {"close", "key_id", "read_only", "resume_writing", "subscribe"}
 CONVERSATION_CALLS: dict[str, Call] = {
     "append": lambda _, talk: talk.append(Message.user("x")),
     "extend": lambda _, talk: talk.extend([Message.user("x")]),

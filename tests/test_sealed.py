@@ -61,11 +61,11 @@ def filled(path: Path, key: Key | None, count: int = 3) -> list[str]:
         return ids
 
 
-def change(path: Path, statement: str, *values: object) -> None:
+def change(path: Path, statement: str, *, count: int = 1) -> None:
     """Behind the store's back."""
     connection = sqlite3.connect(path)
     with connection:
-        assert connection.execute(statement, values).rowcount > 0
+        assert connection.execute(statement).rowcount == count
     connection.close()
 
 
@@ -386,6 +386,32 @@ def test_a_hold_keeps_even_what_is_in_quarantine(path: Path, key: Key) -> None:
         assert len(store.quarantine()) == 1
         with pytest.raises(Held):
             store.purge(ids[0], reason="corruption-detected")
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_a_row_that_was_tampered_with_says_of_a_hold_is_worth_nothing(path: Path, key: Key, held: bool) -> None:
+    ids = filled(path, key)
+    with hitherto.open(path, key=key, maintenance=False) as store:
+        if held:
+            store.conversation(ids[0]).hold()
+    change(path, f"UPDATE conversation SET held = {1 - held} WHERE place = 2")
+    with hitherto.open(path, key=key) as store:
+        with pytest.raises(Damaged, match="on hold"):
+            store.purge(ids[0], reason="user-requested")
+        assert store.purge(ids[0], reason="corruption-detected").purged_count == 1
+
+
+def test_a_trigger_that_somebody_planted_keeps_nothing(path: Path, key: Key) -> None:
+    ids = filled(path, key)
+    change(path, "CREATE TABLE stash (body)", count=-1)
+    change(path, "CREATE TRIGGER t BEFORE DELETE ON message BEGIN INSERT INTO stash VALUES (old.body); END", count=-1)
+    with hitherto.open(path, key=key) as store:
+        store.purge(ids[0], reason="user-requested")
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT count(*) FROM stash").fetchone() == (0,)
+    connection.execute("DELETE FROM message")  # the control: SQLite would have run it
+    assert connection.execute("SELECT count(*) FROM stash").fetchone() == (10,)
+    connection.close()
 
 
 def test_quarantine_is_purged_by_policy_after_a_time_of_grace(path: Path, key: Key) -> None:

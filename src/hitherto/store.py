@@ -822,8 +822,11 @@ class Store:
         doomed: list[ConversationRow] = []
 
         def make(row: ConversationRow) -> Change:
-            if reason != "corruption-detected" or self._proven(row):
+            if self._proven(row):
                 check_not_held(row)
+            elif reason != "corruption-detected":
+                hint = 'reason="corruption-detected" purges it all the same'
+                raise Damaged("the row of the conversation was tampered with: it may have been on hold", hint=hint)
             doomed.append(row)
             return Change(row.id, row.token, None)
 
