@@ -66,9 +66,9 @@ def read(store: "Store", envelope: Envelope, row: ConversationRow) -> Ledger | N
     conversations have none."""
     if not envelope.proves:
         return None
-    if not row.rewrites:
-        return NOTHING
     items = store.backend.items(row.id, KEY)
+    if not row.rewrites and not items:
+        return NOTHING
     if not items:
         raise Damaged("the ledger of a conversation is missing")
     try:

@@ -57,6 +57,8 @@ class Reader:
             again = self._backend.messages(numbers=[row.number])
             if not again:
                 raise NotFound("message", [self._names.id(row.number)])
+            if again[0].seq != row.seq:  # an index led to another one
+                break
             row = again[0]
         raise Damaged(f"message {self._names.id(row.number)} and the pack that holds it do not agree")
 
@@ -76,7 +78,7 @@ class Reader:
             return None
         parent = pack.parent if place == 0 else row.number - 1
         found = messages[place]
-        same = _header(packed(row, b"")) == _header(found) and row.parent == parent
+        same = _header(packed(row, b"")) == _header(found) and row.parent == parent and row.main in (0, 1)
         return found if same else None
 
 

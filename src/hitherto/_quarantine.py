@@ -95,7 +95,10 @@ class Quarantine:
 
     def add(self, conversation: bytes, message: int | None, problem: str) -> None:
         """Note a record, once."""
-        record, store = (conversation, message), self._store
+        store = self._store
+        if message is not None and not 0 <= message < 1 << 47:
+            message = None  # a number that cannot be
+        record = (conversation, message)
         if record in self._known():
             return
         note = _Note(store._clock(), problem)
@@ -191,6 +194,8 @@ def without(store: "Store", row: ConversationRow, message: int) -> Change:
     proven anew, because nobody knows what weight the message had."""
     envelope = store._codec.envelope(row)
     headers = {m.number: m for m in store._headers(row.id)}
+    if len(headers) != row.count:  # to prove what is left would be to call it complete
+        raise Damaged("messages are missing as well", hint='purge the conversation, reason="corruption-detected"')
     bad = {message} & set(headers)
     for pack in store.backend.packs([run_of(message)]):
         if message < pack.first + pack.count and not _opens(store, row, pack):  # a pack is lost as a whole
@@ -223,7 +228,7 @@ def _key(record: _Record) -> bytes:
 
 def _record(key: bytes) -> _Record:
     rest = key[len(_PREFIX) :]
-    return rest[:16], int.from_bytes(rest[16:], "big") if len(rest) > 16 else None
+    return rest[:16], int.from_bytes(rest[16:24], "big") if len(rest) > 16 else None
 
 
 def _name(id: Callable[[int], str], number: int | None) -> str | None:

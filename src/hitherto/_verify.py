@@ -67,13 +67,14 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
                 if not now or now[0].token == row.token:
                     break
                 row = now[0]  # noqa: PLW2901  # the same, newer
-                tags = _Tags(store)
-                count, found = _verify_conversation(store, row, tags)
+                count, found = _verify_conversation(store, row, _Tags(store))
             problems += found
             conversations += 1
             messages += count
             if progress is not None:
                 progress(conversations)
+        if not problems and tags.strange():
+            problems.append(Problem("conversations are found by labels or projects that are not theirs"))
     except HithertoError as error:
         problems.append(Problem(f"the conversations cannot be listed: {error}"))
     return Report(tuple(problems), conversations, messages)
@@ -90,6 +91,7 @@ class _Tags:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._found: dict[tuple[str, str], dict[bytes, set[int | None]]] = {}
+        self._meant: dict[tuple[str, str], set[bytes]] = {}
 
     def of(self, field: str, value: str, conversation: bytes) -> set[int | None]:
         """The messages of a conversation that are found by this value; None stands for the conversation itself."""
@@ -100,6 +102,18 @@ class _Tags:
                     found.setdefault(id, set()).add(number)
             self._found[field, value] = found
         return self._found[field, value].get(conversation, set())
+
+    def fit(self, conversation: bytes, meant: dict[tuple[str, str], set[int | None]]) -> bool:
+        """Is a conversation found by what it is meant to be found by?"""
+        for found_by, numbers in meant.items():
+            self._meant.setdefault(found_by, set()).add(conversation)
+            if self.of(*found_by, conversation) != numbers:
+                return False
+        return True
+
+    def strange(self) -> bool:
+        """Is any conversation found by what is another's?"""
+        return any(found.keys() - self._meant[found_by] for found_by, found in self._found.items())
 
 
 def _verify_conversation(store: "Store", row: ConversationRow, tags: _Tags) -> tuple[int, list[Problem]]:
@@ -137,7 +151,7 @@ class _Check:
             self.seen[m.number] = m
         self._packs()
         self._attachments()
-        if any(self.tags.of(*found_by, self.row.id) != meant for found_by, meant in self.tagged.items()):
+        if not self.tags.fit(self.row.id, self.tagged):
             self.say("it is not found by its labels and its project, or by others")
         self._totals()
         return len(self.seen), self.problems
@@ -233,8 +247,9 @@ class _Check:
         meant: dict[bytes, set[int]] = {}
         for attached, numbers in self.attached.items():  # text and bytes may be the same, and share a name
             meant.setdefault(attached.name, set()).update(numbers)
-        there = {row.name: set(row.messages) for row in self.store.backend.attachments(self.row.id) if row.messages}
-        if there != meant:
+        rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages]
+        there = {row.name: set(row.messages) for row in rows}
+        if there != meant or not all(row.chunks for row in rows):
             self.say("the attachments that are kept are not those that its messages refer to")
         desk = self.store._desk(self.row)
         for attached, numbers in self.attached.items():

@@ -157,6 +157,7 @@ def infos(store: "Store", ids: list[bytes], project: str | None = None) -> list[
     if store._codec.in_clear:
         return [ConversationInfo(id, rows) for id in ids]
     found = [ConversationInfo(id, rows) for id in rows.sound()]
+    found.sort(key=lambda info: (info._row.active_at, info._id), reverse=True)  # the order of an index is not proven
     return [info for info in found if project is None or info.problem is not None or info.project == project]
 
 
@@ -223,10 +224,14 @@ def scan(backend: Backend, conversation: bytes, *, newest_first: bool) -> Iterat
     after, limit = None, _FIRST
     while True:
         rows = backend.scan(conversation, after=after, newest_first=newest_first, limit=limit)
-        yield from rows
+        for row in rows:
+            if after is not None and (row.seq >= after if newest_first else row.seq <= after):
+                raise Damaged("the messages of a conversation are listed out of order")
+            after = row.seq
+            yield row
         if len(rows) < limit:
             return
-        after, limit = rows[-1].seq, min(2 * limit, _MOST)
+        limit = min(2 * limit, _MOST)
 
 
 def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iterator[ConversationRow]:

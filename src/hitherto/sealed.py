@@ -351,6 +351,7 @@ class SealedEnvelope:
         first = next(iter(self._secrets))
         self._prover = self._secrets[first]
         self._prover_header = _HEADER.pack(VERSION, SUITE, 0, first)
+        self._ends: tuple[bytes | None, bytes | None, object, bytes, bytes] = (None, None, None, b"", b"")
         self._sum: tuple[bytes | None, int] = (None, 0)  # the proof that was made or opened last, and what it holds
 
     # -- records
@@ -429,22 +430,36 @@ class SealedEnvelope:
 
     def _row_place(self, row: ConversationRow) -> bytes:
         try:
-            if any(n is not None and n < 0 for n in (row.head, row.expires_at)) or row.held not in (0, 1):
+            head, expires_at, tips = row.head, row.expires_at, row.tips
+            if (head is not None and head < 0) or (expires_at is not None and expires_at < 0) or row.held not in (0, 1):
                 raise ValueError
+            known = self._ends
+            if known[0] is not row.data_key or known[1] is not row.meta or known[2] != (row.kind, row.key):
+                known = self._ends = self._ends_of(row)
             return b"".join(
                 (
-                    bytes((_FIELDS["row"],)), self._workspace, self._conversation, _sized(row.kind.encode()),
-                    _sized(row.key), _sized(row.token), struct.pack(f">I{len(row.tips)}q", len(row.tips), *row.tips),
+                    known[3], _sized(row.token), len(tips).to_bytes(4, "big"), *map(_number, tips),
                     _ROW.pack(
-                        row.version, row.generation, _NONE if row.head is None else row.head, row.next_seq, row.count,
+                        row.version, row.generation, _NONE if head is None else head, row.next_seq, row.count,
                         row.size, row.rewrites, row.created_at, row.active_at,
-                        _NONE if row.expires_at is None else row.expires_at, row.held,
+                        _NONE if expires_at is None else expires_at, row.held,
                     ),
-                    _sized(row.data_key), _sized(row.meta),
+                    known[4],
                 )
             )  # fmt: skip
-        except (struct.error, TypeError, AttributeError, ValueError):
+        except (struct.error, TypeError, AttributeError, ValueError, OverflowError):
             raise Damaged("the row of a conversation has columns that cannot be") from None
+
+    def _ends_of(self, row: ConversationRow) -> tuple[bytes, bytes, tuple[str, bytes | None], bytes, bytes]:
+        """How the place of a row begins and ends: these columns hardly ever change."""
+        begins = bytes((_FIELDS["row"],)) + self._workspace + self._conversation + _sized(row.kind.encode())
+        return (
+            row.data_key,
+            row.meta,
+            (row.kind, row.key),
+            begins + _sized(row.key),
+            _sized(row.data_key) + _sized(row.meta),
+        )
 
     # -- names
 

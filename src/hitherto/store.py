@@ -34,6 +34,7 @@ from ._content import (
     saved_stretch,
 )
 from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, draft
+from ._ledger import read as read_ledger
 from ._packs import Moved, Reader, run_of
 from ._pen import Pen
 from ._quarantine import Quarantine
@@ -455,7 +456,7 @@ class Store:
         if self._codec.in_clear:
             return row
         try:
-            self._codec.envelope(row)
+            self._check_newest(row, self._codec.envelope(row))
         except Damaged:
             try:
                 row = self._desk(row).row
@@ -469,13 +470,17 @@ class Store:
             desk = Desk(self, row)
             self._check_newest(row, desk.envelope)
             self._desks[row.id] = desk
+        elif row.token != desk.row.token or row.proof != desk.row.proof:
+            self._check_newest(row, desk.check(row))
         else:
             desk.check(row)
         desk.believe(row)
         return desk
 
     def _check_newest(self, row: ConversationRow, envelope: Envelope) -> None:
-        """`Damaged` if there are messages that came after this row: then it is an older one, put back."""
+        """`Damaged` if this is an older row, put back: there are messages that came after it, or the ledger is of
+        another time."""
+        read_ledger(self, envelope, row)
         if envelope.proves and self.backend.scan(row.id, after=row.next_seq - 1, limit=1, bodies=False):
             raise Damaged("the row of a conversation is older than its messages: it was put back")
 
@@ -1060,7 +1065,7 @@ class Store:
             reader = Reader(self)
             for row in self.backend.scan(desk.id, limit=1 << 40):
                 self._read_now(row, desk, reader)
-            if len(headers) != desk.row.count:
+            if len({row.number for row in headers}) != desk.row.count:
                 raise Damaged(f"{len(headers)} messages are stored, {desk.row.count} are meant to be")
         return headers
 

@@ -66,6 +66,8 @@ class Lease:
             raise translated(error, self._pool.path) from error
         if isinstance(error, UnicodeDecodeError):  # where bytes were, something claims to be text
             raise Damaged(f"{self._pool.path} is damaged: text that is none") from error
+        if isinstance(error, OverflowError):
+            raise Damaged(f"{self._pool.path} is damaged: a number that cannot be") from error
 
 
 class Pool:

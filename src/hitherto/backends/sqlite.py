@@ -597,7 +597,7 @@ class SqliteBackend:
         )
         with self._connection() as connection:
             found = _all(connection, query, (self._workspace, value))
-        return [(id, None if message < 0 else message) for id, message in found]
+        return [(id, None if message == -1 else message) for id, message in found]
 
     def items(
         self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
@@ -886,8 +886,8 @@ def _conversation(found: tuple[Any, ...]) -> ConversationRow:
     values = list(found)
     try:
         values[7] = _unpack_tips(values[7])  # tips
-    except (ValueError, TypeError):  # then no run goes on; and the proof of a sealed one does not fit
-        values[7] = ()
+    except (msgspec.MsgspecError, TypeError):  # then no run goes on; and the proof of a sealed one does not fit
+        values[7] = (-1,)
     values[15] = values[15] == 1  # held
     return ConversationRow(*values)
 
