@@ -18,8 +18,9 @@ from ._attachments import attachments
 from ._children import Child, once
 from ._corpus import content_bytes, messages, turns
 from ._messages import Plain
-from ._search import million, search
-from ._sides import SIDES, Ours, Raw, Tasks
+from ._sealing import purging, rotating
+from ._search import million, search, search_sealed
+from ._sides import SEALED_SIDES, SIDES, Ours, Raw, Tasks
 from ._table import Bench, Row, at_least, at_most, both, ms, none, ratios
 
 Side = Raw | Ours
@@ -62,16 +63,42 @@ def _append(side: Side, names: list[str], start: int, count: int) -> tuple[float
 
 
 def append(bench: Bench) -> list[Row]:
-    sizes = (_FEW, 1_000, 10_000)
+    wall, cpu = _appending(bench, SIDES)
+    rows = _append_rows("append a turn", wall, cpu, "ours", (1.1, 1.2))
+    for side in SIDES:
+        limit = 1.2 if side == "ours" else None
+        rows.append(_growth(wall, side, limit))
+    return rows
+
+
+def append_sealed(bench: Bench) -> list[Row]:
+    wall, cpu = _appending(bench, SEALED_SIDES)
+    rows = _append_rows("append sealed", wall, cpu, "sealed", (1.25, 1.4))
+    rows.append(_growth(wall, "sealed", 1.2))
+    for size in _SIZES:
+        sealed, plain = (size, "sealed"), (size, "ours")
+        name = f"append sealed at {size:,} messages / plain"
+        rows.append(at_most(name, ratios(wall[sealed], wall[plain]), None))
+        note = both(cpu[sealed], cpu[plain], "sealed", "plain")
+        rows.append(at_most(f"{name}: CPU", ratios(cpu[sealed], cpu[plain]), None, note))
+    return rows
+
+
+_SIZES = (_FEW, 1_000, 10_000)
+_Times = dict[tuple[int, str], list[float]]
+
+
+def _appending(bench: Bench, sides: Iterable[str]) -> tuple[_Times, _Times]:
+    """Seconds, and CPU seconds, of a turn for each size and side."""
     rounds, count = bench.pick(11, 21), bench.pick(15, 20)
     children = {}
-    for size in sizes:
-        for side in SIDES:
+    for size in _SIZES:
+        for side in sides:
             child = children[size, side] = Child(side, bench.place("append", size, side))
             child(_populate, size)
             child(_append, _names(size), 0, max(len(_names(size)), 20))  # every conversation is live
-    wall: dict[tuple[int, str], list[float]] = {key: [] for key in children}
-    cpu: dict[tuple[int, str], list[float]] = {key: [] for key in children}
+    wall: _Times = {key: [] for key in children}
+    cpu: _Times = {key: [] for key in children}
     for number in range(rounds):
         for key in bench.shuffled(children):
             median, mean = children[key](_append, _names(key[0]), 200 + number * count, count)
@@ -79,17 +106,21 @@ def append(bench: Bench) -> list[Row]:
             cpu[key].append(mean)
     for child in children.values():
         child.close()
+    return wall, cpu
+
+
+def _append_rows(what: str, wall: _Times, cpu: _Times, side: str, limits: tuple[float, float]) -> list[Row]:
     rows = []
-    for size in sizes:
-        ours, raw = (size, "ours"), (size, "raw")
-        name = f"append a turn at {size:,} messages"
-        rows.append(at_most(name, ratios(wall[ours], wall[raw]), 1.1, both(wall[ours], wall[raw])))
-        rows.append(at_most(f"{name}: CPU", ratios(cpu[ours], cpu[raw]), 1.2, both(cpu[ours], cpu[raw])))
-    for side in ("ours", "raw"):
-        last, first = wall[sizes[-1], side], wall[_FEW, side]
-        limit = 1.2 if side == "ours" else None
-        rows.append(at_most(f"append at 10,000 / at 10, {side}", ratios(last, first), limit))
+    for size in _SIZES:
+        ours, raw = (size, side), (size, "raw")
+        name = f"{what} at {size:,} messages"
+        rows.append(at_most(name, ratios(wall[ours], wall[raw]), limits[0], both(wall[ours], wall[raw])))
+        rows.append(at_most(f"{name}: CPU", ratios(cpu[ours], cpu[raw]), limits[1], both(cpu[ours], cpu[raw])))
     return rows
+
+
+def _growth(wall: _Times, side: str, limit: float | None) -> Row:
+    return at_most(f"append at 10,000 / at 10, {side}", ratios(wall[_SIZES[-1], side], wall[_FEW, side]), limit)
 
 
 # -- resume
@@ -97,7 +128,7 @@ def append(bench: Bench) -> list[Row]:
 
 def _resume(folder: str, side: str, name: str) -> tuple[float, float, int]:
     began, cpu = time.perf_counter(), time.process_time()
-    opened = SIDES[side](folder)
+    opened = SEALED_SIDES[side](folder)
     found = opened.load(name)
     took = time.perf_counter() - began, time.process_time() - cpu
     count = len(found)
@@ -107,24 +138,57 @@ def _resume(folder: str, side: str, name: str) -> tuple[float, float, int]:
 
 def resume(bench: Bench) -> list[Row]:
     rows = []
-    rounds = bench.pick(7, 15)
     for size, packed in ((1_000, False), (10_000, False), (1_000, True), (10_000, True)):
-        for side in SIDES:
-            once(side, bench.place("resume", size, side), _pack if packed else _populate_only, size)
-        wall: dict[str, list[float]] = {side: [] for side in SIDES}
-        cpu: dict[str, list[float]] = {side: [] for side in SIDES}
-        for number in range(rounds + 1):
-            for side in bench.shuffled(SIDES):
-                seconds, busy, count = once(None, bench.place("resume", size, side), _resume, side, "long")
-                if count != size:
-                    raise RuntimeError(f"{side} gave {count} of {size} messages back")
-                if number:  # the first brings the file into memory
-                    wall[side].append(seconds)
-                    cpu[side].append(busy)
-        name, limit = f"resume {size:,} messages{'' if packed else ', before packing'}", 1.0 if packed else 1.4
-        rows.append(at_most(name, ratios(wall["ours"], wall["raw"]), limit, both(wall["ours"], wall["raw"])))
-        rows.append(at_most(f"{name}: CPU", ratios(cpu["ours"], cpu["raw"]), limit, both(cpu["ours"], cpu["raw"])))
+        wall, cpu = _resuming(bench, SIDES, size, packed=packed)
+        rows += _resume_rows("resume", wall, cpu, "ours", size, 1.0 if packed else 1.4, packed=packed)
     return rows
+
+
+def resume_sealed(bench: Bench) -> list[Row]:
+    rows = []
+    for size, packed in ((1_000, False), (10_000, False), (1_000, True), (10_000, True)):
+        wall, cpu = _resuming(bench, SEALED_SIDES, size, packed=packed)
+        rows += _resume_rows("resume sealed", wall, cpu, "sealed", size, 1.2 if packed else 1.4, packed=packed)
+        name = f"resume sealed {size:,} messages{'' if packed else ', before packing'} / plain"
+        note = both(wall["sealed"], wall["ours"], "sealed", "plain")
+        rows.append(at_most(name, ratios(wall["sealed"], wall["ours"]), None, note))
+    return rows
+
+
+def _resuming(
+    bench: Bench, sides: Iterable[str], size: int, *, packed: bool
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds, and CPU seconds, of opening and reading for each side."""
+    for side in sides:
+        once(side, bench.place("resume", size, side), _pack if packed else _populate_only, size)
+    wall: dict[str, list[float]] = {side: [] for side in sides}
+    cpu: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(bench.pick(7, 15) + 1):
+        for side in bench.shuffled(sides):
+            seconds, busy, count = once(None, bench.place("resume", size, side), _resume, side, "long")
+            if count != size:
+                raise RuntimeError(f"{side} gave {count} of {size} messages back")
+            if number:  # the first brings the file into memory
+                wall[side].append(seconds)
+                cpu[side].append(busy)
+    return wall, cpu
+
+
+def _resume_rows(
+    what: str,
+    wall: dict[str, list[float]],
+    cpu: dict[str, list[float]],
+    side: str,
+    size: int,
+    limit: float,
+    *,
+    packed: bool,
+) -> list[Row]:
+    name = f"{what} {size:,} messages{'' if packed else ', before packing'}"
+    return [
+        at_most(name, ratios(wall[side], wall["raw"]), limit, both(wall[side], wall["raw"])),
+        at_most(f"{name}: CPU", ratios(cpu[side], cpu["raw"]), limit, both(cpu[side], cpu["raw"])),
+    ]
 
 
 # -- import
@@ -135,6 +199,9 @@ _PROGRAMS = {
     "hitherto": "import hitherto",
     "in use": "import hitherto; hitherto.open, hitherto.Message",
     "opened": "import hitherto, hitherto.backends.sqlite; hitherto.open, hitherto.Message, hitherto.Conversation",
+    "sealed": "import hitherto.backends.sqlite as b, hitherto as h, hitherto.sealed; h.open, h.Message, h.Key",
+    "cryptography": "from cryptography.hazmat.primitives.ciphers import aead; "
+    "from cryptography.hazmat.primitives.kdf import hkdf",
 }
 
 
@@ -172,6 +239,9 @@ def imports(bench: Bench) -> list[Row]:
     ):
         note = f"{ms('ours', net[name])}, {ms('apsw', net['apsw'])}"
         rows.append(at_most(f"{what} / import apsw", ratios(net[name], net["apsw"]), 12, note))
+    for name, what in (("sealed", "import, with a sealed store"), ("cryptography", "import cryptography")):
+        note = f"{ms(name, net[name])}; sealed stores alone load it"
+        rows.append(at_most(f"{what} / import apsw", ratios(net[name], net["apsw"]), None, note))
     return rows
 
 
@@ -183,14 +253,28 @@ def _fill(side: Side, conversations: int) -> None:
 
 
 def _recent(side: Side, count: int) -> float:
-    times = []
-    for _ in range(count):
-        began = time.perf_counter()
-        found = side.recent(20)
-        times.append(time.perf_counter() - began)
-        if len(found) != 20:
-            raise RuntimeError(f"a listing gave {len(found)} of 20")
-    return statistics.median(times)
+    return statistics.median(_listed(side.recent) for _ in range(count))
+
+
+def _titles(side: Side, count: int) -> float:
+    return statistics.median(_listed(side.titles) for _ in range(count))
+
+
+def _listed(read: Callable[[int], list[str]]) -> float:
+    began = time.perf_counter()
+    found = read(20)
+    took = time.perf_counter() - began
+    if len(set(found)) != 20:
+        raise RuntimeError(f"a listing gave {len(set(found))} of 20")
+    return took
+
+
+def _first_titles(folder: str, side: str) -> float:
+    """The first listing of a process, the store opened."""
+    opened = SEALED_SIDES[side](folder)
+    took = _listed(opened.titles)
+    opened.close()
+    return took
 
 
 def listing(bench: Bench) -> list[Row]:
@@ -208,6 +292,30 @@ def listing(bench: Bench) -> list[Row]:
             child.close()
         found = ratios(times["ours"], times["raw"])
         rows.append(at_most(f"list 20 of {size:,} conversations", found, 3, both(times["ours"], times["raw"])))
+    return rows
+
+
+def list_sealed(bench: Bench) -> list[Row]:
+    rows = []
+    for size in (10_000,) if bench.quick else (10_000, 100_000):
+        folders = {side: bench.place("list", size, side) for side in SEALED_SIDES}
+        for side, folder in folders.items():
+            once(side, folder, _fill, size)
+        children = {side: Child(side, folder) for side, folder in folders.items()}
+        first: dict[str, list[float]] = {side: [] for side in SEALED_SIDES}
+        again: dict[str, list[float]] = {side: [] for side in SEALED_SIDES}
+        for number in range(bench.pick(7, 15) + 1):
+            for side in bench.shuffled(SEALED_SIDES):
+                times = once(None, folders[side], _first_titles, side), children[side](_titles, 20)
+                if number:  # the first brings the file into memory
+                    first[side].append(times[0])
+                    again[side].append(times[1])
+        for child in children.values():
+            child.close()
+        name = f"list 20 of {size:,} sealed titles"
+        for what, seconds in (("first of a process", first), ("again", again)):
+            note = f"{both(seconds['sealed'], seconds['raw'])}, {ms('plain', seconds['ours'])}"
+            rows.append(at_most(f"{name}, {what}", ratios(seconds["sealed"], seconds["raw"]), 30, note))
     return rows
 
 
@@ -377,7 +485,7 @@ def _tasks(side: Tasks, tasks: int, start: int, count: int) -> float:
     return side.write({f"thread {who}": _tagged(who, start, count) for who in range(tasks)})
 
 
-def _crowd(bench: Bench, what: str, ours: str, write: Callable[..., float]) -> list[Row]:
+def _crowd(bench: Bench, what: str, ours: str, write: Callable[..., float], goal: float) -> list[Row]:
     """64 at once, each with its own conversation, against as many threads that take turns at the raw table."""
     number, count = 64, bench.pick(5, 10)
     work = {ours: write, "raw": _threads}
@@ -397,17 +505,25 @@ def _crowd(bench: Bench, what: str, ours: str, write: Callable[..., float]) -> l
         child.close()
     note = f"ours {statistics.median(rates[ours]):.0f} turns/s, raw {statistics.median(rates['raw']):.0f} turns/s"
     return [
-        at_least(f"{number} {what}: turns/s / raw behind a lock", ratios(rates[ours], rates["raw"]), 2.5, note),
+        at_least(f"{number} {what}: turns/s / raw behind a lock", ratios(rates[ours], rates["raw"]), goal, note),
         none(f"{number} {what}: conversations not as written", lost),
     ]
 
 
 def threads(bench: Bench) -> list[Row]:
-    return _crowd(bench, "threads", "ours", _threads)
+    return _crowd(bench, "threads", "ours", _threads, 2.5)
+
+
+def threads_sealed(bench: Bench) -> list[Row]:
+    return _crowd(bench, "threads, sealed", "sealed", _threads, 1.8)
 
 
 def tasks(bench: Bench) -> list[Row]:
-    return _crowd(bench, "tasks", "tasks", _tasks)
+    return _crowd(bench, "tasks", "tasks", _tasks, 2.5)
+
+
+def tasks_sealed(bench: Bench) -> list[Row]:
+    return _crowd(bench, "tasks, sealed", "sealed tasks", _tasks, 1.8)
 
 
 # -- kill -9
@@ -464,7 +580,7 @@ def _bytes_on_disk(side: Side) -> int:
 def disk(bench: Bench) -> list[Row]:
     content = content_bytes([message for turn in turns(_GROWN) for message in turn])
     closed, found = {}, {}
-    for side in SIDES:
+    for side in SEALED_SIDES:
         folder = bench.place("disk", side)
         once(side, folder, _grow)
         closed[side] = sum(file.stat().st_size for file in Path(folder).iterdir()) / content
@@ -473,6 +589,10 @@ def disk(bench: Bench) -> list[Row]:
     return [
         at_most(name, [found["ours"]], 0.65, "after maintenance"),
         at_most(f"{name}, closed", [closed["ours"]], None, "after no more than closing the store"),
+        at_most(f"{name}, sealed", [found["sealed"]], 0.65, f"{found['sealed'] / found['ours']:.3f} of plain"),
+        at_most(
+            f"{name}, sealed, closed", [closed["sealed"]], None, f"{closed['sealed'] / closed['ours']:.3f} of plain"
+        ),
         at_most(f"{name}, raw", [found["raw"]], None, "after a checkpoint"),
     ]
 
@@ -512,19 +632,38 @@ def maintenance(bench: Bench) -> list[Row]:
     ]
 
 
+# -- sealing
+
+
+def purge(bench: Bench) -> list[Row]:
+    return purging(bench, 500)
+
+
+def rotation(bench: Bench) -> list[Row]:
+    return rotating(bench)
+
+
 MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "append": append,
+    "append_sealed": append_sealed,
     "resume": resume,
+    "resume_sealed": resume_sealed,
     "import": imports,
     "list": listing,
+    "list_sealed": list_sealed,
     "fork": fork,
     "processes": processes,
     "threads": threads,
+    "threads_sealed": threads_sealed,
     "tasks": tasks,
+    "tasks_sealed": tasks_sealed,
     "kill": kill,
     "disk": disk,
     "maintenance": maintenance,
     "attachments": attachments,
+    "purge": purge,
+    "rotation": rotation,
     "search": search,
+    "search_sealed": search_sealed,
     "million": million,
 }

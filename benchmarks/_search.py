@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ._children import Child, once
 from ._corpus import Passages
 from ._messages import Plain
-from ._sides import Ours, Words
+from ._sides import SEALED_SIDES, Ours, Words
 from ._table import Bench, Row, at_most, percentile
 
 _LIMIT = 20
@@ -169,6 +169,51 @@ def search(bench: Bench) -> list[Row]:
 def million(bench: Bench) -> list[Row]:
     """The same with a million short messages, in fewer rounds."""
     return _measured(bench, _Shape(bench.pick(20_000, 1_000_000), bench.pick(20, 1_000), 80, 240), 2, 1)
+
+
+def search_sealed(bench: Bench) -> list[Row]:
+    """In a sealed store, whose index is no file: in a fresh process, and again in the same."""
+    if not _passages:
+        _passages.append(Passages())
+    shape = _Shape(bench.pick(10_000, 100_000), 100, 60, 3_060)
+    name, folder = f"search {shape.messages:,} sealed", bench.place("search", "sealed")
+    content = once("sealed", folder, _build, shape)
+    kinds, rounds, state = _kinds(), bench.pick(2, 5), "page cache warm"
+    first: dict[int, list[float]] = {n: [] for n in range(len(kinds))}
+    again: dict[int, list[float]] = {n: [] for n in first}
+    made = once("sealed", folder, _first_and_keep)
+    for number in range(rounds):
+        for n in bench.shuffled(first):
+            kind = kinds[n]
+            state = "page cache dropped" if _evict(folder) else state
+            seconds = once(None, folder, _cold_and_again, kind.asked[number % _VARIANTS], kind.ranked)
+            first[n].append(seconds[0])
+            again[n].append(seconds[1])
+    note = f"{content / 1e6:.0f} MB of text; {made:.1f} s, then maintenance"
+    rows = [at_most(f"{name}: the very first search, messages/s", [shape.messages / made], None, note)]
+    for what, times, note in (("cold", first, state), ("again", again, "in the same process")):
+        for n, kind in enumerate(kinds):
+            found = [1e3 * seconds for seconds in times[n]]
+            rows.append(at_most(f"{name}, {what}: {kind.name}, ms", found, None, note))
+    return rows
+
+
+def _first_and_keep(side: Ours) -> float:
+    """The search that makes the index, which maintenance then keeps."""
+    took = _first(side)
+    side.maintain()
+    return took
+
+
+def _cold_and_again(folder: str, question: str, ranked: bool) -> tuple[float, float]:
+    began = time.perf_counter()
+    side = SEALED_SIDES["sealed"](folder)
+    side.find(question, _LIMIT, ranked=ranked)
+    between = time.perf_counter()
+    side.find(question, _LIMIT, ranked=ranked)
+    took = between - began, time.perf_counter() - between
+    side.close()
+    return took
 
 
 def _measured(bench: Bench, shape: _Shape, warm_rounds: int, cold_rounds: int) -> list[Row]:

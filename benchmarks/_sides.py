@@ -14,17 +14,22 @@ import orjson
 import zstandard  # noqa: F401  # loaded here, as the backend below
 
 import hitherto._snippets  # the same
-import hitherto.backends.fts  # noqa: F401  # the same
-from hitherto import Closed, Conversation, Message, open_async
+import hitherto.backends.fts  # the same
+import hitherto.sealed  # noqa: F401  # the same, and `cryptography` with it
+from hitherto import Closed, Conversation, Key, Message, open_async
 from hitherto import open as open_store
+from hitherto._content import Meta
+from hitherto._desk import close_meta
+from hitherto._workspace import described, new_row
 from hitherto.aio import AsyncConversation, AsyncStore
-from hitherto.backend import DONE, Batch, Change
+from hitherto.backend import CHAT, DONE, Batch, Change
 from hitherto.backends.sqlite import SqliteBackend  # noqa: F401  # loaded here, so that `open` is timed without imports
 from hitherto.ids import new_conversation_id
 
 from ._messages import Plain, to_dict, to_message
 
 _CHUNK = 1_000  # messages in one write, below the limit of 10 MB
+_KEY = bytes(range(32))  # of sealed stores, unless a file beside them has another one
 _TOUCH = "INSERT INTO conversation VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET active_at = excluded.active_at"
 
 
@@ -42,6 +47,9 @@ class Side(Protocol):
 
     def recent(self, limit: int) -> list[str]:
         """Conversations, the most recently active first."""
+
+    def titles(self, limit: int) -> list[str]:
+        """What they are called."""
 
     def fill(self, conversations: int) -> None:
         """Add so many empty conversations."""
@@ -101,6 +109,8 @@ class Raw:
         query = "SELECT name FROM conversation ORDER BY active_at DESC LIMIT ?"
         return [name for (name,) in self._execute(query, (limit,))]
 
+    titles = recent  # they have no other
+
     def fill(self, conversations: int) -> None:
         now = time.time() - conversations
         with self._db:
@@ -126,9 +136,13 @@ class Ours:
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, "hitherto.db")
-        self.store = open_store(self._path)
+        self.store = open_store(self._path, key=self._key(folder))
         self._handles: dict[str, Conversation] = {}
         self._fork_points: list[str] = []
+
+    @staticmethod
+    def _key(folder: str) -> Key | None:  # noqa: ARG004  # a plain store has none
+        return None
 
     def _handle(self, name: str) -> Conversation:
         handle = self._handles.get(name)
@@ -153,19 +167,25 @@ class Ours:
     def recent(self, limit: int) -> list[str]:
         return [found.id for found in self.store.conversations(limit=limit).items]
 
-    def fill(self, conversations: int) -> None:
-        """Rows like that of a conversation made in the usual way, straight into the backend, many in a commit."""
-        from msgspec.structs import replace
+    def titles(self, limit: int) -> list[str]:
+        """The same, with what people see of them."""
+        return [found.title for found in self.store.conversations(limit=limit).items]
 
-        pattern = self.store.backend.lookup(ids=[self.store.start(title="A conversation")._desk.id])[0]
+    def fill(self, conversations: int) -> None:
+        """Rows as `start` makes them, straight into the backend, many in a commit."""
+        now = time.time_ns() // 1_000
         for start in range(0, conversations, 5_000):
-            batches = []
-            for n in range(start, min(start + 5_000, conversations)):
-                at = pattern.active_at - (conversations - n) * 1_000_000
-                row = replace(pattern, id=new_conversation_id(), created_at=at, active_at=at)
-                batches.append(Batch((Change(row.id, None, row),)))
+            numbers = range(start, min(start + 5_000, conversations))
+            batches = [self._filling(f"Conversation {n:06d}", now - (conversations - n) * 1_000_000) for n in numbers]
             if any(outcome != DONE for outcome in self.store.backend.commit(batches)):
                 raise RuntimeError("the store could not be filled")
+
+    def _filling(self, title: str, at: int) -> Batch:
+        codec = self.store._codec
+        row = new_row(codec, new_conversation_id(), CHAT, None, at)
+        envelope = codec.first_envelope(row)
+        row = described(envelope, row, close_meta(envelope, row.id, Meta(title), 1_000))
+        return Batch((Change(row.id, None, row),))
 
     def fork(self, name: str, index: int, given: list[Plain]) -> None:
         """Say something below an earlier message, off the main flow."""
@@ -204,8 +224,24 @@ class Ours:
             self.store.close()
 
 
+class Sealed(Ours):
+    """The same, sealed."""
+
+    @staticmethod
+    def _key(folder: str) -> Key | None:
+        file = key_file(folder)
+        return Key.from_file(file) if file.exists() else Key(_KEY)
+
+
+def key_file(folder: str) -> Path:
+    """Where the key of a sealed store is kept that is to be changed while others have the store open."""
+    return Path(f"{folder}.key")
+
+
 class Tasks:
     """hitherto through its async facade: tasks of one event loop, handles kept."""
+
+    _key: Key | None = None
 
     def __init__(self, folder: str) -> None:
         self._loop = asyncio.Runner()
@@ -213,7 +249,7 @@ class Tasks:
         self._store = self._loop.run(self._open(os.path.join(folder, "hitherto.db")))
 
     async def _open(self, path: str) -> AsyncStore:
-        return await open_async(path)
+        return await open_async(path, key=self._key)
 
     def write(self, todo: dict[str, list[list[Plain]]]) -> float:
         """Append turns, a task for each conversation: how many a second."""
@@ -237,6 +273,12 @@ class Tasks:
     def close(self) -> None:
         self._loop.run(self._store.close())
         self._loop.close()
+
+
+class SealedTasks(Tasks):
+    """The same, sealed."""
+
+    _key = Key(_KEY)
 
 
 class Words:
@@ -267,4 +309,10 @@ class Words:
 
 
 SIDES: dict[str, type[Raw] | type[Ours]] = {"raw": Raw, "ours": Ours}
-ALL_SIDES: dict[str, type[Raw] | type[Ours] | type[Tasks] | type[Words]] = {**SIDES, "tasks": Tasks, "words": Words}
+SEALED_SIDES = {**SIDES, "sealed": Sealed}
+ALL_SIDES: dict[str, type[Raw] | type[Ours] | type[Tasks] | type[Words]] = {
+    **SEALED_SIDES,
+    "tasks": Tasks,
+    "sealed tasks": SealedTasks,
+    "words": Words,
+}

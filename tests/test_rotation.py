@@ -941,7 +941,6 @@ def usual_steps(_small_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_rotation, "_AT_ONCE", 256)
 
 
-@pytest.mark.xfail(strict=False, reason="a race that happens at times; below it is made to happen every time")
 @pytest.mark.usefixtures("usual_steps")
 @pytest.mark.parametrize("key", [OLD, None], ids=["rotate", "seal and unseal"])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -1069,13 +1068,7 @@ def test_a_reader_that_began_before_its_conversation_was_re_encrypted_reads_it(p
         pytest.param(ROTATE, id="rotate"),
         pytest.param(REENCRYPT, id="reencrypt"),
         pytest.param(SEAL, id="seal"),
-        pytest.param(
-            UNSEAL,
-            id="unseal",
-            marks=pytest.mark.xfail(
-                strict=True, raises=KeyUnavailable, reason="rows of before, and the codec of after: nobody looks again"
-            ),
-        ),
+        pytest.param(UNSEAL, id="unseal"),
     ],
 )
 def test_a_page_that_was_listed_before_a_job_can_be_looked_at_after_it(path: Path, job: Job) -> None:
@@ -1237,11 +1230,7 @@ def test_what_is_written_anew_amid_a_job_keeps_its_attachments_key_and_label(pat
 @pytest.mark.parametrize(
     "job",
     [
-        pytest.param(
-            REENCRYPT,
-            id="reencrypt",
-            marks=pytest.mark.xfail(strict=True, reason="`_items_anew` opens the ledger as of a row that has moved on"),
-        ),
+        pytest.param(REENCRYPT, id="reencrypt"),
         pytest.param(SEAL, id="seal"),
         pytest.param(UNSEAL, id="unseal"),
     ],

@@ -8,9 +8,11 @@ Requirements: D6, D7, D9, D16, A11.
 
 import logging
 import sqlite3
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +35,10 @@ from hitherto import (
     Store,
     TurnedReadOnly,
     _quarantine,
+    _rotation,
     sealed,
 )
+from hitherto.backend import Batch, Outcome
 from hitherto.sealed import read_box
 
 MARKER = "marzipan-submarine"
@@ -557,3 +561,169 @@ def test_a_key_that_has_sealed_very_much_is_renewed(path: Path, key: Key, monkey
 
 def _generations(store: Store, talk: Conversation) -> list[int]:
     return [slot.generation for slot in read_box(store._fresh_row(talk._desk.id).data_key)]
+
+
+# -- no false alarms: a belief is for preparing writes, never for judging reads
+
+
+def test_reading_while_others_append_finds_no_damage(path: Path, key: Key) -> None:
+    with hitherto.open(path, key=key, maintenance=False) as store:
+        events = heard(store)
+        talk = store.start()
+        talk.append(Message.user("first"))
+        done = threading.Event()
+
+        def append() -> None:
+            handle = store.conversation(talk.id)
+            while not done.is_set():
+                handle.append(Message.user("more"))
+
+        threads = [threading.Thread(target=append) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(40):
+                assert talk.branches()
+                assert store.conversation(talk.id).thread()
+                assert len(store.conversations()) == 1
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+        assert events == []
+        assert store.quarantine() == []
+        assert store.verify().ok
+
+
+def test_a_label_of_another_process_is_no_damage_while_a_write_of_ours_is_on_its_way(path: Path, key: Key) -> None:
+    with hitherto.open(path, key=key, maintenance=False) as ours, hitherto.open(path, key=key) as theirs:
+        talk = ours.start()
+        first = talk.append(Message.user("first"))
+        commit, begun, gate = ours.backend.commit, threading.Event(), threading.Event()
+
+        def slow(batches: Sequence[Batch]) -> list[Outcome]:
+            begun.set()
+            assert gate.wait(10)
+            return commit(batches)
+
+        ours.backend.commit = slow  # type: ignore[method-assign]
+        writer = threading.Thread(target=lambda: talk.append(Message.user("second")))
+        writer.start()
+        assert begun.wait(10)
+        theirs.conversation(talk.id).label("starred", message=first)
+        threading.Timer(0.2, gate.set).start()
+        try:
+            assert ours.message(first).label == "starred"
+        finally:
+            gate.set()
+            writer.join()
+        assert ours.quarantine() == []
+        assert [message.text for message in ours.conversation(talk.id).thread()] == ["first", "second"]
+
+
+def test_what_was_noted_by_mistake_is_not_destroyed(path: Path, key: Key) -> None:
+    with hitherto.open(path, key=key, maintenance=False) as store:
+        talk = store.start()
+        first, second = talk.extend([Message.user("precious"), Message.assistant("indeed")])
+        store._quarantine.add(talk._desk.id, store._names.number(first.id), "noted by mistake")
+        store._quarantine.add(talk._desk.id, None, "noted by mistake")
+        assert store.purge_quarantine().purged_count == 0
+        assert [message.id for message in store.conversation(talk.id).thread()] == [first.id, second.id]
+        assert store.quarantine() == []
+
+
+# -- handles of before a rotation
+
+
+@pytest.mark.parametrize("was_plain", [True, False])
+def test_a_setup_is_sealed_with_the_key_of_now_whatever_a_handle_knows(
+    path: Path, key: Key, was_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [id] = filled(path, None if was_plain else key, 1)
+    if was_plain:
+        with hitherto.open(path, maintenance=False) as store, monkeypatch.context() as patch:
+            patch.setattr(_rotation, "go_on", lambda *_, **__: None)  # as if it were killed
+            store.seal(key)
+    with hitherto.open(path, key=key, maintenance=False) as store, hitherto.open(path, key=key) as other:
+        talk = store.conversation(id)
+        other.rotate(key, reencrypt=not was_plain)
+        talk.configure(system_prompt="unmentionable prompt")
+        assert other.conversation(id).system_prompt == "unmentionable prompt"
+        assert other.verify().ok
+    assert not any(b"unmentionable" in file.read_bytes() for file in path.parent.iterdir())
+
+
+def test_a_conversation_is_found_by_its_key_while_names_are_made_anew(
+    path: Path, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes it, and begins to re-encrypt, between our look and our attempt to make it."""
+    with (
+        hitherto.open(path, key=key, maintenance=False) as ours,
+        hitherto.open(path, key=key, maintenance=False) as theirs,
+    ):
+        lookup = ours.backend.lookup
+        made: list[Conversation] = []
+
+        def meanwhile(**asked: Any) -> Any:
+            found = lookup(**asked)
+            if not made and "key" in asked and asked["key"][0] == "chat":
+                made.append(theirs.ensure("user-7"))
+                with monkeypatch.context() as patch:
+                    patch.setattr(_rotation, "go_on", lambda *_, **__: _rotation.Rotation(0, False))
+                    theirs.rotate(key, reencrypt=True)
+            return found
+
+        ours.backend.lookup = meanwhile  # type: ignore[method-assign]
+        assert ours.ensure("user-7").id == made[0].id
+        assert theirs.maintain().complete
+        assert theirs.verify().ok
+
+
+def test_a_damaged_note_keeps_nobody_from_changing_the_key(path: Path, key: Key) -> None:
+    ids = filled(path, key)
+    flip(path, "message", nth(path, 2))
+    with hitherto.open(path, key=key) as store, pytest.raises(Damaged):
+        store.conversation(ids[0]).thread()
+    change(path, "UPDATE item SET body = x'01' WHERE conversation = 1")
+    change(path, "INSERT INTO item SELECT place, CAST('planted' AS BLOB), 0, x'00' FROM conversation WHERE place = 1")
+    with hitherto.open(path, key=key) as store:
+        assert not store.verify().ok
+        assert store.rotate(Key.generate()).complete
+
+
+def test_notes_go_with_their_conversation(path: Path, key: Key) -> None:
+    ids = filled(path, key)
+    flip(path, "message", nth(path, 2))
+    with hitherto.open(path, key=key) as store:
+        with pytest.raises(Damaged):
+            store.conversation(ids[0]).thread()
+        store.purge(ids[0], reason="user-requested")
+        assert store.quarantine() == []
+        store.start(id=ids[0])
+        assert ids[0] in [info.id for info in store.conversations()]
+
+
+def test_a_message_with_a_damaged_attachment_is_purged(path: Path, key: Key) -> None:
+    with hitherto.open(path, key=key, maintenance=False) as store:
+        talk = store.start()
+        talk.append(Message.user("before"))
+        bad = talk.append(Message.user([Block.image(bytes(range(256)) * 1000, "image/png")]))
+    flip(path, "chunk", "1")
+    with hitherto.open(path, key=key) as store:
+        with pytest.raises(Damaged):
+            store.message(bad.id)
+        assert store.purge_quarantine().purged_count == 1
+        assert [message.text for message in store.conversation(talk.id).thread()] == ["before"]
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("with_key", [True, False])
+def test_a_damaged_setup_does_not_hide_its_conversation(path: Path, key: Key, with_key: bool) -> None:
+    given = key if with_key else None
+    ids = filled(path, given, 1)
+    change(path, "UPDATE item SET body = x'01'")
+    with hitherto.open(path, key=given) as store:
+        with pytest.raises(Damaged):
+            store.conversation(ids[0]).setup  # noqa: B018  # reading it is the point
+        assert [info.id for info in store.conversations()] == ids
+        assert len(store.conversation(ids[0]).thread()) == 5

@@ -44,6 +44,7 @@ class Reader:
         self._backend = store.backend
         self._names = store._names
         self._opened: dict[int, tuple[PackRow, tuple[PackedRaw, ...]]] = {}
+        self.desk: Desk | None = None  # of the conversation that was read last, so that it stays
 
     def content(self, envelope: Envelope, row: MessageRow) -> tuple[MessageRow, bytes]:
         """The content of a message; and its row, read again if it had changed."""

@@ -13,13 +13,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
+from ._attachments import filled
 from ._content import item_place, open_pack_raw
-from ._packs import Moved, Reader, run_of
+from ._desk import Desk
+from ._packs import Moved, run_of
 from ._removal import check_not_held, deletion
 from .backend import Batch, Change, ConversationRow, Done, ItemRow, PackRow
 from .errors import Busy, Closed, Damaged, HithertoError, NotFound
@@ -73,6 +76,8 @@ class Quarantine:
         found = {}
         for item in self._store.backend.items(space.row.id, _PREFIX):
             record = _record(item.key)
+            if record is None:
+                continue  # no note of ours
             try:
                 found[record] = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
             except (Damaged, ValueError):
@@ -90,6 +95,10 @@ class Quarantine:
             Quarantined(to_datetime(note.at), show_conversation_id(record[0]), _name(names.id, record[1]), note.problem)
             for record, note in sorted(self._known().items(), key=lambda pair: pair[1].at)
         ]
+
+    def older_than(self, before: int) -> bool:
+        """Has anything been here since before then?"""
+        return any(note.at <= before for note in self._known().values())
 
     # -- coming
 
@@ -122,6 +131,14 @@ class Quarantine:
             warn(f"the store takes no more writes: {reason}")
             self._store._listeners.tell(TurnedReadOnly(to_datetime(self._store._clock()), reason))
 
+    def release(self, conversation: bytes) -> None:
+        """The conversation is gone, or can be trusted: so are the notes of it."""
+        notes = [record for record in self._known() if record[0] == conversation]
+        if notes:
+            self._write(unput=[_key(record) for record in notes])
+            for record in notes:
+                self._known().pop(record, None)
+
     def forgive(self) -> None:
         """Somebody looked at it: begin to count again."""
         self._recent.clear()
@@ -153,40 +170,47 @@ class Quarantine:
             if note.at > before:
                 continue
             try:
-                if not self._readable(record):
-                    self._destroy(record)
-                    purged += 1
+                purged += self._destroyed(record)
                 self._write(unput=[_key(record)])
-                self._known().pop(record)
+                self._known().pop(record, None)
             except HithertoError as error:
                 failures[show_conversation_id(record[0])] = str(error)
         return purged, failures
 
-    def _readable(self, record: _Record) -> bool:
+    def _destroyed(self, record: _Record) -> bool:
+        """Destroy a record, unless it can be read: looked at in the state in which it is destroyed."""
         conversation, message = record
+        readable = True
+
+        def make(row: ConversationRow) -> Change | None:
+            nonlocal readable
+            readable = self._readable(row, message)
+            if readable:
+                return None
+            check_not_held(row)
+            self._store._workspace.forget(row)
+            return Change(row.id, row.token, None) if message is None else without(self._store, row, message)
+
+        with suppress(NotFound):  # it is gone already
+            self._store._change(conversation, make, always=True)
+        return not readable
+
+    def _readable(self, row: ConversationRow, message: int | None) -> bool:
+        store = self._store
         try:
-            row = self._store._fresh_row(conversation)
-            envelope = self._store._codec.envelope(row)
-            if message is not None:
-                for m in self._store.backend.messages(numbers=[message]):
-                    Reader(self._store).content(envelope, m)
-                self._store._path(message, self._store._desk(row), lazy=True)
-            else:
-                self._store._desk(row).meta  # noqa: B018  # to see whether it can be read
+            store._checked(row)
+            desk = Desk(store, row)
+            if message is None:
+                desk.meta  # noqa: B018  # to see whether it can be read
+            for m in [] if message is None else store.backend.messages(numbers=[message]):
+                _, body = store._read_now(m, desk)
+                filled(desk, body)
+                store._path_now(m.number, desk, lazy=True)
         except Damaged:
             return False
         except NotFound:
             return True
         return True
-
-    def _destroy(self, record: _Record) -> None:
-        conversation, message = record
-
-        def make(row: ConversationRow) -> Change:
-            check_not_held(row)
-            return Change(row.id, row.token, None) if message is None else without(self._store, row, message)
-
-        self._store._change(conversation, make, always=True)
 
 
 def without(store: "Store", row: ConversationRow, message: int) -> Change:
@@ -226,9 +250,13 @@ def _key(record: _Record) -> bytes:
     return _PREFIX + conversation + (b"" if message is None else message.to_bytes(8, "big"))
 
 
-def _record(key: bytes) -> _Record:
+def _record(key: bytes) -> _Record | None:
+    """What a note is of, by its key; None if it is no key of a note."""
     rest = key[len(_PREFIX) :]
-    return rest[:16], int.from_bytes(rest[16:24], "big") if len(rest) > 16 else None
+    number = int.from_bytes(rest[16:], "big")
+    if len(rest) not in (16, 24) or number >= 1 << 47:
+        return None
+    return rest[:16], number if len(rest) == 24 else None
 
 
 def _name(id: Callable[[int], str], number: int | None) -> str | None:

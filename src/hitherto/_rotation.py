@@ -33,7 +33,7 @@ from ._packs import Moved, run_of
 from ._wordcache import PREFIX as WORDS
 from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Stale, Tag, Where
 from .errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
-from .events import KeyRotated
+from .events import KeyRotated, warn
 from .ids import show_conversation_id
 from .listing import conversations
 from .model import to_datetime
@@ -155,13 +155,28 @@ def _set(store: "Store", codec: "Sealed", slots: "Sequence[Slot]", retired: dict
     envelope = codec.draft(space.row.id, slots)
     name = store.backend.info.workspace_name
     meta = envelope.close(meta_place(space.row.id), encode(replace(space.meta, retired=retired, name=name)))
-    put = _items_anew(store, space.row, space.envelope, envelope)
+    put, lost = _notes_anew(store, envelope)
     after = replace(next_row(Plain(), space.row, data_key=box, generation=slots[0].generation, meta=meta), proof=b"")
     after = replace(after, proof=envelope.prove(after, 0))
     space.expect(codec.key)
-    if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
+    change = Change(after.id, space.row.token, after, put=put, unput=lost)
+    if not isinstance(store._pen.write(Batch((change,))), Done):
         raise Moved
     space.become(codec, after)
+
+
+def _notes_anew(store: "Store", new: Envelope) -> tuple[tuple[ItemRow, ...], tuple[bytes, ...]]:
+    """What lies at the workspace's row, under the new key; and the keys of what does not open: no damage there may keep
+    anybody from changing a key."""
+    space, put, lost = store._workspace, [], []
+    for item in store.backend.items(space.row.id):
+        place = item_place(space.row.id, item.key)
+        try:
+            put.append(replace(item, body=new.close(place, space.envelope.open(place, item.body))))
+        except Damaged:
+            warn("a note of the workspace cannot be read, and is dropped")
+            lost.append(item.key)
+    return tuple(put), tuple(lost)
 
 
 def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
@@ -227,10 +242,11 @@ def _finish(store: "Store") -> None:
         return
     plain = Plain()
     meta = plain.close(meta_place(space.row.id), encode(replace(space.meta, retired={}, name="")))
-    put = _items_anew(store, space.row, space.envelope, plain)
+    put, lost = _notes_anew(store, plain)
     after = next_row(plain, space.row, data_key=b"", generation=codec.epoch, meta=meta)
     space.expect(None)
-    if not isinstance(store._pen.write(Batch((Change(after.id, space.row.token, after, put=put),))), Done):
+    change = Change(after.id, space.row.token, after, put=put, unput=lost)
+    if not isinstance(store._pen.write(Batch((change,))), Done):
         raise Moved
     space.become(plain, after)
 

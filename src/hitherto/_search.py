@@ -27,6 +27,7 @@ from ._packs import Reader
 from .attachment import Attachment
 from .backend import CHAT, ConversationRow, MessageRow, Where
 from .errors import Busy, Closed, Damaged, HithertoError, NotFound
+from .events import warn
 from .listing import conversations, merged
 from .textindex import Entry, IndexDamaged, Known, TextIndex
 
@@ -95,7 +96,7 @@ class Search:
                 if store._codec.in_clear:
                     self._index = store.backend.text_index(create=create)
                     if self._index is not None and self._index.was_reset:
-                        _warn("the search index could not be read and is made again")
+                        warn("the search index could not be read and is made again")
                 elif create:
                     from ._wordindex import WordIndex  # noqa: PLC0415  # only those who search need it
 
@@ -156,7 +157,7 @@ class Search:
         return []
 
     def _make_again(self, index: TextIndex, error: Exception) -> None:
-        _warn(f"the search index is damaged and is made again: {error}")
+        warn(f"the search index is damaged and is made again: {error}")
         index.clear()
 
     def _hits(self, index: TextIndex, asked: Asked) -> list[Hit]:
@@ -235,7 +236,7 @@ class Search:
             else:
                 done = self.keep_up(seconds)[1]
         except HithertoError as error:  # the messages are gone, whatever becomes of the index
-            _warn(f"the search index keeps words of what was deleted until maintenance succeeds: {error}")
+            warn(f"the search index keeps words of what was deleted until maintenance succeeds: {error}")
             done = False
         if not done:
             self._store._upkeep.ask()
@@ -264,7 +265,7 @@ class Search:
             return save(self._store, self._words, unsaved, deadline)
         except HithertoError as error:  # it is only made again the next time
             if self._could_save:
-                _warn(f"the search index could not be kept, so the first search of every process is slow: {error}")
+                warn(f"the search index could not be kept, so the first search of every process is slow: {error}")
             self._could_save = False
             return False
         finally:
@@ -450,12 +451,6 @@ class Search:
         """A message for the index. One that cannot be read has no words; `verify` tells why."""
         text = _text(self._store._shown(row, lazy=True, reader=reader).blocks)
         return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, text)
-
-
-def _warn(what: str) -> None:
-    import logging  # noqa: PLC0415  # rarely needed
-
-    logging.getLogger("hitherto").warning(what)
 
 
 def _known(row: ConversationRow) -> Known:

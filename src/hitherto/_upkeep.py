@@ -80,8 +80,9 @@ def _rotate_on(store: "Store", deadline: float) -> bool:
 
 
 def _purge_old_quarantine(store: "Store") -> None:
-    if store._quarantine_seconds is not None:
-        store._quarantine.purge(store._clock() - int(store._quarantine_seconds * 1_000_000))
+    seconds = store._quarantine_seconds
+    if seconds is not None and store._quarantine.older_than(store._clock() - int(seconds * 1_000_000)):
+        store.purge_quarantine(older_than_seconds=seconds)
 
 
 def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int, bool]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ._attachments import kept
-from ._content import Attached, decode_body, open_meta, open_setup
+from ._content import Attached, decode_body, item_place, open_meta, open_setup
 from ._desk import label_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
-from .backend import ConversationRow, MessageRow, Where
+from .backend import WORKSPACE, ConversationRow, MessageRow, Where
 from .errors import HithertoError
 from .ids import RUN, show_conversation_id
 from .listing import conversations
@@ -171,6 +171,12 @@ class _Check:
             after = rows[-1].seq
 
     def _description(self) -> None:
+        if self.row.kind == WORKSPACE:
+            for item in self.store.backend.items(self.row.id):
+                try:
+                    self.envelope.open(item_place(self.row.id, item.key), item.body)
+                except HithertoError as error:
+                    self.say(str(error))
         if self.row.kind == "chat":
             try:
                 meta = open_meta(self.envelope, self.row)

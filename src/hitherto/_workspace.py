@@ -7,6 +7,7 @@ read, so a process that has not heard of a rotation cannot write by the old rule
 """
 
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,7 @@ class Workspace:
         self._given = codec
         self.codec: Codec = codec or Plain()
         self._key = key
+        self._lock = threading.RLock()
         self._coming: tuple[Key | None, ...] = ()
         for _ in range(_TRIES):
             if self._look():
@@ -94,9 +96,10 @@ class Workspace:
 
     def become(self, codec: Codec, row: ConversationRow) -> None:
         """We have made another state of the workspace."""
-        self.codec = codec
-        self._key = None if self.sealed is None else self.sealed.key
-        self.take(row)
+        with self._lock:
+            self.codec = codec
+            self._key = None if self.sealed is None else self.sealed.key
+            self.take(row)
 
     def expect(self, key: "Key | None") -> None:
         """We are about to give the workspace another key, or none. Whoever looks at its row from now on may find it;
@@ -118,10 +121,11 @@ class Workspace:
             self.sealed.close()
 
     def _look(self) -> bool:
-        rows = self._backend.lookup(key=(WORKSPACE, _KEY))
-        if rows:
-            self.take(rows[0])
-        return bool(rows)
+        with self._lock:  # or one that looked earlier could believe it later
+            rows = self._backend.lookup(key=(WORKSPACE, _KEY))
+            if rows:
+                self.take(rows[0])
+            return bool(rows)
 
     def take(self, row: ConversationRow) -> None:
         """Believe this row: the key check."""

@@ -36,6 +36,7 @@ from .model import (
     text_size,
     to_datetime,
 )
+from .vault import Envelope
 
 if TYPE_CHECKING:
     from .store import Store
@@ -149,16 +150,17 @@ class Conversation:
         if number == 0:
             return Setup()
         try:
-            return self._setup_now(number)
+            return self._setup_now(self._desk, number)
         except Damaged:
-            return self._store._sure(self._desk, lambda: self._setup_now(number))
+            # What cannot be read is noted at the message where somebody stood who needed it.
+            return self._store._sure(self._desk, lambda own: self._setup_now(own, number), self._sure)
 
-    def _setup_now(self, number: int) -> Setup:
+    def _setup_now(self, desk: Desk, number: int) -> Setup:
         key = _setup_key(number)
-        items = self._store.backend.items(self._desk.id, key)
+        items = self._store.backend.items(desk.id, key)
         if not items:
             raise Damaged(f"a setup of conversation {self.id} is missing")
-        return open_setup(self._desk.envelope, self._desk.id, key, items[0].body)
+        return open_setup(desk.envelope, desk.id, key, items[0].body)
 
     @property
     def system_prompt(self) -> str:
@@ -309,11 +311,12 @@ class Conversation:
         numbers: list[int] = []
 
         def make(row: ConversationRow) -> Change:
-            number = open_meta(desk.check(row), row).setups + 1
+            envelope = desk.check(row)
+            number = open_meta(envelope, row).setups + 1
             fields = {"setup": number, "setup_seq": row.next_seq} if self._main else {}
             numbers.append(number)
             change = described(desk, row, setups=number, **fields)
-            return replace(change, put=(*change.put, setup_item(desk, number, new)))
+            return replace(change, put=(*change.put, setup_item(envelope, desk.id, number, new)))
 
         self._store._change(desk.id, make)
         self._setup = numbers[-1]
@@ -363,7 +366,7 @@ class Conversation:
         try:
             rows = self._store._tree(self._desk)
         except Damaged:
-            rows = self._store._sure(self._desk, lambda: self._store._tree(self._desk))
+            rows = self._store._sure(self._desk, self._store._tree)
         depths: dict[int | None, int] = {None: 0}
         for row in rows:
             depths[row.number] = depths.get(row.parent, 0) + 1
@@ -552,9 +555,12 @@ class Conversation:
 
     def _hold(self, held: bool) -> None:
         self._store._ensure_open()
-        self._store._change(
-            self._desk.id, lambda row: None if row.held == held else changed(self._desk, row, held=held)
-        )
+
+        def make(row: ConversationRow) -> Change | None:
+            self._store._checked(row)
+            return None if row.held == held else changed(self._desk, row, held=held)
+
+        self._store._change(self._desk.id, make)
 
 
 def is_lazy(attachments: str) -> bool:
@@ -568,9 +574,9 @@ def _setup_key(number: int) -> bytes:
     return b"setup/%06d" % number
 
 
-def setup_item(desk: Desk, number: int, setup: Setup) -> ItemRow:
+def setup_item(envelope: Envelope, conversation: bytes, number: int, setup: Setup) -> ItemRow:
     key = _setup_key(number)
-    return ItemRow(desk.id, key, 0, desk.envelope.close(item_place(desk.id, key), encode(setup)))
+    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), encode(setup)))
 
 
 def checked_setup(

@@ -173,6 +173,7 @@ class Damaged(HithertoError):
     """Stored bytes that do not read back as what was written. They are never returned as if they were good."""
 
     hint = "run store.verify() to see everything that is wrong; restore the rest from a backup"
+    record: int | None = None  # the number of the message, where whoever raises it knows better than who reads
 
 
 class StorageError(HithertoError):

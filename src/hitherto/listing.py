@@ -21,6 +21,7 @@ from .backend import Backend, ConversationRow, MessageRow, Where
 from .errors import Damaged, InvalidArgument, InvalidCursor, KeyUnavailable, NotFound
 from .ids import show_conversation_id
 from .model import Saved, approximate_tokens, to_datetime
+from .vault import Envelope
 
 if TYPE_CHECKING:
     from .store import Store
@@ -56,7 +57,8 @@ class ConversationInfo:
     def _described(self) -> Meta:
         if self._meta is None:
             try:
-                self._meta = open_meta(self._store._codec.envelope(self._row), self._row)
+                envelope = self._rows.envelopes.get(self._id) or self._store._codec.envelope(self._row)
+                self._meta = open_meta(envelope, self._row)
             except (Damaged, KeyUnavailable):  # its keys may be others since it was listed
                 self._meta = self._store._desk(self._store._fresh_row(self._id)).meta
         return self._meta
@@ -133,6 +135,7 @@ class _Rows:
         self.store = store
         self._ids = ids
         self._found: dict[bytes, ConversationRow] | None = None
+        self.envelopes: dict[bytes, Envelope] = {}
 
     def __getitem__(self, id: bytes) -> ConversationRow:
         if self._found is None:
@@ -147,7 +150,7 @@ class _Rows:
         for row in self.store.backend.lookup(ids=self._ids):
             sound = self.store._sound(row)
             if sound is not None:
-                self._found[row.id] = sound
+                self._found[row.id], self.envelopes[row.id] = sound
         return [id for id in self._ids if id in self._found]
 
 

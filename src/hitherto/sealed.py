@@ -51,6 +51,8 @@ BOX = 1  # the version of a box
 NO_KEY, AES = 0, 1
 _SLOT = struct.Struct(">BII")  # kind, generation, epoch
 _WRAPPED = struct.Struct(">8s32s60s")  # id of the workspace's key, commitment, nonce with the wrapped key and its tag
+_USUAL = struct.Struct(">3sII8s32s60s")  # a box with one data key, as nearly all are
+_USUAL_START = bytes((BOX, 1, AES))
 
 _PURPOSE = b"hitherto/1 "
 _PLAIN = Plain()
@@ -72,6 +74,9 @@ def read_box(data: bytes) -> tuple[Slot, ...]:
     """The data keys of a row, the one that seals first; a plain row has none."""
     if not data:
         return ()
+    if type(data) is bytes and len(data) == _USUAL.size and data.startswith(_USUAL_START):
+        _, generation, epoch, key_id, commitment, wrapped_key = _USUAL.unpack(data)
+        return (Slot(AES, generation, epoch, key_id, commitment, wrapped_key),)
     slots = []
     try:
         if data[0] != BOX:
@@ -287,22 +292,28 @@ class Sealed:
 
     def envelope(self, row: ConversationRow) -> Envelope:
         slots = read_box(row.data_key)
-        if not slots or any(slot.epoch > self.epoch for slot in slots):
-            if not self._agrees(slots):
-                self._reread()
+        if not self._agrees(slots):
+            self._reread()
             if not self._agrees(slots):
                 raise Damaged("a conversation is plain in a sealed store" if not slots else "a conversation is newer")
-            if not slots:
-                return _PLAIN
-        return self.opened(row)
+        return self._opened(row, slots) if slots else _PLAIN
 
     def _agrees(self, slots: Sequence[Slot]) -> bool:
-        return all(slot.epoch <= self.epoch for slot in slots) if slots else self.may_be_plain()
+        if not slots:
+            return self.may_be_plain()
+        epoch = self.epoch
+        for slot in slots:  # noqa: SIM110  # a listing waits for this
+            if slot.epoch > epoch:
+                return False
+        return True
 
     def opened(self, row: ConversationRow) -> "SealedEnvelope":
         """The envelope of a conversation that has keys. Its row is checked."""
-        slots = read_box(row.data_key)
-        if self.slots and any(slot.kind == NO_KEY for slot in slots) and not self.may_be_plain():
+        return self._opened(row, read_box(row.data_key))
+
+    def _opened(self, row: ConversationRow, slots: Sequence[Slot]) -> "SealedEnvelope":
+        # One data key alone is never "none".
+        if len(slots) > 1 and self.slots and any(s.kind == NO_KEY for s in slots) and not self.may_be_plain():
             raise Damaged("a conversation may be plain in a sealed store")
         envelope = self.draft(row.id, slots)
         envelope.total(row)
@@ -314,7 +325,7 @@ class Sealed:
     def draft(self, conversation: bytes, slots: Sequence[Slot]) -> "SealedEnvelope":
         """The envelope that a conversation has, or will have, with these keys."""
         keys = [(slot.generation, self._secret(conversation, slot) if slot.kind == AES else None) for slot in slots]
-        settled = len({slot.epoch for slot in slots}) == 1
+        settled = len(slots) == 1 or len({slot.epoch for slot in slots}) == 1
         return SealedEnvelope(self._workspace, conversation, keys, settled=settled)
 
     def tag(self, field: str, value: str) -> bytes:

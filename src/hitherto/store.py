@@ -116,6 +116,7 @@ PURGE_REASONS = (
 )
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.5  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
+_REMEMBERED = 10_000  # conversations
 _LOOKS = 100  # how often we look again at what changes while we read
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
@@ -180,6 +181,7 @@ class Store:
         self._runs = threading.Lock()
         self._settled: set[int] = set()  # runs that are packed as far as they can be
         self._next_run = 0
+        self._newest: dict[bytes, bytes] = {}  # rows that were found to be the newest, by their tokens
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._workspace = Workspace(backend, self._pen, self._clock, codec, key)
         self._names = Names(self._workspace.meta.seed)
@@ -264,7 +266,7 @@ class Store:
         self._ensure_open()
         if not isinstance(key, str) or not key:
             raise InvalidArgument("the key of a conversation is text, and not empty")
-        for _ in range(3):
+        for _ in range(_TRIES):
             for tag in reversed(self._codec.tags("conversation", key)):  # what is re-encrypted moves from last to first
                 rows = self.backend.lookup(key=(CHAT, tag))
                 if rows:
@@ -291,6 +293,8 @@ class Store:
                 return self._create_now(id, meta, setups, make)
             except Moved:  # keys were rotated meanwhile
                 self._workspace.refresh()
+                if meta.key is not None:
+                    return None  # and the conversation may be there under another name: look again
         raise Busy("the conversation could not be started")
 
     def _create_now(
@@ -303,7 +307,7 @@ class Store:
         meta = replace(meta, setups=len(kept), setup=meta.setup or len(kept))
         closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
         row = desk.row = described(desk.envelope, desk.row, closed)
-        put = tuple(setup_item(desk, number, setup) for number, setup in enumerate(kept, 1))
+        put = tuple(setup_item(desk.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
         tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
         drafts = make(desk)
         desk.stage(drafts)
@@ -442,61 +446,67 @@ class Store:
         return Conversation(self._desk(row), row.head, rewrites=row.rewrites)  # not what the desk only believes so far
 
     def _desk(self, row: ConversationRow) -> Desk:
-        try:
-            return self._desk_now(row)
-        except Damaged as error:
-            again = self._fresh_row(row.id)
-            if again.token != row.token:  # it moved on, and so did its keys
-                return self._desk_now(again)
-            self._quarantine.add(row.id, None, str(error))
-            raise
+        return self._steady(row, self._desk_now)
 
-    def _sound(self, row: ConversationRow) -> ConversationRow | None:
-        """The row, or as it is now, if it is as it was proven; None if it is not, and then it is in quarantine."""
-        if self._codec.in_clear:
-            return row
+    def _sound(self, row: ConversationRow) -> tuple[ConversationRow, Envelope] | None:
+        """The row, or as it is now, and its envelope, if it is as it was proven; None if it is not, and then it is in
+        quarantine."""
         try:
-            self._check_newest(row, self._codec.envelope(row))
-        except Damaged:
+            found = self._steady(row, lambda row: (row, self._checked(row)))
+        except (Damaged, NotFound):
+            return None
+        return None if self._quarantine.has(row.id) else found
+
+    def _steady(self, row: ConversationRow, read: Callable[[ConversationRow], T]) -> T:
+        """What is read of a conversation's row. A row that moved on meanwhile proves nothing: look again. One that
+        stands still, and is not as it was proven, goes into quarantine."""
+        for _ in range(_LOOKS):
             try:
-                row = self._desk(row).row
-            except (Damaged, NotFound):
-                return None
-        return None if self._quarantine.has(row.id) else row
+                return read(row)
+            except Damaged as error:
+                again = self._fresh_row(row.id)
+                if again.token == row.token:
+                    self._quarantine.add(row.id, None, str(error))
+                    raise
+                row = again
+        raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
 
     def _desk_now(self, row: ConversationRow) -> Desk:
         desk = self._desks.get(row.id)
         if desk is None or not desk.serves(row):
-            desk = Desk(self, row)
-            self._check_newest(row, desk.envelope)
-            self._desks[row.id] = desk
+            self._checked(row)
+            desk = self._desks[row.id] = Desk(self, row)
         elif row.token != desk.row.token or row.proof != desk.row.proof:
-            self._check_newest(row, desk.check(row))
-        else:
-            desk.check(row)
+            self._checked(row)
         desk.believe(row)
         return desk
 
-    def _check_newest(self, row: ConversationRow, envelope: Envelope) -> None:
-        """`Damaged` if this is an older row, put back: there are messages that came after it, or the ledger is of
-        another time."""
-        read_ledger(self, envelope, row)
-        if envelope.proves and self.backend.scan(row.id, after=row.next_seq - 1, limit=1, bodies=False):
-            raise Damaged("the row of a conversation is older than its messages: it was put back")
+    def _checked(self, row: ConversationRow) -> Envelope:
+        """The envelope of a row that is as it was proven, and not an older one that was put back: then there would be
+        messages that came after it, or the ledger would be of another time. `Damaged` otherwise."""
+        envelope = self._codec.envelope(row)
+        if envelope.proves and self._newest.get(row.id) != row.token:
+            read_ledger(self, envelope, row)
+            if self.backend.scan(row.id, after=row.next_seq - 1, limit=1, bodies=False):
+                raise Damaged("the row of a conversation is older than its messages: it was put back")
+            if len(self._newest) >= _REMEMBERED:
+                self._newest.clear()
+            self._newest[row.id] = row.token
+        return envelope
 
-    def _sure(self, desk: Desk, read: Callable[[], T], message: int | None = None) -> T:
-        """Something did not read back as what was written: look again, with the row and the keys as they are now. If it
-        fails again although nothing moved, it is damaged, and goes into quarantine."""
+    def _sure(self, desk: Desk, read: Callable[[Desk], T], message: int | None = None) -> T:
+        """Something did not read back as what was written: read it again, from a desk of its own that stands by what is
+        stored now. (A belief is for preparing writes, never for judging reads.) If that fails although nothing moved,
+        it is damaged, and goes into quarantine."""
         for _ in range(_LOOKS):
             row = self._fresh_row(desk.id)
-            self._desk(row)
-            desk.refresh()
+            own = self._steady(row, lambda row: Desk(self, row))
             try:
-                return read()
+                return read(own)
             except (Damaged, LetGo) as error:
-                if self._fresh_row(desk.id).token == row.token:
+                if self._fresh_row(desk.id).token == own.row.token:
                     if isinstance(error, Damaged):
-                        self._quarantine.add(desk.id, message, str(error))
+                        self._quarantine.add(desk.id, error.record or message, str(error))
                     raise
         raise Busy(f"conversation {desk.name} changes faster than it can be read")
 
@@ -837,6 +847,7 @@ class Store:
 
         self._change(id, make, always=True)
         self._workspace.forget(doomed[-1])
+        self._quarantine.release(id)
         forgotten = self._search.forget(_PURGE_SECONDS)
         scrubbed = self.backend.scrub() and forgotten
         return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
@@ -916,7 +927,7 @@ class Store:
         """Is the row as it was proven? What it says of a hold is worth nothing otherwise, and whoever purges it has to
         say that it is for that."""
         try:
-            self._codec.envelope(row)
+            self._checked(row)
         except Damaged:
             return False
         return True
@@ -931,7 +942,9 @@ class Store:
         """How much there is. Reads every conversation's row."""
         self._ensure_open()
         found = conversations(self.backend, Where(), oldest_first=True)
-        rows = [row for row in map(self._sound, found) if row is not None]
+        if not self._codec.in_clear:
+            found = (sound[0] for sound in map(self._sound, found) if sound is not None)
+        rows = list(found)
         size = sum(row.size for row in rows)
         return Stats(
             conversations=len(rows),
@@ -1011,7 +1024,7 @@ class Store:
         try:
             return self._read_now(row, desk, reader)
         except Damaged:
-            return self._sure(desk, lambda: self._read_now(self._again(row), desk), self._record(row, desk))
+            return self._sure(desk, lambda own: self._read_now(self._again(row), own), self._record(row, desk))
 
     def _read_now(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
         row, data = (reader or Reader(self)).content(desk.envelope, row)
@@ -1021,26 +1034,37 @@ class Store:
         return row, decode_body(data)
 
     def _again(self, row: MessageRow) -> MessageRow:
-        return self._message_row(self._names.id(row.number))
+        found = self._message_row(self._names.id(row.number))
+        if found.seq != row.seq:
+            raise Damaged("an index led to another message than the one that was meant")
+        return found
 
     def _saved(
         self, row: MessageRow, desk: Desk | None = None, *, lazy: bool = False, reader: Reader | None = None
     ) -> Saved:
         """A row as a message; `Damaged` if its content cannot be read."""
         if desk is None:
-            desk = self._desks.get(row.conversation) or self._desk(self._fresh_row(row.conversation))
-        found = desk
+            desk = self._desk_for(row.conversation, reader)
 
-        def read(row: MessageRow, reader: Reader | None = None) -> Saved:
-            row, body = self._read_now(row, found, reader)
+        def read(desk: Desk, row: MessageRow, reader: Reader | None = None) -> Saved:
+            row, body = self._read_now(row, desk, reader)
             if body.attached:
-                body = filled(found, body, lazy=lazy)
-            return saved(row, body, self._names, found.name)
+                body = filled(desk, body, lazy=lazy)
+            return saved(row, body, self._names, desk.name)
 
         try:
-            return read(row, reader)
+            return read(desk, row, reader)
         except (Damaged, LetGo):
-            return self._sure(desk, lambda: read(self._again(row)), self._record(row, desk))
+            return self._sure(desk, lambda own: read(own, self._again(row)), self._record(row, desk))
+
+    def _desk_for(self, conversation: bytes, reader: Reader | None) -> Desk:
+        """The desk of a conversation; who reads many messages keeps it."""
+        desk = self._desks.get(conversation)
+        if desk is None:
+            desk = self._desk(self._fresh_row(conversation))
+        if reader is not None:
+            reader.desk = desk
+        return desk
 
     def _shown(self, row: MessageRow, *, lazy: bool = False, reader: Reader | None = None) -> Saved:
         """A row for a listing: if its content cannot be read, a message that says so."""
@@ -1059,12 +1083,16 @@ class Store:
             )
 
     def _tree(self, desk: Desk) -> list[MessageRow]:
-        """The same, each of them checked if the conversation is sealed."""
+        """All messages of a conversation by sequence; if it is sealed, each of them was opened."""
         headers = self._headers(desk.id)
         if desk.envelope.proves:
             reader = Reader(self)
             for row in self.backend.scan(desk.id, limit=1 << 40):
-                self._read_now(row, desk, reader)
+                try:
+                    self._read_now(row, desk, reader)
+                except Damaged as error:
+                    error.record = self._record(row, desk)
+                    raise
             if len({row.number for row in headers}) != desk.row.count:
                 raise Damaged(f"{len(headers)} messages are stored, {desk.row.count} are meant to be")
         return headers
@@ -1078,7 +1106,8 @@ class Store:
         try:
             return self._path_now(number, desk, lazy=lazy)
         except (Damaged, LetGo):
-            return self._sure(desk, lambda: self._path_now(number, desk, lazy=lazy), self._culprit(number, desk))
+            culprit = self._culprit(number, desk)
+            return self._sure(desk, lambda own: self._path_now(number, own, lazy=lazy), culprit)
 
     def _record(self, row: MessageRow, desk: Desk) -> int:
         """The record that a message is in: itself, or the first message of its pack, if that is what cannot be read."""

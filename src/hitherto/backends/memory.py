@@ -91,6 +91,10 @@ class MemoryBackend:
                     return Taken("key", other.id)
         elif row is None or row.token != change.expect:
             return Stale(change.conversation, row)
+        elif change.rekey and change.row is not None and change.row.key is not None:
+            for other in self.lookup(key=(change.row.kind, change.row.key)):
+                if other.id != row.id:
+                    return Taken("key", other.id)
         for message in change.add:
             if message.number % RUN == 0 and self._run_taken(message.number):
                 return Taken("number", change.conversation)

@@ -223,6 +223,10 @@ class SqliteBackend:
                     return Taken("key", other.id)
         elif found is None or found[1] != change.expect:
             return Stale(change.conversation, self._row(connection, change.conversation))
+        elif change.rekey and change.row is not None and change.row.key is not None:
+            for other in self._by_key(connection, change.row.kind, change.row.key):
+                if other.id != change.conversation:
+                    return Taken("key", other.id)
         place: _Place = (found[0], *found[2:]) if found else (0, 0, 0, -1, self._epoch(connection))
         for message in change.add:
             if message.number % RUN == 0 and self._run_taken(connection, message.number):
@@ -414,8 +418,12 @@ class SqliteBackend:
                     "ORDER BY id LIMIT ?"
                 )
                 return [_conversation(found) for found in _all(connection, query, (*between, self._workspace, limit))]
-            rows = [self._row(connection, id) for id in ids]
-            return [row for row in rows if row is not None]
+            if len(ids) == 1:
+                row = self._row(connection, ids[0])
+                return [] if row is None else [row]
+            query = f"SELECT {_CONVERSATION} FROM conversation WHERE id = ? AND workspace = ?"
+            values = [(id, self._workspace) for id in ids]
+            return [_conversation(found) for found in connection.executemany(query, values)]
 
     def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
         column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("shelf", "DESC", "<")
