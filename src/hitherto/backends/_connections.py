@@ -90,7 +90,6 @@ class Pool:
         self.vfs = vfs
         self._forks = _forks.count()
         self._closed = False
-        self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
         self._lock = threading.Lock()
         if self.path in _out_of_bounds:
             raise CannotOpen(
@@ -98,6 +97,7 @@ class Pool:
                 hint="fork while no thread uses the store, or start processes by spawn",
             )
         make_private(self.path)
+        self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
         _pools.add(self)
 
     def lease(self) -> Lease:
