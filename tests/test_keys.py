@@ -517,6 +517,13 @@ def test_without_a_working_directory_a_relative_path_is_an_error(
 # -- writing files
 
 
+def test_a_key_from_a_place_can_change_and_one_that_was_given_cannot(tmp_path: Path) -> None:
+    key = Key.generate()
+    key.to_file(tmp_path / "key")
+    assert not key._can_change()
+    assert Key.from_file(tmp_path / "key")._can_change()
+
+
 def test_a_key_is_written_as_one_line_into_a_private_file_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "key"
     before = os.umask(0)

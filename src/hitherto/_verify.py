@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ._attachments import kept
 from ._content import Attached, decode_body, item_place, open_meta, open_setup
-from ._desk import label_fields
+from ._desk import Desk, label_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
 from .backend import WORKSPACE, ConversationRow, MessageRow, Where
@@ -257,7 +257,7 @@ class _Check:
         there = {row.name: set(row.messages) for row in rows}
         if there != meant or not all(row.chunks for row in rows):
             self.say("the attachments that are kept are not those that its messages refer to")
-        desk = self.store._desk(self.row)
+        desk = Desk(self.store, self.row)
         for attached, numbers in self.attached.items():
             try:
                 for _ in kept(desk, attached):

@@ -8,6 +8,7 @@ read, so a process that has not heard of a rotation cannot write by the old rule
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _KEY = b"workspace"
 _TRIES = 1000
+_PATIENCE_SECONDS = 2.0
 
 
 def new_row(codec: Codec, id: bytes, kind: str, key: bytes | None, now: int) -> ConversationRow:
@@ -107,9 +109,19 @@ class Workspace:
         self._coming = (key,)
 
     def refresh(self) -> None:
-        """Look what others made of the workspace."""
-        if not self._look():
-            raise Damaged("the row that describes the workspace is missing")
+        """Look what others made of the workspace. Who rotates a key changes the place where it is kept a moment before
+        the workspace, so if the two do not fit, look again for a while."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                if not self._look():
+                    raise Damaged("the row that describes the workspace is missing")
+                return
+            except KeyUnavailable:
+                key = self._key
+                if key is None or not key._can_change() or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
 
     def forget(self, row: ConversationRow) -> None:
         """This conversation is gone: so is its key, from our memory too."""

@@ -196,6 +196,10 @@ class Key:
         key._source = source
         return key
 
+    def _can_change(self) -> bool:
+        """Is there a place to ask again?"""
+        return self._source is not None
+
     def _again(self) -> "Key | None":
         """Ask the place where this key came from once more: the key that is there now if it is another one."""
         self._reveal()

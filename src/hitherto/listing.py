@@ -57,8 +57,8 @@ class ConversationInfo:
     def _described(self) -> Meta:
         if self._meta is None:
             try:
-                envelope = self._rows.envelopes.get(self._id) or self._store._codec.envelope(self._row)
-                self._meta = open_meta(envelope, self._row)
+                sound = self._rows.proven.get(self._id) or Sound(self._row, self._store._codec.envelope(self._row))
+                self._meta = sound.meta
             except (Damaged, KeyUnavailable):  # its keys may be others since it was listed
                 self._meta = self._store._desk(self._store._fresh_row(self._id)).meta
         return self._meta
@@ -128,6 +128,23 @@ class ConversationInfo:
         return None
 
 
+class Sound:
+    """The row of a conversation that is as it was proven, and its description, opened once."""
+
+    __slots__ = ("_envelope", "_meta", "row")
+
+    def __init__(self, row: ConversationRow, envelope: Envelope) -> None:
+        self.row = row
+        self._envelope = envelope
+        self._meta: Meta | None = None
+
+    @property
+    def meta(self) -> Meta:
+        if self._meta is None:
+            self._meta = open_meta(self._envelope, self.row)
+        return self._meta
+
+
 class _Rows:
     """The rows of a page, read once, when the first is asked for."""
 
@@ -135,7 +152,7 @@ class _Rows:
         self.store = store
         self._ids = ids
         self._found: dict[bytes, ConversationRow] | None = None
-        self.envelopes: dict[bytes, Envelope] = {}
+        self.proven: dict[bytes, Sound] = {}
 
     def __getitem__(self, id: bytes) -> ConversationRow:
         if self._found is None:
@@ -150,7 +167,7 @@ class _Rows:
         for row in self.store.backend.lookup(ids=self._ids):
             sound = self.store._sound(row)
             if sound is not None:
-                self._found[row.id], self.envelopes[row.id] = sound
+                self._found[row.id], self.proven[row.id] = sound.row, sound
         return [id for id in self._ids if id in self._found]
 
 

@@ -265,7 +265,7 @@ class Sealed:
     def _remember(self, secret: Secret) -> None:
         self._secrets[secret.commitment] = secret
         if len(self._secrets) > _REMEMBERED:
-            self._secrets.popitem(last=False)
+            self._secrets.popitem(last=False)[1].wipe()  # what envelopes derived from it works on
 
     def worn(self, row: ConversationRow) -> bool:
         """Has the data key sealed so much that it is time for another one? An estimate with room to spare: each

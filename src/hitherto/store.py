@@ -75,6 +75,7 @@ from .listing import (
     ConversationInfo,
     MessageListing,
     Page,
+    Sound,
     check_limit,
     conversations,
     infos,
@@ -116,7 +117,7 @@ PURGE_REASONS = (
 )
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.5  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
-_REMEMBERED = 10_000  # conversations
+_REMEMBERED = 1000  # conversations
 _LOOKS = 100  # how often we look again at what changes while we read
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
@@ -181,7 +182,7 @@ class Store:
         self._runs = threading.Lock()
         self._settled: set[int] = set()  # runs that are packed as far as they can be
         self._next_run = 0
-        self._newest: dict[bytes, bytes] = {}  # rows that were found to be the newest, by their tokens
+        self._listed: dict[bytes, Sound] = {}  # conversations of a sealed store that were listed lately
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._workspace = Workspace(backend, self._pen, self._clock, codec, key)
         self._names = Names(self._workspace.meta.seed)
@@ -216,6 +217,7 @@ class Store:
             finally:
                 self.backend.close()
                 self._workspace.close()
+                self._listed.clear()
 
     def _ensure_open(self) -> None:
         if self._closed:
@@ -448,14 +450,22 @@ class Store:
     def _desk(self, row: ConversationRow) -> Desk:
         return self._steady(row, self._desk_now)
 
-    def _sound(self, row: ConversationRow) -> tuple[ConversationRow, Envelope] | None:
-        """The row, or as it is now, and its envelope, if it is as it was proven; None if it is not, and then it is in
-        quarantine."""
+    def _sound(self, row: ConversationRow) -> Sound | None:
+        """The row, or as it is now, if it is as it was proven; None if it is not, and then it is in quarantine. What
+        was proven before need not be proven again, as long as no column is another."""
+        if self._quarantine.has(row.id):
+            return None
+        known = self._listed.get(row.id)
+        if known is not None and known.row == row:
+            return known
         try:
-            found = self._steady(row, lambda row: (row, self._checked(row)))
+            sound = self._steady(row, lambda row: Sound(row, self._checked(row)))
         except (Damaged, NotFound):
             return None
-        return None if self._quarantine.has(row.id) else found
+        if len(self._listed) >= _REMEMBERED:
+            self._listed.clear()
+        self._listed[row.id] = sound
+        return sound
 
     def _steady(self, row: ConversationRow, read: Callable[[ConversationRow], T]) -> T:
         """What is read of a conversation's row. A row that moved on meanwhile proves nothing: look again. One that
@@ -485,13 +495,10 @@ class Store:
         """The envelope of a row that is as it was proven, and not an older one that was put back: then there would be
         messages that came after it, or the ledger would be of another time. `Damaged` otherwise."""
         envelope = self._codec.envelope(row)
-        if envelope.proves and self._newest.get(row.id) != row.token:
+        if envelope.proves:
             read_ledger(self, envelope, row)
             if self.backend.scan(row.id, after=row.next_seq - 1, limit=1, bodies=False):
                 raise Damaged("the row of a conversation is older than its messages: it was put back")
-            if len(self._newest) >= _REMEMBERED:
-                self._newest.clear()
-            self._newest[row.id] = row.token
         return envelope
 
     def _sure(self, desk: Desk, read: Callable[[Desk], T], message: int | None = None) -> T:
@@ -847,6 +854,7 @@ class Store:
 
         self._change(id, make, always=True)
         self._workspace.forget(doomed[-1])
+        self._listed.pop(id, None)
         self._quarantine.release(id)
         forgotten = self._search.forget(_PURGE_SECONDS)
         scrubbed = self.backend.scrub() and forgotten
@@ -943,7 +951,7 @@ class Store:
         self._ensure_open()
         found = conversations(self.backend, Where(), oldest_first=True)
         if not self._codec.in_clear:
-            found = (sound[0] for sound in map(self._sound, found) if sound is not None)
+            found = (sound.row for sound in map(self._sound, found) if sound is not None)
         rows = list(found)
         size = sum(row.size for row in rows)
         return Stats(
