@@ -41,6 +41,7 @@ from hitherto.backend import (
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import Closed, CommitUnknown
 from hitherto.ids import RUN, new_conversation_id
+from hitherto.keys import Key
 from hitherto.model import Message
 from hitherto.store import Store
 from hitherto.testing.conformance import (
@@ -57,7 +58,7 @@ from hitherto.testing.conformance import (
     update,
 )
 from hitherto.testing.machine import BackendMachine
-from hitherto.testing.toys import Contrary, ToyCodec
+from hitherto.testing.toys import Contrary
 
 from ._postgres import Connection, PostgresBackend, Server, find_binaries, leftovers
 
@@ -163,13 +164,13 @@ class TestPostgres(BackendContract, StoreContract):
     def backend(self, opened: Opener) -> Backend:
         return opened(PostgresBackend)
 
-    @pytest.fixture(params=["plain", "toy-contrary"])
+    @pytest.fixture(params=["plain", "sealed-contrary"])
     def open_store(self, backend: Backend, request: pytest.FixtureRequest) -> Callable[[], Store]:
         ticks = count(1_700_000_000_000_000, 1000)
         if request.param == "plain":
             return lambda: Store(backend, clock=lambda: next(ticks))
-        contrary = Contrary(backend, seed=7)
-        return lambda: Store(contrary, ToyCodec(), clock=lambda: next(ticks))
+        contrary, key = Contrary(backend, seed=7), Key.generate()
+        return lambda: Store(contrary, key=key, clock=lambda: next(ticks))
 
 
 # -- the rows

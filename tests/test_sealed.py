@@ -261,6 +261,21 @@ def test_a_purge_also_forgets_the_key_in_memory(path: Path, key: Key) -> None:
         assert len(codec._secrets) == before - 1
 
 
+def test_forks_go_with_their_conversation_and_what_was_detached_does_not(path: Path, key: Key) -> None:
+    """A detached thread has a data key of its own."""
+    with hitherto.open(path, key=key) as store:
+        talk = store.start(title="T")
+        first = talk.append(Message.user("first"))
+        fork = talk.fork(first)
+        said = fork.append(Message.user("on a fork"))
+        parted = fork.detach()
+        store.purge(talk, reason="user-requested")
+        with pytest.raises(NotFound):
+            store.message(said.id)
+        assert [message.text for message in store.conversation(parted.id).thread()] == ["first", "on a fork"]
+        assert store.verify().ok
+
+
 # -- quarantine
 
 
