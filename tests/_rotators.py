@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import hitherto
-from hitherto import HithertoError, Key, Message, Store, _attachments, _rotation, _squeeze
+from hitherto import HithertoError, Key, Message, Store, _attachments, _reencryption, _rotation, _squeeze
 from hitherto.backends.fts import FtsIndex
 from hitherto.backends.sqlite import SqliteBackend
 
@@ -33,8 +33,8 @@ def key_of(text: str) -> Key | None:
 
 def small_steps() -> None:
     """So that even a small store takes many."""
-    _rotation._STEP = 24
-    _rotation._AT_ONCE = 4
+    _reencryption._STEP = 24
+    _rotation._AT_ONCE = _reencryption._AT_ONCE = 4
     _attachments._AT_ONCE = 2
     _squeeze._LEAST = 1 << 40  # what is squeezed leaves no traces that a test could find
 

@@ -112,7 +112,7 @@ def _renew(store: "Store", conversation: bytes) -> None:
     sealed = store._workspace.sealed
     for row in store.backend.lookup(ids=[conversation]) if sealed is not None else ():
         if sealed is not None and sealed.worn(row):
-            from ._rotation import renew  # noqa: PLC0415  # after hundreds of millions of messages
+            from ._reencryption import renew  # noqa: PLC0415  # after hundreds of millions of messages
 
             renew(store, sealed, row.id)
 

@@ -115,7 +115,7 @@ PURGE_REASONS = (
     "workspace-reset",
     "corruption-detected",
 )
-_DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.5  # to wait for words to leave the search index; maintenance does the rest
+_DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.2  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
 _REMEMBERED = 1000  # conversations
 _LOOKS = 100  # how often we look again at what changes while we read

@@ -1,0 +1,394 @@
+"""Re-encrypting one conversation: another data key for all that it holds, while others read and write.
+
+First the conversation gets a second data key, in one commit. From then on everything that is written is sealed with it,
+by everybody: who has not heard of it is answered `Stale`. Then what lies there already follows in small steps, each a
+commit of its own that leaves everything readable: messages, packs, attachments, and the names that were made with the
+old key. The last commit takes over what lies beside the messages, and drops the old key. `_rotation` says when.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ._attachments import renamed
+from ._content import close_pack as closed_pack
+from ._content import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
+from ._desk import label_fields
+from ._ledger import KEY as LEDGER
+from ._ledger import NOTHING
+from ._ledger import place as ledger_place
+from ._packs import Moved, run_of
+from ._wordcache import PREFIX as WORDS
+from .backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Stale, Tag
+from .errors import Busy, Damaged, HithertoError
+from .ids import show_conversation_id
+from .vault import MODULUS, Envelope, Plain, next_row
+
+if TYPE_CHECKING:
+    from ._desk import Desk
+    from .sealed import Sealed, SealedEnvelope
+    from .store import Store
+
+_TRIES = 1000
+_AT_ONCE = 256  # messages read at a time
+_STEP = 128  # messages re-encrypted in one commit
+_STEP_BYTES = 4 << 20
+
+
+class Begin:
+    """Gives a conversation a second data key: everything from now on is sealed with it.
+
+    The proof is made with the new key, too, so all messages are weighed again; with the old key as well, and compared
+    with the proof as it was: this is where a conversation that was tampered with is noticed. Others may write
+    meanwhile. What they append is weighed on top; if the sums then disagree, they did something else, and all
+    is weighed again.
+    """
+
+    def __init__(
+        self, store: "Store", codec: "Sealed", conversation: bytes, require: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        self._store, self._codec, self._id, self._require = store, codec, conversation, require
+
+    def run(self, *, anew: bool = False) -> None:
+        """`anew`: even if its key is of this time."""
+        from .sealed import NO_KEY, Slot, read_box, write_box  # noqa: PLC0415
+
+        seen: ConversationRow | None = None
+        before = after = 0
+        fresh: Slot | None = None
+        for _ in range(_TRIES):
+            row = self._store._fresh_row(self._id)
+            old = self._codec.envelope(row)
+            slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
+            if slots[0].epoch == self._codec.epoch and not anew:
+                return  # it was begun before, by us or by others
+            generation = row.generation + 1
+            if self._codec.slots[0].kind == NO_KEY:
+                fresh = Slot(NO_KEY, generation, self._codec.epoch)
+            elif fresh is None or fresh.generation != generation:
+                fresh, seen = self._codec.new_slot(self._id, generation), None
+            box = (fresh, *self._codec.rewrapped(self._id, slots))
+            new = self._codec.draft(self._id, box)
+            if row.data_key:  # a plain conversation proves nothing: it is summed up when it is sealed
+                start = 0 if seen is None else seen.next_seq
+                for rows in _stored(self._store, row, start, with_packs=seen is None):
+                    before, after = before + old.weigh(rows), after + new.weigh(rows)
+                if (before - old.total(row)) % MODULUS:
+                    again = self._store._fresh_row(self._id)
+                    if again.token == row.token and seen is None:
+                        raise Damaged("the proof over its messages does not match")
+                    seen, before, after = None, 0, 0
+                    continue
+                seen = row
+            changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
+            changed = replace(changed, proof=new.prove(changed, after))
+            outcome = self._store._pen.write(Batch((Change(self._id, row.token, changed),), self._require))
+            if isinstance(outcome, Done):
+                self._store._tell_desk(self._id, changed)
+                return
+            if isinstance(outcome, Stale) and outcome.conversation == self._require[0][0]:
+                raise Moved
+        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+
+def renew(store: "Store", codec: "Sealed", conversation: bytes) -> None:
+    """Another data key for what comes; what is there stays under the old one."""
+    Begin(store, codec, conversation, store._workspace.require).run(anew=True)
+
+
+def _stored(
+    store: "Store", row: ConversationRow, start: int, *, with_packs: bool
+) -> Iterator[Sequence[MessageRow | PackRow]]:
+    """What weighs something in a conversation: messages from a sequence on up to where the row stands, and packs."""
+    runs: set[int] = set()
+    after = start - 1
+    while True:
+        rows = store.backend.scan(row.id, after=after, limit=_AT_ONCE)
+        yield [m for m in rows if m.seq < row.next_seq]
+        runs |= {run_of(m.number) for m in rows if m.body is None}
+        if len(rows) < _AT_ONCE:
+            break
+        after = rows[-1].seq
+    if with_packs:
+        for some in _slices(sorted(runs), 16):
+            yield store.backend.packs(some)
+
+
+class Steps:
+    """Brings what a conversation holds under its new key, and at last drops the old one."""
+
+    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes, deadline: float) -> None:
+        self._store, self._codec, self._id, self._deadline = store, codec, conversation, deadline
+        self._summed: tuple[ConversationRow, int] | None = None
+
+    def run(self) -> bool:
+        """False if there was not enough time. Everything that came after the new key is sealed with it, so it is
+        enough to go through all messages once."""
+        if not self._bodies():
+            return False
+        for _ in range(_TRIES):
+            row = self._store._fresh_row(self._id)
+            try:
+                if self._last_step(row):
+                    return True
+            except Damaged:
+                if self._store._fresh_row(self._id).token == row.token:
+                    raise
+        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+    def _bodies(self) -> bool:
+        after = -1
+        while True:
+            if time.monotonic() > self._deadline:
+                return False
+            headers = self._store.backend.scan(self._id, after=after, limit=_AT_ONCE, bodies=False)
+            for some in _slices([m.number for m in headers], _STEP):
+                for numbers in self._small(some):
+                    if time.monotonic() > self._deadline:
+                        return False
+                    _Step(self._store, self._codec, self._id, numbers).run()
+            if len(headers) < _AT_ONCE:
+                return True
+            after = headers[-1].seq
+
+    def _small(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Not too many bytes at once."""
+        sizes = {m.number: m.size for m in self._store.backend.messages(numbers=numbers, bodies=False)}
+        some: list[int] = []
+        size = 0
+        for number in numbers:
+            some.append(number)
+            size += sizes.get(number, 0)
+            if size > _STEP_BYTES:
+                yield some
+                some, size = [], 0
+        if some:
+            yield some
+
+    def _last_step(self, row: ConversationRow) -> bool:
+        """Description, items and names; and the old key goes, if nothing needs it any more."""
+        from .sealed import read_box, write_box  # noqa: PLC0415
+
+        store, codec = self._store, self._codec
+        slots = read_box(row.data_key)
+        if len(slots) < 2:
+            return True
+        old = codec.opened(row)
+        plain = not slots[0].kind
+        new: Envelope = Plain() if plain else codec.draft(self._id, slots[:1])
+        meta = open_meta(old, row)
+        put = _items_anew(store, row, old, new)
+        if not old.proves and new.proves and row.rewrites:  # it was plain: from now on nobody puts back what was
+            ledger = NOTHING.after([m for m in store._headers(self._id) if m.revision], ())
+            put += (ledger.item(new, self._id, row.rewrites),)
+        changed = next_row(
+            Plain(),
+            row,
+            data_key=b"" if plain else write_box(slots[:1]),
+            meta=new.close(meta_place(self._id), encode(meta)),
+            key=None if meta.key is None else codec.tag("conversation", meta.key),
+        )
+        total = old.total(row)
+        if any(not slot.kind for slot in slots[1:]):  # it was plain: only now is there something to prove
+            total = self._sum(row, new)
+        changed = replace(changed, proof=new.prove(changed, total))
+        tags, untags = [], []
+        if meta.project is not None:
+            names = codec.tags("project", meta.project)
+            tags, untags = [Tag(names[0])], [Tag(name) for name in names[1:]]
+        change = Change(
+            self._id,
+            row.token,
+            changed,
+            put=put,
+            unput=(*(item.key for item in store.backend.items(self._id, WORDS)), *(() if new.proves else (LEDGER,))),
+            tag=tuple(tags),
+            untag=tuple(untags),
+            rekey=changed.key != row.key,
+        )
+        return store._commit_now(change)
+
+    def _sum(self, row: ConversationRow, envelope: Envelope) -> int:
+        """The weight of all there is; of what came since, if nothing else happened. Nobody packs meanwhile."""
+        before, total = self._summed or (row, 0)
+        known = self._summed is not None and before.rewrites == row.rewrites
+        start, total = (before.next_seq, total) if known else (0, 0)
+        total += sum(envelope.weigh(rows) for rows in _stored(self._store, row, start, with_packs=not known))
+        self._summed = row, total
+        return total
+
+
+class _Step:
+    """A few messages, or the pack they are in, under the new key, in one commit."""
+
+    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes, numbers: Sequence[int]) -> None:
+        self._store, self._codec, self._id, self._numbers = store, codec, conversation, numbers
+
+    def run(self) -> None:
+        for _ in range(_TRIES):
+            row = self._store._fresh_row(self._id)
+            desk = self._store._desk(row)
+            desk.refresh()
+            with desk.shaping:
+                once = _Once(self._store, desk, self._numbers)
+                envelope = self._codec.opened(row)
+                try:
+                    change = self._built(envelope, desk, once.rows, once.packs)
+                except Damaged:
+                    if self._store._fresh_row(self._id).token == row.token:
+                        raise
+                    continue  # it changed while we read it
+                if change is None or once.commit(change):
+                    return
+        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+    def _built(
+        self, envelope: "SealedEnvelope", desk: "Desk", rows: Sequence[MessageRow], packs: Sequence[PackRow]
+    ) -> "_Change | None":
+        """Every message is looked at: one that was packed or labelled meanwhile is under the new key already, but the
+        names that it goes by may still be old."""
+        built = _Change()
+        headers = {m.number: m for m in rows}
+        for m in rows:
+            if m.body is not None:
+                content = envelope.open_messages([m])[0]
+                after, data = self._anew(envelope, desk, m, content, built)
+                if data is not content or not envelope.is_current(m.body):
+                    after = replace(after, body=envelope.close_message(after, data))
+                if after != m:
+                    built.amend(m, after)
+        for pack in packs:
+            messages = []
+            stays = envelope.is_current(pack.body)
+            for number, one in enumerate(open_pack_raw(envelope, pack), pack.first):
+                if number not in headers:
+                    raise Damaged("a message in a pack has no row")
+                content = bytes(one.body)
+                after, data = self._anew(envelope, desk, headers[number], content, built)
+                stays = stays and data is content
+                if after != headers[number]:
+                    built.amend(headers[number], after)
+                messages.append(packed(after, data))
+            if not stays:
+                built.pack(pack, closed_pack(envelope, pack, messages))
+        return built if built.any() else None
+
+    def _anew(
+        self, envelope: "SealedEnvelope", desk: "Desk", m: MessageRow, content: bytes, built: "_Change"
+    ) -> tuple[MessageRow, bytes]:
+        """The message with its names made anew: its row and its content, the same object if nothing changed."""
+        body, data = decode_body(content), content
+        if not all(envelope.is_current_name(attached.name) for attached in body.attached):
+            body, names = renamed(desk, body)
+            data = encode(body)
+            built.attach += [(m.number, new) for new in names.values()]
+            built.detach += [(m.number, old) for old, new in names.items() if old != new]
+        if body.label is not None:
+            for field, value in label_fields(body.label):
+                now, *before = self._codec.tags(field, value)
+                built.tag.append(Tag(now, m.number))
+                built.untag += [Tag(name, m.number) for name in before]
+        key = None if body.key is None else envelope.tags("key", body.key)[0]
+        return replace(m, size=len(data), key=key), data
+
+
+class _Change:
+    """What becomes of some messages."""
+
+    def __init__(self) -> None:
+        self.came: list[MessageRow | PackRow] = []
+        self.went: list[MessageRow | PackRow] = []
+        self.amended: list[MessageRow] = []
+        self.packs: list[PackRow] = []
+        self.attach: list[tuple[int, bytes]] = []
+        self.detach: list[tuple[int, bytes]] = []
+        self.tag: list[Tag] = []
+        self.untag: list[Tag] = []
+        self.grown = 0
+
+    def any(self) -> bool:
+        return bool(self.amended or self.packs or self.untag)
+
+    def amend(self, old: MessageRow, new: MessageRow) -> None:
+        self.came.append(new)
+        self.went.append(old)
+        self.amended.append(new)
+        self.grown += new.size - old.size
+
+    def pack(self, old: PackRow, new: PackRow) -> None:
+        self.came.append(new)
+        self.went.append(old)
+        self.packs.append(new)
+
+    def change(self, envelope: Envelope, row: ConversationRow) -> Change:
+        after = next_row(envelope, row, self.came, self.went, size=row.size + self.grown)
+        return Change(
+            row.id,
+            row.token,
+            after,
+            amend=tuple(self.amended),
+            pack=tuple(self.packs),
+            attach=tuple(self.attach),
+            detach=tuple(self.detach),
+            tag=tuple(self.tag),
+            untag=tuple(self.untag),
+        )
+
+
+class _Once:
+    """Commits what was made from messages and packs that were read before, if they are still the same: whoever appends
+    meanwhile is no hindrance."""
+
+    def __init__(self, store: "Store", desk: "Desk", numbers: Sequence[int]) -> None:
+        self._store, self._desk = store, desk
+        self._token = desk.row.token
+        self._box = desk.row.data_key
+        self._seen = desk.row.rewrites, desk.packings
+        self._used = False
+        self._numbers = numbers
+        self.rows, self.packs = self._read()
+
+    def _read(self) -> tuple[list[MessageRow], list[PackRow]]:
+        """The messages, and the packs that they are in, with all messages of these."""
+        backend = self._store.backend
+        rows = {m.number: m for m in backend.messages(numbers=self._numbers) if m.conversation == self._desk.id}
+        runs = sorted({run_of(m.number) for m in rows.values() if m.body is None})
+        packs = backend.packs(runs)
+        inside = [n for pack in packs for n in range(pack.first, pack.first + pack.count) if n not in rows]
+        if inside:
+            rows.update({m.number: m for m in backend.messages(numbers=inside)})
+        return [rows[number] for number in sorted(rows)], packs
+
+    def commit(self, built: _Change) -> bool:
+        def prepare(row: ConversationRow) -> tuple[Change | None, bool]:
+            if self._used or row.data_key != self._box or (row.rewrites, self._desk.packings) != self._seen:
+                return None, False
+            if row.token != self._token and self._read() != (self.rows, self.packs):
+                return None, False
+            self._used = True
+            self._desk.packings += 1  # whoever packs from what it read before starts over
+            return built.change(self._desk.envelope, row), True
+
+        try:
+            return self._desk.commit(prepare)
+        except HithertoError:
+            self._used = True
+            raise
+
+
+def _slices(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
+    """What a conversation has beside its messages, under the new key: not the words for searching, which are made
+    again, nor a ledger where there can be none."""
+    anew = []
+    for item in store.backend.items(row.id):
+        if not item.key.startswith(WORDS) and (item.key != LEDGER or (old.proves and new.proves)):
+            place = ledger_place(row.id, row.rewrites) if item.key == LEDGER else item_place(row.id, item.key)
+            anew.append(replace(item, body=new.close(place, old.open(place, item.body))))
+    return tuple(anew)
