@@ -1,9 +1,7 @@
 """The fault disk, tried on bare SQLite: it must let FULL pass and must catch NORMAL and OFF."""
 
 import os
-import tempfile
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -55,17 +53,6 @@ def lost(disk: FaultDisk, mode: Mode, into: Path, seed: int = 0) -> tuple[int, i
         except (apsw.Error, AssertionError):
             corrupt += 1
     return losing, corrupt
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, if the machine has one: nothing here needs a real disk."""
-    memory = Path("/dev/shm")
-    if os.access(memory, os.W_OK):
-        with tempfile.TemporaryDirectory(prefix="hitherto-", dir=memory) as directory:
-            yield Path(directory)
-    else:
-        yield tmp_path
 
 
 @pytest.fixture

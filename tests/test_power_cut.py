@@ -11,7 +11,6 @@ import itertools
 import os
 import random
 import shutil
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -51,17 +50,6 @@ T = TypeVar("T")
 FILE = "store.db"
 SECRET = "unspeakable"
 MODES: tuple[Mode, ...] = ("none", "random", "torn")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, if the machine has one: the disk is a simulated one anyway."""
-    memory = Path("/dev/shm")
-    if os.access(memory, os.W_OK):
-        with tempfile.TemporaryDirectory(prefix="hitherto-", dir=memory) as directory:
-            yield Path(directory)
-    else:
-        yield tmp_path
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 import hitherto
 from hitherto import Block, Message, Saved, Store
@@ -41,6 +42,7 @@ from hitherto.errors import (
     StorageError,
     StorageFull,
 )
+from hitherto.testing.conformance import message_row
 
 MARKER = "Xylophon-7391"
 PRAGMAS = {
@@ -1154,3 +1156,12 @@ def test_messages_are_read_by_their_numbers_never_through_a_whole_conversation(s
             plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
             assert all("INTEGER PRIMARY KEY" in step for step in plan if step.startswith("SEARCH")), (sql, plan)
             assert not any(step.startswith("SCAN") for step in plan), (sql, plan)
+
+
+@pytest.mark.parametrize("column", ["seq", "created_at", "revision", "number", "role"])
+def test_a_header_that_holds_something_else_is_damage_and_not_compared(column: str) -> None:
+    """One flipped bit in a record makes bytes of a number; no schema prevents that."""
+    good = message_row(1)
+    assert sqlite._headed([good]) == [good]
+    with pytest.raises(Damaged):
+        sqlite._headed([replace(good, **{column: b"\1"})])

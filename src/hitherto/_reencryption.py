@@ -24,11 +24,11 @@ from ._wordcache import PREFIX as WORDS
 from .backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Stale, Tag
 from .errors import Busy, Damaged, HithertoError
 from .ids import show_conversation_id
+from .sealed import NO_KEY, Sealed, SealedEnvelope, Slot, read_box, write_box
 from .vault import MODULUS, Envelope, Plain, next_row
 
 if TYPE_CHECKING:
     from ._desk import Desk
-    from .sealed import Sealed, SealedEnvelope
     from .store import Store
 
 _TRIES = 1000
@@ -47,14 +47,12 @@ class Begin:
     """
 
     def __init__(
-        self, store: "Store", codec: "Sealed", conversation: bytes, require: tuple[tuple[bytes, bytes], ...]
+        self, store: "Store", codec: Sealed, conversation: bytes, require: tuple[tuple[bytes, bytes], ...]
     ) -> None:
         self._store, self._codec, self._id, self._require = store, codec, conversation, require
 
     def run(self, *, anew: bool = False) -> None:
         """`anew`: even if its key is of this time."""
-        from .sealed import NO_KEY, Slot, read_box, write_box  # noqa: PLC0415
-
         seen: ConversationRow | None = None
         before = after = 0
         fresh: Slot | None = None
@@ -93,7 +91,7 @@ class Begin:
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
 
-def renew(store: "Store", codec: "Sealed", conversation: bytes) -> None:
+def renew(store: "Store", codec: Sealed, conversation: bytes) -> None:
     """Another data key for what comes; what is there stays under the old one."""
     Begin(store, codec, conversation, store._workspace.require).run(anew=True)
 
@@ -119,7 +117,7 @@ def _stored(
 class Steps:
     """Brings what a conversation holds under its new key, and at last drops the old one."""
 
-    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes, deadline: float) -> None:
+    def __init__(self, store: "Store", codec: Sealed, conversation: bytes, deadline: float) -> None:
         self._store, self._codec, self._id, self._deadline = store, codec, conversation, deadline
         self._summed: tuple[ConversationRow, int] | None = None
 
@@ -169,8 +167,6 @@ class Steps:
 
     def _last_step(self, row: ConversationRow) -> bool:
         """Description, items and names; and the old key goes, if nothing needs it any more."""
-        from .sealed import read_box, write_box  # noqa: PLC0415
-
         store, codec = self._store, self._codec
         slots = read_box(row.data_key)
         if len(slots) < 2:
@@ -223,7 +219,7 @@ class Steps:
 class _Step:
     """A few messages, or the pack they are in, under the new key, in one commit."""
 
-    def __init__(self, store: "Store", codec: "Sealed", conversation: bytes, numbers: Sequence[int]) -> None:
+    def __init__(self, store: "Store", codec: Sealed, conversation: bytes, numbers: Sequence[int]) -> None:
         self._store, self._codec, self._id, self._numbers = store, codec, conversation, numbers
 
     def run(self) -> None:
@@ -245,7 +241,7 @@ class _Step:
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _built(
-        self, envelope: "SealedEnvelope", desk: "Desk", rows: Sequence[MessageRow], packs: Sequence[PackRow]
+        self, envelope: SealedEnvelope, desk: "Desk", rows: Sequence[MessageRow], packs: Sequence[PackRow]
     ) -> "_Change | None":
         """Every message is looked at: one that was packed or labelled meanwhile is under the new key already, but the
         names that it goes by may still be old."""
@@ -276,7 +272,7 @@ class _Step:
         return built if built.any() else None
 
     def _anew(
-        self, envelope: "SealedEnvelope", desk: "Desk", m: MessageRow, content: bytes, built: "_Change"
+        self, envelope: SealedEnvelope, desk: "Desk", m: MessageRow, content: bytes, built: "_Change"
     ) -> tuple[MessageRow, bytes]:
         """The message with its names made anew: its row and its content, the same object if nothing changed."""
         body, data = decode_body(content), content

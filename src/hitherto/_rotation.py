@@ -13,6 +13,8 @@ made anew. **Sealing** a plain store and **unsealing** one are the same, with "n
 
 Each step is a commit of its own that leaves everything readable, and what is left to do is seen from the rows alone. So
 a job that was killed anywhere is finished by whoever comes next: `maintain`, or the same call again.
+
+Loading this module loads `cryptography`: it is for who seals.
 """
 
 import time
@@ -31,11 +33,11 @@ from .events import KeyRotated, warn
 from .ids import show_conversation_id
 from .listing import conversations
 from .model import to_datetime
+from .sealed import NO_KEY, Sealed, Slot, read_box, write_box
 from .vault import Envelope, Plain, next_row
 
 if TYPE_CHECKING:
     from .keys import Key
-    from .sealed import Sealed, Slot
     from .store import Store
 
 _TRIES = 1000
@@ -69,7 +71,7 @@ class Rotation(Struct, frozen=True):
 def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
     """Give a sealed workspace another key."""
 
-    def begin(old: "Sealed | None") -> bool:
+    def begin(old: Sealed | None) -> bool:
         if old is None:
             raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
         codec = store._workspace.new_codec(key, like=old)
@@ -92,9 +94,7 @@ def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[P
 def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Seal a plain workspace."""
 
-    def begin(old: "Sealed | None") -> bool:
-        from .sealed import NO_KEY, Slot  # noqa: PLC0415  # only sealed stores load cryptography
-
+    def begin(old: Sealed | None) -> bool:
         if old is not None:
             if bytes.fromhex(key.id) == old.key_id:
                 return False
@@ -111,11 +111,9 @@ def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | N
 def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Make a sealed workspace plain."""
 
-    def begin(old: "Sealed | None") -> bool:
+    def begin(old: Sealed | None) -> bool:
         if old is None:
             return False
-        from .sealed import NO_KEY, Slot  # noqa: PLC0415
-
         slots = (Slot(NO_KEY, old.epoch + 1, old.epoch + 1), *old.slots)
         _set(store, old, slots, store._workspace.meta.retired)
         return True
@@ -124,7 +122,7 @@ def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Ro
 
 
 def _job(
-    store: "Store", begin: Callable[["Sealed | None"], bool], progress: Callable[[Progress], None] | None
+    store: "Store", begin: Callable[[Sealed | None], bool], progress: Callable[[Progress], None] | None
 ) -> Rotation:
     """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
     for _ in range(_TRIES):
@@ -137,10 +135,8 @@ def _job(
     raise Busy("the workspace changes all the time")
 
 
-def _set(store: "Store", codec: "Sealed", slots: "Sequence[Slot]", retired: dict[bytes, bytes]) -> None:
+def _set(store: "Store", codec: Sealed, slots: Sequence[Slot], retired: dict[bytes, bytes]) -> None:
     """Commit a state of the workspace. `Moved` if somebody was faster."""
-    from .sealed import write_box  # noqa: PLC0415
-
     space = store._workspace
     box = write_box(slots)
     envelope = codec.draft(space.row.id, slots)
@@ -310,8 +306,6 @@ class _Job:
                 raise Moved
 
     def _rewrapping(self, row: ConversationRow) -> Change | None:
-        from .sealed import read_box, write_box  # noqa: PLC0415
-
         try:
             envelope = self._codec.envelope(row)
             box = write_box(self._codec.rewrapped(row.id, read_box(row.data_key)))

@@ -485,10 +485,12 @@ class SqliteBackend:
                 conversation, wanted = keys
                 for key in dict.fromkeys(wanted):
                     values = (self._base, self._workspace, conversation, key)
-                    rows += _messages(connection, f"{query} AND c.id = ? AND m.key = ?", values)
+                    rows += _headed(_messages(connection, f"{query} AND c.id = ? AND m.key = ?", values))
             for some in _chunks(tuple(dict.fromkeys(numbers)), _CHUNK):
                 chosen = (self._base, self._workspace, *(self._base + number for number in some))
-                rows += _messages(connection, f"{query} AND m.number IN ({', '.join('?' * len(some))})", chosen)
+                rows += _headed(
+                    _messages(connection, f"{query} AND m.number IN ({', '.join('?' * len(some))})", chosen)
+                )
         return rows
 
     def packs(self, runs: Sequence[int]) -> list[PackRow]:
@@ -570,7 +572,8 @@ class SqliteBackend:
         )
         bounds = (limit,) if after is None else (after, limit)
         with self._connection() as connection:
-            return _messages(connection, query, (self._base, conversation, conversation, self._workspace, *bounds))
+            values = (self._base, conversation, conversation, self._workspace, *bounds)
+            return _headed(_messages(connection, query, values))
 
     def edge(self) -> int:
         query = "SELECT max(number) FROM message WHERE number BETWEEN ? AND ?"
@@ -908,6 +911,14 @@ def _message_values(m: MessageRow) -> tuple[str | bytes | int | None, ...]:
 
 def _messages(connection: apsw.Connection, query: str, values: _Values) -> list[MessageRow]:
     return [MessageRow(*found) for found in connection.execute(query, values)]
+
+
+def _headed(rows: list[MessageRow]) -> list[MessageRow]:
+    """The rows, if what they are sorted and compared by is of its kind: one flipped bit makes a number into bytes."""
+    for m in rows:
+        if not (type(m.number) is type(m.seq) is type(m.created_at) is type(m.revision) is int and type(m.role) is str):
+            raise Damaged("the header of a message holds something that cannot be")
+    return rows
 
 
 def _without_body(columns: str) -> str:
