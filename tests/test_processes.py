@@ -427,6 +427,32 @@ def test_a_shared_handle_makes_one_chain_though_others_change_the_conversation(s
     assert store.verify().ok
 
 
+def test_a_row_that_others_wrote_takes_the_place_of_what_is_on_its_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D19: a message of ours is on its way; others write, and somebody here looks. Then it is known that ours will be
+    prepared again, and nobody goes below the message that it would have been, nor takes it for deleted."""
+    talk = store.start()
+    talk.append(Message.user("first"))
+    with hitherto.open(store.backend.info.location) as others:
+        theirs = others.conversation(talk.id)
+        gate = Gate(store, monkeypatch)
+        threads = [threading.Thread(target=lambda: talk.append(Message.user("on its way")))]
+        threads[0].start()
+        assert gate.reached.wait(PATIENCE)
+        theirs.rename("title")
+        theirs.label("starred")
+        store.conversation(talk.id)
+        threads.append(threading.Thread(target=lambda: talk.append(Message.user("the next one"))))
+        threads[1].start()
+        until(lambda: waiting(store) > 0)
+        gate.open()
+        for thread in threads:
+            thread.join()
+        assert others.verify().problems == ()
+    assert {message.text for message in store.messages(conversation=talk.id)} == {"first", "on its way", "the next one"}
+
+
 def test_of_two_threads_that_expect_the_same_head_one_wins(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """D19: also while the first one's message is on its way, and not yet the head that a read would show."""
     talk = store.start()

@@ -100,12 +100,9 @@ class Desk:
         if row is None or not self.serves(row):
             raise NotFound("conversation", [self.name])
         with self.lock:
-            if epoch is None:
-                if row.version > self.row.version:
-                    self._take(row)
-            elif epoch == self.epoch:
+            if row.version > self.row.version if epoch is None else epoch == self.epoch:
                 self._take(row)
-                self.epoch += 1
+                self.epoch += 1  # what was built on the old belief, and is on its way, will be prepared again
 
     def check(self, row: ConversationRow) -> Envelope:
         """The envelope of this row, which may be newer than ours; `Damaged` if it is not as it was proven."""
