@@ -9,11 +9,15 @@ import os
 import signal
 import subprocess
 import sys
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import msgpack
 
 import hitherto
 from hitherto import (
@@ -25,10 +29,13 @@ from hitherto import (
     HithertoError,
     InvalidArgument,
     InvalidMessage,
+    Key,
     Message,
+    PayloadTooLarge,
     Saved,
     Store,
 )
+from hitherto._content import Attached, decode_body
 from hitherto.attachment import CHUNK, LARGE
 from hitherto.errors import AlreadyExists
 from hitherto.testing.conformance import noise, pack_all
@@ -326,6 +333,231 @@ def test_deleted_attachments_leave_no_bytes_in_the_file(store: Store, file: Path
             assert store.scrub()
         for path in file.parent.iterdir():
             assert secret not in path.read_bytes(), path
+
+
+# -- strings that say bytes in base64
+
+DATA_URL = "data:image/png;base64,"
+
+
+def spelled(data: bytes, *, url: bool = False, padded: bool = True, prefix: str = "") -> str:
+    text = (urlsafe_b64encode if url else b64encode)(data).decode()
+    return prefix + (text if padded else text.rstrip("="))
+
+
+def spellings(data: bytes) -> list[str]:
+    """The ways in which providers and people write bytes, all of them different for these."""
+    ways = [(url, padded, prefix) for url in (False, True) for padded in (True, False) for prefix in ("", DATA_URL)]
+    return [spelled(data, url=url, padded=padded, prefix=prefix) for url, padded, prefix in ways]
+
+
+def refers_to(store: Store, saved: Saved) -> tuple[Attached, ...]:
+    """The attachments that a message names in its content."""
+    row = store._message_row(saved.id)
+    (content,) = store._desk_for(row.conversation, None).envelope.open_messages([row])
+    return decode_body(content).attached
+
+
+def of_file(file: Path) -> tuple[int, int]:
+    """Attachments in the file, and the bytes of their chunks."""
+    connection = apsw.Connection(str(file))
+    try:
+        sizes = [size for (size,) in connection.execute("SELECT length(body) FROM chunk") if isinstance(size, int)]
+        return count(file, "attachment"), sum(sizes)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("size", [LARGE, LARGE + 1, LARGE + 2, CHUNK - 1, CHUNK + 1, 3 * CHUNK + 1])
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+def test_an_image_and_its_base64_are_kept_once(file: Path, size: int, sealed: bool) -> None:
+    """However the string is written: it comes back equal, from where it lies loose, packed, or in a backup."""
+    data = noise(size)
+    assert b"+" in b64encode(data)
+    assert b"/" in b64encode(data)
+    key = Key.generate() if sealed else None
+    with hitherto.open(file, key=key) as store:
+        talk = store.start()
+        raw = {"parts": [{"data": text} for text in spellings(data)]}
+        message = Message.user(Block.image(data, "image/png", source=spelled(data)), extra={"same": raw}, raw=raw)
+        saved = talk.append(message)
+        kept, chunks = of_file(file)
+        assert kept == 1
+        assert size <= chunks < size + 1000
+        pack_all(store)
+        for read in (saved, talk.thread()[0], store.message(saved), store.get([saved])[0], next(store.messages())):
+            assert (read.raw, read.extra, read.blocks) == (message.raw, message.extra, tuple(message.blocks))
+        assert store.verify().problems == ()
+        store.backup(file.with_name("copy.db"))
+    with hitherto.open(file.with_name("copy.db"), key=key) as copy:
+        assert copy.message(saved).raw == raw
+        assert copy.verify().problems == ()
+
+
+def test_fifty_megabytes_in_base64_are_no_text(store: Store, file: Path) -> None:
+    """Neither beside the block with the same image nor alone; what is no base64 still counts."""
+    data = noise(50_000_000)
+    text = spelled(data, prefix=DATA_URL)
+    talk = store.start()
+    message = Message.user(Block.image(data, "image/png"), raw={"image_url": {"url": text}})
+    talk.append(message)
+    talk.append(Message.user("the same", raw=text))
+    first, second = talk.thread()
+    assert (first.raw, second.raw) == (message.raw, text)
+    assert of_file(file)[0] == 1
+    with pytest.raises(PayloadTooLarge):
+        talk.append(Message.user("x", raw=text[:-1] + "!"))
+
+
+def test_what_base64_says_has_the_limit_of_an_attachment(file: Path) -> None:
+    with hitherto.open(file, max_attachment=CHUNK) as store:
+        talk = store.start()
+        talk.append(Message.user("x", raw=spelled(noise(CHUNK))))
+        with pytest.raises(PayloadTooLarge) as refused:
+            talk.append(Message.user("x", raw=spelled(noise(CHUNK + 1))))
+        assert (refused.value.size, refused.value.limit) == (CHUNK + 1, CHUNK)
+        assert of_file(file)[0] == 1
+
+
+def test_read_lazily_base64_is_text_that_is_made_while_it_is_read(store: Store, tmp_path: Path) -> None:
+    data = noise(3 * CHUNK + 1)
+    talk = store.start()
+    saved = talk.append(Message.user(Block.image(data, "image/png"), raw=list(spellings(data))))
+    (lazy,) = talk.thread(attachments="lazy")
+    assert isinstance(lazy.raw, list)
+    for n, (found, text) in enumerate(zip(lazy.raw, spellings(data), strict=True)):
+        assert isinstance(found, Attachment)
+        assert (found.text, found.size) == (True, len(text))
+        assert (found.load(), found.read()) == (text, text.encode())
+        assert max(len(piece) for piece in found) < 2 * CHUNK
+        found.save(tmp_path / f"{n}.txt")
+        assert (tmp_path / f"{n}.txt").read_text() == text
+    store.delete([saved.id])
+    with pytest.raises(hitherto.NotFound):
+        lazy.raw[0].load()
+
+
+def test_base64_that_was_read_lazily_can_be_said_again_without_counting_as_text(store: Store, file: Path) -> None:
+    data = noise(8_000_000)
+    talk, other = store.start(), store.start()
+    talk.append(Message.user("x", raw=spellings(data)[:2]))
+    saved = other.append(talk.thread(attachments="lazy")[0])
+    assert isinstance(saved.raw, list)
+    assert [found.load() for found in saved.raw] == spellings(data)[:2]
+    store.purge(talk, reason="user-requested")
+    assert other.thread()[0].raw == spellings(data)[:2]
+    assert of_file(file)[0] == 1
+
+
+def test_base64_goes_along_with_detach_seal_rotate_and_delete(file: Path) -> None:
+    data = noise(CHUNK + 1)
+    raw = {"ways": spellings(data)}
+    old, new = Key.generate(), Key.generate()
+    with hitherto.open(file) as store:
+        talk = store.start()
+        talk.append(Message.user(Block.image(data, "image/png"), raw=raw))
+        alone = talk.detach()
+        store.seal(old)
+        assert [m.raw for m in (*talk.thread(), *alone.thread())] == [raw, raw]
+        store.rotate(new, reencrypt=True)
+        assert [m.raw for m in (*talk.thread(), *alone.thread())] == [raw, raw]
+        assert [m.blocks[0].content for m in (*talk.thread(), *alone.thread())] == [data, data]
+        assert store.verify().problems == ()
+        assert of_file(file)[0] == 2
+        store.purge(talk, reason="user-requested")
+        store.delete([alone.thread()[0].id])
+        assert of_file(file) == (0, 0)
+
+
+def test_damage_in_bytes_that_are_read_as_base64_is_noticed(store: Store, file: Path) -> None:
+    talk = store.start()
+    bad = talk.append(Message.user("x", raw=spelled(noise(2 * CHUNK + 9))))
+    (lazy,) = talk.thread(attachments="lazy")
+    assert isinstance(lazy.raw, Attachment)
+    tamper(file, BROKEN["a missing last chunk"])
+    for read in (talk.thread, lazy.raw.load, lazy.raw.read):
+        with pytest.raises(Damaged):
+            read()
+    assert bad.id in {problem.message for problem in store.verify().problems}
+
+
+def test_content_from_before_base64_was_known_reads_as_it_did() -> None:
+    old = msgpack.encode({"blocks": [], "attached": [[b"a", 5], [b"b", 70_000, True]]})
+    assert decode_body(old).attached == (Attached(b"a", 5), Attached(b"b", 70_000, text=True))
+
+
+def test_a_way_of_writing_that_nobody_knows_is_damage() -> None:
+    for unknown in (-1, 5, "1", None):
+        with pytest.raises(Damaged):
+            decode_body(msgpack.encode({"blocks": [], "attached": [[b"a", 5, False, unknown, ""]]}))
+
+
+def near(text: str) -> dict[str, str]:
+    """Strings that are almost base64. The text is padded with two signs."""
+    assert text.endswith("==")
+    half = len(text) // 2
+    last = chr(ord(text[-3]) + 1)  # with other bits behind the end, which say nothing
+    return {
+        "a sign that is none": text[:half] + "!" + text[half + 1 :],
+        "a sign of the other alphabet": text[:half] + "-" + text[half + 1 :] if "+" in text else text + "-",
+        "half of the padding": text[:-1],
+        "too much padding": text + "=",
+        "far too much padding": text + "====",
+        "padding in the middle": text[:half] + "=" + text[half + 1 :],
+        "something after the padding": text + "QUJD",
+        "one sign too many": text[:-2] + "AAA",
+        "a newline at the end": text + "\n",
+        "a newline at the beginning": "\n" + text,
+        "a newline after each 76 signs": "\n".join(text[n : n + 76] for n in range(0, len(text), 76)),
+        "a space": text[:half] + " " + text[half:],
+        "a NUL": text[:half] + "\0" + text[half + 1 :],
+        "a letter that is no ASCII": text[:half] + "é" + text[half + 1 :],
+        "bits after the end": text[:-3] + last + "==",
+        "bits after the end, unpadded": text[:-3] + last,
+        "two data URLs": DATA_URL * 2 + text,
+        "a data URL that does not say base64": "data:image/png," + text,
+        "a comma too many": "data:image/png,;base64," + text,
+        "a long beginning": "data:" + "x" * 1000 + ";base64," + text,
+        "a beginning with a newline": "data:\n;base64," + text,
+        "a beginning that is no ASCII": "data:ü;base64," + text,
+    }
+
+
+def test_what_is_almost_base64_comes_back_equal_and_is_text(store: Store) -> None:
+    data = noise(LARGE)  # a multiple of three and one
+    assert b"+" in b64encode(data)
+    texts = near(spelled(data))
+    talk = store.start()
+    for what, text in texts.items():
+        saved = talk.append(Message.user("x", raw=text))
+        assert [(a.text, a.base64) for a in refers_to(store, saved)] == [(True, 0)], what
+        assert store.message(saved).raw == text, what
+    exact = talk.append(Message.user("x", raw=spelled(data)))  # the control
+    assert [(a.size, a.text, a.base64) for a in refers_to(store, exact)] == [(len(data), False, 1)]
+
+
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    begin=st.sampled_from(["", DATA_URL, "data:;base64,", "data:a/b;x=1;base64,", "data:"]) | st.text(max_size=5),
+    middle=st.text(ALPHABET + "+/", max_size=5) | st.text(ALPHABET + "-_", max_size=5) | st.text(ALPHABET + "+_=\n"),
+    letter=st.sampled_from(["A", "z", "_", "-", "+", "/", "="]),
+    end=st.text(ALPHABET, max_size=3) | st.text("=AQgw\n", max_size=6) | st.text(max_size=3),
+)
+def test_any_long_string_comes_back_equal(begin: str, middle: str, letter: str, end: str) -> None:
+    text = begin + letter * (LARGE + 1 - len(middle)) + middle + end
+    with hitherto.open("memory:") as store:
+        talk = store.start()
+        saved = talk.append(Message.user("x", raw=[text, {"again": text}], extra={"t": text + "A"}))
+        (read,) = talk.thread()
+        assert (read.raw, read.extra) == (saved.raw, saved.extra) == ([text, {"again": text}], {"t": text + "A"})
+        (lazy,) = talk.thread(attachments="lazy")
+        assert isinstance(lazy.raw, list)
+        assert lazy.raw[0].load() == text
+        assert lazy.raw[0].size == len(text.encode())
+        assert store.verify().problems == ()
 
 
 # -- little memory

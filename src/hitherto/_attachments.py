@@ -5,9 +5,18 @@ twice in one conversation is kept once, and names do not tell that two sealed co
 in chunks before the message that refers to it is committed, a few at a time, so that little memory is needed; each
 chunk is squeezed where that helps, and closed like everything else. Reading checks every chunk, the size, and the
 fingerprint.
+
+Providers write images into their JSON in base64, and the block beside it has the same image as bytes. So a long string
+that is the base64 of something is kept as the bytes that it says, with a note of how it says them: the two share one
+attachment, which takes three quarters of the space, and is binary content like any other. A string is kept like that
+only if writing its bytes again gives exactly that string.
 """
 
+import re
+from binascii import Error as _NotBase64
+from binascii import a2b_base64, b2a_base64
 from codecs import getincrementaldecoder
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -42,27 +51,33 @@ def spilled(desk: "Desk", envelope: Envelope, body: Body) -> tuple[Body, Sources
     sources: Sources = {}
 
     def fill(value: str | bytes | Attachment) -> Attached:
-        source = value if isinstance(value, Attachment) else _in_memory(value)
+        given = value if isinstance(value, Attachment) else _in_memory(value)
+        source, way, prefix = given._base64 or (given, 0, "")
         limit = desk.store._max_attachment
         if source.size > limit:
             raise PayloadTooLarge(source.size, limit, what="one attachment")
-        fingerprint, size = envelope.fingerprint(), 0
-        decode = getincrementaldecoder("utf-8")().decode
-        for piece in source:
-            fingerprint.update(piece)
-            size += len(piece)
-            if source.text and not source.in_memory:
-                try:
-                    decode(piece, size == source.size)
-                except UnicodeDecodeError:
-                    raise InvalidMessage("an attachment that is meant to be text is none") from None
-        if size != source.size:
-            raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
-        attached = Attached(fingerprint.digest(), source.size, source.text)
-        sources[attached] = source
+        attached = Attached(_name(envelope, source), source.size, source.text, way, prefix)
+        sources[attached] = given
         return attached
 
     return with_holes(body, fill), sources
+
+
+def _name(envelope: Envelope, source: Attachment) -> bytes:
+    """The fingerprint of an attachment, which is read for it and found to be what it says."""
+    fingerprint, size = envelope.fingerprint(), 0
+    decode = getincrementaldecoder("utf-8")().decode
+    for piece in source:
+        fingerprint.update(piece)
+        size += len(piece)
+        if source.text and not source.in_memory:
+            try:
+                decode(piece, size == source.size)
+            except UnicodeDecodeError:
+                raise InvalidMessage("an attachment that is meant to be text is none") from None
+    if size != source.size:
+        raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
+    return fingerprint.digest()
 
 
 def unstage(desk: "Desk", sources: Sources) -> None:
@@ -74,7 +89,76 @@ def unstage(desk: "Desk", sources: Sources) -> None:
 
 def _in_memory(value: str | bytes) -> Attachment:
     data = utf8(value) if isinstance(value, str) else value
+    said = _from_base64(data) if isinstance(value, str) else None
+    if said is not None:
+        return _in_base64(_in_memory(said[0]), *said[1:])
     return Attachment(len(data), lambda: iter((data,)), text=isinstance(value, str), in_memory=True)
+
+
+# -- base64
+
+_URL, _UNPADDED = 2, 1  # what is added to 1 for a way of writing base64
+_PREFIX = re.compile(rb"data:[ -+\--~]{0,200};base64,")  # of a data URL: no comma, no control characters
+_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+
+
+def _from_base64(text: bytes) -> tuple[bytes, int, str] | None:
+    """The bytes that a text says in base64, the way in which it does, and what stands before; None if it is no base64
+    that can be written again exactly so."""
+    prefix = _PREFIX.match(text)
+    begin = prefix.end() if prefix else 0
+    size = len(text) - begin
+    way = 1 + (_UNPADDED if size % 4 else 0)
+    code = text[begin:]
+    if b"-" in code or b"_" in code:
+        way, code = way + _URL, code.translate(_FROM_URL)
+    try:
+        data = a2b_base64(code + b"=" * (-size % 4), strict_mode=True)
+    except _NotBase64:
+        return None
+    said = data, way, text[:begin].decode()
+    return said if _says(*said, text) else None
+
+
+def _says(data: bytes, way: int, prefix: str, text: bytes) -> bool:
+    """Does writing these bytes give exactly this text?"""
+    pieces = (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+    place = 0
+    for piece in _to_base64(pieces, way, prefix):
+        if not text.startswith(piece, place):
+            return False
+        place += len(piece)
+    return place == len(text)
+
+
+def _to_base64(pieces: Iterable[bytes], way: int, prefix: str) -> Iterator[bytes]:
+    yield prefix.encode()
+    rest = b""
+    for piece in pieces:
+        data = rest + piece
+        whole = len(data) - len(data) % 3
+        rest = data[whole:]
+        yield _encoded(data[:whole], way)
+    yield _encoded(rest, way)
+
+
+def _encoded(data: bytes, way: int) -> bytes:
+    text = b2a_base64(data, newline=False)
+    if (way - 1) & _URL:
+        text = text.translate(_TO_URL)
+    return text.rstrip(b"=") if (way - 1) & _UNPADDED else text
+
+
+def _in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
+    """The text that says some bytes in base64: made while it is read, so that little memory is needed."""
+    code = -(-source.size * 4 // 3) if (way - 1) & _UNPADDED else -(-source.size // 3) * 4
+    size = len(prefix.encode()) + code
+    text = Attachment(size, lambda: _to_base64(source, way, prefix), text=True, in_memory=source.in_memory)
+    text._base64 = source, way, prefix
+    return text
+
+
+# -- into the store
 
 
 def stage(desk: "Desk", sources: Sources, generation: int) -> None:
@@ -88,7 +172,8 @@ def stage(desk: "Desk", sources: Sources, generation: int) -> None:
     there = {row.name for row in desk.store.backend.attachments(desk.id, names) if row.chunks}
     for attached, source in sources.items():
         if attached.name not in there:
-            _stage(desk, envelope, attached.name, source)
+            _stage(desk, envelope, attached.name, source._base64[0] if source._base64 else source)
+            there.add(attached.name)
 
 
 def _stage(desk: "Desk", envelope: Envelope, name: bytes, source: Attachment) -> None:
@@ -133,8 +218,20 @@ def _squeezed(piece: bytes) -> bytes:
     return _SQUEEZED + smaller if len(smaller) < 0.9 * len(piece) else _AS_IT_IS + piece
 
 
+# -- and out of it
+
+
 def kept(desk: "Desk", attached: Attached) -> Attachment:
-    """An attachment of the conversation, to be read from the store."""
+    """An attachment of the conversation as it was given, to be read from the store."""
+    return _as_given(_stored(desk, attached), attached)
+
+
+def _as_given(source: Attachment, attached: Attached) -> Attachment:
+    return _in_base64(source, attached.base64, attached.prefix) if attached.base64 else source
+
+
+def _stored(desk: "Desk", attached: Attached) -> Attachment:
+    """The same as it is stored."""
 
     def pieces() -> Iterator[bytes]:
         desk.store._ensure_open()
@@ -162,7 +259,7 @@ def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:
     envelope = desk.envelope
     for attached in body.attached:
         if attached.name not in names:  # text and bytes may be the same, and share a name
-            source, fingerprint = kept(desk, attached), envelope.fingerprint()
+            source, fingerprint = _stored(desk, attached), envelope.fingerprint()
             for piece in source:
                 fingerprint.update(piece)
             names[attached.name] = fingerprint.digest()
@@ -174,4 +271,15 @@ def filled(desk: "Desk", body: Body, *, lazy: bool = False) -> Body:
     """The content with its attachments in place: read, or to be read."""
     if lazy:
         return without_holes(body, lambda attached: kept(desk, attached))
-    return without_holes(body, lambda attached: kept(desk, attached).load())
+    times = Counter(attached.bare for attached in body.attached)
+    shared: dict[Attached, bytes] = {}  # an image and its base64 are the same bytes: read once
+
+    def load(attached: Attached) -> str | bytes:
+        source = _stored(desk, attached)
+        if times[attached.bare] > 1:
+            if attached.bare not in shared:
+                shared[attached.bare] = source.read()
+            source = Attachment(source.size, lambda: iter((shared[attached.bare],)), text=source.text)
+        return _as_given(source, attached).load()
+
+    return without_holes(body, load)

@@ -4,16 +4,18 @@ Content is msgpack: maps whose fields are named, with defaults left out. Fields 
 reads with newer code.
 
 Large content (binary, and long strings in the provider's own JSON) is not in the message: where it was there is a
-**hole**, a msgpack extension that says which of the message's attachments fills it.
+**hole**, a msgpack extension that says which of the message's attachments fills it, and how: as bytes, as text, or as
+text that says the bytes in base64.
 
 A **pack** has the content of the first messages of a run, each with its header, squeezed together: whoever reads a pack
 needs no rows.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import DecodeError as _DecodeError
+from msgspec import Meta as _Limits
 from msgspec import Raw, Struct, msgpack
 from msgspec import ValidationError as _ValidationError
 from msgspec.structs import replace
@@ -32,11 +34,18 @@ _HOLE = 1  # the code of our msgpack extension
 
 
 class Attached(Struct, frozen=True, array_like=True, gc=False):
-    """What fills a hole."""
+    """What fills a hole: bytes, the text that they are, or a text that says them in base64."""
 
     name: bytes
-    size: int  # bytes
+    size: int  # of the bytes that are kept
     text: bool = False
+    base64: Annotated[int, _Limits(ge=0, le=4)] = 0  # 1, 2: padded, unpadded; 3, 4: the same with the URL's alphabet
+    prefix: str = ""  # what the text in base64 begins with, such as "data:image/png;base64,"
+
+    @property
+    def bare(self) -> "Attached":
+        """The bytes alone, whatever they are read as."""
+        return Attached(self.name, self.size)
 
 
 class Hole:
@@ -74,6 +83,7 @@ class Meta(Struct, frozen=True, omit_defaults=True):
     setups: int = 0  # how many setups there are
     setup: int = 0  # the one that the main flow was configured with last; 0: none
     setup_seq: int = 0  # before the message with this sequence
+    opening: str | None = None  # what the first message of a recorded conversation is like, to find it again
 
 
 class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):

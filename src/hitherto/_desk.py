@@ -169,12 +169,15 @@ class Desk:
         drafts: Sequence[Draft],
         choose: Callable[[ConversationRow], Spot],
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        unput: tuple[bytes, ...] = (),
     ) -> list[Saved]:
-        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes."""
+        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. Items
+        that they make superfluous go with it."""
 
         def prepare(row: ConversationRow) -> "Prepared[list[Saved]]":
             spot = choose(row)
-            return self.prepare(self.row, drafts, spot)  # `choose` may have looked again
+            change, messages = self.prepare(self.row, drafts, spot)  # `choose` may have looked again
+            return (replace(change, unput=unput) if unput and change is not None else change), messages
 
         while True:
             try:
@@ -321,6 +324,11 @@ def label_fields(label: str) -> list[tuple[str, str]]:
     if label.startswith("subagent:"):
         fields.append(("subagent", label.split(":")[1]))
     return fields
+
+
+def description_fields(meta: Meta) -> list[tuple[str, str]]:
+    """What a conversation is found by."""
+    return [(f, v) for f, v in (("project", meta.project), ("opening", meta.opening)) if v is not None]
 
 
 def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) -> bytes:

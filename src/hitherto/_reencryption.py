@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ._attachments import renamed
 from ._content import close_pack as closed_pack
 from ._content import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
-from ._desk import label_fields
+from ._desk import description_fields, label_fields
 from ._ledger import KEY as LEDGER
 from ._ledger import NOTHING
 from ._ledger import place as ledger_place
@@ -190,10 +190,9 @@ class Steps:
         if any(not slot.kind for slot in slots[1:]):  # it was plain: only now is there something to prove
             total = self._sum(row, new)
         changed = replace(changed, proof=new.prove(changed, total))
-        tags, untags = [], []
-        if meta.project is not None:
-            names = codec.tags("project", meta.project)
-            tags, untags = [Tag(names[0])], [Tag(name) for name in names[1:]]
+        found_by = [codec.tags(field, value) for field, value in description_fields(meta)]
+        tags = [Tag(names[0]) for names in found_by]
+        untags = [Tag(name) for names in found_by for name in names[1:]]
         change = Change(
             self._id,
             row.token,

@@ -9,7 +9,10 @@ else to the newest message of the main flow that is left.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ._packs import Moved, Reader, Rewrite
+from ._recovery import below
 from .backend import Change, ConversationRow, MessageRow
 from .errors import Damaged, HasChildren, Held
 from .ids import show_conversation_id
@@ -49,11 +52,12 @@ def _deletion(store: "Store", row: ConversationRow, chosen: set[int], *, recursi
     for m in store.backend.messages(numbers=orphans) if orphans else ():
         linked, data = reader.content(envelope, m)
         rewrite.amend(linked, data, link=None)
-    return rewrite.change(
+    change = rewrite.change(
         head=_head(row.head, rows, doomed),
         tips=tuple(tip for tip in row.tips if tip not in doomed),
         count=row.count - len(doomed),
     )
+    return replace(change, unput=(*change.unput, *below(store, conversation, doomed)))
 
 
 def check_not_held(row: ConversationRow) -> None:

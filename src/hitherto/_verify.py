@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from ._attachments import kept
 from ._content import Attached, decode_body, item_place, open_meta, open_setup
-from ._desk import Desk, label_fields
+from ._desk import Desk, description_fields, label_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
+from ._recovery import PARTIAL, open_partial
 from .backend import WORKSPACE, ConversationRow, MessageRow, Where
 from .errors import HithertoError
 from .ids import RUN, show_conversation_id
@@ -142,7 +143,7 @@ class _Check:
         self.ledger = read_ledger(store, self.envelope, row)
         self.reader = Reader(store)
         self.packed: dict[int, int] = {}  # run -> how many of its messages have no body of their own
-        self.attached: dict[Attached, set[int]] = {}  # attachment -> the messages that refer to it
+        self.attached: dict[Attached, set[int]] = {}  # bytes, as text or as they are -> the messages that refer to them
 
     def run(self) -> tuple[int, list[Problem]]:
         self._description()
@@ -181,14 +182,18 @@ class _Check:
             try:
                 meta = open_meta(self.envelope, self.row)
                 self.setups = meta.setups
-                if meta.project is not None:
-                    self.tagged["project", meta.project] = {None}
+                self.tagged.update({found_by: {None} for found_by in description_fields(meta)})
             except HithertoError as error:
                 self.say(str(error))
             items = self.store.backend.items(self.row.id, b"setup/")
             for item in items:
                 try:
                     open_setup(self.envelope, self.row.id, item.key, item.body)
+                except HithertoError as error:
+                    self.say(str(error))
+            for item in self.store.backend.items(self.row.id, PARTIAL):
+                try:
+                    open_partial(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
             if len(items) != self.setups:
@@ -230,7 +235,7 @@ class _Check:
     def _content(self, m: MessageRow, data: bytes) -> None:
         body = decode_body(data)
         for attached in body.attached:
-            self.attached.setdefault(attached, set()).add(m.number)
+            self.attached.setdefault(attached.bare, set()).add(m.number)
         if len(data) != m.size:
             self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m)
         keys = [None] if body.key is None else self.envelope.tags("key", body.key)
@@ -251,7 +256,7 @@ class _Check:
     def _attachments(self) -> None:
         """What messages refer to is there, whole, and known to be referred to."""
         meant: dict[bytes, set[int]] = {}
-        for attached, numbers in self.attached.items():  # text and bytes may be the same, and share a name
+        for attached, numbers in self.attached.items():
             meant.setdefault(attached.name, set()).update(numbers)
         rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages]
         there = {row.name: set(row.messages) for row in rows}

@@ -8,19 +8,18 @@ property.
 A task that is cancelled while a write is on its way waits for its outcome and is cancelled then: a message is never
 left between saved and not saved. The price is that cancelling waits for at most one commit."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from ._recovery import Partial
 from ._search import Hit
 from ._upkeep import Maintenance
 from ._verify import Report
-from .conversation import Attachments, Branch, Conversation, OnConflict, ThreadUsage
-from .errors import Closed
+from ._waiting import Threads
+from .conversation import Attachments, Branch, Conversation, OnConflict, SetupChange, ThreadUsage
 from .events import Listener, Quarantined
 from .listing import ConversationInfo, MessageListing, Page
 from .model import Message, Saved, Setup
@@ -31,46 +30,16 @@ if TYPE_CHECKING:
     from ._rotation import Progress, Rotation
     from .keys import Key
 
-_THREADS = 64  # as many appends as can meet in one commit
 _AHEAD = 32  # messages of a listing fetched at a time
 
-P = ParamSpec("P")
+
 T = TypeVar("T")
-
-
-class _Threads:
-    """Our threads, and the rule for cancelled calls."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="hitherto")
-        self.closed = False
-
-    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result. If this task is cancelled, the function is waited for first."""
-        if self.closed:
-            raise Closed("the store is closed")
-        future = asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            if not future.cancelled():
-                future.exception()  # it is not lost: the caller did not wait for it
-            raise cancelled
-        return future.result()
-
-    def close(self) -> None:
-        self.closed = True
-        self._pool.shutdown(wait=False)  # what still runs ends by itself; the loop does not wait for it
 
 
 class AsyncMessageListing(AsyncIterator[Saved]):
     """Messages, read as they are asked for. `cursor` marks the place after the last one given out."""
 
-    def __init__(self, begin: Callable[[], MessageListing], threads: _Threads) -> None:
+    def __init__(self, begin: Callable[[], MessageListing], threads: Threads) -> None:
         self._begin = begin
         self._threads = threads
         self._listing: MessageListing | None = None
@@ -107,7 +76,7 @@ class AsyncMessageListing(AsyncIterator[Saved]):
 class AsyncConversation:
     """A handle on one conversation, awaited. See `Conversation`."""
 
-    def __init__(self, talk: Conversation, threads: _Threads) -> None:
+    def __init__(self, talk: Conversation, threads: Threads) -> None:
         self._talk = talk
         self._run = threads.run
         self._threads = threads
@@ -204,6 +173,18 @@ class AsyncConversation:
     async def branches(self) -> list[Branch]:
         return await self._run(self._talk.branches)
 
+    async def setups(self) -> list[SetupChange]:
+        return await self._run(self._talk.setups)
+
+    async def partials(self) -> list[Partial]:
+        return await self._run(self._talk.partials)
+
+    async def accept(self, partial: Partial) -> list[Saved]:
+        return await self._run(self._talk.accept, partial)
+
+    async def discard(self, partial: Partial) -> None:
+        await self._run(self._talk.discard, partial)
+
     async def compact(self, summary: "str | Message | Callable[[list[Saved]], str | Message]") -> Saved:
         return await self._run(self._talk.compact, summary)
 
@@ -244,7 +225,7 @@ class AsyncConversation:
 class AsyncStore:
     """Conversations, kept, awaited. Open one with `hitherto.open_async`. See `Store`."""
 
-    def __init__(self, store: Store, threads: _Threads) -> None:
+    def __init__(self, store: Store, threads: Threads) -> None:
         self._store = store
         self._threads = threads
         self._run = threads.run
@@ -483,7 +464,7 @@ class _Opening:
         self._store: AsyncStore | None = None
 
     async def _open(self) -> AsyncStore:
-        threads = _Threads()
+        threads = Threads()
         opened: list[Store] = []
         try:
             await threads.run(lambda: opened.append(self._begin()))
@@ -518,6 +499,7 @@ def open_async(
     max_attachment: int = MAX_ATTACHMENT,
     maintenance: bool = True,
     quarantine_days: float | None = None,
+    read_only: bool = False,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> _Opening:
@@ -532,6 +514,7 @@ def open_async(
             max_attachment=max_attachment,
             maintenance=maintenance,
             quarantine_days=quarantine_days,
+            read_only=read_only,
             vfs=vfs,
             clock=clock,
         )

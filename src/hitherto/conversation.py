@@ -21,6 +21,9 @@ from ._content import encode, item_place, open_meta, open_setup
 from ._desk import Desk, Spot, changed, check_size, described, draft, label_fields, label_tags
 from ._packs import Reader, Rewrite
 from ._pen import Entry
+from ._recovery import Partial, interrupted, key_of
+from ._recovery import drop as drop_partial
+from ._recovery import found as found_partials
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotFound, PayloadTooLarge
 from .model import (
@@ -53,6 +56,13 @@ class Branch(Struct, frozen=True):
     active_at: datetime
     label: str | None
     main: bool
+
+
+class SetupChange(Struct, frozen=True):
+    """From which message on a thread was held with what."""
+
+    message_id: str
+    setup: Setup
 
 
 class ThreadUsage(Usage, frozen=True, array_like=False):
@@ -147,13 +157,14 @@ class Conversation:
     def setup(self) -> Setup:
         """Provider, model, system prompt and tools in force where this handle stands."""
         number = self._setup_number()
-        if number == 0:
-            return Setup()
+        return Setup() if number == 0 else self._setup_of(number, self._sure)
+
+    def _setup_of(self, number: int, message: int | None) -> Setup:
+        """A setup by its number. What cannot be read is noted at the message where somebody needed it."""
         try:
             return self._setup_now(self._desk, number)
         except Damaged:
-            # What cannot be read is noted at the message where somebody stood who needed it.
-            return self._store._sure(self._desk, lambda own: self._setup_now(own, number), self._sure)
+            return self._store._sure(self._desk, lambda own: self._setup_now(own, number), message)
 
     def _setup_now(self, desk: Desk, number: int) -> Setup:
         key = _setup_key(number)
@@ -205,6 +216,15 @@ class Conversation:
         expect_head: "str | Saved | None" = None,
     ) -> list[Saved]:
         """Save several messages, each below the one before, in one transaction."""
+        return self._extend(messages, on_conflict, expect_head)
+
+    def _extend(
+        self,
+        messages: Iterable[Message],
+        on_conflict: OnConflict = "branch",
+        expect_head: "str | Saved | None" = None,
+        unput: tuple[bytes, ...] = (),
+    ) -> list[Saved]:
         store = self._store
         store._ensure_open()
         if on_conflict not in ("branch", "raise", "follow"):
@@ -220,7 +240,7 @@ class Conversation:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, store._max_write_bytes)
         expected = self._expected(on_conflict, expect_head)
-        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._enqueued)
+        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._enqueued, unput)
         with self._desk.lock:
             self._settle()
             if written[-1].key is not None:  # it may have been there already, and nothing was written
@@ -298,14 +318,19 @@ class Conversation:
         they were made with."""
         self._store._ensure_open()
         old = self.setup
-        new = checked_setup(
-            old.provider if provider is None else provider,
-            old.model if model is None else model,
-            old.system_prompt if system_prompt is None else system_prompt,
-            old.tools if tools is None else tools,
-            self._store._max_write_bytes,
+        self._configure(
+            checked_setup(
+                old.provider if provider is None else provider,
+                old.model if model is None else model,
+                old.system_prompt if system_prompt is None else system_prompt,
+                old.tools if tools is None else tools,
+                self._store._max_write_bytes,
+                old.raw if system_prompt in (None, old.system_prompt) else None,
+            )
         )
-        if new == old:
+
+    def _configure(self, new: Setup) -> None:
+        if new == self.setup:
             return
         desk = self._desk
         numbers: list[int] = []
@@ -360,6 +385,23 @@ class Conversation:
         counted = {name: getattr(total, name) for name in total.__struct_fields__}
         return ThreadUsage(**counted, messages=len(path), approximate_tokens=approximate_tokens(size))
 
+    def setups(self) -> list[SetupChange]:
+        """What this thread was held with: the setup of its first message, and each message from which on it is
+        another."""
+        path = [(self._store._names.number(m.id), m.id) for m in self._path(lazy=True)]
+        found: list[SetupChange] = []
+        known: dict[int, Setup] = {}
+        rows = {row.number: row for row in self._store.backend.messages(numbers=[number for number, _ in path])}
+        reader, last = Reader(self._store), 0
+        for number, id in path:
+            setup = self._store._read(rows[number], self._desk, reader)[1].setup
+            if setup and setup != last:
+                if setup not in known:
+                    known[setup] = self._setup_of(setup, number)
+                found.append(SetupChange(id, known[setup]))
+                last = setup
+        return found
+
     def branches(self) -> list[Branch]:
         """Every leaf of the tree, the most recently active first."""
         self._store._ensure_open()
@@ -384,6 +426,27 @@ class Conversation:
                 name, at = self._store._names.id(row.number), to_datetime(row.created_at)
                 found.append(Branch(name, depths[row.number], at, labels[row.number], bool(row.main)))
         return found
+
+    # -- answers that did not arrive whole
+
+    def partials(self) -> list[Partial]:
+        """What had come of answers when they were interrupted, the newest first."""
+        self._store._ensure_open()
+        return found_partials(self._desk)
+
+    def accept(self, partial: Partial) -> list[Saved]:
+        """Take what had come of an answer for the answer: messages that are marked as interrupted in `extra`. The
+        handle has to stand at the message that they answer."""
+        key = key_of(partial)
+        if partial.parent != self.at:
+            hint = "stand there first: talk.fork(at=partial.parent)"
+            raise InvalidArgument("this is no answer to the message that the handle stands at", hint=hint)
+        return self._extend([interrupted(m) for m in partial.messages], unput=(key,))
+
+    def discard(self, partial: Partial) -> None:
+        """Let go of what had come of an answer."""
+        self._store._ensure_open()
+        drop_partial(self._desk, key_of(partial))
 
     # -- summing up and parting
 
@@ -580,7 +643,12 @@ def setup_item(envelope: Envelope, conversation: bytes, number: int, setup: Setu
 
 
 def checked_setup(
-    provider: str, model: str, system_prompt: str, tools: Sequence[Mapping[str, object]], limit: int
+    provider: str,
+    model: str,
+    system_prompt: str,
+    tools: Sequence[Mapping[str, object]],
+    limit: int,
+    raw: object = None,
 ) -> Setup:
     """A setup as plain values, or an error that says what is wrong with it."""
     for name, value in (("provider", provider), ("model", model), ("system_prompt", system_prompt)):
@@ -591,7 +659,8 @@ def checked_setup(
     found = tuple({**tool} for tool in given if isinstance(tool, Mapping))
     for tool in found:
         check_json(tool, "a tool")
-    setup = Setup(provider, model, system_prompt, found)
+    check_json(raw, "the system prompt")
+    setup = Setup(provider, model, system_prompt, found, raw)
     size = len(encode(setup))
     if size > limit:
         raise PayloadTooLarge(size, limit)

@@ -247,6 +247,7 @@ class Setup(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     system_prompt: str = ""
     tools: tuple[dict[str, object], ...] = ()
+    raw: object = None  # the provider's own form of the system prompt, where it is more than a text
 
 
 def _blocks(content: "str | Block | Iterable[Block]") -> tuple[Block, ...]:

@@ -33,7 +33,7 @@ from ._content import (
     saved_pack,
     saved_stretch,
 )
-from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, draft
+from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, description_fields, draft
 from ._ledger import read as read_ledger
 from ._packs import Moved, Reader, run_of
 from ._pen import Pen
@@ -310,7 +310,7 @@ class Store:
         closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
         row = desk.row = described(desk.envelope, desk.row, closed)
         put = tuple(setup_item(desk.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
-        tags = () if meta.project is None else (Tag(self._codec.tag("project", meta.project)),)
+        tags = tuple(Tag(self._codec.tag(field, value)) for field, value in description_fields(meta))
         drafts = make(desk)
         desk.stage(drafts)
         for _ in range(_TRIES):
@@ -357,7 +357,7 @@ class Store:
 
         items = self.backend.items(source.id, b"setup/")
         setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
-        meta = replace(source.meta, key=None, setup=setup, setup_seq=len(path))
+        meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path))
         if title is not None:
             meta = replace(meta, title=checked_text(title, "the title", self._max_write_bytes))
         made = self._create(new_conversation_id(), meta, setups, make)
