@@ -1,0 +1,27 @@
+"""The dialects: each provider's own JSON for a conversation, and its way to our messages and back.
+
+See `_shape` for what a dialect is. They are found here by name, and loaded when they are asked for.
+"""
+
+from importlib import import_module
+
+from ..errors import InvalidArgument
+from ._shape import Answer, Assembly, Built, Dialect, Heard, Raw, calls
+
+__all__ = ["Answer", "Assembly", "Built", "Dialect", "Heard", "Raw", "calls", "dialect"]
+
+_NAMES = {
+    "anthropic": ("anthropic", "Anthropic"),
+    "gemini": ("gemini", "Gemini"),
+    "openai-chat": ("openai_chat", "OpenAIChat"),
+    "openai-responses": ("openai_responses", "OpenAIResponses"),
+}
+
+
+def dialect(name: str) -> Dialect:
+    """The dialect of that name."""
+    if name not in _NAMES:
+        raise InvalidArgument(f"no such dialect: {name!r:.40}", hint=f"one of {', '.join(_NAMES)}")
+    module, kind = _NAMES[name]
+    made: Dialect = getattr(import_module(f"{__name__}.{module}"), kind)()
+    return made

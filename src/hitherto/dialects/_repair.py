@@ -1,0 +1,290 @@
+"""What a thread needs before a provider accepts it: every tool call answered, every answer asked for.
+
+A session may end at any moment, also between a call and its result: the process was killed, the user pressed stop, a
+message was deleted, a thread was forked in the middle of a turn. Providers refuse such a history, and the conversation
+would be stuck. So before a thread is sent it is repaired, in what is sent, never in what is stored: a call without a
+result gets one that says that it is not known, a result without a call is left out, a second result for the same call
+too, and one that came late is moved to where it belongs. Everything that was done is told in notes.
+
+Ids of calls are not trusted to be unique: some servers count from zero in every answer. A result belongs to the latest
+call before it that has its id.
+
+Most providers want the results directly after the answer that asks for them. For OpenAI's responses any later place is
+good; there, in turn, a thought must be followed by what the model did next, or be left out.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ..model import Block, Message
+from ._shape import Dialect, calls
+from .openai_chat import loaded
+
+INTERRUPTED = "This tool call was interrupted: its result is not known."
+_WORDS = {
+    "missing-result": "a call had no result: one was put in that says that it is not known",
+    "orphan-result": "a tool result answered no call: it is left out",
+    "duplicate-result": "a call had a second result: it is left out",
+    "late-result": "a tool result came later than it must: it is sent right after its call",
+    "unanswerable-call": "a call had no result, and none can be made up: it is left out",
+    "lone-thought": "a thought was not followed by what the model did next: it is left out",
+}
+_JOINING = ("anthropic", "gemini")  # where all the results of one answer stand in one entry
+
+
+class Repair(Struct, frozen=True):
+    """One thing that was put right.
+
+    >>> print(Repair("orphan-result", "call_1", "read", "k3b9xa"))
+    a tool result answered no call: it is left out (read, call call_1, message k3b9xa)
+    """
+
+    kind: str
+    call_id: str | None = None
+    tool: str | None = None
+    message_id: str | None = None
+
+    def __str__(self) -> str:
+        about = [self.tool or "", f"call {self.call_id}" if self.call_id else ""]
+        about.append(f"message {self.message_id}" if self.message_id else "")
+        named = ", ".join(ascii(word)[1:-1] for word in about if word)
+        return _WORDS.get(self.kind, self.kind) + (f" ({named})" if named else "")
+
+
+class Repaired(Struct, frozen=True):
+    messages: list[Message]  # those that needed nothing are the same objects
+    notes: list[Repair]
+
+
+def repair(messages: Sequence[Message], dialect: Dialect) -> Repaired:
+    """The messages as the provider accepts them, and what was done to them."""
+    work = _Work(list(messages), dialect)
+    work.match()
+    found = work.put_right()
+    if dialect.name == "openai-responses":
+        found = _without_lone_thoughts(found, dialect, work.notes)
+    return Repaired(found, work.notes)
+
+
+class _Turn(Struct, gc=False):
+    """An answer that asks for tools, and the results after it, as places in the thread."""
+
+    end: int  # the last message of the answer
+    place: int  # the last message of nothing but results after it, or `end`
+    window: int  # the last message that may hold a result: one more, if that mixes results and words
+
+
+class _Call(Struct, eq=False):
+    """A call, where it stands, and where its result does."""
+
+    at: int
+    block: Block
+    turn: _Turn
+    result_at: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self.block.id or ""
+
+    @property
+    def is_theirs(self) -> bool:
+        return bool((self.block.extra or {}).get("server"))
+
+
+class _Work:
+    """The state of one repair: what is open, what is left out, and what goes where."""
+
+    def __init__(self, messages: list[Message], dialect: Dialect) -> None:
+        self.messages = messages
+        self.dialect = dialect
+        self.notes: list[Repair] = []
+        self.calls: list[_Call] = []  # those that wait for an answer of ours
+        self.left_out: dict[int, set[str]] = {}  # by message: the calls whose results in it are not sent there
+        self.unanswerable: set[int] = set()
+        self.silent = [is_silent(message, dialect) for message in messages]
+        self.turns = self._turns()
+
+    def _turns(self) -> dict[int, _Turn]:
+        """Each message of an answer, and the turn it is in."""
+        found: dict[int, _Turn] = {}
+        at = 0
+        while at < len(self.messages):
+            if self.messages[at].role == "assistant":
+                turn = self._turn(at)
+                found |= dict.fromkeys(range(at, turn.end + 1), turn)
+                at = turn.end
+            at += 1
+        return found
+
+    def _turn(self, start: int) -> _Turn:
+        """In OpenAI's chat an answer is one message; elsewhere the messages of an answer stand together."""
+        end = at = start
+        while self.dialect.name != "openai-chat" and at + 1 < len(self.messages):
+            at += 1
+            if self.messages[at].role == "assistant":
+                end = at
+            elif not self.silent[at]:
+                break
+        place, at = end, end + 1
+        while at < len(self.messages) and (self.silent[at] or self.messages[at].role == "tool_result"):
+            place = at if self.messages[at].role == "tool_result" else place
+            at += 1
+        mixes = at < len(self.messages) and _answered(self.messages[at])
+        return _Turn(end, place, at if mixes else place)
+
+    # -- finding each result's call
+
+    def match(self) -> None:
+        latest: dict[str, list[_Call]] = {}
+        for at, message in enumerate(self.messages):
+            for call in self._called(at):
+                for name in _names(call.block):
+                    same = latest.get(name)
+                    if same and same[0].turn is call.turn:
+                        same.append(call)
+                    else:
+                        latest[name] = [call]
+            for id in _answered(message):
+                self._assign(at, id, latest.get(id, []))
+
+    def _called(self, at: int) -> list[_Call]:
+        message = self.messages[at]
+        if message.role != "assistant":
+            return []
+        turn = self.turns[at]
+        self.calls += (waiting := [_Call(at, loaded(block), turn) for block in calls(message)])
+        theirs = [_Call(at, block, turn) for block in message.blocks if block.type == "tool_call"]
+        return waiting + [call for call in theirs if call.is_theirs]
+
+    def _assign(self, at: int, id: str, called: list[_Call]) -> None:
+        for call in called:
+            if call.result_at is None or call.is_theirs:
+                call.result_at = at
+                return
+        self.left_out.setdefault(at, set()).add(id)
+        tool = called[0].block.tool_name if called else None
+        self._note("duplicate-result" if called else "orphan-result", id, tool, at)
+
+    def _note(self, kind: str, call_id: str, tool: str | None, at: int) -> None:
+        self.notes.append(Repair(kind, call_id or None, tool, getattr(self.messages[at], "id", None) or None))
+
+    # -- putting right
+
+    def put_right(self) -> list[Message]:
+        added = self._added()
+        found: list[Message] = []
+        for at, message in enumerate(self.messages):
+            left_out = self.left_out.get(at)
+            kept = self._without(message, left_out) if left_out else message
+            if kept is not None and at not in self.unanswerable:
+                found.append(kept)
+            for result in added.get(at, ()):
+                found.append(self._joined(result, found))
+        return found
+
+    def _added(self) -> dict[int, list[Message]]:
+        """The results to be put in, by the message that they go after."""
+        found: dict[int, list[Message]] = {}
+        for call in self.calls:
+            if call.result_at is None:
+                result = self._made_up(call)
+            elif self.dialect.name != "openai-responses" and call.result_at > call.turn.window:
+                result = self._moved(call, call.result_at)
+            else:
+                continue
+            if result is not None:
+                found.setdefault(call.turn.place, []).append(result)
+        return found
+
+    def _made_up(self, call: _Call) -> Message | None:
+        """A result that says that there is none. Where the provider wants what cannot be made up (a screenshot), the
+        call is left out instead, if it is all that its message says."""
+        named = {"name": call.block.tool_name, "kind": (call.block.extra or {}).get("kind")}
+        block = Block.text(INTERRUPTED, **{name: value for name, value in named.items() if value is not None})
+        message = Message.tool_result(call.id, block, error=True)
+        built = self.dialect.build(message).raws
+        if not built and len(self.messages[call.at].blocks) == 1:
+            self.unanswerable.add(call.at)
+            self._note("unanswerable-call", call.id, call.block.tool_name, call.at)
+            return None
+        self._note("missing-result", call.id, call.block.tool_name, call.at)
+        extra: dict[str, object] = {"synthetic": True, "dialect": self.dialect.name}
+        return msgspec.structs.replace(message, extra=extra, raw=built[0] if built else None)
+
+    def _moved(self, call: _Call, at: int) -> Message:
+        self._note("late-result", call.id, call.block.tool_name, at)
+        self.left_out.setdefault(at, set()).add(call.id)
+        message = self.messages[at]
+        if message.role == "tool_result" and _answered(message) == [call.id]:
+            return message
+        blocks = tuple(_as_content(block) for block in message.blocks if _answers(message, block) == call.id)
+        failed = any((block.extra or {}).get("error") is True for block in blocks) or message.tool_result_error
+        return self._rebuilt(msgspec.structs.replace(message, role="tool_result", tool_result_error=failed), blocks)
+
+    def _without(self, message: Message, ids: set[str]) -> Message | None:
+        blocks = tuple(block for block in message.blocks if _answers(message, block) not in ids)
+        return self._rebuilt(message, blocks) if blocks else None
+
+    def _rebuilt(self, message: Message, blocks: tuple[Block, ...]) -> Message:
+        """The message with fewer blocks. Its raw says more than that, so a new one is written."""
+        fewer = msgspec.structs.replace(message, blocks=blocks, raw=None)
+        built = self.dialect.build(fewer).raws
+        extra = {**(message.extra or {}), "dialect": self.dialect.name}
+        return msgspec.structs.replace(fewer, extra=extra, raw=built[0] if len(built) == 1 else None)
+
+    def _joined(self, message: Message, before: list[Message]) -> Message:
+        """Where all the results of an answer stand in one entry, one that comes after another goes into its entry."""
+        joined = self.dialect.name in _JOINING and bool(before) and before[-1].role == "tool_result"
+        if joined == ((message.extra or {}).get("joined") is True):
+            return message
+        extra = {**(message.extra or {}), "joined": joined}
+        return msgspec.structs.replace(message, extra=extra)
+
+
+def is_silent(message: Message, dialect: Dialect) -> bool:
+    """Is it for our readers alone, so that the provider never sees it?"""
+    return message.role == "event" and not dialect.history([message])
+
+
+def _names(call: Block) -> list[str]:
+    """What a result may call it by."""
+    other = (call.extra or {}).get("item_id")
+    return [call.id or "", other] if isinstance(other, str) else [call.id or ""]
+
+
+def _answers(message: Message, block: Block) -> str | None:
+    """The id of the call that a block answers. What stands in an answer itself is the provider's own affair."""
+    if message.role == "tool_result" or (message.role != "assistant" and block.type == "tool_result"):
+        return block.id or ""
+    return None
+
+
+def _answered(message: Message) -> list[str]:
+    """The calls that a message answers, each once."""
+    ids = (_answers(message, block) for block in message.blocks)
+    return list(dict.fromkeys(id for id in ids if id is not None))
+
+
+def _as_content(block: Block) -> Block:
+    return msgspec.structs.replace(block, type="content") if block.type == "tool_result" else block
+
+
+def _without_lone_thoughts(messages: list[Message], dialect: Dialect, notes: list[Repair]) -> list[Message]:
+    """From the end to the beginning, since a thought may be followed by another that is left out."""
+    found: list[Message] = []
+    followed = False
+    for message in reversed(messages):
+        if message.role == "assistant" and not followed and _is_thought(message, dialect):
+            notes.append(Repair("lone-thought", message_id=getattr(message, "id", None) or None))
+            continue
+        if not is_silent(message, dialect):
+            followed = message.role == "assistant"
+        found.append(message)
+    return found[::-1]
+
+
+def _is_thought(message: Message, dialect: Dialect) -> bool:
+    own = (message.extra or {}).get("dialect", dialect.name) == dialect.name
+    return own and isinstance(message.raw, dict) and message.raw.get("type") == "reasoning"

@@ -1,0 +1,103 @@
+"""Server-sent events, as providers stream them: bytes in, JSON objects out.
+
+The bytes come in chunks that know nothing of lines, let alone of characters. So nothing is decoded before a line is
+whole, the pieces of an unfinished line are kept in a list and joined once, and a line may end in any of the three ways
+that the standard allows. Of an event only its `data` matters here: every provider of ours names the kind of an event
+inside of it.
+
+Data that is no JSON object is not an error, since proxies and servers put all sorts of things into a stream; but it
+is counted, so that whoever reads on knows that something was missed.
+"""
+
+import re
+
+import msgspec
+
+from ..errors import InvalidMessage
+
+LARGEST = 256 * 1024 * 1024  # bytes of one event; no provider sends that much, and somebody may never end a line
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Events:
+    """Decodes a stream of server-sent events, chunk by chunk.
+
+    >>> events = Events()
+    >>> events.feed(b'data: {"a": 1}\\n\\nda')
+    [{'a': 1}]
+    >>> events.feed(b'ta: {"a": 2}\\n\\n')
+    [{'a': 2}]
+    """
+
+    def __init__(self, *, largest: int = LARGEST) -> None:
+        self.unreadable = 0  # events whose data was no JSON object
+        self._largest = largest
+        self._size = 0  # of the event that is under way
+        self._line: list[bytes] = []  # the pieces of the line that is under way
+        self._data: list[bytes] = []  # the data lines of the event that is under way
+        self._after_cr = False  # the last chunk ended in CR: an LF that follows belongs to it
+        self._first = True
+
+    def feed(self, chunk: bytes) -> list[dict[str, object]]:
+        """The events that are whole now. `InvalidMessage` if one is too large; the stream is of no use after that."""
+        if not chunk:
+            return []
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+            self._after_cr = False
+            if not chunk:
+                return []
+        self._after_cr = chunk.endswith(b"\r")
+        *ended, rest = _LINE_END.split(chunk)
+        found: list[dict[str, object]] = []
+        for piece in ended:
+            self._grow(piece)
+            self._end_line(found)
+        self._grow(rest)
+        return found
+
+    def finish(self) -> list[dict[str, object]]:
+        """The stream has ended. Its last event counts even if the empty line after it did not come, if it is whole."""
+        found: list[dict[str, object]] = []
+        self._end_line(found)
+        self._end_event(found)
+        return found
+
+    def _grow(self, piece: bytes) -> None:
+        if not piece:
+            return
+        self._size += len(piece)
+        if self._size > self._largest:
+            self._line.clear()
+            self._data.clear()
+            raise InvalidMessage(f"an event of more than {self._largest:,} bytes in a stream", hint="read it anew")
+        self._line.append(piece)
+
+    def _end_line(self, found: list[dict[str, object]]) -> None:
+        line = b"".join(self._line)
+        self._line.clear()
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            self._end_event(found)
+            return
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        else:
+            self._size -= len(line)  # comments that keep a connection alive make no event larger
+
+    def _end_event(self, found: list[dict[str, object]]) -> None:
+        self._size = 0
+        if not self._data:
+            return
+        data = b"\n".join(self._data)
+        self._data.clear()
+        if data.strip() in (b"", b"[DONE]"):
+            return
+        try:
+            found.append(msgspec.json.decode(data, type=dict[str, object]))
+        except (ValueError, RecursionError, OverflowError):
+            self.unreadable += 1

@@ -1,0 +1,680 @@
+"""OpenAI's chat messages, which half the world speaks: OpenAI itself, llama.cpp, vLLM, Ollama, OpenRouter, DeepSeek.
+
+A history is a list of messages with the roles system (or developer), user, assistant and tool. What stands at its head
+with the role system is not part of the conversation: it is lifted into the `Setup`, and put back in front when a
+request is made. A system message further down is said at its place, and stays there as an event.
+
+A tool call has its arguments as JSON text, kept as the model wrote it, even where that is not JSON. An answer in
+pieces is put together as OpenAI's own SDK does it, and a little more patiently: servers that repeat the role in every
+chunk, give two calls the same index, or leave the index out, are understood.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from ..attachment import Attachment
+from ..errors import InvalidMessage
+from ..model import Block, Message, Setup, Usage, check_name
+from ._json import copied, encoded, entries, entry, from_base64, inner, is_entries, number, parsed, text, to_base64
+from ._shape import Answer, Built, Heard, Raw
+
+SYSTEM = ("system", "developer")
+_ROLES = {"system": "event", "developer": "event", "tool": "tool_result", "function": "tool_result"}
+_SOUNDS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+_THOUGHTS = ("reasoning_content", "reasoning")
+_ONCE = frozenset({"role", "id", "type", "index"})  # of a delta: said, possibly again, but never in pieces
+
+
+class OpenAIChat:
+    name: ClassVar[str] = "openai-chat"
+
+    # -- reading
+
+    def parse(self, raw: Raw) -> Message:
+        found = entry(raw, "a chat message")
+        role = text(found, "role")
+        if not role:
+            raise InvalidMessage("a chat message without a role")
+        return _message(found, role)
+
+    def heard(self, body: Mapping[str, object]) -> Heard:
+        messages = entries(entry(body, "a request"), "messages")
+        lead = 0
+        while lead < len(messages) and messages[lead].get("role") in SYSTEM:
+            lead += 1
+        prompt, form = _lifted(messages[:lead])
+        tools = tuple(entries(body, "tools") or entries(body, "functions"))
+        setup = Setup(model=text(body, "model"), system_prompt=prompt, tools=tools, raw=form)
+        return Heard([self.parse(message) for message in messages[lead:]], setup)
+
+    def answer(self, body: Mapping[str, object]) -> Answer:
+        choices = entries(entry(body, "a response"), "choices")
+        found = [message for choice in choices if (message := _choice(choice, body)) is not None]
+        return Answer(found[:1], others=tuple([message] for message in found[1:]))
+
+    def assembly(self) -> "ChatAssembly":
+        return ChatAssembly(self)
+
+    def likeness(self, raw: Raw) -> object:
+        """Only what people send back counts: servers add thoughts and annotations that nobody repeats."""
+        raw = entry(copied(raw), "a chat message")
+        content, refusal = _content_likeness(raw)
+        calls = [_call_likeness(call) for call in entries(raw, "tool_calls")]
+        legacy = inner(raw, "function_call")
+        found: dict[str, object] = {
+            "role": raw.get("role"),
+            "content": content,
+            "refusal": refusal or None,
+            "tool_calls": calls or None,
+            "function_call": _call_likeness({"type": "function", "function": legacy}) if legacy else None,
+            "audio": inner(raw, "audio").get("id"),
+            "tool_call_id": raw.get("tool_call_id"),
+            "name": raw.get("name"),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    # -- writing
+
+    def history(self, messages: Sequence[Message]) -> list[Raw]:
+        return raws_of(messages, self.name, self.build)
+
+    def build(self, message: Message) -> Built:
+        losses: list[str] = []
+        blocks = [loaded(block) for block in message.blocks]
+        if message.role == "tool_result":
+            raws = [_result(*group, losses) for group in by_call(blocks)]
+        elif message.role == "assistant":
+            raws = list(_assistant(blocks, losses))
+        elif message.role == "event":
+            raws = list(system_message(blocks))
+        else:
+            raws = list(_user(blocks, losses))
+        return Built(raws, losses)
+
+    def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
+        found: dict[str, object] = {"model": setup.model} if setup.model else {}
+        found["messages"] = _system(setup) + history
+        if setup.tools:
+            found["tools"] = [_tool(tool) for tool in setup.tools]
+        return found | dict(options)
+
+    def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
+        shape = {"name": "answer", "schema": copied(dict(schema)), "strict": accepts_strict(schema)}
+        return {"response_format": {"type": "json_schema", "json_schema": shape}}
+
+
+# -- reading messages
+
+
+def _message(raw: Raw, role: str, extra: dict[str, object] | None = None, usage: Usage | None = None) -> Message:
+    ours = _ROLES.get(role, role)
+    check_name(ours, "the role")
+    blocks = list(_blocks(raw))
+    if ours == "tool_result":
+        id = text(raw, "tool_call_id") or text(raw, "name")
+        blocks = [with_id(block, id) for block in blocks or [Block.text("")]]
+    return Message(ours, tuple(blocks), extra=extra or None, raw=raw, usage=usage)
+
+
+def _blocks(raw: Raw) -> Iterator[Block]:
+    yield from _thoughts(raw)
+    yield from _content(raw)
+    if refusal := text(raw, "refusal"):
+        yield Block("refusal", refusal)
+    if raw.get("audio") is not None:
+        yield from _audio(inner(raw, "audio"))
+    for call in entries(raw, "tool_calls"):
+        yield _call(call)
+    if raw.get("function_call") is not None:
+        call = inner(raw, "function_call")
+        name = text(call, "name")
+        yield Block.tool_call(name, name, call.get("arguments"), kind="function_call")
+
+
+def _thoughts(raw: Raw) -> Iterator[Block]:
+    """The servers that show thoughts have two names for them; some give both, with the same text."""
+    for name in _THOUGHTS:
+        value = raw.get(name)
+        if value is not None and not isinstance(value, str):
+            yield unknown(name, value)
+        elif value:
+            yield Block.thinking(value)
+            return
+
+
+def _content(raw: Raw) -> Iterator[Block]:
+    content = raw.get("content")
+    if is_entries(content):
+        yield from (_part(part) for part in content)
+    elif content is not None and not isinstance(content, list):
+        annotations = raw.get("annotations")
+        if said := text(raw, "content"):
+            yield Block.text(said, annotations=copied(annotations)) if annotations else Block.text(said)
+    elif content is not None:
+        raise InvalidMessage("the content of a chat message is neither text nor a list of parts")
+
+
+def _part(part: Raw) -> Block:
+    kind = text(part, "type")
+    if kind == "text":
+        return Block.text(text(part, "text"))
+    if kind == "refusal":
+        return Block("refusal", text(part, "refusal"))
+    return _seen(kind, part) or unknown(kind, part)
+
+
+def _seen(kind: str, part: Raw) -> Block | None:
+    """An image, a sound, a film or a file, if it is one that can be read here."""
+    value = part.get(kind)
+    if kind in ("image_url", "video_url"):
+        return linked(kind, value.get("url") if isinstance(value, dict) else value)
+    if not isinstance(value, dict):
+        return None
+    if kind == "input_audio":
+        data = from_base64(value.get("data"))
+        return Block.audio(data, _SOUNDS.get(str(value.get("format")), "audio/wav")) if data is not None else None
+    if kind == "file":
+        return file_block(value.get("file_data"), value.get("filename"))
+    return None
+
+
+def _audio(audio: Raw) -> Iterator[Block]:
+    """What a model said aloud: its words, and the sound itself unless it is only referred to."""
+    if said := text(audio, "transcript"):
+        yield Block.text(said, transcript=True)
+    data = from_base64(audio.get("data"))
+    if data:
+        yield Block.audio(data, _sound(data))
+    elif not said:
+        yield unknown("audio", audio)
+
+
+def _sound(data: bytes) -> str:
+    for start, mime_type in ((b"RIFF", "audio/wav"), (b"ID3", "audio/mpeg"), (b"fLaC", "audio/flac")):
+        if data.startswith(start):
+            return mime_type
+    return "audio/ogg" if data.startswith(b"OggS") else "audio/pcm"
+
+
+def _call(call: Raw) -> Block:
+    id = text(call, "id")
+    if "custom" in call:
+        custom = inner(call, "custom")
+        return Block.tool_call(id, text(custom, "name"), custom.get("input"), kind="custom")
+    if "function" in call:
+        function = inner(call, "function")
+        return Block.tool_call(id, text(function, "name"), copied(function.get("arguments")))
+    return unknown(text(call, "type"), call)
+
+
+def _lifted(messages: list[Raw]) -> tuple[str, object]:
+    """The system prompt of the messages at the head, and their own form, if they are more than that text."""
+    prompt = "\n\n".join(_message(message, "system").text for message in messages)
+    plain = len(messages) == 1 and prompt and messages[0] == {"role": "system", "content": prompt}
+    return prompt, None if plain or not messages else copied(messages)
+
+
+def _choice(choice: Raw, body: Mapping[str, object]) -> Message | None:
+    raw = choice.get("message")
+    if not isinstance(raw, dict):
+        return None
+    extra = {"finish_reason": choice.get("finish_reason"), "model": body.get("model"), "response_id": body.get("id")}
+    said: dict[str, object] = {name: value for name, value in extra.items() if isinstance(value, str)}
+    return _message(entry(raw, "a chat message"), text(raw, "role") or "assistant", said, _usage(body))
+
+
+def _usage(body: Mapping[str, object]) -> Usage | None:
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    asked, said = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    read = asked if isinstance(asked, dict) else {"cached_tokens": usage.get("prompt_cache_hit_tokens")}
+    return Usage(
+        input_tokens=number(usage, "prompt_tokens"),
+        output_tokens=number(usage, "completion_tokens"),
+        cache_read_tokens=number(read, "cached_tokens"),
+        cache_write_tokens=number(read, "cache_write_tokens"),
+        reasoning_tokens=number(said, "reasoning_tokens") if isinstance(said, dict) else 0,
+    )
+
+
+# -- an answer in pieces
+
+
+class ChatAssembly:
+    """An answer that arrives in chunks, each with a `delta` of one or more choices."""
+
+    def __init__(self, dialect: OpenAIChat) -> None:
+        self._dialect = dialect
+        self._head: Raw = {}  # id, model and usage, as far as they are known
+        self._choices: dict[int, Raw] = {}
+        self._reasons: dict[int, object] = {}
+
+    def feed(self, event: Mapping[str, object]) -> str:
+        chunk = entry(event, "a chunk")
+        if chunk.get("error") is not None:
+            return ""
+        for name in ("id", "model", "usage"):
+            if chunk.get(name):
+                self._head[name] = copied(chunk[name])
+        return "".join(self._take(choice) for choice in entries(chunk, "choices"))
+
+    def _take(self, choice: Raw) -> str:
+        index = number(choice, "index")
+        delta = inner(choice, "delta")
+        _merge(self._choices.setdefault(index, {}), delta)
+        if choice.get("finish_reason") is not None:
+            self._reasons[index] = choice["finish_reason"]
+        content = delta.get("content")
+        return content if index == 0 and isinstance(content, str) else ""
+
+    def answer(self) -> Answer:
+        found: dict[int, Message] = {}
+        for index in sorted(self._choices):
+            reason = self._reasons.get(index)
+            raw = _whole(self._choices[index], done=reason is not None)
+            message = _choice({"message": raw, "finish_reason": reason}, self._head)
+            if message is not None:
+                found[index] = message
+        first = [found.pop(0)] if 0 in found else []
+        others = tuple([message] for message in found.values())
+        return Answer(first, complete=self._reasons.get(0) is not None, others=others)
+
+
+class _Grows:
+    """A text that comes in pieces. They are joined when somebody asks: a long answer has tens of thousands."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, first: str) -> None:
+        self.pieces = [first]
+
+    def __str__(self) -> str:
+        self.pieces = ["".join(self.pieces)]
+        return self.pieces[0]
+
+
+def _merge(whole: Raw, delta: Raw) -> None:
+    """Add a delta to what there is: texts grow, objects are merged, lists are merged by the `index` of their items."""
+    for name, value in delta.items():
+        old = whole.get(name)
+        if value is None:
+            whole.setdefault(name, None)
+        elif isinstance(value, str):
+            whole[name] = _grown(name, old, value)
+        elif isinstance(value, dict):
+            inside = old if isinstance(old, dict) else {}
+            _merge(inside, value)
+            whole[name] = inside
+        elif is_entries(value) and any("index" in item or name == "tool_calls" for item in value):
+            found = old if is_entries(old) else []
+            for item in value:
+                _merge(_place(found, item), item)
+            whole[name] = found
+        elif isinstance(value, list):
+            whole[name] = [*_parts(old), *_list(copied(value))]
+        else:
+            whole[name] = value
+
+
+def _grown(name: str, old: object, value: str) -> object:
+    if name in _ONCE:
+        return old or value
+    if isinstance(old, list):
+        return [*old, {"type": "text", "text": value}]
+    if not isinstance(old, _Grows):
+        return _Grows(value)
+    if name != "name" or str(old) != value:  # some servers say the name of a tool again in every chunk
+        old.pieces.append(value)
+    return old
+
+
+def _place(found: list[Raw], item: Raw) -> Raw:
+    """The entry that a piece belongs to. Its index tells, unless a new id shows that the server counts wrong."""
+    index, id = item.get("index"), item.get("id")
+    for candidate in reversed(found):
+        if index is None or candidate.get("index") == index:
+            if id and candidate.get("id") and candidate["id"] != id:
+                break
+            return candidate
+    found.append({})
+    return found[-1]
+
+
+def _parts(old: object) -> list[object]:
+    if isinstance(old, _Grows):
+        return [{"type": "text", "text": str(old)}] if str(old) else []
+    return old if isinstance(old, list) else []
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _whole(grown: Raw, *, done: bool) -> Raw | None:
+    """The message as far as it has come. A call that broke off in the middle is left out: it could not be sent."""
+    found = entry(_plain(grown), "a message")
+    raw: Raw = {"role": found.pop("role", None) or "assistant", "content": found.pop("content", None), **found}
+    calls = entries(raw, "tool_calls")
+    for call in calls:
+        call.pop("index", None)
+    if not done:
+        calls = [call for call in calls if _is_whole(call, last=call is calls[-1])]
+    raw.pop("tool_calls", None)
+    if calls:
+        raw["tool_calls"] = calls
+    if done:
+        return raw
+    if not calls and not raw["content"]:
+        raw["content"] = ""  # an answer with neither content nor calls would be refused when it is sent again
+    return raw if calls or any(value for name, value in raw.items() if name != "role") else None
+
+
+def _is_whole(call: Raw, *, last: bool) -> bool:
+    if "custom" in call:
+        return not last
+    return isinstance(parsed(inner(call, "function").get("arguments")), dict)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, _Grows):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+# -- what is the same
+
+
+def _content_likeness(raw: Raw) -> tuple[object, str]:
+    """The content as text if it is only text, and the refusal, which may stand in it or beside it. Nothing is the
+    same as an empty text."""
+    refusal = text(raw, "refusal")
+    content = raw.get("content")
+    if not is_entries(content):
+        return (content if content != [] else None) or None, refusal
+    parts: list[object] = []
+    for part in content:
+        if part.get("type") == "refusal":
+            refusal += text(part, "refusal")
+        elif part.get("type") == "text" and parts and isinstance(parts[-1], str):
+            parts[-1] += text(part, "text")
+        else:
+            parts.append(text(part, "text") if part.get("type") == "text" else _part_likeness(part))
+    if all(isinstance(part, str) for part in parts):
+        return "".join(str(part) for part in parts) or None, refusal
+    return parts, refusal
+
+
+def _part_likeness(part: Raw) -> object:
+    found = without_nulls(part)
+    image = found.get("image_url") if isinstance(found, dict) else None
+    if isinstance(image, dict) and image.get("detail") == "auto":
+        del image["detail"]
+    return found
+
+
+def _call_likeness(call: Raw) -> object:
+    inside = inner(call, "custom") if "custom" in call else inner(call, "function")
+    arguments = inside.get("input") if "custom" in call else normal_arguments(inside.get("arguments"))
+    return {"id": call.get("id"), "name": inside.get("name"), "arguments": arguments}
+
+
+def normal_arguments(arguments: object) -> object:
+    """Arguments are the same if they are the same JSON, however it is spaced. What is no JSON is compared as text."""
+    value = parsed(arguments)
+    return arguments if value is None else value
+
+
+def without_nulls(value: object) -> object:
+    """A copy without the fields that say nothing."""
+    if isinstance(value, dict):
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else copied(value)
+
+
+# -- writing messages
+
+
+def _user(blocks: Sequence[Block], losses: list[str]) -> Iterator[Raw]:
+    """Results of tools that stand among the user's words (some providers have them there) are said first."""
+    results = [block for block in blocks if block.type == "tool_result"]
+    yield from (_result(*group, losses) for group in by_call(results))
+    rest = [block for block in blocks if block.type != "tool_result"]
+    parts = [part for block in rest if (part := _written(block, losses)) is not None]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        yield {"role": "user", "content": parts[0]["text"]}
+    elif parts:
+        yield {"role": "user", "content": parts}
+
+
+def _written(block: Block, losses: list[str]) -> Raw | None:
+    content = content_of(block)
+    if block.type in ("image_url", "video_url") and isinstance(content, str):
+        return {"type": block.type, block.type: {"url": content}}
+    if block.type != "content":
+        losses.append(loss(block))
+        return None
+    if isinstance(content, str) or block.mime_type.startswith("text/"):
+        return {"type": "text", "text": as_text(block)}
+    if block.modality == "image":
+        return {"type": "image_url", "image_url": {"url": data_url(content, block.mime_type)}}
+    if block.modality == "audio" and block.mime_type in _SOUNDS.values():
+        form = "wav" if block.mime_type == "audio/wav" else "mp3"
+        return {"type": "input_audio", "input_audio": {"data": to_base64(content), "format": form}}
+    if block.modality == "text":
+        named = {"filename": filename(block), "file_data": data_url(content, block.mime_type)}
+        return {"type": "file", "file": named}
+    losses.append(loss(block))
+    return None
+
+
+def _assistant(blocks: Sequence[Block], losses: list[str]) -> Iterator[Raw]:
+    raw: Raw = {"role": "assistant", "content": None}
+    calls: list[Raw] = []
+    for block in blocks:
+        content = block.content
+        if block.type == "tool_call" and not (block.extra or {}).get("server"):
+            calls.append(_written_call(block))
+        elif block.type == "content" and isinstance(content, str):
+            raw["content"] = f"{raw['content'] or ''}{content}"
+        elif block.type == "refusal" and isinstance(content, str):
+            raw["refusal"] = f"{raw.get('refusal') or ''}{content}"
+        else:
+            losses.append(loss(block))
+    if calls:
+        raw["tool_calls"] = calls
+    if calls or raw["content"] is not None or "refusal" in raw:
+        yield raw
+
+
+def _written_call(block: Block) -> Raw:
+    name = block.tool_name or ""
+    if (block.extra or {}).get("kind") in ("custom", "custom_tool_call"):
+        return {"id": block.id or name, "type": "custom", "custom": {"name": name, "input": arguments_text(block)}}
+    return {"id": block.id or name, "type": "function", "function": {"name": name, "arguments": arguments_text(block)}}
+
+
+def arguments_text(block: Block) -> str:
+    """The arguments as text, as this provider has them; other providers have objects."""
+    arguments = block.arguments
+    if arguments is None:
+        return "{}"
+    return arguments if isinstance(arguments, str) else encoded(arguments)
+
+
+def _result(id: str, blocks: list[Block], losses: list[str]) -> Raw:
+    """A call must be answered, so there is an entry even if nothing of the answer can be said here."""
+    said = [as_text(block) for block in blocks if is_said(block)]
+    losses.extend(loss(block) for block in blocks if not is_said(block))
+    extra = blocks[0].extra or {}
+    if extra.get("kind") == "function_call":
+        return {"role": "function", "name": id, "content": "\n".join(said)}
+    return {"role": "tool", "tool_call_id": id, "content": "\n".join(said)}
+
+
+def _system(setup: Setup) -> list[Raw]:
+    """The system prompt in its own form, unless that form is another provider's or says something else by now."""
+    form = setup.raw
+    if is_entries(form) and form and all(message.get("role") in SYSTEM for message in form):
+        prompt, _ = _lifted(form)
+        if prompt == setup.system_prompt:
+            return [dict(entry(copied(message), "a system message")) for message in form]
+    return [{"role": "system", "content": setup.system_prompt}] if setup.system_prompt else []
+
+
+def _tool(tool: Raw) -> Raw:
+    """A tool as this provider has it: its own form as it is, any other wrapped."""
+    kind = tool.get("type")
+    if kind is not None and not (kind == "function" and "function" not in tool):
+        return dict(entry(copied(tool), "a tool"))
+    return {"type": "function", "function": plain_tool(tool)}
+
+
+def plain_tool(tool: Raw) -> Raw:
+    """Name, description and parameters, whichever provider's form the tool has."""
+    inside = tool.get("function")
+    found = entry(copied(inside if isinstance(inside, dict) else tool), "a tool")
+    if "input_schema" in found:
+        found["parameters"] = found.pop("input_schema")
+    return {name: value for name, value in found.items() if name != "type" and value is not None}
+
+
+# -- shared with the other dialect of the same provider
+
+
+def raws_of(messages: Sequence[Message], dialect: str, build: Callable[[Message], Built]) -> list[Raw]:
+    """The entries of a history: each message's own where it has one in this dialect, else one that is built. An event
+    without any is for our readers alone."""
+    found: list[Raw] = []
+    for message in messages:
+        if isinstance(message.raw, dict) and (message.extra or {}).get("dialect", dialect) == dialect:
+            found.append(entry(copied(message.raw), "an entry"))
+        elif message.role != "event" or message.raw is not None:
+            found.extend(build(message).raws)
+    return found
+
+
+def unknown(kind: str, value: object) -> Block:
+    """Content of a kind that has no block of ours: kept under the provider's own name for it."""
+    return Block(kind or "unknown", encoded(value), mime_type="application/json")
+
+
+def with_id(block: Block, id: str) -> Block:
+    return Block(block.type, block.content, block.modality, block.mime_type, id, block.extra)
+
+
+def linked(kind: str, url: object) -> Block | None:
+    """An image or a film: its bytes where the URL has them inside, else the URL."""
+    if not isinstance(url, str):
+        return None
+    found = from_data_url(url)
+    if found is None:
+        return Block(kind, url)
+    data, mime_type = found
+    return Block.video(data, mime_type) if kind == "video_url" else Block.image(data, mime_type)
+
+
+def file_block(data: object, name: object) -> Block | None:
+    """A file that came with the message; one that is only referred to is not for us to fetch."""
+    found = from_data_url(data) if isinstance(data, str) else None
+    if found is None:
+        return None
+    extra: dict[str, object] | None = {"filename": name} if isinstance(name, str) else None
+    return Block("content", found[0], "text", found[1], None, extra)
+
+
+def from_data_url(url: str) -> tuple[bytes, str] | None:
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        return None
+    found = from_base64(data)
+    mime_type = head[5:-7].partition(";")[0]
+    return None if found is None else (found, mime_type or "application/octet-stream")
+
+
+def data_url(data: bytes, mime_type: str) -> str:
+    return f"data:{mime_type};base64,{to_base64(data)}"
+
+
+def filename(block: Block) -> str:
+    name = (block.extra or {}).get("filename")
+    if isinstance(name, str) and name:
+        return name
+    return "document.pdf" if block.mime_type == "application/pdf" else "document"
+
+
+def by_call(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+    """The blocks of tool results by the call they answer. Where a provider gives calls no ids, the name is the id."""
+    found: dict[str, list[Block]] = {}
+    for block in blocks:
+        found.setdefault(block.id or str((block.extra or {}).get("name") or ""), []).append(block)
+    return list(found.items())
+
+
+def is_said(block: Block) -> bool:
+    """Is it text, as far as a tool's result goes?"""
+    readable = isinstance(block.content, str) or block.mime_type.startswith("text/")
+    return block.type in ("content", "tool_result") and block.modality == "text" and readable
+
+
+def loaded(block: Block) -> Block:
+    """The block with its content at hand: what is large may have been left in the store."""
+    if not isinstance(block.content, Attachment):
+        return block
+    return Block(block.type, block.content.load(), block.modality, block.mime_type, block.id, block.extra)
+
+
+def content_of(block: Block) -> str | bytes:
+    return block.content.load() if isinstance(block.content, Attachment) else block.content
+
+
+def as_text(block: Block) -> str:
+    content = content_of(block)
+    return content if isinstance(content, str) else content.decode(errors="replace")
+
+
+def system_message(blocks: Sequence[Block]) -> Iterator[Raw]:
+    """What is said to the model in the middle of a conversation by neither side."""
+    said = "".join(as_text(block) for block in blocks if block.type == "content" and is_said(block))
+    if said:
+        yield {"role": "system", "content": said}
+
+
+def loss(block: Block) -> str:
+    """What cannot be said here, in words."""
+    what = {"thinking": "a thought", "tool_call": "a call that the provider ran itself"}.get(block.type)
+    if block.type == "content":
+        what = f"a file of type {block.mime_type}" if block.modality == "text" else f"{block.modality} content"
+    return f"{what or f'content of type {block.type}'} is left out"
+
+
+_UNSTRICT = frozenset({"allOf", "oneOf", "not", "if", "then", "else", "patternProperties", "dependentRequired"})
+
+
+def accepts_strict(schema: object, depth: int = 0) -> bool:
+    """May the schema be asked for strictly? Then every object in it is closed, and all its properties are required."""
+    if isinstance(schema, list):
+        return all(accepts_strict(item, depth + 1) for item in schema)
+    if not isinstance(schema, Mapping):
+        return True
+    if depth > 50 or not _UNSTRICT.isdisjoint(schema) or (depth == 0 and schema.get("type") != "object"):
+        return False
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, Mapping):
+        names = set(properties) if isinstance(properties, Mapping) else set()
+        required = schema.get("required")
+        if schema.get("additionalProperties") is not False or not names <= set(_texts(required)):
+            return False
+    return all(_accept_strict(schema.get(name), depth) for name in ("properties", "$defs", "definitions")) and all(
+        accepts_strict(schema.get(name), depth + 1) for name in ("items", "anyOf", "prefixItems")
+    )
+
+
+def _accept_strict(schemas: object, depth: int) -> bool:
+    return not isinstance(schemas, Mapping) or all(accepts_strict(item, depth + 1) for item in schemas.values())
+
+
+def _texts(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
