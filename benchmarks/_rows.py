@@ -18,6 +18,7 @@ from ._attachments import attachments
 from ._children import Child, once
 from ._corpus import content_bytes, messages, turns
 from ._messages import Plain
+from ._recording import recording
 from ._sealing import purging, rotating
 from ._search import million, search, search_sealed
 from ._sides import SEALED_SIDES, SIDES, Ours, Raw, Tasks
@@ -663,6 +664,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "attachments": attachments,
     "purge": purge,
     "rotation": rotation,
+    "recording": recording,
     "search": search,
     "search_sealed": search_sealed,
     "million": million,

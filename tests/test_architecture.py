@@ -19,10 +19,13 @@ ROOT = Path(hitherto.__file__).parent
 # From the ground up. A name with a star is a folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "events", "_forks", "_crypto"),
-    ("attachment", "ids", "keys", "model", "_squeeze", "_query"),
+    ("attachment", "ids", "keys", "model", "_squeeze", "_query", "_waiting"),
+    ("dialects.*", "snapshots.*", "_tap"),
+    ("chat.*",),
     ("backend", "textindex", "_snippets", "_segments"),
     ("backends.*", "vault", "sealed", "_content", "_pen", "_wordindex"),
     ("_attachments", "_packs", "_desk", "_ledger", "_wordcache", "_workspace"),
+    ("_recovery",),
     (
         "conversation",
         "listing",
@@ -37,7 +40,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("opening", "threads"),
     ("aio",),
+    ("recorder.*",),
     ("__init__", "testing.*"),
+    ("cli.*", "__main__"),
 )
 FOR_BACKENDS = {"_forks", "backend", "errors", "ids", "textindex", "_query"}
 LAZY = {("opening", "backends.memory"), ("opening", "backends.sqlite"), ("_search", "backends.fts")}

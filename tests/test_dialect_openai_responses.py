@@ -782,3 +782,17 @@ def test_recorded_streams_are_put_together() -> None:
             done = [one["item"] for one in events if one["type"] == "response.output_item.done"]
             assert items_of([one for one in events if one is not last]) == done, path.name
     assert seen
+
+
+def test_thoughts_that_only_the_provider_has_are_not_sent_when_nothing_is_left_with_it() -> None:
+    """Such a thought is a name for something that was stored there; a request that stores nothing cannot use it."""
+    named: Raw = {"type": "reasoning", "id": "rs_1", "summary": []}
+    whole: Raw = {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "x"}
+    call: Raw = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "look", "arguments": "{}"}
+    output: Raw = {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "seen"}
+    question: Raw = {"type": "message", "id": "msg_1", "role": "user", "content": "and?"}
+    history = [named, call, output, whole, call, output, question]
+    bare = {name: value for name, value in call.items() if name != "id"}
+    sent = OpenAIResponses().request(history, Setup(), {})["input"]
+    assert sent == [bare, output, whole, call, output, question]
+    assert OpenAIResponses().request(history, Setup(), {"store": True})["input"] == history

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -11,7 +12,26 @@ import msgspec
 import pytest
 
 import hitherto
+import hitherto.chat
+import hitherto.snapshots
 from hitherto import Conflict, HithertoError, Message, NotFound, _content
+from hitherto.chat import _wires, validate_base_url
+
+from ._provider import (
+    Asked,
+    Json,
+    Reply,
+    anthropic_answer,
+    anthropic_events,
+    chat_answer,
+    chat_events,
+    gemini_answer,
+    gemini_events,
+    provider,
+    responses_answer,
+    responses_events,
+    responses_text,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -48,8 +68,59 @@ def section(page: Path, heading: str) -> str:
 
 # Examples
 
+ANSWER = "An unused import breaks the lint step."
+_ENDPOINTS: dict[str, tuple[Callable[[str], Json], Callable[[str], Json]]] = {
+    "/chat/completions": (chat_answer, chat_events),
+    "/responses": (lambda text: responses_answer([responses_text(text)]), responses_events),
+    "/v1/messages": (anthropic_answer, anthropic_events),
+    "enerateContent": (gemini_answer, gemini_events),
+}
+
+
+def speak(asked: Asked) -> Reply | Json:
+    """What every provider says in the examples. Claude also calls the tools it is given, and keeps to a schema."""
+    path, body = asked.path.split("?")[0], asked.body
+    whole, events = next(made for end, made in _ENDPOINTS.items() if path.endswith(end))
+    if body.get("stream") or "streamGenerateContent" in path:
+        return Reply(events=events(ANSWER))
+    if "output_config" in body:
+        return anthropic_answer(json.dumps(_filled(body["output_config"]["format"]["schema"])))
+    if path.endswith("/v1/messages") and body.get("tools") and not _is_result(body["messages"][-1]):
+        tool = body["tools"][0]
+        call = {"type": "tool_use", "id": "toolu_1", "name": tool["name"], "input": _filled(tool["input_schema"])}
+        return anthropic_answer(call, stop="tool_use")
+    return whole(ANSWER)
+
+
+def _is_result(entry: Json) -> bool:
+    return any(isinstance(part, dict) and part["type"] == "tool_result" for part in entry["content"])
+
+
+def _filled(schema: Json) -> Json:
+    """Something that fits a plain schema."""
+    return {name: 7 if kind["type"] == "integer" else "setup.py" for name, kind in schema["properties"].items()}
+
+
+@pytest.fixture
+def providers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every provider is a server on loopback, so that examples can be written as people write them. That it needs no
+    certificate is all that is changed for them."""
+
+    def validated(url: str, allow_insecure: bool = False) -> None:
+        validate_base_url(url, allow_insecure=allow_insecure or url.startswith("http://127.0.0.1:"))
+
+    with provider(speak) as server:
+        for name, path in (("ANTHROPIC", ""), ("OPENAI", "/v1"), ("GOOGLE_GEMINI", "")):
+            monkeypatch.setenv(f"{name}_BASE_URL", server.url + path)
+        for name in ("ANTHROPIC", "OPENAI", "GOOGLE"):
+            monkeypatch.setenv(f"{name}_API_KEY", "no-key-at-all")
+        monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+        monkeypatch.setattr(_wires, "validate_base_url", validated)
+        yield
+
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=name_of)
+@pytest.mark.usefixtures("providers")
 def test_the_examples_of_a_page_run_as_they_stand(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,14 +131,15 @@ def test_the_examples_of_a_page_run_as_they_stand(
     for line, source in blocks(page):
         exec(compile("\n" * line + source, name_of(page), "exec"), namespace)
     for value in namespace.values():
-        if isinstance(value, hitherto.Store):
+        if isinstance(value, hitherto.Store | hitherto.chat.Client):
             value.close()
 
 
 def test_the_pages_meant_to_have_examples_have_some() -> None:
     """The control for the test above: the blocks are found."""
     counted = {page.name: len(list(blocks(page))) for page in EXAMPLES}
-    for name in ("README.md", "tutorial.md", "how-to.md", "data-model.md", "schema.md", "backends.md"):
+    learned = ("README.md", "tutorial.md", "how-to.md", "chat.md", "recording.md")
+    for name in (*learned, "data-model.md", "schema.md", "backends.md"):
         assert counted[name] > 0, name
 
 
@@ -80,13 +152,21 @@ def test_a_failing_example_is_noticed_and_a_marked_one_is_not_run(tmp_path: Path
 # Lists
 
 
+MODULES = (hitherto, hitherto.chat, hitherto.snapshots)
+PUBLIC: dict[str, object] = {name: getattr(module, name) for module in MODULES for name in module.__all__}
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = prose(DOCS / "reference.md")
-    missing = [name for name in hitherto.__all__ if not re.search(rf"`{re.escape(name)}[`(]", text)]
+    assert len(PUBLIC) == sum(len(module.__all__) for module in MODULES)
+    missing = [name for name in PUBLIC if not re.search(rf"`{re.escape(name)}[`(]", text)]
     assert missing == []
 
 
 PEOPLE_HOLD = (
+    hitherto.Recording,
+    hitherto.chat.Client,
+    hitherto.chat.Session,
     hitherto.Store,
     hitherto.Conversation,
     hitherto.ConversationInfo,
@@ -99,7 +179,7 @@ PEOPLE_HOLD = (
 @pytest.mark.parametrize("owner", PEOPLE_HOLD, ids=lambda owner: str(owner.__name__))
 def test_every_public_method_is_in_the_reference(owner: type) -> None:
     text = prose(DOCS / "reference.md")
-    public = [name for name in vars(owner) if not name.startswith("_")]
+    public = {name for kind in owner.__mro__[:-1] for name in vars(kind) if not name.startswith("_")}
     assert public
     missing = [name for name in public if not re.search(rf"`{owner.__name__}\.{name}[`(]", text)]
     assert missing == []
@@ -123,7 +203,7 @@ def signatures() -> Iterator[tuple[str, str]]:
     """Every signature that the reference gives: the name, and what stands in the parentheses."""
     for found in re.finditer(r"`((?:\w+\.)?\w+)\((.*?)\)(?: -> [^`]+)?`", prose(DOCS / "reference.md")):
         owner = found[1].partition(".")[0]
-        if owner in hitherto.__all__:
+        if owner in PUBLIC:
             yield found[1], found[2]
 
 
@@ -131,8 +211,9 @@ def test_signatures_in_the_reference_are_those_of_the_code() -> None:
     """Names, kinds and defaults of all parameters."""
     checked = []
     for name, written in signatures():
-        target: object = hitherto
-        for part in name.split("."):
+        owner, *parts = name.split(".")
+        target = PUBLIC[owner]
+        for part in parts:
             target = getattr(target, part)
         assert callable(target)
         assert _documented(written) == _real(target), name
@@ -163,11 +244,7 @@ def _real(target: Callable[..., object]) -> list[tuple[str, str, object]]:
     return [(p.name, kinds[p.kind], p.default) for p in parameters if p.name != "self"]
 
 
-STRUCTS = [
-    value
-    for value in (getattr(hitherto, name) for name in hitherto.__all__)
-    if isinstance(value, type) and issubclass(value, msgspec.Struct)
-]
+STRUCTS = [value for value in PUBLIC.values() if isinstance(value, type) and issubclass(value, msgspec.Struct)]
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: str(struct.__name__))
@@ -176,6 +253,12 @@ def test_every_field_of_a_value_is_in_the_reference(struct: type[msgspec.Struct]
     inherited = hitherto.Message.__struct_fields__ if struct is hitherto.Saved else ()
     missing = [f for f in struct.__struct_fields__ if f not in inherited and not re.search(rf"\b{f}\b", text)]
     assert missing == []
+
+
+@pytest.mark.parametrize("kind", [hitherto.chat.Config, hitherto.chat.Tool], ids=lambda kind: str(kind.__name__))
+def test_every_field_of_a_configuration_is_in_the_reference(kind: type) -> None:
+    text = section(DOCS / "reference.md", f"`{kind.__name__}`")
+    assert [f for f in inspect.signature(kind).parameters if f"`{f}`" not in text] == []
 
 
 def test_every_error_is_explained() -> None:

@@ -18,7 +18,16 @@ import pytest
 
 import hitherto
 from hitherto import Message, opening
-from hitherto.errors import CannotOpen, HithertoError, InvalidArgument
+from hitherto.errors import (
+    Busy,
+    CannotOpen,
+    HithertoError,
+    InvalidArgument,
+    KeyUnavailable,
+    NotAStore,
+    NotFound,
+    ReadOnly,
+)
 
 HEAVY = (
     "anthropic",
@@ -321,6 +330,194 @@ def test_a_store_that_cannot_be_set_up_is_closed_again(world: World, monkeypatch
     assert len(closed) == 1
     with hitherto.open("chats.db") as store:
         assert store.verify().ok
+
+
+# -- reading only
+
+
+def traces(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything below a folder: sizes, times and content."""
+    found = sorted(path for path in folder.rglob("*"))
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.stat().st_mode, _content(path)) for path in found
+    }
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def filled(path: Path, key: bytes | None = None) -> str:
+    """A store with one conversation, closed again."""
+    with hitherto.open(path, key=key) as store:
+        talk = store.start(title="Kept", system_prompt="Be terse.", project="/somewhere")
+        talk.extend([Message.user("Wo ist der Xylophonspieler?"), Message.assistant("Im Garten.")])
+        return talk.id
+
+
+def everything_that_reads(store: hitherto.Store, id: str) -> list[str]:
+    talk = store.conversation(id[:8])
+    assert talk.setup.system_prompt == "Be terse."
+    assert store.latest() is not None
+    assert store.stats().messages == 2
+    assert [hit.conversation for hit in store.search("Xylophonspieler")] == [id]
+    assert store.verify().ok
+    return [message.text for message in talk.thread()]
+
+
+@pytest.mark.parametrize("key", [None, bytes(range(32))], ids=["plain", "sealed"])
+def test_reading_only_leaves_no_trace(world: World, key: bytes | None) -> None:
+    """C13: not even the files that SQLite puts beside a database."""
+    path = world.here / "with space ü 100%?#.db"
+    id = filled(path, key)
+    before = traces(world.here)
+    with hitherto.open(path, key=key, read_only=True) as store:
+        assert everything_that_reads(store, id) == ["Wo ist der Xylophonspieler?", "Im Garten."]
+        assert store.read_only
+        assert traces(world.here) == before
+    assert traces(world.here) == before
+    with hitherto.open(path, key=key) as store:  # the control: opening it otherwise does leave one
+        store.start()
+    assert traces(world.here) != before
+
+
+def test_a_search_index_that_is_there_is_left_alone_by_who_only_reads(world: World) -> None:
+    id = filled(world.here / "a.db")
+    with hitherto.open("a.db") as store:
+        assert store.search("Garten")
+    before = traces(world.here)
+    assert "a.db-search" in before
+    with hitherto.open("a.db", read_only=True) as store:
+        everything_that_reads(store, id)
+    assert traces(world.here) == before
+
+
+def test_reading_only_sees_what_another_process_has_not_moved_into_the_file_yet(world: World) -> None:
+    """What is in the WAL is read through the files that the writer has put beside the store, and those alone."""
+    id = filled(world.here / "a.db")
+    script = (
+        "import sys, hitherto\n"
+        "store = hitherto.open('a.db', maintenance=False)\n"
+        "store.conversation(sys.argv[1]).append(hitherto.Message.user('noch eine'))\n"
+        "print('there', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    command = [sys.executable, "-c", script, id]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "there\n"
+        before = traces(world.here)
+        assert len(before["a.db-wal"][2]) > 0
+        with hitherto.open("a.db", read_only=True) as store:
+            assert [m.text for m in store.conversation(id).thread()][2:] == ["noch eine"]
+        assert traces(world.here) == before
+        writer.kill()
+    before = traces(world.here)  # it left everything behind
+    assert len(before["a.db-wal"][2]) > 0
+    with hitherto.open("a.db", read_only=True) as store:
+        assert [m.text for m in store.conversation(id).thread()][2:] == ["noch eine"]
+    assert traces(world.here) == before
+
+
+def test_changes_that_lie_apart_and_cannot_be_read_without_writing_are_said_not_passed_over(world: World) -> None:
+    id = filled(world.here / "a.db")
+    script = (
+        "import os, sys, hitherto\n"
+        "store = hitherto.open('a.db')\n"
+        "store.conversation(sys.argv[1]).append(hitherto.Message.user('x'))\n"
+        "os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, id], check=True, timeout=60)
+    (world.here / "a.db-shm").unlink()
+    before = traces(world.here)
+    with pytest.raises(CannotOpen) as caught:
+        hitherto.open("a.db", read_only=True)
+    assert caught.value.hint
+    assert traces(world.here) == before
+
+
+def test_who_only_reads_sees_what_is_written_later_and_never_a_mixture(world: World) -> None:
+    id = filled(world.here / "a.db")
+    with hitherto.open("a.db", read_only=True) as reader:
+        assert reader.stats().messages == 2
+        with hitherto.open("a.db") as writer:
+            writer.conversation(id).append(Message.user("spät"))
+        assert reader.conversation(id).thread()[-1].text == "spät"
+        lease = reader.backend._connection()  # type: ignore[attr-defined]
+        with hitherto.open("a.db") as writer:
+            lease.__enter__()  # somebody reads
+            writer.conversation(id).append(Message.user("mitten hinein"))
+            writer.backend.scrub()  # moves it into the file
+            with pytest.raises(Busy):
+                lease.__exit__(None, None, None)
+        assert reader.conversation(id).thread()[-1].text == "mitten hinein"
+
+
+def test_whatever_would_write_is_refused_by_who_only_reads(world: World) -> None:
+    id = filled(world.here / "a.db")
+    before = traces(world.here)
+    with hitherto.open("a.db", read_only=True) as store:
+        talk = store.conversation(id)
+        for write in (
+            store.start,
+            lambda: talk.append(Message.user("x")),
+            lambda: talk.append(Message.user(hitherto.Block.image(b"x" * 100_000, "image/png"))),
+            lambda: talk.rename("x"),
+            talk.hold,
+            lambda: store.purge(talk, reason="user-requested"),
+            lambda: store.delete([message.id for message in talk.thread()][-1:]),
+        ):
+            with pytest.raises(ReadOnly):
+                write()
+        store.resume_writing()  # the file itself refuses it, too
+        with pytest.raises(ReadOnly):
+            talk.append(Message.user("x"))
+        assert store._upkeep._thread is None
+    assert traces(world.here) == before
+
+
+@pytest.mark.parametrize("what", ["missing", "folder", "empty", "short", "other", "memory", "workspace"])
+def test_what_is_not_there_is_an_error_for_who_only_reads_and_is_not_made(world: World, what: str) -> None:
+    place, workspace, error = str(world.here / "deep" / "a.db"), "default", CannotOpen
+    kinds: dict[str, type[HithertoError]] = {"empty": NotAStore, "short": NotAStore, "other": NotAStore}
+    if what == "folder":
+        place = str(world.here)
+    elif what in ("empty", "short", "other"):
+        place = str(world.here / "file")
+        Path(place).write_bytes({"empty": b"", "short": b"x", "other": b"no database " * 100}[what])
+    elif what == "memory":
+        place = "memory:"
+    elif what == "workspace":
+        place, workspace = str(world.here / "a.db"), "nobody's"
+        filled(Path(place))
+        kinds[what] = NotFound
+    before = traces(world.here)
+    with pytest.raises(kinds.get(what, error)):
+        hitherto.open(place, workspace=workspace, read_only=True)
+    assert traces(world.here) == before
+
+
+def test_a_file_in_a_folder_that_may_not_be_written_can_be_read(world: World) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    id = filled(world.here / "a.db")
+    (world.here / "a.db").chmod(0o400)
+    world.here.chmod(0o500)
+    try:
+        with hitherto.open("a.db", read_only=True) as store:
+            everything_that_reads(store, id)
+    finally:
+        world.here.chmod(0o700)
+
+
+def test_a_sealed_store_is_not_read_without_its_key(world: World) -> None:
+    filled(world.here / "a.db", bytes(range(1, 33)))
+    before = traces(world.here)
+    for key in (None, bytes(range(32))):
+        with pytest.raises(KeyUnavailable):
+            hitherto.open("a.db", key=key, read_only=True)
+    assert traces(world.here) == before
 
 
 # -- what an import brings along

@@ -14,18 +14,21 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
+    from ._recovery import Partial
     from ._rotation import Progress, Rotation
     from ._search import Hit
     from ._upkeep import Maintenance
     from ._verify import Problem, Report
     from .aio import AsyncConversation, AsyncMessageListing, AsyncStore, open_async
     from .attachment import Attachment
-    from .conversation import Branch, Conversation, ThreadUsage
+    from .conversation import Branch, Conversation, SetupChange, ThreadUsage
+    from .dialects._repair import Repair
     from .errors import (
         AlreadyExists,
         Ambiguous,
         Busy,
         CannotOpen,
+        ChatError,
         Closed,
         CommitUnknown,
         Conflict,
@@ -33,27 +36,37 @@ if TYPE_CHECKING:
         HasChildren,
         Held,
         HithertoError,
+        InvalidAnswer,
         InvalidArgument,
+        InvalidBaseURL,
         InvalidCursor,
         InvalidID,
         InvalidKey,
         InvalidMessage,
         InvalidQuery,
+        InvalidSnapshotID,
         KeyUnavailable,
+        MissingExtra,
         NewerFormat,
         NotAStore,
         NotFound,
         NotSealed,
         PayloadTooLarge,
+        ProviderError,
+        ProviderMismatch,
         ReadOnly,
         StorageError,
         StorageFull,
+        ToolLoopLimit,
+        Unsupported,
     )
     from .events import Event, KeyRotated, Quarantined, TurnedReadOnly
     from .keys import Key
     from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
     from .opening import open
+    from .recorder import Recording, history, into, record, recording, resume
+    from .recorder._own import Resumed
     from .store import PurgeReport, Stats, Store
     from .threads import Comparison, MessageDeleter, MessageGetter, MessageLister, MessageSaver, compare, thread
 
@@ -71,6 +84,7 @@ __all__ = [
     "Branch",
     "Busy",
     "CannotOpen",
+    "ChatError",
     "Closed",
     "CommitUnknown",
     "Comparison",
@@ -83,12 +97,15 @@ __all__ = [
     "Held",
     "Hit",
     "HithertoError",
+    "InvalidAnswer",
     "InvalidArgument",
+    "InvalidBaseURL",
     "InvalidCursor",
     "InvalidID",
     "InvalidKey",
     "InvalidMessage",
     "InvalidQuery",
+    "InvalidSnapshotID",
     "Key",
     "KeyRotated",
     "KeyUnavailable",
@@ -99,39 +116,55 @@ __all__ = [
     "MessageLister",
     "MessageListing",
     "MessageSaver",
+    "MissingExtra",
     "Modality",
     "NewerFormat",
     "NotAStore",
     "NotFound",
     "NotSealed",
     "Page",
+    "Partial",
     "PayloadTooLarge",
     "Problem",
     "Progress",
+    "ProviderError",
+    "ProviderMismatch",
     "PurgeReport",
     "Quarantined",
     "ReadOnly",
+    "Recording",
+    "Repair",
     "Report",
+    "Resumed",
     "Role",
     "Rotation",
     "Saved",
     "Setup",
+    "SetupChange",
     "Stats",
     "StorageError",
     "StorageFull",
     "Store",
     "ThreadUsage",
+    "ToolLoopLimit",
     "TurnedReadOnly",
+    "Unsupported",
     "Usage",
     "__version__",
     "compare",
+    "history",
+    "into",
     "open",
     "open_async",
+    "record",
+    "recording",
+    "resume",
     "thread",
 ]
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _MODULES = {
+    "_recovery": ("Partial",),
     "_rotation": (
         "Progress",
         "Rotation",
@@ -152,13 +185,16 @@ _MODULES = {
     "conversation": (
         "Branch",
         "Conversation",
+        "SetupChange",
         "ThreadUsage",
     ),
+    "dialects._repair": ("Repair",),
     "errors": (
         "AlreadyExists",
         "Ambiguous",
         "Busy",
         "CannotOpen",
+        "ChatError",
         "Closed",
         "CommitUnknown",
         "Conflict",
@@ -166,21 +202,29 @@ _MODULES = {
         "HasChildren",
         "Held",
         "HithertoError",
+        "InvalidAnswer",
         "InvalidArgument",
+        "InvalidBaseURL",
         "InvalidCursor",
         "InvalidID",
         "InvalidKey",
         "InvalidMessage",
         "InvalidQuery",
+        "InvalidSnapshotID",
         "KeyUnavailable",
+        "MissingExtra",
         "NewerFormat",
         "NotAStore",
         "NotFound",
         "NotSealed",
         "PayloadTooLarge",
+        "ProviderError",
+        "ProviderMismatch",
         "ReadOnly",
         "StorageError",
         "StorageFull",
+        "ToolLoopLimit",
+        "Unsupported",
     ),
     "events": (
         "Event",
@@ -205,6 +249,15 @@ _MODULES = {
         "Usage",
     ),
     "opening": ("open",),
+    "recorder": (
+        "Recording",
+        "history",
+        "into",
+        "record",
+        "recording",
+        "resume",
+    ),
+    "recorder._own": ("Resumed",),
     "store": (
         "PurgeReport",
         "Stats",

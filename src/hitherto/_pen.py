@@ -60,20 +60,20 @@ class Pen:
         self._writer: Entry | None = None  # whose owner has the pen
         self._taken: list[Entry] = []  # what the writer took from the queue
         self.refused: str | None = None  # why nothing is written any more
+        self._hint = ""
 
     @property
     def _held(self) -> bool:
         return self._writer is not None
 
-    def refuse(self, reason: str | None) -> None:
+    def refuse(self, reason: str | None, hint: str = "") -> None:
         """Take no more batches, but those that are `always` taken; None: take them again."""
-        self.refused = reason
+        self.refused, self._hint = reason, hint
 
     def enqueue(self, batch: Batch, *, always: bool = False) -> Entry:
         """Put a batch in line. Batches are applied in the order of these calls."""
         if self.refused is not None and not always:
-            hint = "look at store.quarantine(); store.resume_writing() when it is understood"
-            raise ReadOnly(f"the store takes no writes: {self.refused}", hint=hint)
+            raise ReadOnly(f"the store takes no writes: {self.refused}", hint=self._hint)
         entry = Entry(batch)
         with self._mutex:
             self._queue.append(entry)

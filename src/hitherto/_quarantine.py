@@ -127,7 +127,8 @@ class Quarantine:
         self._recent.append(now)
         if len(self._recent) == _MANY and now - self._recent[0] < _SHORT_SECONDS and not self._store.read_only:
             reason = f"{_MANY} records were quarantined within {_SHORT_SECONDS:.0f} seconds"
-            self._store._pen.refuse(reason)
+            hint = "look at store.quarantine(); store.resume_writing() when it is understood"
+            self._store._pen.refuse(reason, hint)
             warn(f"the store takes no more writes: {reason}")
             self._store._listeners.tell(TurnedReadOnly(to_datetime(self._store._clock()), reason))
 

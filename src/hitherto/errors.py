@@ -13,10 +13,19 @@
     │   ├── InvalidKey           not 32 bytes
     │   ├── InvalidCursor        a cursor of another list, another store, or not a cursor
     │   ├── InvalidQuery         words to search for that cannot be understood
+    │   ├── InvalidBaseURL       an address no credential is sent to; never shows it
+    │   ├── InvalidSnapshotID    not the shape of a snapshot's id
     │   └── PayloadTooLarge      more text and JSON than one write may carry, or too large an attachment
     ├── Closed                   the store was closed, or opened before os.fork
     ├── KeyUnavailable           no key, another one, or one that cannot be fetched; nothing was touched
     ├── Damaged                  stored bytes that do not read back as what was written
+    ├── ProviderMismatch         a snapshot of another provider; names both
+    ├── MissingExtra             a package that is not installed; names what installs it
+    ├── ChatError                the provider, or the way to it, failed
+    │   ├── ProviderError        it answered with an error, with nonsense, or not at all
+    │   ├── ToolLoopLimit        the model still calls tools, and the bound is reached; all that happened is kept
+    │   ├── InvalidAnswer        an answer that was to fit a schema, and does not
+    │   └── Unsupported          this client cannot do that
     └── StorageError             the place where the data lies
         ├── CannotOpen           missing permission, not a directory, cannot be created
         ├── NotAStore            a file, but not one of ours
@@ -145,6 +154,28 @@ class InvalidQuery(InvalidArgument):
     hint = 'words that must all occur, "a phrase", begin*, a OR b, -without; put anything odd into quotes'
 
 
+class InvalidBaseURL(InvalidArgument):
+    """An address that no credential may be sent to. `rule` says which rule refuses it: "length", "characters",
+    "parse", "userinfo", "scheme", "host" or "placeholder". The address may hold a secret, so that no part of it is ever
+    shown."""
+
+    hint = "give the provider's https address, and the key apart from it"
+
+    def __init__(self, message: str, *, rule: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.rule = rule
+
+
+class InvalidSnapshotID(InvalidArgument):
+    """Not the shape of a snapshot's id."""
+
+    hint = "a snapshot's id is a UUID in small letters: 8-4-4-4-12 hexadecimal digits"
+
+    def __init__(self, given: object) -> None:
+        shown = _named([given]) if isinstance(given, str) else f"a {type(given).__name__}"
+        super().__init__(f"not the id of a snapshot: {shown or 'an empty string'}")
+
+
 class PayloadTooLarge(InvalidArgument):
     """The text and JSON of one write, or an attachment, exceed the limit; nothing was stored."""
 
@@ -174,6 +205,65 @@ class Damaged(HithertoError):
 
     hint = "run store.verify() to see everything that is wrong; restore the rest from a backup"
     record: int | None = None  # the number of the message, where whoever raises it knows better than who reads
+
+
+class ProviderMismatch(HithertoError):
+    """A snapshot of another provider: its messages are in that provider's own words. `expected` is the client's
+    provider, `found` the snapshot's. The client's history is as it was."""
+
+    def __init__(self, *, expected: str, found: str, what: str = "snapshot", hint: str | None = None) -> None:
+        hint = hint or f"restore it into a client of {_named([found])}, or save one from {_named([expected])}"
+        super().__init__(f"the {what} is of {_named([found])}, the client of {_named([expected])}", hint=hint)
+        self.expected = expected
+        self.found = found
+
+
+class MissingExtra(HithertoError):
+    """A package that is needed here is not installed. `extra` is the part of hitherto that brings it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed", hint=f"pip install 'hitherto[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class ChatError(HithertoError):
+    """The provider, or the way to it, failed. What was said before is kept."""
+
+
+class ProviderError(ChatError):
+    """The provider answered with an error, with nonsense, or not at all. `provider` names it, `status` is the HTTP
+    status where there is one; the error of the provider's own package, where one was raised, is the `__cause__`."""
+
+    def __init__(self, message: str, *, provider: str, status: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.provider = provider
+        self.status = status
+
+
+class ToolLoopLimit(ChatError):
+    """The model goes on calling tools, and the bound on rounds is reached. All that happened is kept in the history.
+    `rounds` is the bound."""
+
+    hint = "go on with another chat(), or allow more rounds where the client is made"
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__(f"the model still calls tools after {rounds} round{'' if rounds == 1 else 's'}")
+        self.rounds = rounds
+
+
+class InvalidAnswer(ChatError):
+    """An answer that was to fit a schema, and does not. `text` is what the model said."""
+
+    hint = "ask again, or allow more tokens: the answer may have been cut off"
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class Unsupported(ChatError):
+    """This client cannot do that."""
 
 
 class StorageError(HithertoError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from .backend import Backend
-from .errors import InvalidArgument, KeyUnavailable
+from .errors import CannotOpen, InvalidArgument, KeyUnavailable
 from .model import encodable
 from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
 
@@ -31,6 +31,7 @@ def open(
     max_attachment: int = MAX_ATTACHMENT,
     maintenance: bool = True,
     quarantine_days: float | None = None,
+    read_only: bool = False,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Store:
@@ -41,8 +42,9 @@ def open(
     `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one
     write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background,
     and `maintain` is the caller's to call. With `quarantine_days`, what has been in quarantine for so long is purged by
-    maintenance; without, by command only. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are
-    for tests.
+    maintenance; without, by command only. With `read_only` a store that is there is read without leaving a trace: no
+    file is made, no byte is written, nothing happens in the background, and what would write is `ReadOnly`. `vfs` names
+    an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")
@@ -56,15 +58,15 @@ def open(
     ):
         raise InvalidArgument("quarantine_days is a number from 0 up")
     checked = None if key is None else as_key(key)
-    backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs)
+    backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs, read_only)
     try:
-        return Store(
+        store = Store(
             backend,
             key=checked,
             clock=clock,
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,
-            maintenance=maintenance,
+            maintenance=maintenance and not read_only,
             quarantine_days=quarantine_days,
         )
     except KeyUnavailable:
@@ -73,6 +75,9 @@ def open(
     except BaseException:
         backend.close()
         raise
+    if read_only:
+        store._pen.refuse("it was opened to be read only", "open it without read_only to write")
+    return store
 
 
 def find(environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None) -> str:
@@ -91,9 +96,13 @@ def find(environment: Mapping[str, str] | None = None, directory: str | os.PathL
     return os.path.join(platformdirs.user_data_dir("hitherto", appauthor=False), FILE_NAME)
 
 
-def _backend(location: str | os.PathLike[str], workspace: str, timeout_seconds: float, vfs: str | None) -> Backend:
+def _backend(
+    location: str | os.PathLike[str], workspace: str, timeout_seconds: float, vfs: str | None, read_only: bool
+) -> Backend:
     if isinstance(location, str):
         if location in ("memory:", "memory://"):
+            if read_only:
+                raise CannotOpen("a store in memory has nothing to read when it is opened")
             from .backends.memory import MemoryBackend  # noqa: PLC0415  # each backend is loaded when it is used
 
             return MemoryBackend()
@@ -111,7 +120,9 @@ def _backend(location: str | os.PathLike[str], workspace: str, timeout_seconds: 
         raise InvalidArgument(f"there is no such user: {path!r:.60}", hint="./~name is a folder of that name")
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
 
-    return SqliteBackend(expanded, workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds)
+    return SqliteBackend(
+        expanded, workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds, read_only=bool(read_only)
+    )
 
 
 def _path_of(url: str) -> str:

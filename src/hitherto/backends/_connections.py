@@ -4,6 +4,11 @@ A thread borrows a connection for one piece of work, so that one thread alone al
 share any. SQLite must neither use nor close a connection that os.fork copied into a child, nor open the same file
 there: the child would believe it holds the parent's locks. So before a fork we close what is idle; what is in use in
 that moment, in another thread, makes its file out of bounds for the child.
+
+A pool that only reads leaves no trace, not even the files that SQLite needs to share a database. If there is something
+in the WAL, it reads through the index that is beside it, without writing to that either. If there is nothing in it,
+the file is read as one that nobody changes (SQLite calls it immutable); should somebody change it all the same, what
+was read meanwhile is not believed, and the next one to read opens it again.
 """
 
 import os
@@ -12,11 +17,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import apsw
 
 from .. import _forks
-from ..errors import CannotOpen, Closed, Damaged, StorageError
+from ..errors import Busy, CannotOpen, Closed, Damaged, NotAStore, StorageError
 from ._files import make_private, sync, translated
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
@@ -47,6 +53,12 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
+class Still(apsw.Connection):
+    """A connection to a file that is taken for one that nobody changes."""
+
+    before: tuple[int, ...] = ()  # what the file was like then
+
+
 class Lease:
     """The use of a connection, as a context manager; SQLite's errors become ours on the way out. A class, because a
     generator costs more than many a statement."""
@@ -61,6 +73,9 @@ class Lease:
         return self._connection
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if type(self._connection) is Still and self._connection.before[:3] != _state(self._pool.path)[:3]:
+            self._pool.drop(self._connection)
+            raise Busy(f"{self._pool.path} was changed while it was read", hint="try again") from error
         self._pool.give_back(self._connection)
         if isinstance(error, apsw.Error):
             raise translated(error, self._pool.path) from error
@@ -71,7 +86,7 @@ class Lease:
 
 
 class Pool:
-    """The connections to one file. The file is made, private, if it is not there."""
+    """The connections to one file. The file is made, private, if it is not there, unless it is only read."""
 
     def __init__(
         self,
@@ -80,6 +95,7 @@ class Pool:
         *,
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
+        read_only: bool = False,
     ) -> None:
         """`prepare` looks at every new connection before anybody else does, and may refuse the file."""
         self.path = os.path.abspath(path)
@@ -88,6 +104,7 @@ class Pool:
         self.made = 0  # connections, idle or in use
         self._prepare = prepare
         self.vfs = vfs
+        self.read_only = read_only
         self._forks = _forks.count()
         self._closed = False
         self._lock = threading.Lock()
@@ -96,7 +113,10 @@ class Pool:
                 f"{self.path} was in use by another thread when this process was forked",
                 hint="fork while no thread uses the store, or start processes by spawn",
             )
-        make_private(self.path)
+        if read_only:
+            _look_at(self.path)
+        else:
+            make_private(self.path)
         self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
         _pools.add(self)
 
@@ -108,7 +128,10 @@ class Pool:
         """One more connection."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         left = os.path.exists(f"{self.path}-wal")  # if the file is another program's, closing must not touch this
-        connection = apsw.Connection(self.path, flags=flags, vfs=self.vfs)
+        if self.read_only:
+            connection = self._reader()
+        else:
+            connection = apsw.Connection(self.path, flags=flags, vfs=self.vfs)
         self.made += 1
         try:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
@@ -122,6 +145,20 @@ class Pool:
             raise
         return connection
 
+    def _reader(self) -> apsw.Connection:
+        """A connection that writes nothing at all."""
+        before = _state(self.path)
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        place = f"file:{quote(self.path)}"
+        if not before[3:] or before[3] == 0:
+            connection = Still(f"{place}?immutable=1", flags=flags, vfs=self.vfs)
+            connection.before = before
+            return connection
+        if not os.path.exists(f"{self.path}-shm"):
+            hint = "open it once for writing, which puts the two together"
+            raise CannotOpen(f"{self.path}-wal holds changes that cannot be read without writing", hint=hint)
+        return apsw.Connection(f"{place}?mode=ro&readonly_shm=1", flags=flags, vfs=self.vfs)
+
     def drop(self, connection: apsw.Connection) -> None:
         connection.close()
         self.made -= 1
@@ -130,10 +167,14 @@ class Pool:
         if self._closed or self._forks != _forks.count():
             raise self._gone()
         try:
-            return self.idle.pop()
+            found = self.idle.pop()
         except IndexError:
             with self.mapped():
                 return self.connect()
+        if type(found) is Still and found.before != _state(self.path):
+            self.drop(found)
+            return self.take()
+        return found
 
     def give_back(self, connection: apsw.Connection) -> None:
         if connection.in_transaction:  # its end failed or was interrupted: nobody may go on in it
@@ -175,6 +216,27 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return 0
+
+
+def _look_at(path: str) -> None:
+    """Refuse by its metadata what cannot be read as a store. Nothing is made."""
+    hint = "give the path of a store that is there"
+    if "\0" in path or not os.path.isfile(path):
+        what = "is not a file" if "\0" not in path and os.path.exists(path) else "is not there"
+        raise CannotOpen(f"{ascii(path)[1:-1]} {what}", hint=hint)
+    if not os.access(path, os.R_OK):
+        raise CannotOpen(f"{path} may not be read", hint="check the permissions of the file")
+    if os.path.getsize(path) < 512:  # SQLite would take a file of one byte for an empty one
+        raise NotAStore(f"{path} is not a database")
+
+
+def _state(path: str) -> tuple[int, ...]:
+    """What changes when a database is written to."""
+    try:
+        found = os.stat(path)
+        return found.st_ino, found.st_size, found.st_mtime_ns, _size(f"{path}-wal")
+    except OSError:
+        return ()
 
 
 def ensure_wal(connection: apsw.Connection, timeout_seconds: float) -> None:

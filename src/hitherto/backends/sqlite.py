@@ -59,6 +59,8 @@ from ..errors import (
     InvalidArgument,
     NewerFormat,
     NotAStore,
+    NotFound,
+    ReadOnly,
     StorageError,
 )
 from ..ids import RUN, new_conversation_id
@@ -122,15 +124,21 @@ class SqliteBackend:
         workspace: str = "default",
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
+        read_only: bool = False,
     ) -> None:
-        self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds)
+        """With `read_only` nothing is made and no byte is written: what is not there is an error."""
+        self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only)
         self._path = self._pool.path
         self._connection = self._pool.lease
         with self._pool.mapped():
             first = self._pool.connect()
             try:
-                self._migrate(first)
-                self._workspace, workspace_id = _ensure_workspace(first, workspace)
+                if read_only:
+                    _check_current(first)
+                    self._workspace, workspace_id = _find_workspace(first, workspace)
+                else:
+                    self._migrate(first)
+                    self._workspace, workspace_id = _ensure_workspace(first, workspace)
                 if self._workspace > _MOST_WORKSPACES:
                     hint = "put workspaces into files of their own"
                     raise StorageError(f"{self._path} has too many workspaces", hint=hint)
@@ -703,6 +711,8 @@ class SqliteBackend:
     def changes(self, since: bytes | None) -> Changes:
         """Begin a new epoch, if anything was written in this one, and tell what moved since the one of `since`."""
         workspace = (self._workspace,)
+        if self._pool.read_only:  # no epoch can be begun: whoever asks looks at everything
+            return Changes(os.urandom(16), True, [], [])
         with self._connection() as connection, transaction(connection):
             query = "SELECT epoch FROM mark WHERE workspace = ? AND position = ?"
             found = None if since is None else _maybe(connection, query, (self._workspace, since))
@@ -733,7 +743,7 @@ class SqliteBackend:
     def text_index(self, *, create: bool) -> TextIndex | None:
         """In a file of its own: it is large, it can be made again, and feeding it makes no writer wait."""
         path = f"{self._path}-search"
-        if not create and not os.path.exists(path):
+        if self._pool.read_only or (not create and not os.path.exists(path)):
             return None
         from .fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
@@ -873,6 +883,16 @@ def _format(connection: apsw.Connection) -> int:
     return int(version)
 
 
+def _check_current(connection: apsw.Connection) -> None:
+    """Refuse a file that would have to be written to before it can be read."""
+    version = _check_ours(connection)
+    if version == 0:
+        raise NotAStore(f"{connection.filename} is empty")
+    if version < len(MIGRATIONS):
+        hint = "open it once for writing, which brings it up to date"
+        raise ReadOnly(f"{connection.filename} has format {version}, which is an older one", hint=hint)
+
+
 def _all(connection: apsw.Connection, query: str, values: _Values = ()) -> list[tuple[Any, ...]]:
     return connection.execute(query, values).fetchall()
 
@@ -944,6 +964,13 @@ def _after_prefix(prefix: bytes) -> bytes | None:
     """The first key after all that begin with `prefix`; None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+def _find_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:
+    found = _maybe(connection, "SELECT place, id FROM workspace WHERE name = ?", (name,))
+    if found is None:
+        raise NotFound("workspace", [name], hint="the store has no workspace of that name, and may not be written")
+    return found[0], found[1]
 
 
 def _ensure_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:

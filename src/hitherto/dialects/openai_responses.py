@@ -157,7 +157,10 @@ class OpenAIResponses:
             found["tools"] = [_tool(tool) for tool in setup.tools]
         found["store"] = False
         found["include"] = ["reasoning.encrypted_content"]
-        return found | dict(options)
+        found |= dict(options)
+        if found["store"] is False and found["input"] == lead + history:
+            found["input"] = _self_contained(lead + history)
+        return found
 
     def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
         form = {"type": "json_schema", "name": "answer", "schema": copied(dict(schema))}
@@ -569,6 +572,21 @@ def _screenshot(id: str, blocks: list[Block], losses: list[str]) -> Raw | None:
             return {"type": "computer_call_output", "call_id": id, "output": screen}
     losses.append("the result of a computer call without a screenshot is left out")
     return None
+
+
+def _self_contained(items: list[Raw]) -> list[Raw]:
+    """The items without thoughts that only the provider has: it was asked to keep them once, and is not any more. What
+    followed such a thought is sent without its name, by which the provider would miss the thought."""
+    found: list[Raw] = []
+    alone = False
+    for item in items:
+        thought = item.get("type") == "reasoning"
+        if thought and not item.get("encrypted_content"):
+            alone = True
+            continue
+        alone = alone and not thought and item.get("role") != "user" and not str(item.get("type")).endswith("_output")
+        found.append({name: value for name, value in item.items() if name != "id"} if alone else item)
+    return found
 
 
 def _tool(tool: Raw) -> Raw:

@@ -1,0 +1,415 @@
+"""The chat clients: one that waits, and its twin that is awaited.
+
+Both do what a turn says (see `_turns`): keep, call, run. Everything else is shared.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from functools import partial
+from types import TracebackType
+from typing import Protocol, TypeVar, overload, runtime_checkable
+
+from .._waiting import shared
+from ..dialects import Answer, Assembly, Dialect, dialect
+from ..dialects._json import opened
+from ..errors import ChatError, InvalidMessage, ProviderError
+from ..model import Message
+from ..snapshots import Snapshot
+from . import _handlers
+from ._claude_local import ClaudeLocal
+from ._config import Config, Tool
+from ._schemas import Schema, read, schema_of
+from ._turns import Arriving, Call, Keep, Listener, Prompt, Restored, Run, Turn, Turns
+from ._wires import Wire, wire
+
+T = TypeVar("T")
+SUMMARY_PROMPT = (
+    "Sum up this conversation so that it can be continued from your summary alone: what was asked, what was found and "
+    "decided, what is still open, with the names, numbers and quotations that matter. Answer with the summary only."
+)
+
+
+@runtime_checkable
+class ChatClient(Protocol):
+    """Something one can talk to."""
+
+    def chat(self, prompt: Prompt) -> str: ...
+    def stream(self, prompt: Prompt) -> Iterator[str]: ...
+    def ask(self, prompt: Prompt, schema: Mapping[str, object]) -> object: ...
+    def add(self, message: Prompt) -> None: ...
+    def set_tools(self, tools: Iterable[Tool]) -> None: ...
+
+
+@runtime_checkable
+class PersistentChatClient(ChatClient, Protocol):
+    """One whose conversation can be saved, and restored later."""
+
+    def save(self) -> Snapshot: ...
+    def restore(self, snapshot: Snapshot) -> Restored: ...
+
+
+class _Plain:
+    """An answer that comes in, and that nobody keeps."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self.feed = assembly.feed
+        self.answer = assembly.answer
+
+    def close(self, *, keep: bool = False) -> None:
+        """There is nothing to do."""
+
+
+class _Wired(Turns):
+    """What both colours share: the wire, and what goes over it."""
+
+    def __init__(self, config: Config) -> None:
+        api = {"claude": "anthropic", "gemini": "gemini"}.get(config.provider, f"openai-{config.api}")
+        super().__init__(config, dialect(api))
+        self._wire: Wire = wire(config)
+
+    @property
+    def model(self) -> str:
+        return self.config.model or ("local" if self.config.provider == "local" else "")
+
+    def _arriving(self) -> Arriving:
+        assembly = self.dialect.assembly()
+        return _Plain(assembly) if self._listener is None else self._listener.arriving(assembly)
+
+    def _read(self, body: dict[str, object]) -> Answer:
+        self._check_success(body)
+        try:
+            return self.dialect.answer(body)
+        except InvalidMessage as error:
+            raise self._nonsense(error) from error
+
+    def _fed(self, arriving: Arriving, event: Mapping[str, object]) -> str:
+        try:
+            self._check_success(opened(event, "an event"))
+            return arriving.feed(event)
+        except InvalidMessage as error:
+            raise self._nonsense(error) from error
+
+    def _check_success(self, body: Mapping[str, object]) -> None:
+        """Some errors come where an answer is due, under a status that says that all is well."""
+        response = body.get("response")
+        told = (response if isinstance(response, dict) else body).get("error")
+        error = body if told is None and body.get("type") == "error" else told
+        if isinstance(error, dict) and error:
+            said = str(error.get("message") or "it does not say why").replace(self.config.api_key or "\0", "***")
+            hint = "nothing is lost: client.retry() asks again"
+            raise ProviderError(f"{self.provider} failed: {said[:300]}", provider=self.provider, hint=hint)
+
+    def _nonsense(self, error: InvalidMessage) -> ProviderError:
+        return ProviderError(f"the answer of {self.provider} makes no sense: {error}", provider=self.provider)
+
+    def _streamed(self, step: Call) -> dict[str, object]:
+        """A request whose answer comes in pieces, with its usage at the end."""
+        if self.dialect.name == "openai-chat":
+            return {"stream_options": {"include_usage": True}, **step.request}
+        return step.request
+
+    def _whole(self, arriving: Arriving) -> Answer:
+        answer = arriving.answer()
+        if not answer.complete:
+            arriving.close(keep=True)
+            hint = "what came is kept, if the chat is recorded; client.retry() asks again"
+            raise ProviderError("the answer was cut off", provider=self.provider, status=None, hint=hint)
+        arriving.close()
+        return answer
+
+    def _keep_now(self, step: Keep) -> None:
+        if self._listener is not None:
+            self._listener.keep(self.messages, self.setup, answered=step.answered)
+
+    def _prepared(self, step: Run) -> Callable[[], None]:
+        return (lambda: None) if self._listener is None else self._listener.running(step.call)
+
+    def _summed_up(self, summary: Message) -> None:
+        messages = self._written(summary)
+        with self._alone():
+            if self._listener is not None:
+                messages = [self._listener.compacted(messages[0], self.setup), *messages[1:]]
+            self._replace(messages)
+
+
+class Client(_Wired):
+    """A chat with one provider. Get one with `new_client`."""
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections. What was said stays."""
+        self._wire.close()
+
+    def chat(self, prompt: Prompt) -> str:
+        """Say something, and get the answer's text. Tools are run on the way."""
+        return self._chat(self.turn(self._said(prompt)))
+
+    def retry(self) -> str:
+        """Ask for an answer to what stands there: after an error, or in a conversation that was interrupted."""
+        return self._chat(self.turn([]))
+
+    def stream(self, prompt: Prompt) -> Iterator[str]:
+        """Say something, and get the answer's text piece by piece. Who stops reading stops the answer."""
+        return self._do(self.turn(self._said(prompt)), streaming=True)
+
+    def stream_retry(self) -> Iterator[str]:
+        """The same as `retry`, piece by piece."""
+        return self._do(self.turn([]), streaming=True)
+
+    @overload
+    def ask(self, prompt: Prompt, schema: type[T]) -> T: ...
+    @overload
+    def ask(self, prompt: Prompt, schema: Mapping[str, object]) -> object: ...
+    def ask(self, prompt: Prompt, schema: Schema) -> object:
+        """Say something, and get an answer that fits a JSON schema, or a type that has one."""
+        options = self.dialect.structured(schema_of(schema))
+        return read(self._chat(self.turn(self._said(prompt), options)), schema)
+
+    def compact(self, summary: "str | Message | Callable[[list[Message]], str | Message] | None" = None) -> str:
+        """Go on from a summary instead of the whole history: a given one, one that a function makes of the messages, or
+        one that the model is asked for. In a recorded conversation the old messages stay, on the branch before."""
+        if not self.messages:
+            raise ChatError("there is nothing to sum up yet")
+        if summary is None:
+            found: str | Message = self._own_summary()
+        else:
+            found = summary(self.messages) if callable(summary) else summary
+        message = Message.user(found, label="compaction") if isinstance(found, str) else found
+        self._summed_up(message)
+        return message.text
+
+    def _own_summary(self) -> str:
+        aside = [*self.messages, *self._written(Message.user(SUMMARY_PROMPT))]
+        request = self.dialect.request(self.dialect.history(aside), self.setup, self._options())
+        return "".join(message.text for message in self._call(Call(request)).messages)
+
+    def _chat(self, turn: Turn) -> str:
+        for _ in self._do(turn, streaming=False):
+            pass
+        return self.answer_text
+
+    def _do(self, turn: Turn, *, streaming: bool) -> Iterator[str]:
+        reply: Answer | Message | None = None
+        try:
+            while True:
+                try:
+                    step = turn.send(reply)
+                except StopIteration:
+                    return
+                reply = None
+                if isinstance(step, Keep):
+                    self._keep_now(step)
+                elif isinstance(step, Run):
+                    done = self._prepared(step)
+                    try:
+                        reply = _handlers.run(step.tool, step.call, self.config.tool_timeout_seconds)
+                    finally:
+                        done()
+                elif streaming:
+                    reply = yield from self._pieces(step)
+                else:
+                    reply = self._call(step)
+        finally:
+            turn.close()
+
+    def _call(self, step: Call) -> Answer:
+        return self._read(self._wire.send(step.request))
+
+    def _pieces(self, step: Call) -> Generator[str, None, Answer]:
+        arriving = self._arriving()
+        try:
+            for event in self._wire.stream(self._streamed(step)):
+                piece = self._fed(arriving, event)
+                if piece:
+                    yield piece
+        except BaseException:  # Ctrl+C, a broken line, somebody who reads no further: what came is kept
+            arriving.close(keep=True)
+            raise
+        return self._whole(arriving)
+
+
+class _Pieces(AsyncIterator[str]):
+    """An awaited stream. Who stops reading stops the turn at once: the event loop closes a generator that nobody reads
+    any more only later, and until then no other turn could begin."""
+
+    def __init__(self, pieces: AsyncGenerator[str, None], turn: Turn) -> None:
+        self._pieces = pieces
+        self._turn = turn
+
+    async def __anext__(self) -> str:
+        return await anext(self._pieces)
+
+    async def aclose(self) -> None:
+        await self._pieces.aclose()
+
+    def __del__(self) -> None:
+        self._turn.close()
+
+
+class AsyncClient(_Wired):
+    """The same names, awaited. Get one with `new_async_client`."""
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._wire.close_async()
+
+    async def chat(self, prompt: Prompt) -> str:
+        return await self._chat(self.turn(self._said(prompt)))
+
+    async def retry(self) -> str:
+        return await self._chat(self.turn([]))
+
+    def stream(self, prompt: Prompt) -> AsyncIterator[str]:
+        return self._stream(self.turn(self._said(prompt)))
+
+    def stream_retry(self) -> AsyncIterator[str]:
+        return self._stream(self.turn([]))
+
+    def _stream(self, turn: Turn) -> AsyncIterator[str]:
+        return _Pieces(self._do(turn, streaming=True), turn)
+
+    @overload
+    async def ask(self, prompt: Prompt, schema: type[T]) -> T: ...
+    @overload
+    async def ask(self, prompt: Prompt, schema: Mapping[str, object]) -> object: ...
+    async def ask(self, prompt: Prompt, schema: Schema) -> object:
+        options = self.dialect.structured(schema_of(schema))
+        return read(await self._chat(self.turn(self._said(prompt), options)), schema)
+
+    async def compact(self, summary: "str | Message | Callable[[list[Message]], str | Message] | None" = None) -> str:
+        if not self.messages:
+            raise ChatError("there is nothing to sum up yet")
+        if summary is None:
+            found: str | Message = await self._own_summary()
+        else:
+            found = summary(self.messages) if callable(summary) else summary
+        message = Message.user(found, label="compaction") if isinstance(found, str) else found
+        await shared().run(self._summed_up, message)
+        return message.text
+
+    async def _own_summary(self) -> str:
+        aside = [*self.messages, *self._written(Message.user(SUMMARY_PROMPT))]
+        request = self.dialect.request(self.dialect.history(aside), self.setup, self._options())
+        return "".join(message.text for message in (await self._call(Call(request))).messages)
+
+    async def _chat(self, turn: Turn) -> str:
+        async for _ in self._do(turn, streaming=False):
+            pass
+        return self.answer_text
+
+    async def _do(self, turn: Turn, *, streaming: bool) -> AsyncGenerator[str, None]:
+        reply: Answer | Message | None = None
+        try:
+            while True:
+                try:
+                    step = turn.send(reply)
+                except StopIteration:
+                    return
+                reply = None
+                if isinstance(step, Keep):
+                    await shared().run(self._keep_now, step)
+                elif isinstance(step, Run):
+                    done = self._prepared(step)
+                    try:
+                        reply = await _handlers.run_async(step.tool, step.call, self.config.tool_timeout_seconds)
+                    finally:
+                        done()
+                elif streaming:
+                    arriving = self._arriving()
+                    try:
+                        async with aclosing(self._wire.stream_async(self._streamed(step))) as events:
+                            async for event in events:
+                                piece = self._fed(arriving, event)
+                                if piece:
+                                    yield piece
+                    except BaseException:  # as in `Client`
+                        await shared().run(partial(arriving.close, keep=True))
+                        raise
+                    reply = self._whole(arriving)
+                else:
+                    reply = await self._call(step)
+        finally:
+            turn.close()
+
+    async def _call(self, step: Call) -> Answer:
+        return self._read(await self._wire.send_async(step.request))
+
+
+class AsyncClaudeLocal:
+    """`ClaudeLocal`, awaited: the program is waited for in a thread."""
+
+    def __init__(self, config: Config) -> None:
+        self._client = ClaudeLocal(config)
+        self.add = self._client.add
+        self.set_tools = self._client.set_tools
+        self.listen = self._client.listen
+
+    @property
+    def _listener(self) -> Listener | None:
+        return self._client._listener
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._client.dialect
+
+    @property
+    def provider(self) -> str:
+        return self._client.provider
+
+    @property
+    def model(self) -> str:
+        return self._client.model
+
+    async def __aenter__(self) -> "AsyncClaudeLocal":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await shared().run(self._client.close)
+
+    async def chat(self, prompt: Prompt) -> str:
+        return await shared().run(self._client.chat, prompt)
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[str]:
+        pieces = self._client.stream(prompt)
+        try:
+            while (piece := await shared().run(next, pieces, None)) is not None:
+                yield piece
+        finally:
+            await shared().run(_closed, pieces)
+
+    async def ask(self, prompt: Prompt, schema: Schema) -> object:
+        return await shared().run(self._client.ask, prompt, schema)
+
+
+def _closed(pieces: Iterator[str]) -> None:
+    if isinstance(pieces, Generator):
+        pieces.close()
+
+
+def new_client(config: Config) -> Client | ClaudeLocal:
+    """A client for the provider that the configuration names."""
+    return ClaudeLocal(config) if config.provider == "claude-local" else Client(config)
+
+
+def new_async_client(config: Config) -> AsyncClient | AsyncClaudeLocal:
+    """The same, awaited."""
+    return AsyncClaudeLocal(config) if config.provider == "claude-local" else AsyncClient(config)

@@ -1,0 +1,202 @@
+"""Running a tool: from the model's call to a result that the model can read.
+
+Whatever a handler does, the model gets a result: what it returned, or an error that says in words what went wrong, so
+that it can try another way. Only what is meant for the whole program (Ctrl+C, exit) passes through. A handler that
+takes too long is given up, not stopped: Python cannot stop a thread.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+
+import msgspec
+
+from ..errors import InvalidMessage
+from ..model import Block, Message, check
+from ._config import Tool
+
+
+def run(tool: Tool | None, call: Block, timeout_seconds: float | None) -> Message:
+    """The result of a call, as a message."""
+
+    def work(handler: Callable[..., object], arguments: dict[str, object]) -> object:
+        if timeout_seconds is None:
+            return handler(**arguments)
+        return _within(timeout_seconds, handler, arguments)
+
+    try:
+        handler, arguments = _wanted(tool, call)
+        returned = work(handler, arguments)
+        if inspect.isawaitable(returned):
+            _close(returned)
+            return _failed(call, "its handler is async, and this client is not")
+        return _result(call, returned)
+    except Exception as error:  # noqa: BLE001  # whatever a handler raises, the model is told
+        return _raised(call, error, timeout_seconds)
+
+
+async def run_async(tool: Tool | None, call: Block, timeout_seconds: float | None) -> Message:
+    """The same, awaited. A handler that is no coroutine runs in a thread."""
+
+    async def work(handler: Callable[..., object], arguments: dict[str, object]) -> object:
+        if inspect.iscoroutinefunction(handler):
+            return await handler(**arguments)
+        returned = await _aside(handler, arguments)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    limit = asyncio.timeout(timeout_seconds)
+    try:
+        handler, arguments = _wanted(tool, call)
+        async with limit:
+            returned = await work(handler, arguments)
+        return _result(call, returned)
+    except Exception as error:  # noqa: BLE001  # whatever a handler raises, the model is told
+        return _raised(call, _TooLong() if limit.expired() else error, timeout_seconds)
+
+
+class _CannotRun(Exception):
+    """In words for the model."""
+
+
+class _TooLong(Exception):
+    """It was given up. An error that a handler raises for a timeout of its own is another one."""
+
+
+def _wanted(tool: Tool | None, call: Block) -> tuple[Callable[..., object], dict[str, object]]:
+    if tool is None:
+        raise _CannotRun("there is no such tool")
+    if tool.handler is None:
+        raise _CannotRun("this tool is not available now")
+    given = call.arguments
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given or "{}")
+        except msgspec.DecodeError:
+            raise _CannotRun("the arguments are not valid JSON") from None
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise _CannotRun("the arguments are not a JSON object")
+    return tool.handler, given
+
+
+def _within(seconds: float, handler: Callable[..., object], arguments: dict[str, object]) -> object:
+    """What the handler returns or raises, if it does so in time."""
+    outcome, thread = _started(handler, arguments, lambda: None)
+    thread.join(seconds)
+    if not outcome:
+        raise _TooLong
+    return _taken(outcome[0])
+
+
+async def _aside(handler: Callable[..., object], arguments: dict[str, object]) -> object:
+    """What the handler returns or raises, while the event loop goes on. Not in the loop's own threads: their end is
+    waited for when the loop ends, however long a handler hangs."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the loop is closed by now: nobody waits
+            loop.call_soon_threadsafe(done.set)
+
+    outcome, _ = _started(handler, arguments, tell)
+    await done.wait()
+    return _taken(outcome[0])
+
+
+_Outcome = tuple[object, BaseException | None]
+
+
+def _started(
+    handler: Callable[..., object], arguments: dict[str, object], tell: Callable[[], None]
+) -> tuple[list[_Outcome], threading.Thread]:
+    """The handler in a thread that nobody has to wait for, and where its outcome will be."""
+    outcome: list[_Outcome] = []
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcome.append((context.run(handler, **arguments), None))
+        except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
+            outcome.append((None, error))
+        tell()
+
+    thread = threading.Thread(target=work, name="hitherto-tool", daemon=True)
+    thread.start()
+    return outcome, thread
+
+
+def _taken(outcome: _Outcome) -> object:
+    returned, error = outcome
+    if isinstance(error, StopIteration):  # no coroutine may raise it
+        raise RuntimeError("StopIteration") from error
+    if error is not None:
+        raise error
+    return returned
+
+
+def _result(call: Block, returned: object) -> Message:
+    content = _content(returned)
+    if content is None:
+        return _failed(call, f"its handler returned a {type(returned).__name__}, which is neither text nor JSON")
+    message = _named(call, content)
+    try:
+        check(message)
+        msgspec.msgpack.encode([block.content for block in message.blocks if isinstance(block.content, str)])
+    except (InvalidMessage, ValueError) as error:
+        return _failed(call, f"its handler returned something that cannot be kept: {error}")
+    return message
+
+
+def _content(returned: object) -> "str | list[Block] | None":
+    """What a handler returned, as text or blocks; None if it is neither, nor JSON."""
+    if returned is None:
+        return "done"
+    if isinstance(returned, str):
+        return returned
+    if isinstance(returned, Block):
+        return [returned]
+    if isinstance(returned, (list, tuple)) and returned and all(isinstance(item, Block) for item in returned):
+        return list(returned)
+    if isinstance(returned, (bytes, bytearray, memoryview)):
+        return None  # as JSON it would be base64, which is not what anybody meant
+    try:
+        return msgspec.json.encode(returned).decode()
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return None
+
+
+def _raised(call: Block, error: Exception, timeout_seconds: float | None) -> Message:
+    if isinstance(error, _CannotRun):
+        return _failed(call, str(error))
+    if isinstance(error, _TooLong):
+        return _failed(call, f"it did not finish within {timeout_seconds:g} seconds")
+    said = _words(error)
+    return _failed(call, f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error).encode("utf-8", "replace").decode()[:2000]
+    except Exception:  # noqa: BLE001  # an error of the error's own
+        return ""
+
+
+def _failed(call: Block, why: str) -> Message:
+    return _named(call, f"The tool call failed: {why}", error=True)
+
+
+def _named(call: Block, content: "str | list[Block]", *, error: bool = False) -> Message:
+    """A result that knows the name of its tool, which some providers want to hear again."""
+    message = Message.tool_result(call.id or "", content, error=error)
+    name = call.tool_name or ""
+    blocks = tuple(msgspec.structs.replace(b, extra={**(b.extra or {}), "name": name}) for b in message.blocks)
+    return msgspec.structs.replace(message, blocks=blocks)
+
+
+def _close(awaitable: object) -> None:
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

@@ -1,0 +1,66 @@
+"""Structured answers: a JSON schema, or a type that has one, and reading the answer by it.
+
+A schema is a dict, or a class: a msgspec Struct, a dataclass, a TypedDict, or a pydantic model. With a class, the
+answer is an instance of it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidAnswer, InvalidArgument
+
+Schema = Mapping[str, object] | type
+
+
+def schema_of(schema: Schema) -> dict[str, object]:
+    """The JSON schema itself."""
+    if isinstance(schema, Mapping):
+        return dict(schema)
+    if schema is None:  # msgspec has a schema for it, which nobody means
+        raise InvalidArgument("there is no schema", hint="give a dict, or a dataclass")
+    made = getattr(schema, "model_json_schema", None)
+    if made is not None:
+        return dict(made())
+    try:
+        return _inlined(msgspec.json.schema(schema))
+    except (TypeError, NotImplementedError) as error:
+        raise InvalidArgument(f"this has no JSON schema: {error}", hint="give a dict, or a dataclass") from None
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, object]:
+    """msgspec puts the class itself among the definitions; providers want an object at the top."""
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name not in definitions:
+        return schema
+    top = dict(definitions[name])
+    others = {key: value for key, value in definitions.items() if key != name}
+    return {**top, "$defs": others} if others else top
+
+
+def read(text: str, schema: Schema) -> object:
+    """The answer as the schema wants it, or `InvalidAnswer`, which has its text."""
+    try:
+        if isinstance(schema, Mapping):
+            return _checked(msgspec.json.decode(text), schema, text)
+        validate = getattr(schema, "model_validate_json", None)
+        if validate is not None:
+            return validate(text)
+        return msgspec.json.decode(text, type=schema)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidAnswer(f"the answer does not fit the schema: {type(error).__name__}", text) from error
+
+
+def _checked(value: object, schema: Mapping[str, object], text: str) -> object:
+    """What can be seen at a glance: the kind of the whole, and that nothing required is missing. The providers do the
+    rest."""
+    if schema.get("type") == "object":
+        required = schema.get("required")
+        names = required if isinstance(required, list) else []
+        if not isinstance(value, dict) or not all(name in value for name in names):
+            raise InvalidAnswer("the answer does not fit the schema: something required is missing", text)
+    if schema.get("type") == "array" and not isinstance(value, list):
+        raise InvalidAnswer("the answer does not fit the schema: it is no list", text)
+    return value

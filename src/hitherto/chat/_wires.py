@@ -1,0 +1,419 @@
+"""The way to a provider: its official SDK, told exactly what to send, heard exactly as it answers.
+
+A wire takes a request as the dialect wrote it and gives back the JSON of the response, or of each event of a stream.
+The SDK does what it is good at: authentication, connections, timeouts, retries. What it would do to the JSON on the
+way (fill in, drop, convert) is passed by: requests go out as they are, and responses are taken as they came.
+
+Where a request goes is checked before any credential is read, and again for every redirect.
+"""
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from .._tap import tap
+from ..dialects._sse import Events
+from ..errors import ChatError, HithertoError, InvalidBaseURL, MissingExtra, ProviderError
+from ._config import Config
+from ._urls import effective_base_url, validate_base_url
+
+Request = Mapping[str, object]
+Event = dict[str, object]
+_log = logging.getLogger("hitherto")
+
+
+class Wire(Protocol):
+    """One provider, in both colours."""
+
+    def send(self, request: Request) -> Event: ...
+    def stream(self, request: Request) -> Iterator[Event]: ...
+    async def send_async(self, request: Request) -> Event: ...
+    def stream_async(self, request: Request) -> AsyncGenerator[Event, None]: ...
+    def close(self) -> None: ...
+    async def close_async(self) -> None: ...
+
+
+def checked_url(config: Config, variable: str, default: str | None, *, loopback: bool = False) -> str:
+    """Where a client will really send to: the argument, else what the SDK would find in the environment, else its
+    default. Checked, and logged without anything that could be secret."""
+    url = effective_base_url(config.base_url, (variable,), default, os.environ)
+    if url is None:
+        raise InvalidBaseURL("an OpenAI-compatible service has no default address", rule="missing")
+    validate_base_url(url, allow_insecure=config.allow_insecure_base_url or loopback)
+    _log.info("provider %s at %s", config.provider, urlsplit(url).hostname)
+    return url
+
+
+def _guards(url: str) -> tuple[Callable[[Any], None], Callable[[Any], Any]]:
+    """The hooks that do so, for both colours."""
+    meant = urlsplit(url)
+    place = ((meant.hostname or "").lower().rstrip("."), meant.scheme.lower(), meant.port)
+
+    def check(request: Any) -> None:
+        found = (request.url.host.lower().rstrip("."), request.url.scheme, request.url.port)
+        if found != place and found != (place[0], place[1], place[2] if place[2] not in (80, 443) else None):
+            raise InvalidBaseURL("the provider redirects to another host, which is refused", rule="redirect")
+
+    async def check_async(request: Any) -> None:
+        check(request)
+
+    return check, check_async
+
+
+@contextmanager
+def mapped(provider: str, secret: str | None = None) -> Iterator[None]:
+    """Whatever an SDK raises, as an error of ours. The API key is not in it."""
+    try:
+        yield
+    except HithertoError:
+        raise
+    except Exception as error:  # the SDKs raise errors of their own, of their HTTP library, and of their parsers
+        raise _as_ours(error, provider, secret) from error
+
+
+@contextmanager
+def _making(provider: str, secret: str | None) -> Iterator[None]:
+    """An SDK that cannot be set up was asked for nothing yet: mostly there is no key."""
+    try:
+        yield
+    except Exception as error:  # SDKs raise errors of their own here, and plain ones
+        said = str(error).replace(secret, "***") if secret else str(error)
+        hint = "give api_key, or set it in the environment under the name that the provider's package reads"
+        raise ChatError(f"{provider} cannot be asked: {said[:300]}", hint=hint) from error
+
+
+def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoError:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, HithertoError):
+            return cause
+        cause = cause.__cause__
+    status = next((s for s in (getattr(error, n, None) for n in ("status_code", "code")) if isinstance(s, int)), None)
+    said = str(getattr(error, "message", "") or error)
+    if secret:
+        said = said.replace(secret, "***")
+    said = said[:300]
+    if status is not None and status < 400:
+        status = None  # it began well: the error came within the answer
+        what = f"{provider} broke off with an error"
+    elif status is not None:
+        what = f"{provider} answered with status {status}"
+    elif _is_about_the_network(error):
+        what = f"{provider} could not be reached"
+    else:
+        what = f"the answer of {provider} could not be read"
+    return ProviderError(
+        f"{what}: {said or type(error).__name__}", provider=provider, status=status, hint=_hint(status)
+    )
+
+
+def _is_about_the_network(error: Exception) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"APIConnectionError", "TransportError", "OSError", "APITimeoutError"})
+
+
+def _hint(status: int | None) -> str | None:
+    if status in (401, 403):
+        return "check the API key, and that it may use this model"
+    if status == 429:
+        return "too many requests, or no credit left: wait, then client.retry()"
+    return "nothing is lost: client.retry() asks again"
+
+
+def loaded(package: str, extra: str) -> Any:
+    """An SDK, when it is needed."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise MissingExtra(package, extra) from None
+
+
+class Posting:
+    """OpenAI's and Anthropic's SDKs, which are made alike: a path to post to, and a stream of events."""
+
+    def __init__(
+        self,
+        config: Config,
+        sdk: Any,
+        names: tuple[str, str],
+        path: str,
+        url: str,
+        key: str | None,
+        *,
+        stranger: bool = False,
+    ) -> None:
+        self._config = config
+        self._sdk = sdk
+        self._names = names
+        self._path = path
+        self._url = url
+        self._key = key
+        self._stranger = stranger
+
+    def _make(self, name: str, http: Any, guard: object) -> Any:
+        given: dict[str, object] = {"base_url": self._url}
+        if self._key is not None:
+            given["api_key"] = self._key
+        if self._config.max_retries is not None:
+            given["max_retries"] = self._config.max_retries
+        if self._config.timeout_seconds is not None:
+            given["timeout"] = self._config.timeout_seconds
+        with _making(self._config.provider, self._key):
+            sdk = getattr(self._sdk, name)(http_client=http(event_hooks={"request": [guard]}), **given)
+        self._key = self._key or getattr(sdk, "api_key", None)
+        if self._stranger:  # what the environment has for OpenAI is nobody else's
+            sdk.organization = sdk.project = None
+            sdk._custom_headers = {}
+        return sdk
+
+    @cached_property
+    def _sync(self) -> Any:
+        return self._make(self._names[0], self._sdk.DefaultHttpxClient, _guards(self._url)[0])
+
+    @cached_property
+    def _async(self) -> Any:
+        return self._make(self._names[1], self._sdk.DefaultAsyncHttpxClient, _guards(self._url)[1])
+
+    def _errors(self) -> Any:
+        return mapped(self._config.provider, self._key)
+
+    def send(self, request: Request) -> Event:
+        sdk = self._sync
+        with self._errors():
+            return _object(sdk.post(self._path, body=dict(request), cast_to=_response(sdk._client)).content)
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        sdk = self._sync
+        with self._errors():
+            kind = self._sdk.Stream[object]
+            body = {**request, "stream": True}
+            with sdk.post(self._path, body=body, cast_to=object, stream=True, stream_cls=kind) as stream:
+                yield from stream
+
+    async def send_async(self, request: Request) -> Event:
+        sdk = self._async
+        with self._errors():
+            response = await sdk.post(self._path, body=dict(request), cast_to=_response(sdk._client))
+            return _object(response.content)
+
+    async def stream_async(self, request: Request) -> AsyncGenerator[Event, None]:
+        sdk = self._async
+        with self._errors():
+            kind = self._sdk.AsyncStream[object]
+            body = {**request, "stream": True}
+            async with await sdk.post(self._path, body=body, cast_to=object, stream=True, stream_cls=kind) as stream:
+                async for event in stream:
+                    yield event
+
+    def close(self) -> None:
+        if "_sync" in vars(self):
+            self._sync.close()
+
+    async def close_async(self) -> None:
+        if "_async" in vars(self):
+            await self._async.close()
+
+
+def _response(http: Any) -> type:
+    """The class of responses of the HTTP library that an SDK uses."""
+    library = next(k.__module__.split(".")[0] for k in type(http).__mro__ if k.__module__.startswith("httpx"))
+    kind: type = import_module(library).Response
+    return kind
+
+
+def _object(body: bytes) -> Event:
+    return msgspec.json.decode(body, type=Event)
+
+
+def openai(config: Config) -> Posting:
+    variable = "OPENAI_BASE_URL"
+    compatible = config.provider != "openai"
+    url = checked_url(config, variable, None if compatible else "https://api.openai.com/v1")
+    sdk = loaded("openai", "openai")
+    # A key from the environment goes only where the environment, or the SDK itself, says. Other services mostly need
+    # none; the SDK wants one all the same.
+    stranger = compatible and config.base_url is not None
+    key = config.api_key or ("none" if stranger else None)
+    path = "/responses" if config.api == "responses" else "/chat/completions"
+    return Posting(config, sdk, ("OpenAI", "AsyncOpenAI"), path, url, key, stranger=stranger)
+
+
+def anthropic(config: Config) -> Posting:
+    url = checked_url(config, "ANTHROPIC_BASE_URL", "https://api.anthropic.com")
+    sdk = loaded("anthropic", "anthropic")
+    return Posting(config, sdk, ("Anthropic", "AsyncAnthropic"), "/v1/messages", url, config.api_key)
+
+
+class _Capture:
+    """The response to one request, as it comes in."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._body: list[bytes] = []
+        self._stream: Events | None = None
+
+    def head(self, content_type: str) -> None:
+        self._stream = Events() if content_type.startswith("text/event-stream") else None
+
+    def feed(self, data: bytes) -> None:
+        if self._stream is None:
+            self._body.append(data)
+        else:
+            self.events += self._stream.feed(data)
+
+    def end(self) -> None:
+        if self._stream is not None:
+            self.events += self._stream.finish()
+
+    def taken(self) -> list[Event]:
+        events, self.events = self.events, []
+        return events
+
+    def whole(self) -> Event:
+        return _object(b"".join(self._body))
+
+
+_capture: ContextVar[_Capture | None] = ContextVar("hitherto_capture", default=None)
+
+
+class Gemini:
+    """google-genai. Its own types drop what they do not know and write signatures anew, so requests are put in as they
+    are, and responses are heard on the wire."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._url = checked_url(config, "GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com")
+        self._key = config.api_key
+        self._genai = loaded("google.genai", "gemini")
+        self._types = import_module("google.genai.types")
+
+    @cached_property
+    def _clients(self) -> tuple[Any, Any, Any]:
+        """The SDK's client, and the HTTP clients under it."""
+        httpx = _http_library()
+        guard, guard_async = _guards(self._url)
+        timeout = httpx.Timeout(self._config.timeout_seconds or 600.0)
+        http = httpx.Client(event_hooks={"request": [guard]}, timeout=timeout, follow_redirects=True)
+        awaited = httpx.AsyncClient(event_hooks={"request": [guard_async]}, timeout=timeout, follow_redirects=True)
+        for client in (http, awaited):
+            tap(client, lambda *_: _capture.get())
+        options: dict[str, object] = {"base_url": self._url, "httpx_client": http, "httpx_async_client": awaited}
+        if self._config.max_retries is not None:
+            options["retry_options"] = self._types.HttpRetryOptions(attempts=self._config.max_retries + 1)
+        if self._config.timeout_seconds is not None:
+            options["timeout"] = int(self._config.timeout_seconds * 1000)
+        with _making("gemini", self._key):
+            sdk = self._genai.Client(vertexai=False, api_key=self._key, http_options=self._types.HttpOptions(**options))
+        self._key = self._key or getattr(sdk._api_client, "api_key", None)
+        return sdk, http, awaited
+
+    def _errors(self) -> Any:
+        return mapped("gemini", self._key)
+
+    def _given(self, request: Request) -> dict[str, Any]:
+        body = {name: value for name, value in request.items() if name != "model"}
+        options = self._types.HttpOptions(extra_body=body)
+        config = self._types.GenerateContentConfig(http_options=options)
+        return {"model": request["model"], "contents": "-", "config": config}
+
+    def send(self, request: Request) -> Event:
+        sdk = self._clients[0]
+        with _capturing() as capture, self._errors():
+            sdk.models.generate_content(**self._given(request))
+            return capture.whole()
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        sdk, capture = self._clients[0], _Capture()
+        with self._errors():
+            chunks = _within(capture, lambda: sdk.models.generate_content_stream(**self._given(request)))
+            while _within(capture, lambda: next(chunks, None)) is not None:
+                yield from capture.taken()
+            yield from capture.taken()
+
+    async def send_async(self, request: Request) -> Event:
+        sdk = self._clients[0]
+        with _capturing() as capture, self._errors():
+            await sdk.aio.models.generate_content(**self._given(request))
+            return capture.whole()
+
+    async def stream_async(self, request: Request) -> AsyncGenerator[Event, None]:
+        sdk = self._clients[0]
+        with self._errors():
+            with _capturing() as capture:
+                chunks = await sdk.aio.models.generate_content_stream(**self._given(request))
+                first = await anext(chunks, None)
+            while first is not None:
+                for event in capture.taken():
+                    yield event
+                first = await anext(chunks, None)
+            for event in capture.taken():
+                yield event
+
+    def close(self) -> None:
+        if "_clients" in vars(self):
+            self._clients[1].close()
+
+    async def close_async(self) -> None:
+        if "_clients" in vars(self):
+            await self._clients[2].aclose()
+
+
+def _http_library() -> Any:
+    """What google-genai speaks through: httpx2, or httpx in older versions."""
+    try:
+        return import_module("httpx2")
+    except ImportError:
+        return import_module("httpx")
+
+
+@contextmanager
+def _capturing() -> Iterator[_Capture]:
+    capture = _Capture()
+    token = _capture.set(capture)
+    try:
+        yield capture
+    finally:
+        _capture.reset(token)
+
+
+def _within(capture: _Capture, call: Callable[[], Any]) -> Any:
+    """Call it with its response captured. A generator must not leave this set while others run."""
+    token = _capture.set(capture)
+    try:
+        return call()
+    finally:
+        _capture.reset(token)
+
+
+def local(config: Config) -> Posting:
+    """A model on this machine, served by ourselves on loopback."""
+    from ._llama import serve  # noqa: PLC0415  # loads a model
+
+    sdk = loaded("openai", "local")
+    served = serve(config.model_path)
+    validate_base_url(served.base_url, allow_insecure=True)
+    _log.info("provider local at 127.0.0.1")
+    path = "/responses" if config.api == "responses" else "/chat/completions"
+    key = getattr(served, "api_key", "") or "none"
+    return Posting(config, sdk, ("OpenAI", "AsyncOpenAI"), path, served.base_url, key, stranger=True)
+
+
+def wire(config: Config) -> Wire:
+    makers: dict[str, Callable[[Config], Wire]] = {
+        "claude": anthropic,
+        "openai": openai,
+        "openai-compatible": openai,
+        "gemini": Gemini,
+        "local": local,
+    }
+    if config.provider not in makers:
+        raise ChatError(f"there is no wire to {config.provider}")
+    return makers[config.provider](config)

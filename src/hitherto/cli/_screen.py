@@ -1,0 +1,144 @@
+"""What is written to a terminal, and what must not be.
+
+Stored text, and what a model answers, may hold anything: sequences that clear the screen or set the clipboard, and
+characters that make a line read otherwise than it is. On a terminal these are shown as what they are, each by a sign
+of its own; in a pipe the text is as it is, since whoever reads it there wants it whole. What we say ourselves goes to
+standard error, and is always made harmless: titles and names are stored text, too.
+"""
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+
+def _signs() -> dict[int, str]:
+    """Every character that does something to a terminal, and what is shown for it."""
+    signs = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: "\u2421"}
+    turning = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]  # left to right, or back
+    others = [*range(0x80, 0xA0), 0x2028, 0x2029, 0xFEFF, *range(0xFFF9, 0xFFFC)]
+    signs |= {code: f"<U+{code:04X}>" for code in [*turning, *others]}
+    return signs | dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+
+
+_SIGNS = _signs()
+
+
+def harmless(text: str) -> str:
+    """The text with a sign in place of each character that would do something.
+
+    >>> harmless("red: \\x1b[31m")
+    'red: ␛[31m'
+    """
+    return text.replace("\r\n", "\n").translate(_SIGNS)
+
+
+def line(text: str, width: int) -> str:
+    """The text as one harmless line, cut to so many columns.
+
+    >>> line("one\\ntwo  three", 9)
+    'one two …'
+    """
+    whole = harmless(" ".join(text.split()))
+    if _columns(whole) <= width:
+        return whole
+    kept = ""
+    for character in whole:
+        if _columns(kept + character) > width - 1:
+            break
+        kept += character
+    return kept + "…"
+
+
+def _columns(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def width() -> int:
+    """The columns of the terminal, or of what COLUMNS says it is."""
+    return max(20, shutil.get_terminal_size().columns)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # it is closed
+        return False
+
+
+def _colours(stream: TextIO) -> bool:
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def say(text: str, *, end: str = "\n") -> None:
+    """Tell the user something, beside what was asked for."""
+    shown = harmless(text)
+    _tell(f"{_DIM}{shown}{_PLAIN}{end}" if _colours(sys.stderr) else shown + end)
+
+
+def complain(what: str, hint: str | None = None) -> None:
+    """Tell what went wrong, and what to do now."""
+    for word, text in (("error:", what), ("hint:", hint)):
+        if text:
+            shown = f"{_BOLD}{word}{_PLAIN}" if _colours(sys.stderr) else word
+            _tell(f"{shown} {harmless(text)}\n")
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError, ValueError):  # nobody listens: that is no reason to stop
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+class Output:
+    """Standard output, for text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._guarded = is_terminal(sys.stdout)
+        self._held = ""  # a carriage return that ended a piece: the next may begin with its line feed
+        self._last = "\n"
+
+    def write(self, piece: str) -> None:
+        if not piece:
+            return
+        self._last = piece[-1]
+        if self._guarded:
+            piece = self._held + piece
+            self._held = "\r" if piece.endswith("\r") else ""
+            piece = harmless(piece.removesuffix(self._held))
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+
+    def finish(self) -> None:
+        """The text is all there, or all that will come: the next thing begins on a line of its own."""
+        held, self._held = harmless(self._held), ""
+        if self._last != "\n":
+            held += "\n"
+            self._last = "\n"
+        sys.stdout.write(held)
+        sys.stdout.flush()
+
+
+@contextmanager
+def streams() -> Iterator[None]:
+    """What cannot be written in the terminal's own encoding is spelled out, and never an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    yield
+
+
+def abandon_output() -> None:
+    """Nobody reads any more: what is left to be written goes nowhere, and makes no noise at exit."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,222 @@
+"""Where chat and store meet: recording a chat as it goes, and going on from what was kept.
+
+    recorded = hitherto.record(client, store, title="Build")
+    recorded.chat("What fails?")
+
+    recorded = hitherto.resume(client, store, conversation_or_message_id)
+
+`record` takes a client of `hitherto.chat`, or one of the SDKs of OpenAI, Anthropic or Google, sync or async. It gives
+back the same object, with the same calls, and from then on everything is kept: see `_recorder` for how.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from .._content import Meta
+from ..chat._claude_local import ClaudeLocal
+from ..chat._clients import AsyncClaudeLocal, AsyncClient, Client
+from ..chat._turns import Restored
+from ..conversation import Conversation
+from ..dialects import Raw, dialect
+from ..dialects._repair import repair
+from ..errors import InvalidArgument, Unsupported
+from ..model import Saved
+from ..store import Path, Store
+from ._checkpoints import Checkpoints, spoken_in
+from ._own import OwnListener, Resumed, trace
+from ._recorder import PARTIAL_SECONDS, Recorder, into
+from ._sdk import Listening, listen, listening_to
+
+if TYPE_CHECKING:
+    from ..aio import AsyncConversation, AsyncStore
+    from ..listing import ConversationInfo
+
+__all__ = ["Recording", "Resumed", "history", "into", "record", "recording", "resume"]
+
+C = TypeVar("C")
+_OURS = (Client, AsyncClient, ClaudeLocal, AsyncClaudeLocal)
+
+
+class Recording:
+    """What is being recorded of one client. Get it with `hitherto.recording(client)`."""
+
+    def __init__(self, recorders: "Recorder | Listening", resumed: Resumed | None = None) -> None:
+        self._recorders = recorders
+        self.resumed = resumed  # what had to be done, if the conversation was resumed
+
+    def _all(self) -> list[Recorder]:
+        return self._recorders.recorders() if isinstance(self._recorders, Listening) else [self._recorders]
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation that was written to last, at its head; None before the first message."""
+        recorder = self._recorders.latest if isinstance(self._recorders, Listening) else self._recorders
+        talk = None if recorder is None else recorder.latest
+        return None if talk is None or recorder is None else recorder.store.conversation(talk.id)
+
+    @property
+    def pending(self) -> int:
+        """Messages that could not be written so far (the disk is full, say). They are tried again with the next
+        question; `flush` tries now."""
+        return sum(recorder.pending for recorder in self._all())
+
+    def flush(self, *, timeout_seconds: float = 10.0) -> None:
+        """Write what could not be written so far; the error, if it still cannot be. Wait for checkpoints."""
+        for recorder in self._all():
+            recorder.flush(timeout_seconds)
+
+
+def record(
+    client: C,
+    store: "Store | AsyncStore",
+    *,
+    title: str = "",
+    project: Path | None = None,
+    metadata: Mapping[str, str] | None = None,
+    conversation: "str | Conversation | AsyncConversation | ConversationInfo | None" = None,
+    subagent: str | None = None,
+    run_id: str | None = None,
+    within: object = None,
+    partial_seconds: float = PARTIAL_SECONDS,
+    checkpoint: object = None,
+    checkpoint_turns: int | None = None,
+    checkpoint_seconds: float | None = None,
+) -> C:
+    """Keep what is said through this client from now on; the client is given back.
+
+    A new conversation is started with the first message; `title`, `project` and `metadata` are its own. An SDK client
+    that then sends another history than the one so far starts another conversation, unless one is given: then all
+    goes into it. `subagent` records the trace of a sub-agent instead, linked to the tool call in whose handler this is
+    called, or to the last answer of `within`, a recorded client. While an answer streams in, it is kept every
+    `partial_seconds`.
+
+    `checkpoint` gets a `Snapshot` of the conversation after every `checkpoint_turns` answers, or when
+    `checkpoint_seconds` have passed since the last: a function, or something with a method `save`. It is called in a
+    thread of its own.
+    """
+    kept = _store(store)
+    _check_seconds(partial_seconds)
+    about = kept._described(title, None, metadata, project)
+    talk = None if conversation is None else _found(kept, conversation)
+    if subagent is not None:
+        talk = trace(subagent, run_id, _own(within))
+    due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds)
+    return _attach(client, kept, about, talk, float(partial_seconds), due)
+
+
+def _attach(
+    client: C, store: Store, about: Meta, talk: Conversation | None, seconds: float, due: Checkpoints | None = None
+) -> C:
+    if isinstance(client, _OURS):
+        client.listen(OwnListener(Recorder(store, client.dialect, client.provider, about, talk, seconds, due)))
+        return client
+
+    def make(name: str, provider: str) -> Recorder:
+        return Recorder(store, dialect(name), provider, about, talk, seconds, due)
+
+    listen(client, make)
+    return client
+
+
+def recording(client: object) -> Recording | None:
+    """What is being recorded of a client; None if nothing is."""
+    if isinstance(client, _OURS):
+        listener = client._listener
+        return Recording(listener.recorder, listener.resumed) if isinstance(listener, OwnListener) else None
+    found = listening_to(client)
+    return None if found is None else Recording(found)
+
+
+def resume(
+    client: C,
+    store: "Store | AsyncStore",
+    id: "str | Conversation | AsyncConversation | ConversationInfo | Saved",
+    *,
+    convert: bool = False,
+    partial_seconds: float = PARTIAL_SECONDS,
+) -> C:
+    """Go on with a conversation, from its head or from one of its messages, and keep what is said from now on.
+
+    A client of ours gets the history and the system prompt that were in force there. What the provider would refuse is
+    mended on the way: a tool call that was interrupted gets a result that says so. `recording(client).resumed` reports
+    it. A conversation with another provider is refused with `ProviderMismatch` unless `convert` is true; then what
+    cannot be told is reported. An SDK client keeps no history: `hitherto.history(talk)` is what to send.
+    """
+    kept = _store(store)
+    _check_seconds(partial_seconds)
+    talk = _found(kept, id)
+    if isinstance(client, (ClaudeLocal, AsyncClaudeLocal)):
+        raise Unsupported("claude-local cannot be given a history", hint="resume with another provider: convert=True")
+    if isinstance(client, (Client, AsyncClient)):
+        path = talk._path()
+        restored = client.resume(path, talk.setup, convert=convert)
+        _attach(client, kept, Meta(), talk, partial_seconds)
+        if isinstance(client._listener, OwnListener):
+            client._listener.stand(talk, path, _resumed(talk, path, restored))
+        return client
+    return _attach(client, kept, Meta(), talk, partial_seconds)
+
+
+def _resumed(talk: Conversation, path: Sequence[Saved], restored: Restored) -> Resumed:
+    said = [message for message in path if message.role != "event"]
+    asked = said[-1] if said and said[-1].role in ("user", "tool_result") else None
+    unanswered = asked if asked is not None and _is_last(talk, asked.id) else None
+    partials = tuple(partial for partial in talk.partials() if partial.parent == talk.at)
+    found = restored.missing_handlers, restored.repairs, restored.losses
+    return Resumed(talk.id, talk.at, *found, unanswered, partials)
+
+
+def _is_last(talk: Conversation, id: str) -> bool:
+    """Does nothing stand below this message, on any branch?"""
+    return id == talk.head or any(branch.id == id for branch in talk.branches())
+
+
+def history(talk: "Conversation | AsyncConversation", provider: str | None = None) -> list[Raw]:
+    """What to send to go on with a conversation: the provider's own messages from its beginning to where the handle
+    stands, mended where a provider would refuse them, without the system prompt (that is `talk.system_prompt`).
+
+    `provider` is one of ours (`"openai"` is chat completions) or a dialect (`"openai-responses"`); by default the one
+    that the conversation is held with.
+    """
+    handle = _talk(talk)
+    if handle is None:
+        raise InvalidArgument(f"a {type(talk).__name__} where a conversation is wanted")
+    spoken = dialect(spoken_in(handle, provider))
+    return spoken.history(repair(handle._path(), spoken).messages)
+
+
+def _store(store: object) -> Store:
+    found = getattr(store, "sync", store)  # an async store's own
+    if not isinstance(found, Store):
+        raise InvalidArgument(f"a {type(store).__name__} where a store is wanted", hint="hitherto.open(…)")
+    return found
+
+
+def _check_seconds(seconds: float) -> None:
+    if not isinstance(seconds, (int, float)) or not 0 < seconds <= 60:
+        raise InvalidArgument("partial_seconds is a number of seconds, more than 0 and at most 60")
+
+
+def _found(store: Store, conversation: object) -> Conversation:
+    """A conversation of this store, by a handle or by what names one."""
+    talk = _talk(conversation)
+    if talk is None:
+        return store.conversation(conversation)  # type: ignore[arg-type]  # it refuses what is no id
+    if talk._store is not store:
+        raise InvalidArgument("the conversation is in another store")
+    return talk
+
+
+def _talk(conversation: object) -> Conversation | None:
+    found = getattr(conversation, "sync", conversation)
+    return found if isinstance(found, Conversation) else None
+
+
+def _own(client: object) -> OwnListener | None:
+    """Who listens to a client of ours."""
+    if client is None:
+        return None
+    listener = client._listener if isinstance(client, _OURS) else None
+    if not isinstance(listener, OwnListener):
+        raise InvalidArgument("`within` is a client that is recorded")
+    return listener

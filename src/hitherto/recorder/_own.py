@@ -1,0 +1,105 @@
+"""Recording our own chat clients: they say themselves what happens.
+
+A client's history only grows, or is replaced as a whole. So what of it is kept already is known by the messages
+themselves: as long as the last one that was kept still stands in its place, everything after it is new. If not, the
+history was replaced, and is found again in the tree as that of an SDK would be.
+"""
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
+from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .._recovery import Partial
+from ..conversation import Conversation
+from ..dialects import Answer, Assembly
+from ..dialects._repair import Repair
+from ..errors import InvalidArgument
+from ..model import Block, Message, Saved, Setup
+from ._arriving import Arriving
+from ._recorder import Place, Recorder
+
+
+class Resumed(Struct, frozen=True):
+    """What became of a conversation that was resumed."""
+
+    conversation: str
+    at: str | None  # the message that it goes on from
+    missing_handlers: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    losses: tuple[str, ...] = ()
+    interrupted: Saved | None = None  # what was said, and nobody answered: client.retry() asks again
+    partials: tuple[Partial, ...] = ()  # what had come of the answer: talk.accept(…) and talk.discard(…)
+
+
+class Running(Struct, frozen=True):
+    """A tool that runs now, and the message that asked for it."""
+
+    listener: "OwnListener"
+    message: str | None
+
+
+_running: ContextVar[Running | None] = ContextVar("hitherto_running", default=None)
+
+
+class OwnListener:
+    """What a client of ours is listened to by."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.place: Place | None = None
+        self._path: list[Message] = []  # the client's messages that are kept
+        self._answered: str | None = None  # the answer that was kept last
+        self.resumed: Resumed | None = None
+
+    def stand(self, talk: Conversation, path: Sequence[Message], resumed: Resumed) -> None:
+        """The client goes on from here: these messages of its history are kept already."""
+        self.place, self._path, self.resumed = self.recorder.start(talk), list(path), resumed
+
+    def keep(self, history: Sequence[Message], setup: Setup, *, answered: bool) -> None:
+        count = len(self._path)
+        if self.place is not None:
+            self.recorder.check_into(self.place)
+        if self.place is None or len(history) < count or (count and history[count - 1] is not self._path[-1]):
+            self.place = self.recorder.ask(history, setup)
+        elif answered:
+            saved = self.recorder.answer(self.place, Answer(list(history[count:])))
+            self._answered = saved[-1].id if saved else None
+        else:
+            self.recorder.add(self.place, history[count:], setup)
+        self._path = list(history)
+
+    def arriving(self, assembly: Assembly) -> Arriving:
+        assert self.place is not None  # a question is kept before it is asked
+        return self.recorder.arriving(self.place, assembly)
+
+    def compacted(self, summary: Message, setup: Setup) -> Message:
+        if self.place is None:
+            self._path = [summary]
+            return summary
+        kept = self.place.kept
+        with kept.lock:
+            kept.flush()
+            self.place.handle._configure(replace(setup, provider=setup.provider or self.recorder.provider))
+            saved: Saved = self.place.handle.compact(summary)
+            kept.wrote([saved])
+        self._path = [saved]
+        return saved
+
+    def running(self, call: Block) -> Callable[[], None]:  # noqa: ARG002  # the message is what traces are linked to
+        token: Token[Running | None] = _running.set(Running(self, self._answered))
+        return lambda: _running.reset(token)
+
+
+def trace(name: str, run_id: str | None, within: OwnListener | None) -> Conversation:
+    """The place for the trace of a sub-agent: a root of its own, linked to the call that started it."""
+    running = _running.get()
+    listener = within or (running.listener if running is not None else None)
+    if listener is None or listener.place is None:
+        hint = "record it in a tool's handler, or give within=<the recorded client that started it>"
+        raise InvalidArgument("a sub-agent is started by somebody", hint=hint)
+    call = running.message if running is not None and running.listener is listener else listener._answered
+    talk = listener.place.handle
+    return talk.subagent(name, run_id or uuid4().hex[:12], call=call or talk.at)

@@ -1,0 +1,389 @@
+"""The recorder: it keeps a chat as it goes.
+
+A turn is three commits. What the user said is kept before the model is asked, so that a crash loses no question; the
+answer is kept the moment it is there, so that none that was paid for is lost; each tool result is kept as soon as the
+tool has returned. While an answer streams in, what has come of it is kept beside the tree.
+
+If the question cannot be kept, the model is not asked. If an answer cannot be kept, it is held here and tried again
+before anything else is written: the caller has the answer, and gets the error with the next question.
+
+The recorder knows messages, not who says them: `_sdk` listens to the SDKs of others, our own chat clients tell it
+themselves.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .._content import Meta
+from .._desk import Desk, Draft, check_size, draft
+from .._recovery import drop, keep, new_key
+from ..backend import CHAT, Where
+from ..conversation import Conversation, checked_setup
+from ..dialects import Answer, Assembly, Dialect
+from ..errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
+from ..events import warn
+from ..ids import new_conversation_id, show_conversation_id
+from ..model import Message, Saved, Setup
+from ._arriving import Arriving
+from ._checkpoints import Checkpoints
+from ._known import Step, Tree, steps
+
+if TYPE_CHECKING:
+    from ..aio import AsyncConversation
+    from ..store import Store
+
+_HANDLES = 64  # places of one conversation that can be gone on from without looking them up
+_CONVERSATIONS = 256  # of one recorder, that can be gone on from without looking them up
+_CANDIDATES = 20  # conversations that began alike, of which one may be meant
+PARTIAL_SECONDS = 1.0
+
+History = Sequence[Sequence[Step]]
+Talk = TypeVar("Talk", bound="Conversation | AsyncConversation")
+
+
+class Place(Struct):
+    """Where a chat stands: the next message goes below."""
+
+    kept: "Kept"
+    handle: Conversation
+    partial: bytes | None = None  # the key under which an answer on its way is kept
+
+
+class Kept:
+    """One conversation that is being recorded."""
+
+    def __init__(self, talk: Conversation, dialect: Dialect) -> None:
+        self.talk = talk
+        self.lock = threading.RLock()
+        self.tree = Tree(dialect)
+        self._handles: dict[str | None, Conversation] = {}
+        self._responses: dict[str, str] = {}  # the provider's name of an answer, and its last message
+        self._pending: list[tuple[Place, list[Message]]] = []
+
+    def catch_up(self) -> None:
+        """See what others have written, and what they have deleted."""
+        self.talk.refresh()
+        row = self.talk._desk.row
+        seq, rewrites = self.tree.seen
+        if rewrites != row.rewrites:
+            self.tree, seq = Tree(self.tree.dialect), 0
+        if seq != row.next_seq:
+            new: list[Saved] = []
+            for message in self.talk._store.messages(conversation=self.talk):
+                if message.seq < seq:
+                    break
+                new.append(message)
+            self._note(new[::-1])
+        self.tree.seen = (row.next_seq, row.rewrites)
+
+    def _is_ours(self, message: Saved) -> bool:
+        """Is it on the flow that is recorded: on this sub-agent's, or on none?"""
+        own = self.talk._label
+        return message.label == own if own is not None else not (message.label or "").startswith("subagent:")
+
+    def _note(self, messages: Sequence[Saved]) -> None:
+        for message in filter(self._is_ours, messages):
+            self.tree.add(message)
+            for name in ("response_id", "within"):
+                value = (message.extra or {}).get(name)
+                if isinstance(value, str):
+                    self._responses[value] = message.id
+
+    def wrote(self, messages: Sequence[Saved]) -> None:
+        """Note what we wrote ourselves. If nobody else wrote in between, the tree still has everything."""
+        self._note(messages)
+        seq, rewrites = self.tree.seen
+        if messages and seq == messages[0].seq:
+            self.tree.seen = (messages[-1].seq + 1, rewrites)
+
+    def response(self, name: str | None) -> str | None:
+        return None if name is None else self._responses.get(name)
+
+    def handle(self, at: str | None) -> Conversation:
+        """A handle of our own that stands there."""
+        found = self._handles.pop(at, None)
+        if found is not None and found.at == at:
+            return found
+        if at == self.talk.at:
+            return self.talk.fork()
+        found = Conversation(self.talk._desk, None) if at is None else self.talk.fork(at=at)
+        if self.talk._label is None:
+            found._main = True  # who goes on from another choice makes it the one that counts
+        return found
+
+    def put_back(self, handle: Conversation) -> None:
+        if len(self._handles) >= _HANDLES:
+            self._handles.pop(next(iter(self._handles)))
+        self._handles[handle.at] = handle
+
+    def write(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
+        """Add messages below a place, which moves there. Called under the lock."""
+        self.flush()
+        return self._write(place, messages)
+
+    def _write(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
+        saved = place.handle._extend(messages, unput=() if place.partial is None else (place.partial,))
+        place.partial = None
+        self.wrote(saved)
+        return saved
+
+    def hold(self, place: Place, messages: list[Message]) -> None:
+        self._pending.append((place, messages))
+
+    def flush(self) -> None:
+        """Write what could not be written before; the error of now, if it still cannot be."""
+        while self._pending:
+            self._write(*self._pending[0])
+            self._pending.pop(0)
+
+    @property
+    def pending(self) -> int:
+        return sum(len(messages) for _, messages in self._pending)
+
+
+_into: ContextVar[Conversation | None] = ContextVar("hitherto_into", default=None)
+
+
+@contextmanager
+def into(conversation: Talk) -> Iterator[Talk]:
+    """Within this block, and in whatever is started in it, what is recorded goes into this conversation.
+
+        with hitherto.into(store.ensure(f"user-{user.id}")):
+            sdk.chat.completions.create(model=…, messages=…)
+
+    For programs that talk for many people through one SDK client.
+    """
+    found: object = getattr(conversation, "sync", conversation)
+    if not isinstance(found, Conversation):
+        raise InvalidArgument(f"a {type(conversation).__name__} where a conversation is wanted")
+    token = _into.set(found)
+    try:
+        yield conversation
+    finally:
+        _into.reset(token)
+
+
+class Recorder:
+    """Keeps what is said."""
+
+    def __init__(
+        self,
+        store: "Store",
+        dialect: Dialect,
+        provider: str,
+        about: Meta,
+        conversation: Conversation | None = None,
+        partial_seconds: float = PARTIAL_SECONDS,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        self.store = store
+        self.dialect = dialect
+        self.provider = provider
+        self._about = about
+        self._partial_seconds = partial_seconds
+        self._checkpoints = checkpoints
+        self._lock = threading.Lock()  # of the two below
+        self._kept: dict[str, Kept] = {}  # by conversation, the one used last at the end
+        self._latest: Kept | None = None
+        self._pinned = None if conversation is None else self._known(conversation)
+
+    @property
+    def latest(self) -> Conversation | None:
+        """The conversation that was written to last; None before the first message."""
+        return None if self._latest is None else self._latest.talk
+
+    @property
+    def pending(self) -> int:
+        """Messages that could not be written so far, and are held here."""
+        with self._lock:
+            return sum(kept.pending for kept in self._kept.values())
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Write what could not be written so far; the error, if it still cannot be. Wait for a checkpoint that is being
+        made."""
+        with self._lock:
+            all_kept = list(self._kept.values())
+        for kept in all_kept:
+            with kept.lock:
+                kept.flush()
+        if self._checkpoints is not None and not self._checkpoints.wait(timeout_seconds):
+            raise Busy("a checkpoint is still being made")
+
+    # -- finding the place
+
+    def _known(self, talk: Conversation) -> Kept:
+        """What we know of a conversation."""
+        with self._lock:
+            kept = self._kept.pop(talk.id, None) or Kept(talk, self.dialect)
+            self._kept[talk.id] = kept
+            self._latest = kept
+            idle = [id for id, other in self._kept.items() if not other.pending and other is not kept]
+            for id in idle[: max(0, len(self._kept) - _CONVERSATIONS)]:
+                del self._kept[id]
+            return kept
+
+    def _find(self, history: History, after: str | None, within: str | None) -> Kept | None:
+        """The conversation that a history belongs to."""
+        into = _into.get()
+        if into is not None and into._store is not self.store:
+            raise InvalidArgument("the conversation of `into` is in another store than the one that is recorded to")
+        if into is not None:
+            return self._known(into)
+        if self._pinned is not None:
+            return self._pinned
+        with self._lock:
+            ours = list(reversed(self._kept.values()))
+        for kept in ours:
+            if kept.response(after) or kept.response(within):
+                return kept
+        if after is not None or within is not None or not history:
+            return None
+        begun = [kept for kept in ours if kept.tree.begins_with(history[0])]
+        best = max(begun, key=lambda kept: kept.tree.follow(history)[0], default=None)
+        if best is not None:
+            return best
+        alike = max(ours, key=lambda kept: kept.tree.resembles(history), default=None)
+        if alike is not None and alike.tree.resembles(history):
+            return alike
+        return self._stored(history)
+
+    def _stored(self, history: History) -> Kept | None:
+        """A conversation that was recorded by somebody else, or before: one that began alike, and went on alike at
+        least as far as its first answer."""
+        best: tuple[int, Kept] | None = None
+        names = [name for step in history[0] for name in self.store._codec.tags("opening", step.digest.hex())]
+        for name in names:
+            for place in self.store.backend.page(Where(CHAT, name), None, _CANDIDATES):
+                try:
+                    kept = Kept(self.store.conversation(show_conversation_id(place.id)), self.dialect)
+                    kept.catch_up()
+                except (Damaged, NotFound):
+                    continue
+                count, at = kept.tree.follow(history)
+                if kept.tree.answered(at) and (best is None or count > best[0]):
+                    best = count, kept
+        if best is None:
+            return None
+        with self._lock:
+            return self._kept.setdefault(best[1].talk.id, best[1])
+
+    # -- keeping
+
+    def ask(
+        self, messages: Sequence[Message], setup: Setup, *, after: str | None = None, within: str | None = None
+    ) -> Place:
+        """Keep a history as far as it is new, before it is sent. The place is where its answer goes."""
+        self.store._ensure_open()
+        setup = replace(setup, provider=self.provider)
+        history = steps(self.dialect, messages)
+        kept = self._find(history, after, within)
+        if kept is None:
+            return self._begin(messages, setup, history)
+        self._known(kept.talk)
+        with kept.lock:
+            kept.flush()
+            kept.catch_up()
+            at = kept.response(after) or kept.response(within)
+            count = 0
+            if at is None and (after is not None or within is not None):
+                at = kept.talk.head  # only what is new was sent, and what it goes on from is not known here
+            elif at is None:
+                count, at = kept.tree.follow(history)
+            place = Place(kept, kept.handle(at))
+            self.add(place, messages[count:], setup)
+            return place
+
+    def _begin(self, messages: Sequence[Message], setup: Setup, history: History) -> Place:
+        """A new conversation with its first messages, in one commit."""
+        store, limit = self.store, self.store._max_write_bytes
+        setup = checked_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
+        marked = [self._marked(m) for m in messages]
+
+        def make(desk: Desk) -> list[Draft]:
+            drafts = [draft(desk, m, 1) for m in marked]
+            check_size(drafts, limit)
+            return drafts
+
+        opening = history[0][0].digest.hex() if history and history[0] else None
+        made = store._create(new_conversation_id(), replace(self._about, opening=opening), [setup], make)
+        if made is None:
+            raise Busy("the conversation could not be started")
+        talk, saved = made
+        kept = self._known(talk)
+        kept.wrote(saved)
+        return Place(kept, kept.handle(talk.at))
+
+    def check_into(self, place: Place) -> None:
+        """A client of ours has one conversation. Whoever says that it is another is not to be ignored."""
+        into = _into.get()
+        if into is not None and into.id != place.kept.talk.id:
+            hint = "give each conversation a client of its own, and resume it"
+            raise InvalidArgument("`into` names another conversation than the one that this client is in", hint=hint)
+
+    def start(self, talk: Conversation) -> Place:
+        """The place where a handle stands."""
+        kept = self._known(talk)
+        return Place(kept, talk.fork())
+
+    def add(self, place: Place, messages: Sequence[Message], setup: Setup | None = None) -> list[Saved]:
+        """Add messages below a place, which moves there. A setup that is another from here on is kept too."""
+        kept = place.kept
+        with kept.lock:
+            if messages and setup is not None:
+                place.handle._configure(replace(setup, provider=setup.provider or self.provider))
+            return kept.write(place, [self._marked(m) for m in messages]) if messages else []
+
+    def answer(self, place: Place, answer: Answer) -> list[Saved]:
+        """Keep an answer. If it cannot be kept now, it is held, and tried again before the next write."""
+        kept = place.kept
+        messages = [self._marked(m, answer) for m in answer.messages]
+        with kept.lock:
+            try:
+                for other in answer.others:
+                    fork = place.handle.fork(main=False)
+                    kept.wrote(fork._extend([self._marked(m, answer) for m in other]))
+                saved = kept.write(place, messages) if messages else []
+                if not messages:
+                    self.forget(place)
+            except HithertoError as error:
+                warn(f"an answer could not be kept yet, and is held: {type(error).__name__}")
+                kept.hold(place, messages)
+                return []
+            kept.put_back(place.handle)
+        if saved and self._checkpoints is not None:
+            self._checkpoints.answered(self.store, saved[-1].id)
+        return saved
+
+    def arriving(self, place: Place, assembly: Assembly) -> Arriving:
+        """Keep an answer while it comes in."""
+
+        def keep_so_far(answer: Answer) -> None:
+            with place.kept.lock:
+                at = place.handle.at
+                if at is not None:
+                    place.partial = place.partial or new_key(self.store._names.number(at))
+                    keep(place.handle._desk, place.partial, [self._marked(m) for m in answer.messages])
+
+        return Arriving(assembly, keep_so_far, self._partial_seconds)
+
+    def forget(self, place: Place) -> None:
+        """Let go of what was kept of an answer that turned out to be none."""
+        if place.partial is not None:
+            drop(place.handle._desk, place.partial)
+            place.partial = None
+
+    def _marked(self, message: Message, answer: Answer | None = None) -> Message:
+        """The message as a value, with a note in which dialect its raw is, and which response it came in."""
+        m, extra = message, dict(message.extra or {})
+        if m.raw is not None:
+            extra.setdefault("dialect", self.dialect.name)
+        if answer is not None:
+            given = {"response_id": answer.id, "within": answer.within}
+            extra.update({name: value for name, value in given.items() if value is not None})
+        return Message(m.role, m.blocks, m.label, m.key, m.tool_result_error, extra or None, m.raw, m.usage, m.privacy)

@@ -1,0 +1,879 @@
+"""`hitherto chat`, as people and pipes use it: real processes, a pseudo-terminal where one matters, and a service on
+loopback that answers as OpenAI's does, a piece at a time.
+
+Requirements: C10, C11, C13 (what `chat` needs of it), C16, A9 (the flag), and STYLE on the command line.
+"""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hitherto
+from hitherto import Message
+from hitherto.chat import PROVIDERS
+from hitherto.cli import _chat, _main, _screen
+
+COMMAND = [sys.executable, "-m", "hitherto"]
+PATIENCE = 60.0  # seconds: never waited for unless something is wrong
+
+
+class Service:
+    """Answers chat completions with what it is told: pieces, or a function of the request that gives them. It waits
+    before a piece that is None until `go` is set, and then says no more if `gone`."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.pieces: list[str | None] = ["Good ", "morning."]
+        self.status = 200
+        self.waiting = threading.Event()
+        self.go = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                outer.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                with contextlib.suppress(OSError):
+                    outer.answer(self)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(self.status)
+        handler.send_header("content-type", "text/event-stream" if self.status == 200 else "application/json")
+        handler.end_headers()
+        if self.status != 200:
+            handler.wfile.write(b'{"error": {"message": "out of order"}}')
+            return
+        for piece in [*self.pieces, ""]:
+            if piece is None:
+                self.waiting.set()
+                self.go.wait(PATIENCE)
+                continue
+            choice = {"index": 0, "delta": {"role": "assistant", "content": piece}, "finish_reason": None}
+            if piece == "":
+                choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
+            chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+            handler.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            handler.wfile.flush()
+        handler.wfile.write(b"data: [DONE]\n\n")
+
+    def asked(self) -> list[tuple[str, str]]:
+        """The last request's messages."""
+        return [(message["role"], message["content"]) for message in self.requests[-1]["messages"]]
+
+    def close(self) -> None:
+        self.go.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+class World:
+    """A folder, a home and a store of the test's own, and a service to talk to."""
+
+    def __init__(self, root: Path, service: Service) -> None:
+        self.root, self.here, self.home, self.service = root, root / "here", root / "home", service
+        self.place = root / "store" / "chats.db"
+        for folder in (self.here, self.home, self.place.parent):
+            folder.mkdir()
+        self.env = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
+        self.env |= {
+            "HOME": str(self.home),
+            "XDG_DATA_HOME": str(self.home / "data"),
+            "HITHERTO_STORE": str(self.place),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TERM": "xterm",
+            "LANG": "C.UTF-8",
+        }
+
+    def arguments(self, *given: str) -> list[str]:
+        service = ["--provider", "openai-compatible", "--base-url", self.service.url, "--allow-insecure"]
+        return [*COMMAND, "chat", *service, *given]
+
+    def run(self, *given: str, said: str | bytes = "", **env: str) -> subprocess.CompletedProcess[str]:
+        return self.plain(*self.arguments(*given), said=said, **env)
+
+    def plain(self, *command: str, said: str | bytes = "", **env: str) -> subprocess.CompletedProcess[str]:
+        data = said.encode() if isinstance(said, str) else said
+        done = subprocess.run(
+            command, input=data, capture_output=True, cwd=self.here, env=self.env | env, timeout=PATIENCE, check=False
+        )
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def store(self, **how: Any) -> hitherto.Store:
+        return hitherto.open(self.place, **how)
+
+    def thread(self) -> list[tuple[str, str]]:
+        """What is kept of the newest conversation."""
+        with self.store() as store:
+            talk = store.latest()
+            assert talk is not None
+            return [(message.role, message.text) for message in talk.thread()]
+
+    def partials(self) -> list[str]:
+        with self.store() as store:
+            talk = store.latest()
+            assert talk is not None
+            return [partial.text for partial in talk.partials()]
+
+    def traces(self) -> dict[str, tuple[int, int]]:
+        return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(self.root.rglob("*"))}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    service = Service()
+    yield World(tmp_path, service)
+    service.close()
+
+
+class Terminal:
+    """A process in a pseudo-terminal: what it shows, and keys to press."""
+
+    def __init__(self, world: World, *given: str, command: list[str] | None = None, **env: str) -> None:
+        self.shown = ""
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            command or world.arguments(*given),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=world.here,
+            env=world.env | {"INPUTRC": "/dev/null"} | env,
+            start_new_session=True,
+            preexec_fn=lambda: _take_terminal(slave),  # noqa: PLW1509  # so that Ctrl+C reaches it
+        )
+        os.close(slave)
+
+    def read(self, until: str, after: int = 0) -> int:
+        """Wait until something is shown after that place; gives the place behind it."""
+        deadline = time.monotonic() + PATIENCE
+        while until not in self.shown[after:]:
+            assert time.monotonic() < deadline, self.shown
+            assert self._more(deadline), f"it ended: {self.shown}"
+        return self.shown.index(until, after) + len(until)
+
+    def _more(self, deadline: float) -> bool:
+        if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return True
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # on Linux, this is how a terminal that nobody has open any more ends
+            return False
+        self.shown += data.decode(errors="replace")
+        return bool(data)
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def end(self) -> int:
+        """Wait for the end; how it went."""
+        deadline = time.monotonic() + PATIENCE
+        while self._more(deadline):
+            assert time.monotonic() < deadline, self.shown
+        code = self.process.wait(PATIENCE)
+        assert "Traceback" not in self.shown, self.shown
+        return code
+
+    def stop(self, after: int) -> int:
+        """Press Ctrl+C while an answer comes, and wait until it is said to have stopped. If it is not, press again:
+        Python does not see a press in the very moment in which it begins to wait."""
+        self.press("\x03")
+        deadline = time.monotonic() + PATIENCE / 4
+        while "stopped" not in self.shown[after:] and time.monotonic() < deadline:
+            self._more(deadline)
+        if "stopped" not in self.shown[after:]:
+            self.press("\x03")
+        return self.read("> ", self.read("stopped", after))
+
+    def interrupt(self) -> int:
+        """Press Ctrl+C until it ends, for the same reason."""
+        while self.process.poll() is None:
+            self.press("\x03")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
+        return self.end()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._master)
+
+
+def _take_terminal(slave: int) -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def terminal(world: World) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def open_one(*given: str, **how: Any) -> Terminal:
+        opened.append(Terminal(world, *given, **how))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+# -- one question
+
+
+def test_a_question_is_answered_on_standard_output_and_kept(world: World) -> None:
+    done = world.run("How", "are you?")
+    assert (done.returncode, done.stdout) == (0, "Good morning.\n")
+    assert world.service.asked() == [("user", "How are you?")]
+    assert world.thread() == [("user", "How are you?"), ("assistant", "Good morning.")]
+    with world.store() as store:
+        talk = store.latest(project=world.here)
+        assert talk is not None
+        assert (talk.title, talk.project) == ("How are you?", str(world.here))
+
+
+def test_the_next_question_here_goes_on_and_says_so_on_standard_error(world: World) -> None:
+    world.run("one")
+    done = world.run("two")
+    assert done.stdout == "Good morning.\n"
+    assert "continuing" in done.stderr
+    assert [text for _, text in world.service.asked()] == ["one", "Good morning.", "two"]
+
+
+def test_another_folder_has_conversations_of_its_own(world: World) -> None:
+    world.run("one")
+    world.here = world.home
+    done = world.run("two")
+    assert "continuing" not in done.stderr
+    assert [text for _, text in world.service.asked()] == ["two"]
+
+
+def test_new_begins_a_new_conversation(world: World) -> None:
+    world.run("one")
+    world.run("-n", "two")
+    assert [text for _, text in world.service.asked()] == ["two"]
+    with world.store() as store:
+        assert store.stats().conversations == 2
+
+
+def test_a_conversation_is_continued_by_its_id_a_beginning_of_it_or_a_message(world: World) -> None:
+    world.run("one")
+    with world.store() as store:
+        talk = store.latest()
+        assert talk is not None
+        first = talk.thread()[0].id
+    world.run("-n", "other")
+    world.run("-c", talk.id, "two")
+    assert [text for _, text in world.service.asked()] == ["one", "Good morning.", "two"]
+    world.run("-c", talk.id[:8], "three")
+    assert len(world.service.asked()) == 5
+    done = world.run("--continue", first, "instead")
+    assert [text for _, text in world.service.asked()] == ["one", "instead"]
+    assert first in done.stderr
+
+
+def test_an_id_that_is_unknown_or_fits_several_is_exit_code_4(world: World) -> None:
+    with world.store() as store:
+        for last in "01":
+            store.start(id=f"11111111-1111-4111-8111-11111111111{last}")
+    for id in ("zzzzzz", "1111", "not an id"):
+        done = world.run("-c", id, "x")
+        assert (done.returncode, done.stdout) == (4, "")
+        assert re.match(r"error: .*\nhint: .*\n\Z", done.stderr)
+    assert world.service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "asked"),
+    [
+        ("Say hello.\n", [], "Say hello."),
+        ("one\n\ntwo\n", [], "one\n\ntwo"),
+        ("a file\n", ["What", "is this?"], "a file\n\nWhat is this?"),
+        ("", ["What?"], "What?"),
+        (" \n", ["What?"], "What?"),
+    ],
+)
+def test_standard_input_is_the_question_or_comes_before_it(
+    world: World, said: str, given: list[str], asked: str
+) -> None:
+    assert world.run(*given, said=said).returncode == 0
+    assert world.service.asked() == [("user", asked)]
+
+
+def test_nothing_asked_and_what_is_no_text_is_misuse(world: World) -> None:
+    for said in ("", "\n \n", b"\xff\xfe"):
+        done = world.run(said=said)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: ")
+    assert world.service.requests == []
+
+
+def test_in_a_pipe_the_answer_is_as_it_is(world: World) -> None:
+    world.service.pieces = ["\x1b[31mred\x1b[0m ", "\u202eback", "\r", "\nend\n"]
+    done = world.run("x")
+    assert done.stdout == "\x1b[31mred\x1b[0m \u202eback\r\nend\n"
+
+
+def test_a_reader_that_goes_away_is_no_error_and_what_came_is_kept(world: World) -> None:
+    world.service.pieces = ["first\n", None, *["more\n"] * 2000]
+    with subprocess.Popen(
+        world.arguments("x"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"first\n"
+        process.stdout.close()
+        world.service.go.set()
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == b""
+    assert world.thread() == [("user", "x")]
+    assert world.partials()[0].startswith("first\n")
+
+
+def test_one_question_that_is_interrupted_is_kept_with_what_came_and_says_130(world: World) -> None:
+    world.service.pieces = ["first\n", None]
+    with subprocess.Popen(
+        world.arguments("x"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"first\n"
+        while process.poll() is None:  # again, for the same reason as in a terminal
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE / 4)
+        assert process.returncode == 130
+        assert process.stderr.read().startswith(b"stopped")
+    assert world.thread() == [("user", "x")]
+    assert world.partials() == ["first\n"]
+
+
+def test_the_system_prompt_is_kept_and_can_be_another_later(world: World) -> None:
+    world.run("--system", "Be terse.", "one")
+    assert world.service.asked()[0] == ("system", "Be terse.")
+    world.run("two")
+    assert world.service.asked()[0] == ("system", "Be terse.")
+    world.run("--system", "Be kind.", "three")
+    assert world.service.asked()[0] == ("system", "Be kind.")
+    world.run("four")
+    assert world.service.asked()[0] == ("system", "Be kind.")
+
+
+def test_provider_and_model_come_from_the_environment_and_the_model_from_the_conversation(world: World) -> None:
+    address = ["--base-url", world.service.url, "--allow-insecure"]
+    chat = [*COMMAND, "chat", *address]
+    done = world.plain(*chat, "x", HITHERTO_PROVIDER="openai-compatible", HITHERTO_MODEL="small")
+    assert done.returncode == 0, done.stderr
+    assert world.service.requests[-1]["model"] == "small"
+    world.run("y")
+    assert world.service.requests[-1]["model"] == "small"
+    world.run("--model", "large", "z")
+    assert world.service.requests[-1]["model"] == "large"
+
+
+def test_the_providers_are_those_of_the_library() -> None:
+    assert _chat.PROVIDERS == PROVIDERS
+
+
+# -- what goes wrong
+
+
+def test_an_error_of_the_service_is_said_and_the_question_stays(world: World) -> None:
+    world.service.status = 400
+    done = world.run("x")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.match(r"error: .*400.*\nhint: the question is kept.*\n\Z", done.stderr), done.stderr
+    assert world.thread() == [("user", "x")]
+    world.service.status = 200
+    done = world.run("y")
+    assert done.returncode == 0
+    assert "not answered" in done.stderr
+    assert [text for _, text in world.service.asked()] == ["x", "y"]
+
+
+def test_a_store_that_cannot_be_opened_is_said_and_nothing_is_asked(world: World) -> None:
+    """C16: and no other place is taken."""
+    for place, code in ((world.here, 1), (world.root / "sealed.db", 6)):
+        if code == 6:
+            hitherto.open(place, key=bytes(range(32))).close()
+        before = world.traces()
+        done = world.run("--store", str(place), "x")
+        assert (done.returncode, done.stdout) == (code, "")
+        assert str(place) in done.stderr or code == 6
+        assert done.stderr.startswith("error: ")
+        assert world.traces() == before
+    assert world.service.requests == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["chat", "-n", "-c", "x", "y"],
+        ["chat", "--provider", "nobody", "x"],
+        ["chat", "--provider", "claude", "x"],
+        ["chat", "--no-such-option"],
+        ["chat", "--allow-insecure", "x"],
+        ["chat", "--provider", "openai-compatible", "x"],
+        ["chat", "--provider", "openai-compatible", "--base-url", "http://127.0.0.1:9/", "x"],
+        ["frobnicate"],
+        ["chat", "--workspace", "", "x"],
+    ],
+    ids=" ".join,
+)
+def test_misuse_is_exit_code_2_with_a_hint_and_makes_nothing(world: World, given: list[str]) -> None:
+    before = world.traces() if "--workspace" in given else None
+    done = world.plain(*COMMAND, *given)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert re.match(r"error: .*\nhint: .*\n\Z", done.stderr), done.stderr
+    assert before in (None, world.traces())
+
+
+@pytest.mark.parametrize(
+    ("url", "fine"),
+    [
+        ("http://127.0.0.1:1/v1", True),
+        ("http://127.8.9.10:1/v1", True),
+        ("http://[::1]:1/v1", True),
+        ("http://localhost:1/v1", True),
+        ("https://api.openai.com/v1", True),
+        ("http://api.openai.com/v1", False),
+        ("http://192.168.0.1/v1", False),
+        ("http://127.0.0.1.example.net/v1", False),
+        ("http://localhost.example.net/v1", False),
+        ("http://user@10.0.0.1/v1", False),
+        ("http://0.0.0.0/v1", False),
+        ("http://127.1/v1", False),
+        ("http://", False),
+        ("", False),
+        ("http://[::1", False),
+    ],
+)
+def test_insecure_addresses_are_allowed_on_this_machine_only(url: str, fine: bool) -> None:
+    """A9."""
+    assert _chat._stays_here(url) == fine
+
+
+def test_the_flag_for_insecure_addresses_does_not_lead_elsewhere(world: World) -> None:
+    done = world.plain(
+        *COMMAND, "chat", "--provider", "openai-compatible", "--base-url", "http://10.0.0.1/secret", "--allow-insecure",
+        "x",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "secret" not in done.stderr
+
+
+def test_a_conversation_of_another_provider_is_explained_and_can_be_converted(world: World) -> None:
+    with world.store() as store:
+        talk = store.start(provider="claude", model="m", project=str(world.here))
+        raw: dict[str, object] = {"role": "user", "content": [{"type": "text", "text": "Guten Tag"}]}
+        talk.append(Message.user("Guten Tag", raw=raw, extra={"dialect": "anthropic"}))
+    done = world.run("x")
+    assert done.returncode == 1
+    assert "claude" in done.stderr
+    assert "--convert" in done.stderr
+    assert world.service.requests == []
+    done = world.run("--convert", "x")
+    assert done.returncode == 0, done.stderr
+    assert [text for _, text in world.service.asked()] == ["Guten Tag", "x"]
+
+
+def test_claude_local_is_talked_to_without_keeping_only(world: World) -> None:
+    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "x")
+    assert done.returncode == 1
+    assert "-G" in done.stderr
+
+
+# -- nothing kept
+
+
+def test_incognito_leaves_no_trace(world: World) -> None:
+    """C13: with a store that is there, and with none."""
+    for _ in range(2):
+        before = world.traces()
+        done = world.run("-G", "secret")
+        assert (done.returncode, done.stdout) == (0, "Good morning.\n"), done.stderr
+        assert world.service.asked() == [("user", "secret")]
+        assert world.traces() == before
+        world.run("x")  # the control: this does leave one
+        assert world.traces() != before
+
+
+@pytest.mark.parametrize("writer", [False, True], ids=["closed", "open elsewhere"])
+def test_incognito_reads_a_conversation_without_a_trace(world: World, writer: bool) -> None:
+    world.run("one")
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(world.store(maintenance=False))
+        talk = store.latest()
+        assert talk is not None
+        if writer:
+            talk.append(Message.user("and"))
+        else:
+            stack.close()
+        before = world.traces()
+        done = world.run("-G", "-c", talk.id[:8], "two")
+        assert done.returncode == 0, done.stderr
+        assert world.traces() == before
+    expected = ["one", "Good morning.", *(["and"] if writer else []), "two"]
+    assert [text for _, text in world.service.asked()] == expected
+
+
+def test_incognito_makes_no_store_to_look_for_a_conversation_in(world: World) -> None:
+    before = world.traces()
+    done = world.run("-G", "-c", "abcdef", "x")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert world.traces() == before
+
+
+# -- in a terminal
+
+
+def test_a_conversation_in_the_terminal(world: World, terminal: Open) -> None:
+    shell = terminal()
+    shell.read("> ")
+    shell.press("first question\r")
+    at = shell.read("Good morning.")
+    at = shell.read("> ", at)
+    shell.press("\r")  # nothing said: the prompt again
+    at = shell.read("> ", at)
+    shell.press("second\r")
+    at = shell.read("> ", shell.read("Good morning.", at))
+    shell.press("/help\r")
+    at = shell.read("> ", shell.read("/accept", at))
+    shell.press("/quit\r")
+    assert shell.end() == 0
+    assert "goes on from here" in shell.shown
+    assert [text for _, text in world.thread()] == ["first question", "Good morning.", "second", "Good morning."]
+
+
+def test_the_end_of_input_leaves_and_the_next_start_continues(world: World, terminal: Open) -> None:
+    shell = terminal()
+    at = shell.read("> ")
+    shell.press("one\r")
+    shell.read("> ", shell.read("Good morning.", at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    shell = terminal()
+    at = shell.read("continuing")
+    at = shell.read("> ", at)
+    shell.press("two\r")
+    shell.read("> ", shell.read("Good morning.", at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    assert [text for _, text in world.service.asked()] == ["one", "Good morning.", "two"]
+
+
+def test_control_c_at_the_prompt_leaves_with_130(world: World, terminal: Open) -> None:
+    shell = terminal()
+    shell.read("> ")
+    shell.press("half a quest")
+    shell.read("half a quest")
+    assert shell.interrupt() == 130
+    assert world.service.requests == []
+
+
+def test_control_c_stops_an_answer_and_keeps_the_question_and_what_came(world: World, terminal: Open) -> None:
+    """C10."""
+    world.service.pieces = ["The beginning", None, " and the end"]
+    shell = terminal()
+    at = shell.read("> ")
+    shell.press("long story\r")
+    at = shell.read("The beginning", at)
+    at = shell.stop(at)
+    assert world.thread() == [("user", "long story")]
+    assert world.partials() == ["The beginning"]
+    world.service.pieces = ["Yes."]
+    shell.press("go on\r")
+    shell.read("> ", shell.read("Yes.", at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    assert [text for _, text in world.thread()] == ["long story", "go on", "Yes."]
+
+
+@pytest.mark.parametrize("command", ["/accept", "/retry", "/discard"])
+def test_what_was_stopped_can_be_settled_at_once(world: World, terminal: Open, command: str) -> None:
+    world.service.pieces = ["The beginning", None]
+    shell = terminal()
+    at = shell.read("> ")
+    shell.press("story\r")
+    at = shell.read("The beginning", at)
+    at = shell.stop(at)
+    world.service.pieces = ["Whole."]
+    shell.press(f"{command}\r")
+    sign = {"/accept": "accepted", "/retry": "Whole.", "/discard": "discarded"}[command]
+    at = shell.read("> ", shell.read(sign, at))
+    assert world.partials() == []
+    shell.press("then?\r")
+    shell.read("> ", shell.read("Whole.", at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    answered = {"/accept": ["The beginning"], "/retry": ["Whole."], "/discard": []}[command]
+    assert [text for _, text in world.service.asked()] == ["story", *answered, "then?"]
+    assert [text for _, text in world.thread()] == ["story", *answered, "then?", "Whole."]
+
+
+def killed(world: World, *pieces: str | None) -> None:
+    """Ask, and kill the process in the middle of the answer, once what came of it is kept."""
+    world.service.pieces = list(pieces)
+    with subprocess.Popen(
+        world.arguments("story"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        assert world.service.waiting.wait(PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while pieces[0] is not None and not world.partials():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    world.service.pieces = ["Whole."]
+
+
+@pytest.mark.parametrize("choice", ["a", "r", "d"])
+def test_after_a_kill_in_the_middle_of_an_answer_it_is_offered(world: World, terminal: Open, choice: str) -> None:
+    """C10, C11."""
+    killed(world, "The \x1b[31mbeginning", None)
+    shell = terminal()
+    at = shell.read("not answered: story")
+    at = shell.read("The \u241b[31mbeginning", at)
+    at = shell.read("[a]ccept", at)
+    shell.press(f"what\r{choice}\r")  # what is none of the choices is asked again
+    sign = {"a": "accepted", "r": "Whole.", "d": "discarded"}[choice]
+    shell.read("> ", shell.read(sign, at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    answered = {"a": ["The \x1b[31mbeginning"], "r": ["Whole."], "d": []}[choice]
+    assert [text for _, text in world.thread()] == ["story", *answered]
+    assert world.partials() == []
+
+
+@pytest.mark.parametrize("choice", ["y", "n"])
+def test_a_question_without_an_answer_is_offered_again(world: World, terminal: Open, choice: str) -> None:
+    """C11."""
+    killed(world, None)
+    shell = terminal()
+    at = shell.read("ask again?", shell.read("not answered: story"))
+    shell.press(f"{choice}\r")
+    if choice == "y":
+        at = shell.read("Whole.", at)
+    shell.read("> ", at)
+    shell.press("\x04")
+    assert shell.end() == 0
+    assert [text for _, text in world.thread()] == ["story", *(["Whole."] if choice == "y" else [])]
+
+
+def test_one_question_after_a_kill_mentions_it_and_goes_on(world: World) -> None:
+    killed(world, "The beginning", None)
+    done = world.run("next")
+    assert (done.returncode, done.stdout) == (0, "Whole.\n")
+    assert "not answered" in done.stderr
+    assert [text for _, text in world.thread()] == ["story", "next", "Whole."]
+
+
+def test_a_tool_call_that_was_interrupted_is_mended_and_said(world: World) -> None:
+    with world.store() as store:
+        talk = store.start(provider="openai-compatible", project=str(world.here))
+        call = hitherto.Block.tool_call("call_1", "read", {})
+        talk.extend([Message.user("read it"), Message.assistant([call])])
+    done = world.run("go on")
+    assert done.returncode == 0, done.stderr
+    assert "mended: a call had no result" in done.stderr
+
+
+def test_an_error_in_the_terminal_gives_the_prompt_back(world: World, terminal: Open) -> None:
+    world.service.status = 400
+    shell = terminal()
+    at = shell.read("> ")
+    shell.press("x\r")
+    at = shell.read("error:", at)
+    at = shell.read("/retry", at)
+    at = shell.read("> ", at)
+    world.service.status = 200
+    shell.press("/retry\r")
+    shell.read("> ", shell.read("Good morning.", at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    assert [text for _, text in world.thread()] == ["x", "Good morning."]
+
+
+def test_what_an_answer_holds_does_nothing_to_the_terminal(world: World, terminal: Open) -> None:
+    """STYLE: escape sequences, whole or cut in two, and characters that turn the line around."""
+    world.service.pieces = ["\x1b", "]52;c;aGk=\x07", "\x9b2J", "\u202eabc", "\r", "\nnext ", "\x08\x08\r", "end"]
+    for given, env in ((["x"], {}), ([], {"NO_COLOR": "1"})):
+        shell = terminal("-n", *given, **env)
+        if not given:
+            shell.read("> ")
+            shell.press("x\r")
+        shell.read("end")
+        if not given:
+            shell.read("> ", shell.read("end"))
+            shell.press("\x04")
+        assert shell.end() == 0
+        shown = shell.shown
+        assert "\u241b]52;c;aGk=\u2407<U+009B>2J<U+202E>abc\r\nnext \u2408\u2408\u240dend" in shown
+        assert not {"\x9b", "\u202e", "\x07", "\x08"} & set(shown.split("aGk=")[1])
+        assert "\x1b]52" not in shown
+        if env:
+            assert re.sub(r"\x1b\[\?2004[hl]", "", shown).count("\x1b") == 0  # which is readline's own
+
+
+def test_the_answer_can_go_into_a_file_while_somebody_types(world: World, terminal: Open) -> None:
+    """The prompt is no part of it."""
+    target = world.here / "answer.txt"
+    command = ["/bin/sh", "-c", 'exec "$@" > answer.txt', "sh", *world.arguments()]
+    shell = terminal(command=command)
+    at = shell.read("> ")
+    shell.press("x\n")
+    shell.read("> ", at)
+    shell.press("\x04")
+    assert shell.end() == 0
+    assert target.read_text() == "Good morning.\n"
+
+
+def test_incognito_in_the_terminal_leaves_no_trace_either(world: World, terminal: Open) -> None:
+    before = world.traces()
+    world.service.pieces = ["The beginning", None]
+    shell = terminal("-G")
+    at = shell.read("> ")
+    shell.press("x\r")
+    at = shell.read("The beginning", at)
+    at = shell.stop(at)
+    world.service.pieces = ["Whole."]
+    shell.press("/retry\r")
+    shell.read("> ", shell.read("Whole.", at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    assert world.traces() == before
+
+
+def test_control_c_waits_for_what_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a second press does not; the control is the same press while nothing is written."""
+    source = "import signal\ndef write(): signal.raise_signal(signal.SIGINT); return 'kept'"
+    ours: dict[str, Any] = {"__name__": "hitherto.recorder._own"}
+    theirs: dict[str, Any] = {"__name__": "somebody.else"}
+    exec(source, ours)
+    exec(source, theirs)
+    with _chat.Stoppable(), pytest.raises(KeyboardInterrupt):
+        theirs["write"]()
+    with _chat.Stoppable() as stoppable:
+        assert ours["write"]() == "kept"
+        with pytest.raises(KeyboardInterrupt):  # repeated by itself, now that nothing is written
+            threading.Event().wait(PATIENCE)
+        with pytest.raises(KeyboardInterrupt):
+            stoppable.check()
+    monkeypatch.setattr(_chat.Stoppable, "_PAUSE_SECONDS", PATIENCE)
+    with _chat.Stoppable():
+        assert ours["write"]() == "kept"
+        with pytest.raises(KeyboardInterrupt):
+            ours["write"]()
+
+
+# -- the screen
+
+
+def test_text_is_made_harmless_and_cut_to_columns() -> None:
+    assert _screen.harmless("a\tb\nc\r\nd\re\x7f\x85\u2066\ud800é😀") == (
+        "a\tb\nc\nd\u240de\u2421<U+0085><U+2066>\ufffdé😀"
+    )
+    assert _screen.line("漢字漢字", 6) == "漢字…"
+    assert _screen.line("short", 6) == "short"
+    assert "\x1b" not in _screen.line("\x1b[2J" * 9, 20)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (hitherto.NotFound("message", ["x"]), 4),
+        (hitherto.Ambiguous("x", ["xa", "xb"]), 4),
+        (hitherto.InvalidID("x"), 4),
+        (hitherto.KeyUnavailable("x"), 6),
+        (hitherto.Busy("x"), 9),
+        (hitherto.InvalidArgument("x"), 2),
+        (hitherto.InvalidMessage("x"), 1),
+        (hitherto.CannotOpen("x"), 1),
+        (hitherto.ChatError("x"), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_an_error_has_its_exit_code(error: hitherto.HithertoError, code: int) -> None:
+    assert _main.code_of(error) == code
+
+
+# -- starting up
+
+
+@pytest.mark.parametrize("given", [["--help"], ["chat", "--help"], ["--version"]], ids=" ".join)
+def test_asking_for_help_loads_nothing_heavy(given: list[str]) -> None:
+    heavy = {
+        *("openai", "anthropic", "google", "xllamacpp", "httpx", "httpx2", "pydantic", "cryptography"),
+        *("apsw", "msgspec", "asyncio", "logging", "hitherto.store", "hitherto.chat", "hitherto.recorder"),
+    }
+    script = f"import sys, hitherto.cli\ntry: hitherto.cli.main({given!r})\nexcept SystemExit as e: print(e.code)\n"
+    script += "print(*sys.modules)"
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{script}"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.splitlines()
+    loaded = set(shown[-1].split())
+    assert shown[-2] == "0"
+    assert "click" in loaded  # the control: what is needed is seen
+    assert loaded.isdisjoint(heavy)
+
+
+def test_every_command_is_listed_as_it_says_itself() -> None:
+    import click
+
+    for name, (_, said) in _main.COMMANDS.items():
+        command = _main.hitherto.get_command(click.Context(_main.hitherto), name)
+        assert command is not None
+        assert command.get_short_help_str(100) == said
+
+
+def test_every_option_and_exit_code_is_in_the_documentation() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "cli.md").read_text()
+    options = [option for parameter in _chat.chat.params for option in parameter.opts if option.startswith("-")]
+    assert len(options) > 10
+    assert [option for option in options if f"`{option}" not in page] == []
+    assert [c for c in (0, 1, 2, 4, 6, 9, 130) if not re.search(rf"^\| {c} \|", page, re.MULTILINE)] == []
+    assert [word for word in _chat._COMMANDS if f"`{word}`" not in page] == []
+
+
+# -- the real thing
+
+
+def test_a_real_local_model_answers_and_incognito_leaves_no_trace(world: World) -> None:
+    pytest.importorskip("xllamacpp")
+    before = world.traces()
+    done = world.plain(*COMMAND, "chat", "-G", "Say hello.")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "starting the local model" in done.stderr
+    assert world.traces() == before
