@@ -557,3 +557,16 @@ def test_a_client_of_ours_is_not_talked_into_another_conversation(store: Store) 
         recorded.chat("three")
     assert [m.text for m in store.ensure("ann").thread()] == ["one", "a", "three", "b"]
     assert store.ensure("bob").thread() == []
+
+
+def test_a_summary_that_says_nothing_is_refused_and_the_history_stays(store: Store) -> None:
+    kind = "claude"
+    with provider(Script(kind, "a", call_answer(kind, ("c1", "look", {})), "b")) as server:
+        recorded = hitherto.record(client(kind, server, Tool("look", handler=lambda: "seen")), store)
+        recorded.chat("one")
+        with pytest.raises(hitherto.ProviderError, match="summary"):
+            recorded.compact()
+        recorded.chat("two")
+        assert len(entries(server.bodies[-1])) == 3
+        assert recorded.usage.output_tokens == 6
+    assert len(store.conversations().items) == 1

@@ -12,8 +12,9 @@ from typing import Protocol, TypeVar, overload, runtime_checkable
 from .._waiting import shared
 from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import opened
+from ..dialects._repair import repair
 from ..errors import ChatError, InvalidMessage, ProviderError
-from ..model import Message
+from ..model import Message, Usage
 from ..snapshots import Snapshot
 from . import _handlers
 from ._claude_local import ClaudeLocal
@@ -124,6 +125,19 @@ class _Wired(Turns):
     def _prepared(self, step: Run) -> Callable[[], None]:
         return (lambda: None) if self._listener is None else self._listener.running(step.call)
 
+    def _asked_aside(self) -> Call:
+        """The question for a summary, which is no part of the history."""
+        aside = [*repair(self.messages, self.dialect).messages, *self._written(Message.user(SUMMARY_PROMPT))]
+        return Call(self.dialect.request(self.dialect.history(aside), self.setup, self._options()))
+
+    def _summary(self, answer: Answer) -> str:
+        self._usage += sum((m.usage for m in answer.messages if m.usage is not None), Usage())
+        text = "".join(message.text for message in answer.messages)
+        if not text.strip():
+            hint = "give a summary, or a function that makes one"
+            raise ProviderError("the model gave no summary", provider=self.provider, hint=hint)
+        return text
+
     def _summed_up(self, summary: Message) -> None:
         messages = self._written(summary)
         with self._alone():
@@ -178,17 +192,12 @@ class Client(_Wired):
         if not self.messages:
             raise ChatError("there is nothing to sum up yet")
         if summary is None:
-            found: str | Message = self._own_summary()
+            found: str | Message = self._summary(self._call(self._asked_aside()))
         else:
             found = summary(self.messages) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
         self._summed_up(message)
         return message.text
-
-    def _own_summary(self) -> str:
-        aside = [*self.messages, *self._written(Message.user(SUMMARY_PROMPT))]
-        request = self.dialect.request(self.dialect.history(aside), self.setup, self._options())
-        return "".join(message.text for message in self._call(Call(request)).messages)
 
     def _chat(self, turn: Turn) -> str:
         for _ in self._do(turn, streaming=False):
@@ -294,17 +303,12 @@ class AsyncClient(_Wired):
         if not self.messages:
             raise ChatError("there is nothing to sum up yet")
         if summary is None:
-            found: str | Message = await self._own_summary()
+            found: str | Message = self._summary(await self._call(self._asked_aside()))
         else:
             found = summary(self.messages) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
         await shared().run(self._summed_up, message)
         return message.text
-
-    async def _own_summary(self) -> str:
-        aside = [*self.messages, *self._written(Message.user(SUMMARY_PROMPT))]
-        request = self.dialect.request(self.dialect.history(aside), self.setup, self._options())
-        return "".join(message.text for message in (await self._call(Call(request))).messages)
 
     async def _chat(self, turn: Turn) -> str:
         async for _ in self._do(turn, streaming=False):

@@ -484,12 +484,16 @@ class Stoppable:
     def __init__(self) -> None:
         self._pressed = False
         self._repeated = False
+        self._timer: threading.Timer | None = None
 
     def __enter__(self) -> "Stoppable":
         self._before = signal.signal(signal.SIGINT, self._press)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._timer is not None:  # the press was meant for the answer, and must not reach what comes after it
+            self._timer.cancel()
+            self._timer.join()
         signal.signal(signal.SIGINT, self._before)
 
     def check(self) -> None:
@@ -502,9 +506,9 @@ class Stoppable:
         self._pressed, self._repeated = True, False
         if meant or not _is_writing(frame):
             raise KeyboardInterrupt
-        timer = threading.Timer(self._PAUSE_SECONDS, self._repeat)
-        timer.daemon = True
-        timer.start()
+        self._timer = threading.Timer(self._PAUSE_SECONDS, self._repeat)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _repeat(self) -> None:
         self._repeated = True
