@@ -3,9 +3,31 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+_trusted = tempfile.TemporaryDirectory(prefix="hitherto-trusted-")
+
+
+def pytest_configure() -> None:
+    """Nobody on the network is trusted: the one certificate is of nobody. It is also quick to load, where the usual
+    hundred and more take most of the time that making an SDK's client takes, and the tests make thousands."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nobody")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    path = Path(_trusted.name) / "nobody.pem"
+    path.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    os.environ["SSL_CERT_FILE"] = str(path)
+
+
+def pytest_unconfigure() -> None:
+    _trusted.cleanup()
 
 
 @pytest.fixture

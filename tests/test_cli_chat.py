@@ -796,7 +796,8 @@ def test_control_c_waits_for_what_is_being_written(monkeypatch: pytest.MonkeyPat
         assert ours["write"]() == "kept"
         with pytest.raises(KeyboardInterrupt):
             ours["write"]()
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]  # nothing comes later
+    late = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    assert late == []  # nothing reaches what comes after
 
 
 # -- the screen

@@ -491,10 +491,14 @@ class Stoppable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._timer is not None:  # the press was meant for the answer, and must not reach what comes after it
-            self._timer.cancel()
-            self._timer.join()
-        signal.signal(signal.SIGINT, self._before)
+        try:  # a press that waits was meant for the answer, and must not reach what comes after it
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer.join()
+        except KeyboardInterrupt:
+            self._pressed = True
+        finally:
+            signal.signal(signal.SIGINT, self._before)
 
     def check(self) -> None:
         """Stop now, if that was wanted before."""
