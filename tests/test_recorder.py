@@ -4,10 +4,12 @@ Every test speaks real HTTP to a provider on loopback. Requirements: C10, C12, C
 """
 
 import asyncio
+import base64
 import contextlib
 import gzip
 import json
 import logging
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +22,7 @@ from google import genai
 import hitherto
 from hitherto import Message, StorageFull, Store
 from hitherto.backend import Batch, Outcome
+from hitherto.chat import Client, Config, Tool, new_client
 from hitherto.dialects import dialect
 
 from ._provider import (
@@ -820,6 +823,67 @@ def test_an_answer_that_cannot_be_kept_is_held_and_kept_later(
         talker.say("two")
     assert [text for _, text in texts(store)] == ["one", "a1", "two", "a2"]
     assert recording.pending == 0
+
+
+@pytest.mark.parametrize("still", [False, True])
+def test_what_is_held_is_written_when_the_store_is_closed_or_said_to_be_lost(
+    still: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D11."""
+    store = hitherto.open(tmp_path / "c.db")
+    disk = Full(store, monkeypatch)
+
+    def answer(asked: Asked) -> Json:
+        disk.full = True
+        return chat_answer("paid for")
+
+    with provider(answer) as server:
+        assert OpenAIChat(server, store).say("one") == "paid for"
+    disk.full = still
+    store.close()
+    assert ("is lost" in caplog.text) == still
+    with hitherto.open(tmp_path / "c.db") as store:
+        assert [text for _, text in texts(store)] == (["one"] if still else ["one", "paid for"])
+
+
+def test_a_sub_agent_may_be_an_sdk_client(parrot: Provider, store: Store) -> None:
+    """C12."""
+
+    def research() -> str:
+        agent = hitherto.record(openai_at(parrot), store, subagent="researcher", run_id="r1")
+        history = [user("go")]
+        for _ in range(2):
+            done = agent.chat.completions.create(model="m", messages=history)
+            history += [assistant(done.choices[0].message.content), user("more")]
+        return "found"
+
+    with provider(lambda _: replies.pop(0)) as server:
+        replies = [chat_answer(None, calls=[("c1", "research", {})]), chat_answer("done")]
+        config = Config("openai-compatible", "m", server.url + "/v1", "k", allow_insecure_base_url=True)
+        client = new_client(config)
+        assert isinstance(client, Client)
+        with client:
+            client.set_tools([Tool("research", handler=research)])
+            hitherto.record(client, store).chat("go")
+    assert [text for _, text in texts(store)] == ["go", "", "found", "done"]
+    trace = list(store.messages(label="subagent:researcher:r1", newest_first=False))
+    assert [m.text for m in trace] == ["go", "a1", "more", "a2"]
+    assert not any(m.main for m in trace)
+
+
+def test_an_image_of_fifty_megabytes_is_kept_once_and_comes_back(parrot: Provider, tmp_path: Any) -> None:
+    """D12: it is no text, although the provider's JSON has it as such."""
+    image = random.Random(5).randbytes(50_000_000)
+    url = "data:image/png;base64," + base64.b64encode(image).decode()
+    sent: Json = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+    with hitherto.open(tmp_path / "c.db") as store:
+        openai_sdk = hitherto.record(openai_at(parrot), store)
+        openai_sdk.chat.completions.create(model="m", messages=[sent])
+        talk = store.latest()
+        assert talk is not None
+        assert hitherto.history(talk)[0] == sent
+        assert talk.thread()[0].blocks[0].content == image
+        assert store.stats().stored_bytes < 60_000_000
 
 
 def test_a_closed_store_asks_no_model(parrot: Provider) -> None:

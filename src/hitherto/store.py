@@ -60,8 +60,8 @@ from .backend import (
     Where,
 )
 from .conversation import Attachments, Conversation, checked_setup, checked_text, is_lazy, setup_item
-from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, InvalidArgument, InvalidID, NotFound
-from .events import Listener, Listeners, Quarantined
+from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, HithertoError, InvalidArgument, InvalidID, NotFound
+from .events import Listener, Listeners, Quarantined, warn
 from .ids import (
     RUN,
     Names,
@@ -177,6 +177,7 @@ class Store:
         self._max_write_bytes = max_write_bytes
         self._max_attachment = max_attachment
         self._pen = Pen(backend)
+        self._last: list[Callable[[], None]] = []  # to be called before the store is closed
         self._closed = False
         self._forks = _forks.count()
         self._runs = threading.Lock()
@@ -208,6 +209,7 @@ class Store:
     def close(self, *, timeout_seconds: float = 10.0) -> None:
         """Wait for writes that are on their way, then let go of everything. Idempotent."""
         if not self._closed:
+            self._say_last()
             self._closed = True
             if self._forks == _forks.count():  # the locks that a child inherits may never open
                 self._pen.drain(timeout_seconds)
@@ -218,6 +220,15 @@ class Store:
                 self.backend.close()
                 self._workspace.close()
                 self._listed.clear()
+
+    def _say_last(self) -> None:
+        """What others hold, and could not write so far, is tried once more before the end."""
+        for write in self._last:
+            try:
+                write()
+            except HithertoError as error:
+                warn(f"the store is closed, and what was held is lost: {type(error).__name__}")
+        self._last.clear()
 
     def _ensure_open(self) -> None:
         if self._closed:

@@ -134,6 +134,8 @@ class Kept:
         return saved
 
     def hold(self, place: Place, messages: list[Message]) -> None:
+        if not self._pending:
+            self.talk._store._last.append(self.flush)
         self._pending.append((place, messages))
 
     def flush(self) -> None:

@@ -62,6 +62,7 @@ from ..ids import RUN
 from ..keys import Key
 from ..model import Block, Message, Saved, Usage
 from ..store import Store
+from ..vault import next_row
 from .toys import Contrary, ToyCodec
 
 A, B, C = (bytes([n]) * 16 for n in (0xA0, 0xB0, 0xC0))
@@ -1363,6 +1364,27 @@ class StoreContract:
         assert talk.partials() == []
         with pytest.raises(NotFound):  # and nothing comes back
             _recovery.keep(talk._desk, keys[0], [Message.assistant("Because")])
+        assert store.verify().ok
+
+    def test_what_cannot_be_read_of_an_answer_is_offered_to_be_let_go_of_and_hides_nothing(self, store: Store) -> None:
+        talk = store.start()
+        asked = talk.append(Message.user("Why?"))
+        good, torn = [_recovery.new_key(store._names.number(asked.id)) for _ in range(2)]
+        _recovery.keep(talk._desk, good, [Message.assistant("Because")])
+
+        def tear(row: ConversationRow) -> Change:
+            item = ItemRow(row.id, torn, 0, b"half of it")
+            return Change(row.id, row.token, next_row(talk._desk.check(row), row, (), ()), put=(item,))
+
+        store._change(talk._desk.id, tear)
+        readable, unreadable = store.conversation(talk.id).partials()
+        assert (readable.text, readable.problem) == ("Because", None)
+        assert unreadable.messages == ()
+        assert unreadable.problem
+        assert [m.text for m in talk.thread()] == ["Why?"]  # the tree is what there is
+        assert not store.verify().ok
+        talk.discard(unreadable)
+        assert talk.partials() == [readable]
         assert store.verify().ok
 
     def test_an_offer_is_taken_where_it_belongs_and_takes_nothing_else(self, store: Store) -> None:
