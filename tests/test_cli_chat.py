@@ -508,10 +508,40 @@ def test_a_conversation_of_another_provider_is_explained_and_can_be_converted(wo
     assert [text for _, text in world.service.asked()] == ["Guten Tag", "x"]
 
 
-def test_claude_local_is_talked_to_without_keeping_only(world: World) -> None:
-    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "x")
+CLAUDE = r"""#!{python}
+import json, sys
+for line in sys.stdin:
+    text = "I heard " + json.loads(line)["message"]["content"][0]["text"]
+    message = {{"id": "m", "model": "claude-x", "role": "assistant", "content": [{{"type": "text", "text": text}}]}}
+    print(json.dumps({{"type": "assistant", "message": message}}), flush=True)
+    print(json.dumps({{"type": "result", "subtype": "success", "result": text, "is_error": False}}), flush=True)
+"""
+
+
+def test_what_is_said_to_the_claude_program_is_kept_in_a_conversation_of_its_own(world: World) -> None:
+    world.run("one")
+    program = world.root / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(CLAUDE.format(python=sys.executable))
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{world.env['PATH']}"
+    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "two", PATH=path)
+    assert (done.returncode, done.stdout) == (0, "I heard two\n"), done.stderr
+    assert world.thread() == [("user", "two"), ("assistant", "I heard two")]
+    with world.store() as store:
+        kept = store.latest()
+        assert kept is not None
+        assert len(store.conversations().items) == 2
+    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "-c", kept.id, "x", PATH=path)
     assert done.returncode == 1
-    assert "-G" in done.stderr
+    assert "cannot go on" in done.stderr
+
+
+def test_a_claude_program_that_is_missing_is_named_and_the_question_is_kept(world: World) -> None:
+    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "x", PATH=str(world.here))
+    assert done.returncode == 1
+    assert "npm install" in done.stderr
+    assert world.thread() == [("user", "x")]
 
 
 # -- nothing kept

@@ -167,9 +167,9 @@ class ClaudeLocal:
             hint = "wait for it, or give the other one its own client"
             raise ChatError("a turn is running in this client", hint=hint)
         try:
-            program = self._started()
-            content, self._added = [*self._added, *said], []
+            content = [*self._added, *said]
             self._tell(self.dialect.parse({"role": "user", "content": content}))
+            program, self._added = self._started(), []
             program.write({"type": "user", "message": {"role": "user", "content": content}})
             result: Mapping[str, object] | None = None
             try:

@@ -105,9 +105,6 @@ def _check(options: Options) -> None:
         raise click.UsageError("--allow-insecure is for this machine only: 127.0.0.1, ::1 or localhost")
     if options.model is None and options.provider not in _NAMELESS and options.continued is None:
         raise click.UsageError(f"which model of {options.provider}? Give --model, or set HITHERTO_MODEL")
-    if options.provider == "claude-local" and not options.incognito:
-        hint = "add -G, or choose another provider"
-        raise errors.Unsupported("claude-local keeps its conversations to itself: they cannot be kept here", hint=hint)
 
 
 def _stays_here(url: str) -> bool:
@@ -164,6 +161,8 @@ def _found(options: Options, store: "Store | None") -> "Conversation | None":
     """The conversation to go on with."""
     if store is None or options.new:
         return None
+    if options.provider == "claude-local" and options.continued is None:
+        return None  # what is said is kept, and cannot be put back into the program
     if options.continued is not None:
         try:
             return store.conversation(options.continued)
@@ -357,7 +356,7 @@ class Session:
         if self._store is not None and not self._recorded:
             from ..recorder import record  # noqa: PLC0415  # help needs none
 
-            record(self._own(), self._store, title=line(prompt, _TITLE), project=_here())
+            record(self._client, self._store, title=line(prompt, _TITLE), project=_here())
             self._recorded = True
         self._show(lambda: self._client.stream(prompt))
 
