@@ -400,6 +400,19 @@ def test_an_edited_first_message_is_a_branch_too_if_its_answers_are_known(parrot
     assert [text for _, text in texts(store)] == ["One, but better.", "a1", "two", "a2"]
 
 
+def test_a_window_that_slides_over_the_history_adds_only_what_is_new(parrot: Provider, store: Store) -> None:
+    """Many send the last so many messages. The control is the count: each window kept anew would be 6 messages."""
+    talker = OpenAIChat(parrot, store)
+    for n in range(10):
+        talker.history = talker.history[-4:]
+        talker.say(f"q{n}")
+    assert [text for _, text in texts(store)] == [text for n in range(10) for text in (f"q{n}", f"a{n + 1}")]
+    assert len(list(store.messages())) == 20
+    talk = store.latest()
+    assert talk is not None
+    assert len(talk.branches()) == 1
+
+
 def test_another_chat_is_another_conversation(parrot: Provider, store: Store) -> None:
     talker = OpenAIChat(parrot, store, title="Build")
     talker.say("one")

@@ -157,8 +157,7 @@ class InvalidQuery(InvalidArgument):
 class InvalidBaseURL(InvalidArgument):
     """An address that no credential may be sent to. `rule` says which rule refuses it: "length", "characters",
     "parse", "userinfo", "scheme", "host" or "placeholder"; "missing" if there is none, "redirect" if the provider sends
-    elsewhere. The address may hold a secret, so that no part of it is ever
-    shown."""
+    elsewhere. The address may hold a secret, so that no part of it is ever shown."""
 
     hint = "give the provider's https address, and the key apart from it"
 

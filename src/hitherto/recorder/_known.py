@@ -37,6 +37,17 @@ class Step(Struct, frozen=True):
     entries: int
 
 
+History = Sequence[Sequence[Step]]
+
+
+class Followed(Struct, frozen=True):
+    """How much of a history is in a tree."""
+
+    count: int  # entries
+    at: str | None  # the message that is the last of them
+    cut: bool = False  # the history begins in the middle of the conversation
+
+
 def digest_of(dialect: Dialect, raws: Sequence[dict[str, object]]) -> Digest:
     """The digest of a message that is written as these entries."""
     return blake2b(_encode([dialect.likeness(raw) for raw in raws]), digest_size=16).digest()
@@ -88,6 +99,7 @@ class Tree:
         self.dialect = dialect
         self._by_id: dict[str, Known] = {}
         self._below: dict[str | None, list[Known]] = {}
+        self._alike: dict[Digest, list[Known]] = {}
         self._answers: set[Digest] = set()
         self.seen = (0, 0)  # the sequence and the rewrites up to which everything is here
 
@@ -98,8 +110,10 @@ class Tree:
         known = Known(message.id, message.parent, digest, message.seq, message.role == "assistant")
         self._by_id[known.id] = known
         self._below.setdefault(known.parent, []).append(known)
-        if known.assistant and digest is not None:
-            self._answers.add(digest)
+        if digest is not None:
+            self._alike.setdefault(digest, []).append(known)
+            if known.assistant:
+                self._answers.add(digest)
 
     def begins_with(self, ways: Sequence[Step]) -> bool:
         """Is there a root like this?"""
@@ -114,25 +128,39 @@ class Tree:
             id = known.parent
         return False
 
-    def follow(self, history: Sequence[Sequence[Step]], start: str | None = None) -> tuple[int, str | None]:
-        """How many entries of a history are there below this place, and the last of them. If there are several ways,
-        the longest; of several as long, the one that ends with the newest message."""
-        best, at = (0, -1), start
-        open_ends: list[tuple[int, str | None]] = [(0, start)]
-        seen = set(open_ends)
-        while open_ends:
-            i, place = open_ends.pop()
-            if i < len(history):
-                for step in history[i]:
-                    for known in self._below.get(place, ()):
-                        end = (i + step.entries, known.id)
-                        if known.digest == step.digest and end not in seen:
-                            seen.add(end)
-                            open_ends.append(end)
-                            if (end[0], known.seq) > best:
-                                best, at = (end[0], known.seq), known.id
-        return best[0], at
+    def follow(self, history: History) -> Followed:
+        """How much of a history is there. It is followed from the first message of the conversation on; or from one in
+        the middle, if that leads further and past an answer: people send only the last so many messages."""
+        whole = self._follow(history, [(0, None)])
+        if whole.count == len(history) or not history:
+            return whole
+        starts: list[tuple[int, str | None]] = [
+            (step.entries, known.id)
+            for step in history[0]
+            for known in self._alike.get(step.digest, ())
+            if known.parent is not None
+        ]
+        end = self._follow(history, starts)
+        answered = any(step.digest in self._answers for ways in history[: end.count] for step in ways)
+        return Followed(end.count, end.at, cut=True) if end.count > max(whole.count, 1) and answered else whole
 
-    def resembles(self, history: Sequence[Sequence[Step]]) -> int:
+    def _follow(self, history: History, starts: list[tuple[int, str | None]]) -> Followed:
+        """As far as it goes from these places. If there are several ways, the longest; of several as long, the one that
+        ends with the newest message."""
+        best, at = (0, -1), None
+        seen = set(starts)
+        while starts:
+            i, place = starts.pop()
+            if place is not None and (i, self._by_id[place].seq) > best:
+                best, at = (i, self._by_id[place].seq), place
+            for step in history[i] if i < len(history) else ():
+                for known in self._below.get(place, ()):
+                    end = (i + step.entries, known.id)
+                    if known.digest == step.digest and end not in seen:
+                        seen.add(end)
+                        starts.append(end)
+        return Followed(best[0], at)
+
+    def resembles(self, history: History) -> int:
         """How many answers of the history were given in this conversation, wherever they stand."""
         return sum(any(step.digest in self._answers for step in ways) for ways in history)

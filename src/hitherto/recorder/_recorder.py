@@ -32,7 +32,7 @@ from ..ids import new_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup
 from ._arriving import Arriving
 from ._checkpoints import Checkpoints
-from ._known import Step, Tree, steps
+from ._known import History, Tree, steps
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation
@@ -43,7 +43,6 @@ _CONVERSATIONS = 256  # of one recorder, that can be gone on from without lookin
 _CANDIDATES = 20  # conversations that began alike, of which one may be meant
 PARTIAL_SECONDS = 1.0
 
-History = Sequence[Sequence[Step]]
 Talk = TypeVar("Talk", bound="Conversation | AsyncConversation")
 
 
@@ -247,7 +246,7 @@ class Recorder:
         if after is not None or within is not None or not history:
             return None
         begun = [kept for kept in ours if kept.tree.begins_with(history[0])]
-        best = max(begun, key=lambda kept: kept.tree.follow(history)[0], default=None)
+        best = max(begun, key=lambda kept: kept.tree.follow(history).count, default=None)
         if best is not None:
             return best
         alike = max(ours, key=lambda kept: kept.tree.resembles(history), default=None)
@@ -267,9 +266,9 @@ class Recorder:
                     kept.catch_up()
                 except (Damaged, NotFound):
                     continue
-                count, at = kept.tree.follow(history)
-                if kept.tree.answered(at) and (best is None or count > best[0]):
-                    best = count, kept
+                found = kept.tree.follow(history)
+                if kept.tree.answered(found.at) and (best is None or found.count > best[0]):
+                    best = found.count, kept
         if best is None:
             return None
         with self._lock:
@@ -296,7 +295,8 @@ class Recorder:
             if at is None and (after is not None or within is not None):
                 at = kept.talk.head  # only what is new was sent, and what it goes on from is not known here
             elif at is None:
-                count, at = kept.tree.follow(history)
+                found = kept.tree.follow(history)
+                count, at = found.count, found.at
             place = Place(kept, kept.handle(at))
             self.add(place, messages[count:], setup)
             return place
