@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -413,7 +414,7 @@ def test_an_error_of_the_service_is_said_and_the_question_stays(world: World) ->
     world.service.status = 400
     done = world.run("x")
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.match(r"error: .*400.*\nhint: the question is kept.*\n\Z", done.stderr), done.stderr
+    assert re.match(r"error: .*400.*\nhint: .*the question is kept.*/undo.*\n\Z", done.stderr), done.stderr
     assert world.thread() == [("user", "x")]
     world.service.status = 200
     done = world.run("y")
@@ -746,7 +747,7 @@ def test_an_error_in_the_terminal_gives_the_prompt_back(world: World, terminal: 
     at = shell.read("> ")
     shell.press("x\r")
     at = shell.read("error:", at)
-    at = shell.read("/retry", at)
+    at = shell.read("/undo", at)
     at = shell.read("> ", at)
     world.service.status = 200
     shell.press("/retry\r")
@@ -909,3 +910,36 @@ def test_a_real_local_model_answers_and_incognito_leaves_no_trace(world: World) 
     assert done.stdout.strip()
     assert "starting the local model" in done.stderr
     assert world.traces() == before
+
+
+def test_a_conversation_is_gone_on_with_at_its_own_provider(world: World) -> None:
+    """Not silently with the model on this machine; what its address was is not kept, and is asked for."""
+    world.run("one")
+    done = world.plain(*COMMAND, "chat", "two")
+    assert done.returncode == 2
+    assert "OpenAI-compatible" in done.stderr
+    assert "starting the local model" not in done.stderr
+    assert world.thread() == [("user", "one"), ("assistant", "Good morning.")]
+
+
+def test_an_output_that_is_full_or_closed_is_no_traceback(world: World) -> None:
+    for redirection, code in ((">/dev/full", 1), (">&-", 0), ("2>&-", 0)):
+        command = " ".join(shlex.quote(part) for part in world.arguments("-n", "one"))
+        done = world.plain("sh", "-c", f"{command} {redirection}")
+        assert done.returncode == code, (redirection, done.stderr)
+
+
+def test_a_command_that_there_is_not_is_no_question(world: World, terminal: Callable[..., Terminal]) -> None:
+    shell = terminal("-n")
+    at = shell.read("> ")
+    shell.press("/exit\r")
+    at = shell.read("no command /exit", at)
+    shell.press("one\r")
+    at = shell.read("> ", shell.read("Good morning.", at))
+    shell.press("/undo\r")
+    at = shell.read("taken back: one", at)
+    shell.press("two\r")
+    at = shell.read("> ", shell.read("Good morning.", at))
+    shell.press("\x04")
+    assert shell.end() == 0
+    assert world.thread() == [("user", "two"), ("assistant", "Good morning.")]

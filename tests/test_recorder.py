@@ -394,10 +394,11 @@ def test_an_edited_history_becomes_a_branch(parrot: Provider, store: Store) -> N
 def test_an_edited_first_message_is_a_branch_too_if_its_answers_are_known(parrot: Provider, store: Store) -> None:
     talker = OpenAIChat(parrot, store)
     talker.say("one")
-    talker.history[0] = user("One, but better.")
     talker.say("two")
+    talker.history[0] = user("One, but better.")
+    talker.say("three")
     assert len(store.conversations().items) == 1
-    assert [text for _, text in texts(store)] == ["One, but better.", "a1", "two", "a2"]
+    assert [text for _, text in texts(store)] == ["One, but better.", "a1", "two", "a2", "three", "a3"]
 
 
 def test_a_window_that_slides_over_the_history_adds_only_what_is_new(parrot: Provider, store: Store) -> None:
@@ -1017,3 +1018,145 @@ def test_an_async_handle_can_be_talked_into(parrot: Provider, tmp_path: Any) -> 
             return [m.text for m in await (await store.conversation(talk.id)).thread()]
 
     assert asyncio.run(main()) == ["one", "a1"]
+
+
+# -- what a hostile reader found
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_streamed_is_kept_when_the_store_is_closed_first(own: bool, tmp_path: Any) -> None:
+    """An exception in the loop's body keeps the stream alive, and the store is closed before it."""
+    with provider(
+        lambda _: Reply(events=[*chat_events("one two three")[:4], lambda: release.wait(30) and None])
+    ) as server:
+        release = threading.Event()
+        try:
+            with hitherto.open(tmp_path / "c.db") as store:
+                if own:
+                    config = Config("openai-compatible", "m", server.url + "/v1", "k", allow_insecure_base_url=True)
+                    client = new_client(config)
+                    assert isinstance(client, Client)
+                    _opened.append(client.close)
+                    stream: Any = hitherto.record(client, store).stream("q")
+                else:
+                    sdk = hitherto.record(openai_at(server), store)
+                    stream = sdk.chat.completions.create(model="m", messages=[user("q")], stream=True)
+                for number, _ in enumerate(stream):
+                    if number == 2:
+                        raise ZeroDivisionError
+        except ZeroDivisionError as error:
+            held = error  # and with it the frames, and the stream
+        release.set()
+        del held
+    with hitherto.open(tmp_path / "c.db") as store:
+        talk = store.latest()
+        assert talk is not None
+        (partial,) = talk.partials()
+        assert partial.text.startswith("one two ")
+
+
+def test_a_trace_that_is_talked_into_and_the_main_flow_stay_apart(parrot: Provider, store: Store) -> None:
+    """C12, in either order, also where the provider keeps the history."""
+    sdk = hitherto.record(openai_at(parrot), store)
+    talk = store.start()
+    with hitherto.into(talk):
+        sdk.chat.completions.create(model="m", messages=[user("main")])
+    trace = store.conversation(talk.id).subagent("bob", "r1")
+    with hitherto.into(trace):
+        sdk.chat.completions.create(model="m", messages=[user("sub")])
+        sdk.responses.create(model="m", input="sub too", previous_response_id="resp_unknown")
+    with hitherto.into(talk):
+        sdk.chat.completions.create(model="m", messages=[user("main"), assistant("a1"), user("more")])
+    assert [m.text for m in store.conversation(talk.id).thread()] == ["main", "a1", "more", "a4"]
+    traced = list(store.messages(subagent="bob", newest_first=False))
+    assert [m.text for m in traced] == ["sub", "a2", "sub too", "a3"]
+
+
+def test_what_was_purged_begins_anew(parrot: Provider, store: Store) -> None:
+    talker = OpenAIChat(parrot, store)
+    talker.say("Hello")
+    talk = store.latest()
+    assert talk is not None
+    store.purge(talk, reason="user-requested")
+    talker.say("And?")
+    assert [text for _, text in texts(store)] == ["Hello", "a1", "And?", "a2"]
+
+
+def test_an_answer_that_can_never_be_kept_blocks_nothing(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """Its question was deleted while it was on its way."""
+
+    def answer(asked: Asked) -> Json:
+        if len(server.asked) == 2:
+            talk = store.latest()
+            assert talk is not None
+            store.delete([talk.at or ""])
+        return chat_answer(f"a{len(server.asked)}")
+
+    with provider(answer) as server:
+        talker = OpenAIChat(server, store)
+        for question in ("one", "two", "three"):
+            talker.say(question)
+        recording = hitherto.recording(talker.sdk)
+        assert recording is not None
+        assert recording.pending == 0
+    assert "is lost" in caplog.text
+    assert [text for _, text in texts(store)] == ["one", "a1", "two", "a2", "three", "a3"]  # sent again, kept again
+
+
+def test_one_equal_answer_makes_no_conversation_the_same(tmp_path: Any) -> None:
+    with provider(lambda _: chat_answer("Sure.")) as server:
+        with hitherto.open(tmp_path / "c.db") as store:
+            b = OpenAIChat(server, store)
+            b.say("b one")
+        with hitherto.open(tmp_path / "c.db") as store:
+            a = OpenAIChat(server, store)
+            a.say("a one")
+            a.history = b.history
+            a.say("b two")
+            assert [text for _, text in texts(store)] == ["b one", "Sure.", "b two", "Sure."]
+            assert sorted(talk.count for talk in store.conversations().items) == [2, 4]
+
+
+def test_all_choices_are_held_if_the_disk_is_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Full(store, monkeypatch)
+
+    def answer(asked: Asked) -> Json:
+        disk.full = True
+        whole = chat_answer("first")
+        whole["choices"].append({**whole["choices"][0], "index": 1, "message": assistant("second")})
+        return whole
+
+    with provider(answer) as server:
+        talker = OpenAIChat(server, store)
+        talker.say("one")
+    recording = hitherto.recording(talker.sdk)
+    assert recording is not None
+    assert recording.pending == 2
+    disk.full = False
+    recording.flush()
+    assert texts(store) == [("user", "one"), ("assistant", "first")]
+    assert sorted(m.text for m in store.messages()) == ["first", "one", "second"]
+
+
+def test_credentials_of_tools_elsewhere_are_not_kept(parrot: Provider, store: Store) -> None:
+    tool = {"type": "mcp", "server_label": "s", "server_url": "https://h.test", "authorization": "secret-1"}
+    tool_with_headers = {**tool, "headers": {"Authorization": "secret-2"}}
+    sdk = hitherto.record(openai_at(parrot), store)
+    sdk.responses.create(model="m", input="q", tools=[tool_with_headers])
+    talk = store.latest()
+    assert talk is not None
+    assert "server_url" in str(talk.setup)
+    assert "secret" not in str(talk.setup)
+
+
+def test_a_copy_of_an_anthropic_client_fails_at_once_if_the_store_does(
+    parrot: Provider, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Full(store, monkeypatch)
+    talker = Anthropic(parrot, store)
+    disk.full = True
+    with pytest.raises(anthropic.AnthropicError) as caught:
+        talker.sdk.with_options(max_retries=5).messages.create(model="m", max_tokens=9, messages=[user("one")])
+    assert isinstance(caught.value.__cause__, StorageFull)
+    assert not isinstance(caught.value, anthropic.APIConnectionError)
+    assert parrot.asked == []

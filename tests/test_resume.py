@@ -12,6 +12,7 @@ import pytest
 import hitherto
 from hitherto import Block, Message, StorageFull, Store
 from hitherto.chat import AsyncClient, Client, Config, Tool, new_async_client, new_client
+from hitherto.recorder._recorder import Kept
 
 from ._provider import (
     Asked,
@@ -571,3 +572,129 @@ def test_a_summary_that_says_nothing_is_refused_and_the_history_stays(store: Sto
         assert len(entries(server.bodies[-1])) == 3
         assert recorded.usage.output_tokens == 6
     assert len(store.conversations().items) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_came_of_an_answer_is_still_offered_after_another_question(kind: str, store: Store) -> None:
+    """It stays where it belongs until somebody decides, whatever is said next; and goes with its own answer."""
+    with provider(Script(kind, "one two three", "next", "one two three", "again")) as server:
+        recorded = hitherto.record(client(kind, server), store)
+        pieces = recorded.stream("first")
+        next(pieces)
+        pieces.close()  # type: ignore[attr-defined]  # a generator
+        talk = store.latest()
+        assert talk is not None
+        (partial,) = talk.partials()
+        recorded.chat("second")
+        assert talk.partials() == [partial]
+        talk.discard(partial)
+        pieces = recorded.stream("third")
+        next(pieces)
+        pieces.close()  # type: ignore[attr-defined]  # a generator
+        assert len(talk.partials()) == 1
+        assert recorded.retry() == "again"
+        assert talk.partials() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_question_can_be_taken_back(kind: str, store: Store) -> None:
+    """After one that the provider will never take, say; in the store it stays, on a branch."""
+    refused = Reply({"error": {"message": "no images", "type": "t", "code": 400}}, status=400)
+    with provider(Script(kind, "a", refused, "b")) as server:
+        recorded = hitherto.record(client(kind, server), store)
+        recorded.chat("one")
+        with pytest.raises(hitherto.ProviderError) as caught:
+            recorded.chat("never")
+        assert "undo" in (caught.value.hint or "")
+        assert [m.text for m in recorded.undo()] == ["never"]
+        recorded.chat("two")
+        assert "never" not in str(server.bodies[-1])
+        assert len(entries(server.bodies[-1])) == 3
+        recorded.undo()
+        recorded.undo()
+        with pytest.raises(hitherto.InvalidArgument):
+            recorded.undo()
+    talk = store.latest()
+    assert talk is not None
+    assert [m.text for m in talk.thread()] == ["one", "a", "two", "b"]
+    assert len(talk.branches()) == 2
+
+
+def test_an_sdk_client_is_not_resumed_with_what_its_provider_cannot_read(store: Store) -> None:
+    import openai
+
+    with provider(Script("claude", "a")) as server:
+        hitherto.record(client("claude", server), store).chat("one")
+    talk = store.latest()
+    assert talk is not None
+    with (
+        provider(Script("openai-compatible", "b")) as server,
+        openai.OpenAI(base_url=server.url + "/v1", api_key="k") as sdk,
+    ):
+        with pytest.raises(hitherto.ProviderMismatch):
+            hitherto.resume(sdk, store, talk)
+        assert hitherto.recording(sdk) is None
+        hitherto.resume(sdk, store, talk, convert=True)
+        said: Any = [*hitherto.history(talk, "openai"), {"role": "user", "content": "two"}]
+        sdk.chat.completions.create(model="m", messages=said)
+    assert [m.text for m in store.conversation(talk.id).thread()] == ["one", "a", "two", "b"]
+    assert len(list(store.messages())) == 4
+
+
+def test_a_closed_client_says_so(store: Store) -> None:
+    with provider(Script("claude", "a")) as server:
+        made = client("claude", server)
+        made.chat("one")
+        made.close()
+        with pytest.raises(hitherto.ChatError, match="closed"):
+            made.chat("two")
+        assert len(made.save().messages or ()) == 2
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_ctrl_c_between_a_commit_and_our_noting_it_writes_nothing_twice(
+    at: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question, the answer that calls a tool, its result, the last answer: each was kept, and nobody knows."""
+    kind = "openai-compatible"
+    wrote, notes = Kept.wrote, 0
+
+    def interrupted(kept: Kept, messages: Any) -> None:
+        nonlocal notes
+        notes += 1
+        if notes == at + 1:
+            raise KeyboardInterrupt
+        wrote(kept, messages)
+
+    monkeypatch.setattr(Kept, "wrote", interrupted)
+    with provider(Script(kind, call_answer(kind, ("c1", "look", {})), "done", "went on", "went on")) as server:
+        recorded = hitherto.record(client(kind, server, Tool("look", handler=lambda: "seen")), store)
+        with pytest.raises(KeyboardInterrupt):
+            recorded.chat("one")
+        recorded.chat("two")
+        sent = [str(entry) for entry in entries(server.bodies[-1])]
+        assert len(sent) == len(set(sent))
+    talk = store.latest()
+    assert talk is not None
+    kept = [(m.role, m.text, str(m.raw)) for m in talk.thread()]
+    assert len(kept) == len(set(kept))
+    assert len(talk.thread()) >= len(entries(server.bodies[-1]))
+    assert [m for m in talk.thread() if m.role == "assistant"][-1].text in ("went on", "done")
+
+
+def test_an_abandoned_awaited_stream_leaves_its_part_under_its_own_question(store: Store) -> None:
+    async def main(server: Provider) -> None:
+        async with new_async_client(config("claude", server.url)) as made:
+            assert isinstance(made, AsyncClient)
+            recorded = hitherto.record(made, store)
+            stream = recorded.stream("q1")
+            await anext(stream)
+            del stream
+            assert "".join([piece async for piece in recorded.stream("q2")]) == "four five"
+
+    with provider(Script("claude", "one two three", "four five")) as server:
+        asyncio.run(main(server))
+    talk = store.latest()
+    assert talk is not None
+    assert [m.text for m in talk.thread()] == ["q1", "q2", "four five"]
+    assert [partial.parent for partial in talk.partials()] == [talk.thread()[0].id]

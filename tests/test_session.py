@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from hitherto import Block, Message
-from hitherto.chat import Config, Session, Tool
+from hitherto.chat import Client, Config, Session, Tool
+from hitherto.chat import new_client as client_of
 from hitherto.errors import InvalidArgument, InvalidMessage, NewerFormat, ProviderMismatch
 from hitherto.snapshots import Snapshot
 
@@ -614,3 +615,16 @@ def test_a_client_is_made_from_no_more_than_the_manual_says(monkeypatch: pytest.
     assert client.save().messages == []
     assert Message.user("x").text == "x"
     client.close()
+
+
+@pytest.mark.parametrize("entry", [{"role": "wizard", "content": "x", "parts": []}, {"role": "user"}])
+def test_what_is_no_message_of_this_provider_is_refused(entry: dict[str, object]) -> None:
+    for provider in ("claude", "gemini"):
+        client = client_of(Config(provider, "m", api_key="k"))
+        assert isinstance(client, Client)
+        with client, pytest.raises(InvalidMessage):
+            Session(client, [entry])
+    gemini = client_of(Config("gemini", "m", api_key="k"))
+    assert isinstance(gemini, Client)
+    with gemini, pytest.raises(InvalidMessage):
+        Session(gemini, [{"role": "user", "content": "hello"}])

@@ -6,6 +6,7 @@ then: nothing is left between done and not done. The price is that cancelling wa
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -50,6 +51,8 @@ class Threads:
 
 
 _shared: list[Threads] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.clear)  # a child has none of the threads
 
 
 def shared() -> Threads:

@@ -177,7 +177,7 @@ class Store:
         self._max_write_bytes = max_write_bytes
         self._max_attachment = max_attachment
         self._pen = Pen(backend)
-        self._last: list[Callable[[], None]] = []  # to be called before the store is closed
+        self._last: dict[object, Callable[[], None]] = {}  # to be called before the store is closed, by whom
         self._closed = False
         self._forks = _forks.count()
         self._runs = threading.Lock()
@@ -223,7 +223,7 @@ class Store:
 
     def _say_last(self) -> None:
         """What others hold, and could not write so far, is tried once more before the end."""
-        for write in self._last:
+        for write in list(self._last.values()):
             try:
                 write()
             except HithertoError as error:

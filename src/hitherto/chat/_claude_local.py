@@ -19,7 +19,6 @@ import json
 import logging
 import os
 import queue
-import re
 import shutil
 import tempfile
 import threading
@@ -135,10 +134,10 @@ class ClaudeLocal:
         words = f"Answer with nothing but JSON that fits this JSON schema, without a code fence:\n{wanted}"
         text = _last(self._turn([*_said(prompt), {"type": "text", "text": words}]))
         try:
-            return read(_unfenced(text), schema)
+            return read(text, schema)
         except InvalidAnswer:
             again = "That is not JSON that fits the schema. Answer again with nothing but JSON that does."
-            return read(_unfenced(self.chat(again)), schema)
+            return read(self.chat(again), schema)
 
     def add(self, message: Prompt) -> None:
         """Say something without asking for an answer yet: it is sent with the next prompt."""
@@ -480,15 +479,6 @@ def _last(turn: Generator[str, None, str]) -> str:
             next(turn)
         except StopIteration as stop:
             return str(stop.value)
-
-
-def _unfenced(text: str) -> str:
-    """JSON without the code fence that models like to put around it."""
-    found = _FENCE.fullmatch(text.strip())
-    return found[1] if found else text
-
-
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
 
 # -- how it is started

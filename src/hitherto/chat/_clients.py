@@ -13,7 +13,7 @@ from .._waiting import shared
 from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import opened
 from ..dialects._repair import repair
-from ..errors import ChatError, InvalidMessage, ProviderError
+from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError
 from ..model import Message, Usage
 from ..snapshots import Snapshot
 from . import _handlers
@@ -21,7 +21,7 @@ from ._claude_local import ClaudeLocal
 from ._config import Config, Tool
 from ._schemas import Schema, read, schema_of
 from ._turns import Arriving, Call, Keep, Listener, Prompt, Restored, Run, Turn, Turns
-from ._wires import Wire, wire
+from ._wires import Wire, masked, wire
 
 T = TypeVar("T")
 SUMMARY_PROMPT = (
@@ -96,7 +96,7 @@ class _Wired(Turns):
         told = (response if isinstance(response, dict) else body).get("error")
         error = body if told is None and body.get("type") == "error" else told
         if isinstance(error, dict) and error:
-            said = str(error.get("message") or "it does not say why").replace(self.config.api_key or "\0", "***")
+            said = masked(str(error.get("message") or "it does not say why"), self.config.api_key)
             hint = "nothing is lost: client.retry() asks again"
             raise ProviderError(f"{self.provider} failed: {said[:300]}", provider=self.provider, hint=hint)
 
@@ -158,7 +158,8 @@ class Client(_Wired):
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections. What was said stays."""
+        """Let go of the connections. What was said stays, and can be saved."""
+        self._closed = True
         self._wire.close()
 
     def chat(self, prompt: Prompt) -> str:
@@ -274,6 +275,7 @@ class AsyncClient(_Wired):
         await self.close()
 
     async def close(self) -> None:
+        self._closed = True
         await self._wire.close_async()
 
     async def chat(self, prompt: Prompt) -> str:
@@ -411,9 +413,16 @@ def _closed(pieces: Iterator[str]) -> None:
 
 def new_client(config: Config) -> Client | ClaudeLocal:
     """A client for the provider that the configuration names."""
+    _check_config(config)
     return ClaudeLocal(config) if config.provider == "claude-local" else Client(config)
 
 
 def new_async_client(config: Config) -> AsyncClient | AsyncClaudeLocal:
     """The same, awaited."""
+    _check_config(config)
     return AsyncClaudeLocal(config) if config.provider == "claude-local" else AsyncClient(config)
+
+
+def _check_config(config: object) -> None:
+    if not isinstance(config, Config):
+        raise InvalidArgument(f"a {type(config).__name__} where a Config is wanted", hint="Config(provider=…, model=…)")

@@ -4,6 +4,7 @@ A schema is a dict, or a class: a msgspec Struct, a dataclass, a TypedDict, or a
 answer is an instance of it.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,15 +41,20 @@ def _inlined(schema: dict[str, Any]) -> dict[str, object]:
     return {**top, "$defs": others} if others else top
 
 
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)  # models like to put one around JSON
+
+
 def read(text: str, schema: Schema) -> object:
     """The answer as the schema wants it, or `InvalidAnswer`, which has its text."""
+    fenced = _FENCE.fullmatch(text.strip())
+    data = fenced[1] if fenced else text
     try:
         if isinstance(schema, Mapping):
-            return _checked(msgspec.json.decode(text), schema, text)
+            return _checked(msgspec.json.decode(data), schema, text)
         validate = getattr(schema, "model_validate_json", None)
         if validate is not None:
-            return validate(text)
-        return msgspec.json.decode(text, type=schema)
+            return validate(data)
+        return msgspec.json.decode(data, type=schema)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidAnswer(f"the answer does not fit the schema: {type(error).__name__}", text) from error
 
@@ -59,7 +65,9 @@ def _checked(value: object, schema: Mapping[str, object], text: str) -> object:
     if schema.get("type") == "object":
         required = schema.get("required")
         names = required if isinstance(required, list) else []
-        if not isinstance(value, dict) or not all(name in value for name in names):
+        if not isinstance(value, dict):
+            raise InvalidAnswer("the answer does not fit the schema: it is no object", text)
+        if not all(name in value for name in names):
             raise InvalidAnswer("the answer does not fit the schema: something required is missing", text)
     if schema.get("type") == "array" and not isinstance(value, list):
         raise InvalidAnswer("the answer does not fit the schema: it is no list", text)

@@ -25,6 +25,7 @@ from ..snapshots import Snapshot
 from ._config import Config, Tool
 
 Prompt = str | Block | Sequence[str | Block] | Message
+_NEEDED = {"anthropic": "content", "gemini": "parts"}  # what every entry of a history has there
 _FAMILIES = ({"openai", "openai-compatible", "local"},)  # providers that take each other's histories
 
 
@@ -98,6 +99,7 @@ class Turns:
         self._listener: Listener | None = None
         self._answer: list[Message] = []
         self._usage = Usage()
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.provider} {self.model!r}, {len(self._history)} messages>"
@@ -167,6 +169,17 @@ class Turns:
         with self._alone():
             self._extend(said)
 
+    def undo(self) -> list[Message]:
+        """Take the last thing that the user said back, with all that came after it; what was taken back. In a recorded
+        conversation it stays, on a branch that is not gone on with."""
+        with self._alone():
+            at = next((i for i in reversed(range(len(self._history))) if self._history[i].role == "user"), None)
+            if at is None:
+                raise InvalidArgument("there is no turn to undo here")
+            gone = self._history[at:]
+            self._replace(self._history[:at])
+            return gone
+
     # -- a turn
 
     def turn(self, said: Sequence[Message], options: Mapping[str, object] | None = None) -> Turn:
@@ -189,6 +202,8 @@ class Turns:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Nobody else changes the history meanwhile."""
+        if self._closed:
+            raise ChatError("the client is closed", hint="make another one, and restore or resume into it")
         if not self._turn_lock.acquire(blocking=False):
             raise ChatError(
                 "a turn is running in this client", hint="wait for it, or give the other one its own client"
@@ -319,7 +334,11 @@ class Turns:
         if raw.get("role") in ("system", "developer"):
             hint = "give it as Config(system_prompt=…), or client.set_system_prompt(…): it is sent with every request"
             raise InvalidMessage("the system prompt is no part of a history", hint=hint)
-        return self.dialect.parse(copied_entry(raw))
+        message, needed = self.dialect.parse(copied_entry(raw)), _NEEDED.get(self.dialect.name)
+        if message.role not in ("user", "assistant", "tool_result", "event") or (needed and needed not in raw):
+            hint = "give what export_history() of the same provider gave"
+            raise InvalidMessage(f"this is no message in the words of {self.provider}", hint=hint)
+        return message
 
     # -- saving and restoring
 

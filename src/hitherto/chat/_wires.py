@@ -85,9 +85,21 @@ def _making(provider: str, secret: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # SDKs raise errors of their own here, and plain ones
-        said = str(error).replace(secret, "***") if secret else str(error)
-        hint = "give api_key, or set it in the environment under the name that the provider's package reads"
-        raise ChatError(f"{provider} cannot be asked: {said[:300]}", hint=hint) from error
+        raise _unasked(provider, masked(str(error), secret)) from error
+
+
+def _unasked(provider: str, said: str) -> ChatError:
+    names = {"claude": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
+    hint = f"set {names.get(provider, 'OPENAI_API_KEY')} in the environment, or give Config(api_key=…)"
+    return ChatError(f"{provider} cannot be asked: {said[:300]}", hint=hint)
+
+
+def masked(text: str, secret: str | None) -> str:
+    """The text without the key. One that is too short to be a key is left: it would only make holes."""
+    return text.replace(secret, "***") if secret and len(secret) >= _SHORTEST_KEY else text
+
+
+_SHORTEST_KEY = 8
 
 
 def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoError:
@@ -98,9 +110,9 @@ def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoErr
         cause = cause.__cause__
     status = next((s for s in (getattr(error, n, None) for n in ("status_code", "code")) if isinstance(s, int)), None)
     said = str(getattr(error, "message", "") or error)
-    if secret:
-        said = said.replace(secret, "***")
-    said = said[:300]
+    said = masked(said, secret)[:300]
+    if status is None and "authentication method" in said:  # Anthropic's SDK looks for a key only when it sends
+        return _unasked(provider, "there is no key")
     if status is not None and status < 400:
         status = None  # it began well: the error came within the answer
         what = f"{provider} broke off with an error"
@@ -125,6 +137,8 @@ def _hint(status: int | None) -> str | None:
         return "check the API key, and that it may use this model"
     if status == 429:
         return "too many requests, or no credit left: wait, then client.retry()"
+    if status in (400, 404, 413, 422):
+        return "the request itself was refused: client.undo() takes the question back, to say it differently"
     return "nothing is lost: client.retry() asks again"
 
 

@@ -11,12 +11,13 @@ With `-G` nothing is kept: no store is opened, or it is opened to be read only, 
 """
 
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -38,11 +39,13 @@ INTERRUPTED = 130  # the exit code
 _TITLE = 60  # characters
 _LONGEST_LOCAL = 1024  # tokens: small models do not always find an end
 _PROMPT = "> "
+_SLASH = re.compile(r"/\w+")
 _COMMANDS = {
     "/quit": "leave",
     "/retry": "ask again what was not answered",
     "/accept": "take what came of an interrupted answer for the answer",
     "/discard": "let go of it",
+    "/undo": "take the last question back, with its answer",
     "/help": "these commands",
 }
 
@@ -56,7 +59,7 @@ class Options:
     new: bool
     incognito: bool
     convert: bool
-    provider: str
+    provider: str  # empty: the conversation's, or the one on this machine
     model: str | None
     system: str | None
     base_url: str | None
@@ -73,8 +76,8 @@ class Options:
 @click.option("-G", "--incognito", is_flag=True, help="Keep nothing: no file is written.")
 @click.option("--convert", is_flag=True, help="Go on with a conversation of another provider, as far as it goes.")
 @click.option(
-    "--provider", type=click.Choice(PROVIDERS), envvar="HITHERTO_PROVIDER", default="local", show_default=True,
-    show_envvar=True, help="Whom to talk to.",
+    "--provider", type=click.Choice(PROVIDERS), envvar="HITHERTO_PROVIDER", show_envvar=True,
+    help="Whom to talk to.  [default: the conversation's, else local]",
 )  # fmt: skip
 @click.option("--model", envvar="HITHERTO_MODEL", show_envvar=True, help="The model's name.")
 @click.option("--system", metavar="TEXT", help="The system prompt, from here on.")
@@ -89,7 +92,7 @@ def chat(**given: object) -> int:
     With PROMPT, or something on standard input, one question is answered. Otherwise it is a conversation: /help shows
     its commands, Ctrl+C stops an answer, Ctrl+D leaves.
     """
-    options = Options(**given)  # type: ignore[arg-type]  # click has checked them
+    options = Options(**given | {"provider": given["provider"] or ""})  # type: ignore[arg-type]  # click has checked them
     _check(options)
     _say_warnings()
     with ExitStack() as stack:
@@ -103,8 +106,6 @@ def _check(options: Options) -> None:
         raise click.UsageError("--allow-insecure is about --base-url, which is not given")
     if options.allow_insecure and not _stays_here(options.base_url or ""):
         raise click.UsageError("--allow-insecure is for this machine only: 127.0.0.1, ::1 or localhost")
-    if options.model is None and options.provider not in _NAMELESS and options.continued is None:
-        raise click.UsageError(f"which model of {options.provider}? Give --model, or set HITHERTO_MODEL")
 
 
 def _stays_here(url: str) -> bool:
@@ -136,6 +137,9 @@ def _say_warnings() -> None:
 def _chat(options: Options, stack: ExitStack) -> int:
     store = _store(options, stack)
     talk = _found(options, store)
+    options = replace(options, provider=options.provider or _provider_of(talk))
+    if talk is not None and options.provider == "claude-local" and options.continued is None:
+        talk = None  # what is said is kept, and cannot be put back into the program
     prompt = _piped(options.prompt)
     if talk is not None:
         _say_which(talk, options)
@@ -161,8 +165,6 @@ def _found(options: Options, store: "Store | None") -> "Conversation | None":
     """The conversation to go on with."""
     if store is None or options.new:
         return None
-    if options.provider == "claude-local" and options.continued is None:
-        return None  # what is said is kept, and cannot be put back into the program
     if options.continued is not None:
         try:
             return store.conversation(options.continued)
@@ -171,6 +173,11 @@ def _found(options: Options, store: "Store | None") -> "Conversation | None":
             raise
     here = _here()
     return None if here is None else store.latest(project=here)
+
+
+def _provider_of(talk: "Conversation | None") -> str:
+    """Who the conversation is held with; the model on this machine, if it is a new one."""
+    return talk.provider if talk is not None and talk.provider in PROVIDERS else "local"
 
 
 def _here() -> str | None:
@@ -303,6 +310,11 @@ class Session:
         except errors.ChatError as error:
             if self._recorded and error.hint and "client.retry()" in error.hint:
                 error.hint = "the question is kept: hitherto chat, without a prompt, offers to ask it again"
+            if self._recorded and error.hint and "client.undo()" in error.hint:
+                error.hint = (
+                    "the request itself was refused, and the question is kept: hitherto chat, without a prompt, "
+                )
+                error.hint += "and /undo takes it back; -n begins a new conversation"
             raise
         finally:
             self._flush()
@@ -334,12 +346,15 @@ class Session:
                 raise EOFError
             if word in _COMMANDS:
                 self._command(word)
+            elif _SLASH.fullmatch(word):
+                say(f"there is no command {line(word, 40)}: /help shows them")
             elif word:
                 self._answer(text)
         except KeyboardInterrupt:
             self._say_stopped()
         except errors.HithertoError as error:
-            complain(str(error), error.hint and error.hint.replace("client.retry()", "/retry"))
+            hint = error.hint and error.hint.replace("client.retry()", "/retry").replace("client.undo()", "/undo")
+            complain(str(error), hint)
 
     def _command(self, word: str) -> None:
         if word == "/help":
@@ -347,6 +362,9 @@ class Session:
                 say(f"{name:10}{what}")
         elif word == "/retry":
             self._retry()
+        elif word == "/undo":
+            gone = self._own().undo()
+            say(f"taken back: {line(gone[0].text, max(20, width() - 12))}")
         else:
             self._settle(accept=word == "/accept")
 
@@ -431,12 +449,13 @@ class Session:
         say(f"not answered: {line(resumed.interrupted.text, max(20, width() - 14))}")
         readable = [partial for partial in resumed.partials if partial.problem is None]
         if not readable:
-            if _choice("ask again? [y]es, [n]o ", "yn") == "y":
+            if _choice("ask again? [y]es, [n]o: ", "yn") == "y":
                 self._turn("/retry")
             return
         say(f"of the answer this had come:\n{readable[0].text}")
-        chosen = _choice("[a]ccept it as the answer, [r]etry, [d]iscard it ", "ard")
-        self._turn({"a": "/accept", "r": "/retry", "d": "/discard"}[chosen])
+        chosen = _choice("[a]ccept it as the answer, [r]etry, [d]iscard it, [l]eave it: ", "ardl")
+        if chosen != "l":
+            self._turn({"a": "/accept", "r": "/retry", "d": "/discard"}[chosen])
 
     def _settle(self, *, accept: bool) -> None:
         """Take what came of an answer for the answer, or let go of it."""
@@ -467,9 +486,10 @@ def _read(prompt: str) -> str:
 def _choice(prompt: str, letters: str) -> str:
     """One of these letters."""
     while True:
-        answer = _read(prompt).strip().lower()
+        answer = _read(prompt).strip().lower().removeprefix("/")
         if answer[:1] and answer[:1] in letters:
             return answer[0]
+        say(f"one of {', '.join(letters)}; Ctrl+D leaves")
 
 
 class Stoppable:

@@ -73,8 +73,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return code if isinstance(code, int) else 0
         except click.exceptions.Exit as end:
             return end.exit_code
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            return MISUSED
         except click.ClickException as error:
             return _misused(error)
+        except OSError as error:  # where we write to: a full disk, say
+            abandon_output()
+            complain(f"the output cannot be written: {error.strerror or type(error).__name__}", None)
+            return 1
         except (KeyboardInterrupt, click.Abort):
             return INTERRUPTED
         except _Unread:

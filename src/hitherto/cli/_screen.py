@@ -128,7 +128,11 @@ class Output:
 
 @contextmanager
 def streams() -> Iterator[None]:
-    """What cannot be written in the terminal's own encoding is spelled out, and never an error."""
+    """What cannot be written in the terminal's own encoding is spelled out, and never an error. A stream that is closed
+    (`>&-`) is one that nobody reads."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

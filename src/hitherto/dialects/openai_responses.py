@@ -84,7 +84,7 @@ class OpenAIResponses:
         while lead < len(items) and _is_system(items[lead]):
             lead += 1
         prompt, form = self._lifted(text(request, "instructions"), items[:lead])
-        tools = tuple(entries(request, "tools"))
+        tools = tuple(_without_secrets(tool) for tool in entries(request, "tools"))
         setup = Setup(model=text(request, "model"), system_prompt=prompt, tools=tools, raw=form)
         messages = [self.parse(item) for item in items[lead:]]
         return Heard(messages, setup, text(request, "previous_response_id") or None, _conversation(request))
@@ -572,6 +572,13 @@ def _screenshot(id: str, blocks: list[Block], losses: list[str]) -> Raw | None:
             return {"type": "computer_call_output", "call_id": id, "output": screen}
     losses.append("the result of a computer call without a screenshot is left out")
     return None
+
+
+def _without_secrets(tool: Raw) -> Raw:
+    """A tool as it may be kept. That of a server elsewhere is called with credentials, which are nobody's history."""
+    if tool.get("type") != "mcp":
+        return tool
+    return {name: value for name, value in tool.items() if name not in ("authorization", "headers")}
 
 
 def _self_contained(items: list[Raw]) -> list[Raw]:

@@ -19,13 +19,13 @@ from ..chat._turns import Restored
 from ..conversation import Conversation
 from ..dialects import Raw, dialect
 from ..dialects._repair import repair
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, ProviderMismatch, Unsupported
 from ..model import Saved
 from ..store import Path, Store
 from ._checkpoints import Checkpoints, spoken_in
 from ._own import OwnListener, Resumed, trace
 from ._recorder import PARTIAL_SECONDS, Recorder, into
-from ._sdk import Listening, listen, listening_to
+from ._sdk import Listening, dialects_of, http_clients, listen, listening_to
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore
@@ -154,7 +154,21 @@ def resume(
         if isinstance(client._listener, OwnListener):
             client._listener.stand(talk, path, _resumed(talk, path, restored))
         return client
+    _check_spoken(client, talk, convert=convert)
     return _attach(client, kept, Meta(), talk, partial_seconds)
+
+
+def _check_spoken(client: object, talk: Conversation, *, convert: bool) -> None:
+    """Is the conversation written in words that the provider of this SDK understands?"""
+    found = http_clients(client)
+    if found is None or convert:
+        return
+    spoken = dialects_of(found[0])
+    for message in talk._path(lazy=True):
+        written = (message.extra or {}).get("dialect")
+        if isinstance(written, str) and written not in spoken:
+            hint = f"resume(…, convert=True), and send history(talk, {spoken[0]!r})"
+            raise ProviderMismatch(expected=" or ".join(spoken), found=written, what="conversation", hint=hint)
 
 
 def _resumed(talk: Conversation, path: Sequence[Saved], restored: Restored) -> Resumed:

@@ -16,9 +16,14 @@ from ..events import warn
 class Arriving:
     """An assembly that keeps what it has. Feed it, and close it."""
 
-    def __init__(self, assembly: Assembly, keep: Callable[[Answer], None], seconds: float) -> None:
+    def __init__(
+        self, assembly: Assembly, keep: Callable[[Answer], None], seconds: float, last: dict[object, Callable[[], None]]
+    ) -> None:
+        """`last` is what the store calls before it is closed: what has come is kept then, too."""
         self._assembly = assembly
         self._keep = keep
+        self._last = last
+        self._last[self] = self._flush
         self._seconds = seconds
         self._lock = threading.Lock()  # of the assembly
         self._keeping = threading.Lock()  # so that nothing old is kept after something new
@@ -57,6 +62,7 @@ class Arriving:
             if self._closed:
                 return
             self._closed = True
+            self._last.pop(self, None)
             if self._timer is not None:
                 self._timer.cancel()
         if keep:

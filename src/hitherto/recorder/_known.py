@@ -9,6 +9,7 @@ Only digests are kept, so that a long conversation takes little memory.
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +26,7 @@ class Known(Struct, frozen=True):
 
     id: str
     parent: str | None
-    digest: Digest | None  # None: it is written in another dialect, and is like nothing that can be heard
+    digest: Digest | None  # None: it is like nothing that can be heard
     seq: int
     assistant: bool
 
@@ -54,11 +55,11 @@ def digest_of(dialect: Dialect, raws: Sequence[dict[str, object]]) -> Digest:
 
 
 def digest_of_message(dialect: Dialect, message: Message) -> Digest | None:
-    if message.raw is None:
-        return digest_of(dialect, dialect.build(message).raws)
-    if (message.extra or {}).get("dialect", dialect.name) != dialect.name or not isinstance(message.raw, dict):
-        return None
-    return digest_of(dialect, [message.raw])
+    """What a message is like, in the words of this dialect; None if it cannot say it."""
+    if message.raw is None or (message.extra or {}).get("dialect", dialect.name) != dialect.name:
+        raws = dialect.build(message).raws
+        return digest_of(dialect, raws) if raws else None
+    return digest_of(dialect, [message.raw]) if isinstance(message.raw, dict) else None
 
 
 def steps(dialect: Dialect, messages: Sequence[Message]) -> list[list[Step]]:
@@ -162,5 +163,18 @@ class Tree:
         return Followed(best[0], at)
 
     def resembles(self, history: History) -> int:
-        """How many answers of the history were given in this conversation, wherever they stand."""
-        return sum(any(step.digest in self._answers for step in ways) for ways in history)
+        """How many answers of the history were given in this conversation, to the same question."""
+        return sum(
+            known.assistant and known.parent is not None and self._is_one_of(known.parent, before)
+            for before, ways in pairwise(history)
+            for step in ways
+            for known in self._alike.get(step.digest, ())
+        )
+
+    def _is_one_of(self, id: str, ways: Sequence[Step]) -> bool:
+        return any(step.digest == self._by_id[id].digest for step in ways)
+
+    @property
+    def newest(self) -> str | None:
+        """The message that was written last."""
+        return max(self._by_id.values(), key=lambda known: known.seq).id if self._by_id else None

@@ -51,25 +51,34 @@ class OwnListener:
         self.recorder = recorder
         self.place: Place | None = None
         self._path: list[Message] = []  # the client's messages that are kept
+        self._at: str | None = None  # the last of them in the store
         self._answered: str | None = None  # the answer that was kept last
         self.resumed: Resumed | None = None
 
     def stand(self, talk: Conversation, path: Sequence[Message], resumed: Resumed) -> None:
         """The client goes on from here: these messages of its history are kept already."""
         self.place, self._path, self.resumed = self.recorder.start(talk), list(path), resumed
+        self._at = self.place.handle.at
 
     def keep(self, history: Sequence[Message], setup: Setup, *, answered: bool) -> None:
         count = len(self._path)
         if self.place is not None:
             self.recorder.check_into(self.place)
-        if self.place is None or len(history) < count or (count and history[count - 1] is not self._path[-1]):
+        if self.place is None or not self._is_in_step(history):
             self.place = self.recorder.ask(history, setup)
         elif answered:
             saved = self.recorder.answer(self.place, Answer(list(history[count:])))
             self._answered = saved[-1].id if saved else None
         else:
             self.recorder.add(self.place, history[count:], setup)
-        self._path = list(history)
+        self._path, self._at = list(history), self.place.handle.at
+
+    def _is_in_step(self, history: Sequence[Message]) -> bool:
+        """Is what we know to be kept the beginning of this history, and is nothing kept that we do not know of? Ctrl+C
+        may come between a commit and our noting it."""
+        count = len(self._path)
+        same = len(history) >= count and (not count or history[count - 1] is self._path[-1])
+        return same and self.place is not None and self.place.handle.at == self._at
 
     def arriving(self, assembly: Assembly) -> Arriving:
         assert self.place is not None  # a question is kept before it is asked
@@ -85,7 +94,7 @@ class OwnListener:
             self.place.handle._configure(replace(setup, provider=setup.provider or self.recorder.provider))
             saved: Saved = self.place.handle.compact(summary)
             kept.wrote([saved])
-        self._path = [saved]
+        self._path, self._at = [saved], saved.id
         return saved
 
     def running(self, call: Block) -> Callable[[], None]:  # noqa: ARG002  # the message is what traces are linked to

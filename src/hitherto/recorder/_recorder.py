@@ -26,7 +26,7 @@ from .._recovery import drop, keep, new_key
 from ..backend import CHAT, Where
 from ..conversation import Conversation, checked_setup
 from ..dialects import Answer, Assembly, Dialect
-from ..errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
+from ..errors import Busy, Closed, Damaged, HithertoError, InvalidArgument, NotFound, StorageError
 from ..events import warn
 from ..ids import new_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup
@@ -51,7 +51,7 @@ class Place(Struct):
 
     kept: "Kept"
     handle: Conversation
-    partial: bytes | None = None  # the key under which an answer on its way is kept
+    partials: tuple[bytes, ...] = ()  # the keys under which the answer on its way is kept
 
 
 class Kept:
@@ -101,6 +101,11 @@ class Kept:
         if messages and seq == messages[0].seq:
             self.tree.seen = (messages[-1].seq + 1, rewrites)
 
+    @property
+    def newest(self) -> str | None:
+        """Where the flow that is recorded stands."""
+        return self.talk.head if self.talk._label is None else self.tree.newest
+
     def response(self, name: str | None) -> str | None:
         return None if name is None else self._responses.get(name)
 
@@ -122,30 +127,40 @@ class Kept:
         self._handles[handle.at] = handle
 
     def write(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
-        """Add messages below a place, which moves there. Called under the lock."""
+        """Add messages below a place, which moves there. What was kept of an answer on its way goes, if this is the
+        answer. Called under the lock."""
         self.flush()
         return self._write(place, messages)
 
     def _write(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
-        saved = place.handle._extend(messages, unput=() if place.partial is None else (place.partial,))
-        place.partial = None
+        saved = place.handle._extend(messages, unput=place.partials)
+        place.partials = ()
         self.wrote(saved)
         return saved
 
     def hold(self, place: Place, messages: list[Message]) -> None:
-        if not self._pending:
-            self.talk._store._last.append(self.flush)
+        self.talk._store._last[self] = self.flush
         self._pending.append((place, messages))
 
     def flush(self) -> None:
-        """Write what could not be written before; the error of now, if it still cannot be."""
+        """Write what could not be written before; the error of now, if it still cannot be. What never can be, because
+        what it answers was deleted, say, is let go of, and said."""
         while self._pending:
-            self._write(*self._pending[0])
+            try:
+                self._write(*self._pending[0])
+            except _FOR_NOW:
+                raise
+            except HithertoError as error:
+                warn(f"an answer that was held cannot be kept, and is lost: {error}")
             self._pending.pop(0)
+        self.talk._store._last.pop(self, None)
 
     @property
     def pending(self) -> int:
         return sum(len(messages) for _, messages in self._pending)
+
+
+_FOR_NOW = (StorageError, Closed)  # errors that may pass: the disk is full, others write
 
 
 _into: ContextVar[Conversation | None] = ContextVar("hitherto_into", default=None)
@@ -190,7 +205,7 @@ class Recorder:
         self._partial_seconds = partial_seconds
         self._checkpoints = checkpoints
         self._lock = threading.Lock()  # of the two below
-        self._kept: dict[str, Kept] = {}  # by conversation, the one used last at the end
+        self._kept: dict[tuple[str, str | None], Kept] = {}  # by conversation and flow, the one used last at the end
         self._latest: Kept | None = None
         self._pinned = None if conversation is None else self._known(conversation)
 
@@ -221,13 +236,18 @@ class Recorder:
     def _known(self, talk: Conversation) -> Kept:
         """What we know of a conversation."""
         with self._lock:
-            kept = self._kept.pop(talk.id, None) or Kept(talk, self.dialect)
-            self._kept[talk.id] = kept
+            name = (talk.id, talk._label)
+            kept = self._kept.pop(name, None) or Kept(talk, self.dialect)
+            self._kept[name] = kept
             self._latest = kept
-            idle = [id for id, other in self._kept.items() if not other.pending and other is not kept]
-            for id in idle[: max(0, len(self._kept) - _CONVERSATIONS)]:
-                del self._kept[id]
+            idle = [name for name, other in self._kept.items() if not other.pending and other is not kept]
+            for old in idle[: max(0, len(self._kept) - _CONVERSATIONS)]:
+                del self._kept[old]
             return kept
+
+    def _forget(self, kept: Kept) -> None:
+        with self._lock:
+            self._kept = {name: other for name, other in self._kept.items() if other is not kept}
 
     def _find(self, history: History, after: str | None, within: str | None) -> Kept | None:
         """The conversation that a history belongs to."""
@@ -249,10 +269,11 @@ class Recorder:
         best = max(begun, key=lambda kept: kept.tree.follow(history).count, default=None)
         if best is not None:
             return best
+        stored = self._stored(history)
+        if stored is not None:
+            return stored
         alike = max(ours, key=lambda kept: kept.tree.resembles(history), default=None)
-        if alike is not None and alike.tree.resembles(history):
-            return alike
-        return self._stored(history)
+        return alike if alike is not None and alike.tree.resembles(history) else None
 
     def _stored(self, history: History) -> Kept | None:
         """A conversation that was recorded by somebody else, or before: one that began alike, and went on alike at
@@ -272,7 +293,7 @@ class Recorder:
         if best is None:
             return None
         with self._lock:
-            return self._kept.setdefault(best[1].talk.id, best[1])
+            return self._kept.setdefault((best[1].talk.id, None), best[1])
 
     # -- keeping
 
@@ -286,14 +307,24 @@ class Recorder:
         kept = self._find(history, after, within)
         if kept is None:
             return self._begin(messages, setup, history)
+        try:
+            return self._go_on(kept, messages, setup, history, after or within)
+        except NotFound:
+            if kept is self._pinned or _into.get() is not None:
+                raise
+            self._forget(kept)  # it was purged
+            return self.ask(messages, setup, after=after, within=within)
+
+    def _go_on(
+        self, kept: Kept, messages: Sequence[Message], setup: Setup, history: History, after: str | None
+    ) -> Place:
         self._known(kept.talk)
         with kept.lock:
             kept.flush()
             kept.catch_up()
-            at = kept.response(after) or kept.response(within)
-            count = 0
-            if at is None and (after is not None or within is not None):
-                at = kept.talk.head  # only what is new was sent, and what it goes on from is not known here
+            at, count = kept.response(after), 0
+            if at is None and after is not None:
+                at = kept.newest  # only what is new was sent, and what it goes on from is not known here
             elif at is None:
                 found = kept.tree.follow(history)
                 count, at = found.count, found.at
@@ -337,6 +368,8 @@ class Recorder:
         """Add messages below a place, which moves there. A setup that is another from here on is kept too."""
         kept = place.kept
         with kept.lock:
+            if messages:
+                place.partials = ()  # an answer that broke off is still offered, where it belongs
             if messages and setup is not None:
                 place.handle._configure(replace(setup, provider=setup.provider or self.provider))
             return kept.write(place, [self._marked(m) for m in messages]) if messages else []
@@ -344,41 +377,53 @@ class Recorder:
     def answer(self, place: Place, answer: Answer) -> list[Saved]:
         """Keep an answer. If it cannot be kept now, it is held, and tried again before the next write."""
         kept = place.kept
-        messages = [self._marked(m, answer) for m in answer.messages]
         with kept.lock:
-            try:
-                for other in answer.others:
-                    fork = place.handle.fork(main=False)
-                    kept.wrote(fork._extend([self._marked(m, answer) for m in other]))
-                saved = kept.write(place, messages) if messages else []
-                if not messages:
-                    self.forget(place)
-            except HithertoError as error:
-                warn(f"an answer could not be kept yet, and is held: {type(error).__name__}")
-                kept.hold(place, messages)
+            for other in answer.others:
+                self._write(Place(kept, place.handle.fork(main=False)), other, answer)
+            if not answer.messages:
+                self.forget(place)
                 return []
-            kept.put_back(place.handle)
+            saved = self._write(place, answer.messages, answer)
+            if saved:
+                kept.put_back(place.handle)
         if saved and self._checkpoints is not None:
             self._checkpoints.answered(self.store, saved[-1].id)
         return saved
 
+    def _write(self, place: Place, messages: Sequence[Message], answer: Answer) -> list[Saved]:
+        """Keep what was answered, or hold it if that cannot be done now."""
+        kept, marked = place.kept, [self._marked(m, answer) for m in messages]
+        try:
+            return kept.write(place, marked)
+        except _FOR_NOW as error:
+            warn(f"an answer could not be kept yet, and is held: {type(error).__name__}")
+            kept.hold(place, marked)
+            with self._lock:
+                self._kept.setdefault((kept.talk.id, kept.talk._label), kept)
+        except HithertoError as error:
+            warn(f"an answer cannot be kept, and is lost: {error}")
+        return []
+
     def arriving(self, place: Place, assembly: Assembly) -> Arriving:
         """Keep an answer while it comes in."""
 
+        at = place.handle.at
+        key = None if at is None else new_key(self.store._names.number(at))
+
         def keep_so_far(answer: Answer) -> None:
             with place.kept.lock:
-                at = place.handle.at
-                if at is not None:
-                    place.partial = place.partial or new_key(self.store._names.number(at))
-                    keep(place.handle._desk, place.partial, [self._marked(m) for m in answer.messages])
+                if key is not None:
+                    keep(place.handle._desk, key, [self._marked(m) for m in answer.messages])
+                    if place.handle.at == at and key not in place.partials:
+                        place.partials += (key,)
 
-        return Arriving(assembly, keep_so_far, self._partial_seconds)
+        return Arriving(assembly, keep_so_far, self._partial_seconds, self.store._last)
 
     def forget(self, place: Place) -> None:
         """Let go of what was kept of an answer that turned out to be none."""
-        if place.partial is not None:
-            drop(place.handle._desk, place.partial)
-            place.partial = None
+        for key in place.partials:
+            drop(place.handle._desk, key)
+        place.partials = ()
 
     def _marked(self, message: Message, answer: Answer | None = None) -> Message:
         """The message as a value, with a note in which dialect its raw is, and which response it came in."""

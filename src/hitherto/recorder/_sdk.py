@@ -8,6 +8,7 @@ files, token counts) pass unheard.
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -31,6 +32,11 @@ _PATHS = {
 _REFUSED = ("Bedrock", "Vertex", "Foundry", "AWS")  # Anthropic's clients that speak another protocol
 
 Make = Callable[[str, str], Recorder]  # by dialect and provider
+
+
+def dialects_of(provider: str) -> list[str]:
+    """The dialects that the SDK of a provider speaks."""
+    return list(dict.fromkeys(name for _, name in _PATHS[provider]))
 
 
 class Listening:
@@ -172,7 +178,13 @@ def listen(sdk: object, make: Make) -> Listening:
 
 def _hear(http: "ref[Any]", method: str, path: str, body: bytes) -> Exchange | None:
     """Whoever listens now. The hook must not keep its own client alive."""
-    return _listening[http()].hear(method, path, body)
+    listening = _listening[http()]
+    try:
+        return listening.hear(method, path, body)
+    except HithertoError as error:
+        if listening.provider == "claude":  # see `_let_our_errors_through`
+            raise import_module("anthropic").AnthropicError(str(error)) from error
+        raise
 
 
 def http_clients(sdk: object) -> tuple[str, list[Any]] | None:
@@ -196,8 +208,8 @@ def http_clients(sdk: object) -> tuple[str, list[Any]] | None:
 
 
 def _let_our_errors_through(sdk: Any) -> None:
-    """Anthropic's SDK takes every error while sending for one of the connection, and tries again. Ours is the store's:
-    who calls has to see it as it is."""
+    """Anthropic's SDK takes every error while sending for one of the connection, and tries again, unless it is one of
+    its own. Ours is the store's: it goes through as one of the SDK's, and who calls sees it as it is."""
     if "request" in vars(sdk):
         return
     request = sdk.request
