@@ -16,7 +16,7 @@ from ._desk import Desk, description_fields, label_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
 from ._recovery import PARTIAL, open_partial
-from .backend import WORKSPACE, ConversationRow, MessageRow, Where
+from .backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
 from .errors import HithertoError
 from .ids import RUN, show_conversation_id
 from .listing import conversations
@@ -70,7 +70,7 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
                 row = now[0]  # noqa: PLW2901  # the same, newer
                 count, found = _verify_conversation(store, row, _Tags(store))
             problems += found
-            conversations += 1
+            conversations += row.kind == CHAT  # the workspace has a row, too
             messages += count
             if progress is not None:
                 progress(conversations)
