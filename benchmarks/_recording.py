@@ -118,7 +118,7 @@ def recording(bench: Bench) -> list[Row]:
 
 def _rows(bench: Bench, url: str, size: int) -> list[Row]:
     found: dict[str, list[float]] = {}
-    count = bench.pick(30, 100)
+    count = bench.pick(30, 100) if size < 100 else bench.pick(8, 20)  # the SDK itself takes its time over long ones
     for number in range(bench.pick(3, 7)):
         for name in bench.shuffled(["sdk", "sdk, recorded", "client", "client, recorded", "by hand"]):
             found.setdefault(str(name), []).append(_measured(bench, url, str(name), size, number, count))
