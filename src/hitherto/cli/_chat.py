@@ -37,7 +37,7 @@ PROVIDERS = ("claude", "openai", "openai-compatible", "gemini", "claude-local", 
 _NAMELESS = ("local", "claude-local", "openai-compatible")  # providers that have a model of their own choice
 INTERRUPTED = 130  # the exit code
 _TITLE = 60  # characters
-_LONGEST_LOCAL = 1024  # tokens: small models do not always find an end
+_LONGEST_LOCAL = 256  # tokens of the small model that comes with us: it does not always find an end
 _PROMPT = "> "
 _SLASH = re.compile(r"/\w+")
 _COMMANDS = {
@@ -233,7 +233,7 @@ def _client(options: Options, talk: "Conversation | None") -> "Client | ClaudeLo
             system_prompt=options.system or "",
             allow_insecure_base_url=options.allow_insecure,
             model_path=options.model_path,
-            max_tokens=_LONGEST_LOCAL if options.provider == "local" else None,
+            max_tokens=_LONGEST_LOCAL if options.provider == "local" and options.model_path is None else None,
         )
     )
 
