@@ -18,12 +18,13 @@ from hitherto.chat import Client, Config, new_client
 
 from ._table import Bench, Row, at_most, both, ratios
 
+_SAID = {"role": "assistant", "content": "Yes. " * 40}
 _ANSWER = {
     "id": "c",
     "object": "chat.completion",
     "created": 1,
     "model": "m",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes. " * 40}}],
+    "choices": [{"index": 0, "finish_reason": "stop", "message": _SAID}],
     "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
 }
 
@@ -94,11 +95,10 @@ def _appends(store: hitherto.Store, size: int, count: int) -> float:
     """Seconds of the same two appends by hand."""
     talk = store.start()
     talk.extend([Message(str(m["role"]), (hitherto.Block.text(str(m["content"])),), raw=m) for m in _history(size)])
-    answer = _ANSWER["choices"][0]["message"]  # type: ignore[index]
 
     def turn(n: int) -> None:
         talk.append(Message.user(f"And {n}?", raw={"role": "user", "content": f"And {n}?"}))
-        talk.append(Message.assistant("Yes. " * 40, raw=answer))
+        talk.append(Message.assistant("Yes. " * 40, raw=_SAID))
 
     return _timed(turn, count)
 

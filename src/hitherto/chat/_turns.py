@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ..dialects import Answer, Assembly, Dialect, Raw, calls
 from ..dialects._json import copied_entry, merged
-from ..dialects._repair import _JOINING, Repair, repair
+from ..dialects._repair import Repair, repair
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, check, encodable, listed
 from ..snapshots import Snapshot
@@ -298,10 +298,10 @@ class Turns:
         built = self.dialect.build(message)
         if built.losses:
             raise InvalidMessage(f"{self.provider} cannot be told this: {'; '.join(built.losses)}")
-        extra = dict(message.extra or {}) | ({"joined": True} if joined and self.dialect.name in _JOINING else {})
+        extra = dict(message.extra or {}) | ({"joined": True} if joined and self.dialect.joins else {})
         if len(built.raws) == 1:
             return [self._tagged(replace(message, raw=built.raws[0], extra=extra))]
-        if message.role == "tool_result" and self.dialect.name in _JOINING:
+        if message.role == "tool_result" and self.dialect.joins:
             return [self._tagged(replace(message, raw=None, extra=extra))]  # what comes with it goes after all results
         return [self._tagged(self.dialect.parse(raw)) for raw in built.raws]
 

@@ -31,7 +31,6 @@ _WORDS = {
     "unanswerable-call": "a call had no result, and none can be made up: it is left out",
     "lone-thought": "a thought was not followed by what the model did next: it is left out",
 }
-_JOINING = ("anthropic", "gemini")  # where all the results of one answer stand in one entry
 
 
 class Repair(Struct, frozen=True):
@@ -236,7 +235,7 @@ class _Work:
 
     def _joined(self, message: Message, before: list[Message]) -> Message:
         """Where all the results of an answer stand in one entry, one that comes after another goes into its entry."""
-        joined = self.dialect.name in _JOINING and bool(before) and before[-1].role == "tool_result"
+        joined = self.dialect.joins and bool(before) and before[-1].role == "tool_result"
         if joined == ((message.extra or {}).get("joined") is True):
             return message
         extra = {**(message.extra or {}), "joined": joined}

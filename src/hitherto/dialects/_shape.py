@@ -63,6 +63,7 @@ class Assembly(Protocol):
 
 class Dialect(Protocol):
     name: ClassVar[str]  # "anthropic", "openai-chat", "openai-responses", "gemini"
+    joins: ClassVar[bool]  # all the results of one answer stand in one entry
 
     # -- reading
 

@@ -40,6 +40,7 @@ class Anthropic:
     """The dialect of the Messages API."""
 
     name: ClassVar[str] = "anthropic"
+    joins: ClassVar[bool] = True
 
     # -- reading
 

@@ -59,6 +59,7 @@ class Gemini:
     """The dialect of `generateContent`."""
 
     name: ClassVar[str] = "gemini"
+    joins: ClassVar[bool] = True
 
     # -- reading
 

@@ -27,6 +27,7 @@ _ONCE = frozenset({"role", "id", "type", "index"})  # of a delta: said, possibly
 
 class OpenAIChat:
     name: ClassVar[str] = "openai-chat"
+    joins: ClassVar[bool] = False
 
     # -- reading
 

@@ -65,6 +65,7 @@ _EMPTY_OUT = frozenset({"annotations", "logprobs", "summary", "content"})
 
 class OpenAIResponses:
     name: ClassVar[str] = "openai-responses"
+    joins: ClassVar[bool] = False
 
     # -- reading
 

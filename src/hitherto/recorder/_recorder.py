@@ -1,8 +1,8 @@
 """The recorder: it keeps a chat as it goes.
 
-A turn is three commits. What the user said is kept before the model is asked, so that a crash loses no question; the
-answer is kept the moment it is there, so that none that was paid for is lost; each tool result is kept as soon as the
-tool has returned. While an answer streams in, what has come of it is kept beside the tree.
+Each thing that is said is a commit of its own. What the user said is kept before the model is asked, so that a crash
+loses no question; the answer is kept the moment it is there, so that none that was paid for is lost; each tool result
+is kept as soon as the tool has returned. While an answer streams in, what has come of it is kept beside the tree.
 
 If the question cannot be kept, the model is not asked. If an answer cannot be kept, it is held here and tried again
 before anything else is written: the caller has the answer, and gets the error with the next question.
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _HANDLES = 64  # places of one conversation that can be gone on from without looking them up
 _CONVERSATIONS = 256  # of one recorder, that can be gone on from without looking them up
 _CANDIDATES = 20  # conversations that began alike, of which one may be meant
+_LOOKS = 10  # how often a conversation is looked for that others remove
 PARTIAL_SECONDS = 1.0
 
 Talk = TypeVar("Talk", bound="Conversation | AsyncConversation")
@@ -304,16 +305,17 @@ class Recorder:
         self.store._ensure_open()
         setup = replace(setup, provider=self.provider)
         history = steps(self.dialect, messages)
-        kept = self._find(history, after, within)
-        if kept is None:
-            return self._begin(messages, setup, history)
-        try:
-            return self._go_on(kept, messages, setup, history, after or within)
-        except NotFound:
-            if kept is self._pinned or _into.get() is not None:
-                raise
-            self._forget(kept)  # it was purged
-            return self.ask(messages, setup, after=after, within=within)
+        for _ in range(_LOOKS):
+            kept = self._find(history, after, within)
+            if kept is None:
+                return self._begin(messages, setup, history)
+            try:
+                return self._go_on(kept, messages, setup, history, after or within)
+            except NotFound:
+                if kept is self._pinned or _into.get() is not None:
+                    raise
+                self._forget(kept)  # it was purged: look again
+        raise Busy("the conversation is removed by others as fast as it is found")
 
     def _go_on(
         self, kept: Kept, messages: Sequence[Message], setup: Setup, history: History, after: str | None
