@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -159,3 +161,24 @@ def test_a_store_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(HithertoError):
         asyncio.run(main())
+
+
+_FORKED = """
+import asyncio, os
+from hitherto._waiting import shared
+
+async def wait():
+    return await shared().run(lambda: 5)
+
+assert asyncio.run(wait()) == 5  # the threads are there, and idle
+child = os.fork()
+if not child:
+    os._exit(asyncio.run(wait()))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+"""
+
+
+def test_a_forked_child_waits_in_threads_of_its_own() -> None:
+    """It has none of its parent's; one that counted on them would wait for ever."""
+    done = subprocess.run([sys.executable, "-c", _FORKED], timeout=60, check=False)
+    assert done.returncode == 0
