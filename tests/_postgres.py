@@ -61,6 +61,8 @@ from hitherto.errors import Closed, CommitUnknown, InvalidArgument, StorageError
 from hitherto.ids import RUN
 from hitherto.textindex import TextIndex
 
+from ._memory import in_memory
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
 
@@ -776,7 +778,8 @@ class Server:
     )
 
     def __init__(self, binaries: Path) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="hitherto-pg-", dir="/tmp"))  # a socket's path must be short
+        folder = in_memory() or "/tmp"  # a socket's path must be short
+        self.folder = Path(tempfile.mkdtemp(prefix="hitherto-pg-", dir=folder))
         self.conninfo = f"host={self.folder} user=postgres dbname=postgres"
         self._data = self.folder / "data"
         self._user = _unprivileged()

@@ -778,6 +778,7 @@ def provider() -> Iterator[Provider]:
 
     class Requests(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or what follows a header waits until that is acknowledged
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

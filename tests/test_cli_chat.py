@@ -1,5 +1,6 @@
 """`hitherto chat`, as people and pipes use it: real processes, a pseudo-terminal where one matters, and a service on
-loopback that answers as OpenAI's does, a piece at a time.
+loopback that answers as OpenAI's does, a piece at a time. Most of the processes are forked from one that has done the
+imports; some of each kind are started by the command itself.
 
 Requirements: C10, C11, C13 (what `chat` needs of it), C16, A9 (the flag), and STYLE on the command line.
 """
@@ -28,6 +29,8 @@ from hitherto import Message
 from hitherto.chat import PROVIDERS
 from hitherto.cli import _chat, _main, _screen
 
+from ._forked import Forked, Forker
+
 COMMAND = [sys.executable, "-m", "hitherto"]
 PATIENCE = 60.0  # seconds: never waited for unless something is wrong
 
@@ -45,6 +48,8 @@ class Service:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            disable_nagle_algorithm = True  # or a piece waits until the one before it is acknowledged
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -90,37 +95,51 @@ class Service:
         self.thread.join()
 
 
+def environment() -> dict[str, str]:
+    """What every process gets: nothing of the user's. The certificates are those that the tests trust."""
+    passed = ("PATH", "COVERAGE_PROCESS_START", "SSL_CERT_FILE")
+    return {name: os.environ[name] for name in passed if name in os.environ} | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TERM": "xterm",
+        "LANG": "C.UTF-8",
+    }
+
+
 class World:
     """A folder, a home and a store of the test's own, and a service to talk to."""
 
-    def __init__(self, root: Path, service: Service) -> None:
+    def __init__(self, root: Path, service: Service, forker: Forker) -> None:
+        self.forker = forker
         self.root, self.here, self.home, self.service = root, root / "here", root / "home", service
         self.place = root / "store" / "chats.db"
         for folder in (self.here, self.home, self.place.parent):
             folder.mkdir()
-        self.env = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
-        self.env |= {
+        self.env = environment() | {
             "HOME": str(self.home),
             "XDG_DATA_HOME": str(self.home / "data"),
             "HITHERTO_STORE": str(self.place),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TERM": "xterm",
-            "LANG": "C.UTF-8",
         }
 
     def arguments(self, *given: str) -> list[str]:
         service = ["--provider", "openai-compatible", "--base-url", self.service.url, "--allow-insecure"]
         return [*COMMAND, "chat", *service, *given]
 
-    def run(self, *given: str, said: str | bytes = "", **env: str) -> subprocess.CompletedProcess[str]:
-        return self.plain(*self.arguments(*given), said=said, **env)
+    def run(
+        self, *given: str, said: str | bytes = "", forked: bool = True, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        return self.plain(*self.arguments(*given), said=said, forked=forked, **env)
 
-    def plain(self, *command: str, said: str | bytes = "", **env: str) -> subprocess.CompletedProcess[str]:
+    def plain(
+        self, *command: str, said: str | bytes = "", forked: bool = False, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         data = said.encode() if isinstance(said, str) else said
-        done = subprocess.run(
-            command, input=data, capture_output=True, cwd=self.here, env=self.env | env, timeout=PATIENCE, check=False
-        )
+        how: dict[str, Any] = {"cwd": self.here, "env": self.env | env, "timeout": PATIENCE}
+        if forked:
+            assert list(command[: len(COMMAND)]) == COMMAND
+            done = self.forker.run(command[len(COMMAND) :], given=data, **how)
+        else:
+            done = subprocess.run(command, input=data, capture_output=True, check=False, **how)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -144,29 +163,46 @@ class World:
         return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(self.root.rglob("*"))}
 
 
+@pytest.fixture(scope="module")
+def forker() -> Iterator[Forker]:
+    made = Forker(environment())
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, forker: Forker) -> Iterator[World]:
     service = Service()
-    yield World(tmp_path, service)
+    yield World(tmp_path, service, forker)
     service.close()
 
 
 class Terminal:
     """A process in a pseudo-terminal: what it shows, and keys to press."""
 
-    def __init__(self, world: World, *given: str, command: list[str] | None = None, **env: str) -> None:
+    process: Forked | subprocess.Popen[bytes]
+
+    def __init__(
+        self, world: World, *given: str, command: list[str] | None = None, forked: bool = True, **env: str
+    ) -> None:
         self.shown = ""
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            command or world.arguments(*given),
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=world.here,
-            env=world.env | {"INPUTRC": "/dev/null"} | env,
-            start_new_session=True,
-            preexec_fn=lambda: _take_terminal(slave),  # noqa: PLW1509  # so that Ctrl+C reaches it
-        )
+        env = world.env | {"INPUTRC": "/dev/null"} | env
+        if forked and command is None:
+            arguments = world.arguments(*given)[len(COMMAND) :]
+            streams = [slave, slave, slave]
+            self.process = world.forker.start(arguments, cwd=world.here, env=env, streams=streams, session=True)
+        else:
+            self.process = subprocess.Popen(
+                command or world.arguments(*given),
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                cwd=world.here,
+                env=env,
+                start_new_session=True,
+                preexec_fn=lambda: _take_terminal(slave),  # noqa: PLW1509  # so that Ctrl+C reaches it
+            )
         os.close(slave)
 
     def read(self, until: str, after: int = 0) -> int:
@@ -252,7 +288,7 @@ def terminal(world: World) -> Iterator[Open]:
 
 
 def test_a_question_is_answered_on_standard_output_and_kept(world: World) -> None:
-    done = world.run("How", "are you?")
+    done = world.run("How", "are you?", forked=False)
     assert (done.returncode, done.stdout) == (0, "Good morning.\n")
     assert world.service.asked() == [("user", "How are you?")]
     assert world.thread() == [("user", "How are you?"), ("assistant", "Good morning.")]
@@ -394,7 +430,7 @@ def test_the_system_prompt_is_kept_and_can_be_another_later(world: World) -> Non
 def test_provider_and_model_come_from_the_environment_and_the_model_from_the_conversation(world: World) -> None:
     address = ["--base-url", world.service.url, "--allow-insecure"]
     chat = [*COMMAND, "chat", *address]
-    done = world.plain(*chat, "x", HITHERTO_PROVIDER="openai-compatible", HITHERTO_MODEL="small")
+    done = world.plain(*chat, "x", forked=True, HITHERTO_PROVIDER="openai-compatible", HITHERTO_MODEL="small")
     assert done.returncode == 0, done.stderr
     assert world.service.requests[-1]["model"] == "small"
     world.run("y")
@@ -526,20 +562,20 @@ def test_what_is_said_to_the_claude_program_is_kept_in_a_conversation_of_its_own
     program.write_text(CLAUDE.format(python=sys.executable))
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{world.env['PATH']}"
-    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "two", PATH=path)
+    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "two", forked=True, PATH=path)
     assert (done.returncode, done.stdout) == (0, "I heard two\n"), done.stderr
     assert world.thread() == [("user", "two"), ("assistant", "I heard two")]
     with world.store() as store:
         kept = store.latest()
         assert kept is not None
         assert len(store.conversations().items) == 2
-    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "-c", kept.id, "x", PATH=path)
+    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "-c", kept.id, "x", forked=True, PATH=path)
     assert done.returncode == 1
     assert "cannot go on" in done.stderr
 
 
 def test_a_claude_program_that_is_missing_is_named_and_the_question_is_kept(world: World) -> None:
-    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "x", PATH=str(world.here))
+    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "x", forked=True, PATH=str(world.here))
     assert done.returncode == 1
     assert "npm install" in done.stderr
     assert world.thread() == [("user", "x")]
@@ -591,7 +627,7 @@ def test_incognito_makes_no_store_to_look_for_a_conversation_in(world: World) ->
 
 
 def test_a_conversation_in_the_terminal(world: World, terminal: Open) -> None:
-    shell = terminal()
+    shell = terminal(forked=False)
     shell.read("> ")
     shell.press("first question\r")
     at = shell.read("Good morning.")
@@ -637,7 +673,7 @@ def test_control_c_at_the_prompt_leaves_with_130(world: World, terminal: Open) -
 def test_control_c_stops_an_answer_and_keeps_the_question_and_what_came(world: World, terminal: Open) -> None:
     """C10."""
     world.service.pieces = ["The beginning", None, " and the end"]
-    shell = terminal()
+    shell = terminal(forked=False)
     at = shell.read("> ")
     shell.press("long story\r")
     at = shell.read("The beginning", at)
@@ -677,10 +713,11 @@ def test_what_was_stopped_can_be_settled_at_once(world: World, terminal: Open, c
 def killed(world: World, *pieces: str | None) -> None:
     """Ask, and kill the process in the middle of the answer, once what came of it is kept."""
     world.service.pieces = list(pieces)
-    with subprocess.Popen(
-        world.arguments("story"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+    arguments = world.arguments("story")[len(COMMAND) :]
+    with (
+        open(os.devnull, "r+b") as null,
+        world.forker.start(arguments, cwd=world.here, env=world.env, streams=[null.fileno()] * 3) as process,
+    ):
         assert world.service.waiting.wait(PATIENCE)
         deadline = time.monotonic() + PATIENCE
         while pieces[0] is not None and not world.partials():

@@ -4,13 +4,13 @@ Real processes, really killed, at points that the provider or the child itself r
 Requirements: C10, C11, D4.
 """
 
+import os
 import random
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 import pytest
 
@@ -18,32 +18,58 @@ import hitherto
 from hitherto import Store
 from hitherto.chat import Client, Config, new_client
 
+from ._forked import Forked, Forker
 from ._provider import Asked, Json, Provider, Reply, chat_answer, chat_events, provider
 
 TWO_CALLS = chat_answer(None, calls=[("c1", "look", {}), ("c2", "look", {})])
 
 
-@contextmanager
-def child(how: str, url: str, database: Path, tools: int = 0) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests._talkers", how, url, str(database), str(tools)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+@pytest.fixture(scope="module")
+def forker() -> Iterator[Forker]:
+    """So that each child need not import everything again."""
+    made = Forker(os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    yield made
+    made.close()
 
 
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+class Talker(NamedTuple):
+    process: Forked
+    said: TextIO
+
+    def wait(self) -> None:
+        self.process.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
-def kill(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+Child = Callable[..., AbstractContextManager[Talker]]
+
+
+@pytest.fixture
+def child(forker: Forker) -> Child:
+    """Makes a child, and kills it at the end."""
+
+    @contextmanager
+    def child(how: str, url: str, database: Path, tools: int = 0) -> Iterator[Talker]:
+        arguments, here = [how, url, str(database), str(tools)], Path(__file__).parents[1]
+        read, write = os.pipe()
+        with open(read) as said, open(os.devnull, "rb") as nothing:
+            streams = [nothing.fileno(), write, 2]
+            process = forker.start(arguments, module="tests._talkers", cwd=here, env=os.environ, streams=streams)
+            os.close(write)
+            talker = Talker(process, said)
+            try:
+                yield talker
+            finally:
+                talker.kill()
+
+    return child
+
+
+def line(talker: Talker) -> str:
+    return talker.said.readline().strip()
 
 
 def goes_on(store: Store, wanted: list[str]) -> None:
@@ -68,38 +94,40 @@ def goes_on(store: Store, wanted: list[str]) -> None:
     assert store.conversation(talk.id).thread()[-1].text == "went on"
 
 
-def test_killed_while_the_model_is_asked_the_question_is_there(tmp_path: Path) -> None:
+def test_killed_while_the_model_is_asked_the_question_is_there(child: Child, tmp_path: Path) -> None:
     def answer(asked: Asked) -> Json:
-        kill(process)
+        talker.kill()
         return chat_answer("too late")
 
-    with provider(answer) as server, child("turn", server.url, tmp_path / "c.db") as process:
-        process.wait()
+    with provider(answer) as server, child("turn", server.url, tmp_path / "c.db") as talker:
+        talker.wait()
     with hitherto.open(tmp_path / "c.db") as store:
         goes_on(store, ["user"])
 
 
 @pytest.mark.parametrize("finished", [0, 1])
-def test_killed_inside_a_tool_the_paid_answer_and_the_results_so_far_are_there(finished: int, tmp_path: Path) -> None:
-    with provider(lambda _: TWO_CALLS) as server, child("turn", server.url, tmp_path / "c.db", finished) as process:
+def test_killed_inside_a_tool_the_paid_answer_and_the_results_so_far_are_there(
+    finished: int, child: Child, tmp_path: Path
+) -> None:
+    with provider(lambda _: TWO_CALLS) as server, child("turn", server.url, tmp_path / "c.db", finished) as talker:
         for n in range(finished + 1):
-            assert line(process) == f"tool {n + 1}"
-        kill(process)
+            assert line(talker) == f"tool {n + 1}"
+        talker.kill()
     with hitherto.open(tmp_path / "c.db") as store:
         goes_on(store, ["user", "assistant", *["tool_result"] * finished])
 
 
-def test_a_recorder_that_saves_whole_turns_loses_the_paid_answer(tmp_path: Path) -> None:
+def test_a_recorder_that_saves_whole_turns_loses_the_paid_answer(child: Child, tmp_path: Path) -> None:
     """The negative control of the tests above."""
-    with provider(lambda _: TWO_CALLS) as server, child("late", server.url, tmp_path / "c.db", 1) as process:
-        assert [line(process), line(process)] == ["tool 1", "tool 2"]
-        kill(process)
+    with provider(lambda _: TWO_CALLS) as server, child("late", server.url, tmp_path / "c.db", 1) as talker:
+        assert [line(talker), line(talker)] == ["tool 1", "tool 2"]
+        talker.kill()
     with hitherto.open(tmp_path / "c.db") as store:
         assert store.latest() is None
 
 
 @pytest.mark.parametrize("how", ["stream", "sdk-stream"])
-def test_killed_while_the_answer_streams_what_came_is_offered(how: str, tmp_path: Path) -> None:
+def test_killed_while_the_answer_streams_what_came_is_offered(how: str, child: Child, tmp_path: Path) -> None:
     """D4: the part that came is kept beside the tree, at most 2 s old."""
     database = tmp_path / "c.db"
 
@@ -109,13 +137,13 @@ def test_killed_while_the_answer_streams_what_came_is_offered(how: str, tmp_path
             assert talk is not None
             while not any("three" in partial.text for partial in talk.partials()):
                 pass
-        kill(process)
+        talker.kill()
 
     def answer(asked: Asked) -> Reply:
         return Reply(events=[*chat_events("one two three four five")[:4], die])
 
-    with provider(answer) as server, child(how, server.url, database) as process:
-        process.wait()
+    with provider(answer) as server, child(how, server.url, database) as talker:
+        talker.wait()
     with hitherto.open(database) as store:
         talk = store.latest()
         assert talk is not None
@@ -129,7 +157,7 @@ def test_killed_while_the_answer_streams_what_came_is_offered(how: str, tmp_path
         assert alone.thread()[-1].text == "one two three "
 
 
-def test_killed_again_and_again_in_the_middle_no_acknowledged_turn_is_lost(tmp_path: Path) -> None:
+def test_killed_again_and_again_in_the_middle_no_acknowledged_turn_is_lost(child: Child, tmp_path: Path) -> None:
     """Each child chats as fast as it can until it is killed at a turn of chance."""
     chance = random.Random(5)
     lost = 0
@@ -137,11 +165,10 @@ def test_killed_again_and_again_in_the_middle_no_acknowledged_turn_is_lost(tmp_p
     with provider(lambda asked: chat_answer(f"a{len(asked.body['messages'])}")) as server:
         for round in range(10):
             database = tmp_path / f"{round}.db"
-            with child("loop", server.url, database) as process:
-                lines = [line(process) for _ in range(chance.randrange(1, 25))]
-                kill(process)
-                assert process.stdout is not None
-                lines += process.stdout.read().split("\n")
+            with child("loop", server.url, database) as talker:
+                lines = [line(talker) for _ in range(chance.randrange(1, 25))]
+                talker.kill()
+                lines += talker.said.read().split("\n")
             acknowledged = [text.strip() for text in lines if text.strip().startswith("done ") and " a" in text]
             with hitherto.open(database) as store:
                 talk = store.latest()
