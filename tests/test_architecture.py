@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("opening", "threads"),
     ("aio",),
-    ("recorder.*",),
+    ("recorder.*", "formats.*"),
     ("__init__", "testing.*"),
     ("cli.*", "__main__"),
 )

@@ -48,6 +48,7 @@ from hitherto.errors import (
 )
 from hitherto.ids import RUN
 from hitherto.listing import write_cursor
+from hitherto.snapshots import Snapshot
 
 Call = Callable[[Store, Conversation], object]
 
@@ -1219,6 +1220,7 @@ def backed_up(store: Store, _: Conversation) -> None:
 STORE_CALLS: dict[str, Call] = {
     "start": lambda store, _: store.start(),
     "ensure": lambda store, _: store.ensure("key"),
+    "restore": lambda store, _: store.restore(Snapshot.new("openai", "m", "", [{"role": "user", "content": "x"}])),
     "conversation": lambda store, talk: store.conversation(talk.id),
     "latest": lambda store, _: store.latest(),
     "conversations": lambda store, _: store.conversations(),
@@ -1251,6 +1253,7 @@ CONVERSATION_CALLS: dict[str, Call] = {
     "usage": lambda _, talk: talk.usage(),
     "branches": lambda _, talk: talk.branches(),
     "compact": lambda _, talk: talk.compact("In short: because."),
+    "snapshot": lambda _, talk: talk.snapshot(),
     "detach": lambda _, talk: talk.detach(),
     "fork": lambda _, talk: talk.fork(str(talk.at)),
     "undo": lambda _, talk: talk.undo(),

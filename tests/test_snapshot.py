@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hitherto.errors import HithertoError, InvalidArgument, InvalidMessage, InvalidSnapshotID, NewerFormat
-from hitherto.snapshots import Snapshot, validate_snapshot_id
+from hitherto.snapshots import Snapshot, _snapshot, validate_snapshot_id
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors" / "gtb"
@@ -294,10 +294,42 @@ def test_no_bytes_but_a_whole_snapshot_are_taken_for_one(data: bytes) -> None:
 # -- what is refused
 
 
-@pytest.mark.parametrize("version", [..., None, 0, -1, "1", 1.0, True, [], {}])
+@pytest.mark.parametrize("version", [None, -1, "1", 1.0, True, [], {}])
 def test_a_version_that_is_none_is_refused(version: object) -> None:
     with pytest.raises(InvalidArgument, match="version"):
         Snapshot.from_json(some(version=version))
+
+
+@pytest.mark.parametrize("version", [..., 0])
+def test_a_snapshot_of_before_there_were_versions_is_brought_up_to_date(version: object) -> None:
+    old = Snapshot.from_json(some(version=version))
+    assert old == Snapshot.from_json(some(version=1))
+    assert old.version == 1
+    assert b'"version": 1' in old.to_json()
+
+
+def test_an_older_version_goes_through_every_migration_with_its_messages_untouched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def renamed(texts: dict[str, str]) -> dict[str, str]:
+        return {("provider" if name == "vendor" else name): text for name, text in texts.items()}
+
+    steps: list[int] = []
+
+    def second(texts: dict[str, str]) -> dict[str, str]:
+        steps.append(2)
+        return texts
+
+    monkeypatch.setattr(_snapshot, "VERSION", 3)
+    monkeypatch.setattr(_snapshot, "_MIGRATIONS", {**_snapshot._MIGRATIONS, 1: renamed, 2: second})
+    text = some(version=1).decode().replace('"provider"', '"vendor"')
+    messages = '[{"role": "user", "n": 1E5, "big": 12345678901234567890}]'
+    data = json.loads(text)
+    body = ",".join(f'"{k}":{messages if k == "messages" else json.dumps(v)}' for k, v in data.items())
+    migrated = Snapshot.from_json("{" + body + "}")
+    assert (migrated.provider, steps) == ("claude", [2])
+    assert "1E5" in migrated.messages_json
+    assert "12345678901234567890" in migrated.messages_json
 
 
 def test_a_newer_version_is_refused_with_both_named() -> None:

@@ -14,6 +14,9 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
+    from . import chat as chat
+    from . import formats as formats
+    from . import snapshots as snapshots
     from ._recovery import Partial
     from ._rotation import Progress, Rotation
     from ._search import Hit
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         CommitUnknown,
         Conflict,
         Damaged,
+        Denied,
         HasChildren,
         Held,
         HithertoError,
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
         NotAStore,
         NotFound,
         NotSealed,
+        PartialImport,
         PayloadTooLarge,
         ProviderError,
         ProviderMismatch,
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
         StorageError,
         StorageFull,
         ToolLoopLimit,
+        Unavailable,
         Unsupported,
     )
     from .events import Event, KeyRotated, Quarantined, TurnedReadOnly
@@ -92,6 +98,7 @@ __all__ = [
     "Conversation",
     "ConversationInfo",
     "Damaged",
+    "Denied",
     "Event",
     "HasChildren",
     "Held",
@@ -124,6 +131,7 @@ __all__ = [
     "NotSealed",
     "Page",
     "Partial",
+    "PartialImport",
     "PayloadTooLarge",
     "Problem",
     "Progress",
@@ -148,6 +156,7 @@ __all__ = [
     "ThreadUsage",
     "ToolLoopLimit",
     "TurnedReadOnly",
+    "Unavailable",
     "Unsupported",
     "Usage",
     "__version__",
@@ -199,6 +208,7 @@ _MODULES = {
         "CommitUnknown",
         "Conflict",
         "Damaged",
+        "Denied",
         "HasChildren",
         "Held",
         "HithertoError",
@@ -217,6 +227,7 @@ _MODULES = {
         "NotAStore",
         "NotFound",
         "NotSealed",
+        "PartialImport",
         "PayloadTooLarge",
         "ProviderError",
         "ProviderMismatch",
@@ -224,6 +235,7 @@ _MODULES = {
         "StorageError",
         "StorageFull",
         "ToolLoopLimit",
+        "Unavailable",
         "Unsupported",
     ),
     "events": (
@@ -273,10 +285,13 @@ _MODULES = {
         "thread",
     ),
 }
+_PACKAGES = ("chat", "formats", "snapshots")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
+    if name in _PACKAGES:
+        return import_module(f".{name}", __name__)
     if name not in _HOME:
         raise AttributeError(f"module 'hitherto' has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)

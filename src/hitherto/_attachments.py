@@ -91,7 +91,7 @@ def _in_memory(value: str | bytes) -> Attachment:
     data = utf8(value) if isinstance(value, str) else value
     said = _from_base64(data) if isinstance(value, str) else None
     if said is not None:
-        return _in_base64(_in_memory(said[0]), *said[1:])
+        return in_base64(_in_memory(said[0]), *said[1:])
     return Attachment(len(data), lambda: iter((data,)), text=isinstance(value, str), in_memory=True)
 
 
@@ -149,7 +149,7 @@ def _encoded(data: bytes, way: int) -> bytes:
     return text.rstrip(b"=") if (way - 1) & _UNPADDED else text
 
 
-def _in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
+def in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
     """The text that says some bytes in base64: made while it is read, so that little memory is needed."""
     code = -(-source.size * 4 // 3) if (way - 1) & _UNPADDED else -(-source.size // 3) * 4
     size = len(prefix.encode()) + code
@@ -227,7 +227,7 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
 
 
 def _as_given(source: Attachment, attached: Attached) -> Attachment:
-    return _in_base64(source, attached.base64, attached.prefix) if attached.base64 else source
+    return in_base64(source, attached.base64, attached.prefix) if attached.base64 else source
 
 
 def _stored(desk: "Desk", attached: Attached) -> Attachment:

@@ -84,6 +84,7 @@ class Meta(Struct, frozen=True, omit_defaults=True):
     setup: int = 0  # the one that the main flow was configured with last; 0: none
     setup_seq: int = 0  # before the message with this sequence
     opening: str | None = None  # what the first message of a recorded conversation is like, to find it again
+    created: int = 0  # when it was begun, if that was elsewhere; 0: when the row says
 
 
 class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):

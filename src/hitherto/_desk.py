@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
-BEFORE = -1  # as a link: to the message before it in the same write
 
 T = TypeVar("T")
 Prepared = tuple[Change | None, T]
 
 
 class Spot(Struct, frozen=True, gc=False):
-    """Where a message goes: below which message, in which flow."""
+    """Where a message goes: below which message, in which flow. Messages of the same write have no numbers yet: `~n`
+    is the n-th of them."""
 
     parent: int | None
     main: bool = True
@@ -51,6 +51,7 @@ class Draft(Struct, frozen=True, gc=False):
     message: Message
     data: bytes
     spot: Spot | None  # its own place, or None: below the one before
+    at: int | None = None  # when it was said, if that was not now
     weight: int = 0  # text that it has in attachments
     sources: Sources = {}  # what has to be staged for it
     generation: int = 0  # of the key that named them
@@ -207,13 +208,18 @@ class Desk:
         rows = self.store.backend.messages(keys=(self.id, list(keys)))
         return {keys[row.key]: row for row in rows if row.key is not None}
 
-    def prepare(self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot) -> tuple[Change | None, list[Saved]]:
-        """The change that adds the drafts to this row, and the messages as they will be."""
+    def prepare(
+        self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot, *, head_at: int | None = None
+    ) -> tuple[Change | None, list[Saved]]:
+        """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
+        becomes the head, or the one of this place among the drafts."""
         store, close, name_of = self.store, self.envelope.close_message, self.store._names.id
         known = self._known(drafts)
         if any(d.sources and d.generation != self.envelope.generation for d in drafts):
             raise Outdated
         token, now = new_token(), max(store._clock(), row.active_at)
+        at = row.active_at
+        placed: list[int] = []
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
         rows: list[MessageRow] = []
         tags: list[Tag] = []
@@ -229,9 +235,11 @@ class Desk:
                 if messages[-1].key != key:
                     raise Damaged(f"message {messages[-1].id} is found by a key that is not its own")
                 parent, main, link = there.number, bool(there.main), None
+                placed.append(parent)
                 continue
             if own is not None:
-                parent, main, link = own.parent, own.main, rows[-1].number if own.link == BEFORE else own.link
+                parent, main, link = _dealt(own.parent, placed), own.main, _dealt(own.link, placed)
+            at = now if d.at is None else min(max(d.at, at), now)
             if parent is not None and parent in tips:
                 number = parent + 1
                 others = tips[1:] if parent == tips[0] else tuple(tip for tip in tips if tip != parent)
@@ -240,7 +248,7 @@ class Desk:
                 number = store._new_run()
                 tips = (number, *tips[: _TIPS - 1])
             tag = None if key is None else self.envelope.tags("key", key)[0]
-            new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, now, None, tag, token, len(data))
+            new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, at, None, tag, token, len(data))
             force_setattr(new, "body", close(new, data))  # nobody has seen it yet
             rows.append(new)
             if d.sources:
@@ -250,7 +258,7 @@ class Desk:
             last = number
             saved = Saved(
                 m.role, tuple(m.blocks), m.label, key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
-                above, name_of(number), self.name, seq, now, None if link is None else name_of(link), main,
+                above, name_of(number), self.name, seq, at, None if link is None else name_of(link), main,
             )  # fmt: skip
             messages.append(saved)
             above = saved.id
@@ -262,13 +270,16 @@ class Desk:
                 head = number
             seq += 1
             size += len(data)
+            placed.append(number)
             parent, link = number, None
         if not rows:
             return None, messages
         self._last = last, above
+        if head_at is not None:
+            head = placed[head_at]
         after = ConversationRow(
             row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
-            row.count + len(rows), size, row.rewrites, row.created_at, now, row.expires_at, row.held,
+            row.count + len(rows), size, row.rewrites, row.created_at, at, row.expires_at, row.held,
             row.data_key, row.meta, b"",
         )  # fmt: skip
         total = self.envelope.total(row) + self.envelope.weigh(rows)
@@ -277,24 +288,36 @@ class Desk:
         return change, messages
 
 
-def draft(desk: Desk, message: Message, setup: int, spot: Spot | None = None, origin: str | None = None) -> Draft:
+def _dealt(number: int | None, placed: Sequence[int]) -> int | None:
+    """The number of a message that a spot names, which may be one of the same write."""
+    return number if number is None or number >= 0 else placed[~number]
+
+
+def draft(
+    desk: Desk,
+    message: Message,
+    setup: int,
+    spot: Spot | None = None,
+    origin: str | None = None,
+    at: int | None = None,
+) -> Draft:
     """Check and encode a message."""
     check(message)
     body = body_of(message, setup, origin)
     try:
         data = encode(body)
         if len(data) <= LARGE:
-            return Draft(message, data, spot)
+            return Draft(message, data, spot, at)
     except HasAttachment:
         pass
     envelope = desk.envelope
     body, sources = spilled(desk, envelope, body)
     if not sources:
-        return Draft(message, data, spot)
+        return Draft(message, data, spot, at)
     data = encode(body)
     text = sum(attached.size for attached in body.attached if attached.text)
-    again = partial(draft, desk, message, setup, spot, origin)
-    return Draft(_shown(desk, message, body, sources), data, spot, text, sources, envelope.generation, again)
+    again = partial(draft, desk, message, setup, spot, origin, at)
+    return Draft(_shown(desk, message, body, sources), data, spot, at, text, sources, envelope.generation, again)
 
 
 def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Message:

@@ -62,13 +62,15 @@ def new_key(parent: int) -> bytes:
     return PARTIAL + b"%016x/" % parent + new_token().hex().encode()
 
 
-def keep(desk: Desk, key: bytes, messages: Sequence[Message]) -> None:
+def keep(desk: Desk, key: bytes, messages: Sequence[Message], at: int | None = None) -> None:
     """Keep what has come so far, in place of what was kept before."""
     store = desk.store
     for message in messages:
         check(message)
     try:
-        data = _encode(_Kept(store._clock(), tuple(_Said(m.role, body_of(m, 0)) for m in messages)))
+        data = _encode(
+            _Kept(store._clock() if at is None else at, tuple(_Said(m.role, body_of(m, 0)) for m in messages))
+        )
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"this cannot be kept as it is: {error}") from None
     if len(data) > store._max_write_bytes:

@@ -29,6 +29,7 @@ from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Path, PurgeReport, Stats, St
 if TYPE_CHECKING:
     from ._rotation import Progress, Rotation
     from .keys import Key
+    from .snapshots import Snapshot
 
 _AHEAD = 32  # messages of a listing fetched at a time
 
@@ -188,6 +189,9 @@ class AsyncConversation:
     async def compact(self, summary: "str | Message | Callable[[list[Saved]], str | Message]") -> Saved:
         return await self._run(self._talk.compact, summary)
 
+    async def snapshot(self, *, metadata: Mapping[str, str] | None = None) -> "Snapshot":
+        return await self._run(self._talk.snapshot, metadata=metadata)
+
     async def detach(self, *, title: str | None = None) -> "AsyncConversation":
         return self._wrap(await self._run(self._talk.detach, title=title))
 
@@ -295,6 +299,11 @@ class AsyncStore:
             project=project,
         )
         return self._wrap(talk)
+
+    async def restore(
+        self, snapshot: "Snapshot", *, title: str | None = None, project: Path | None = None
+    ) -> AsyncConversation:
+        return self._wrap(await self._run(self._store.restore, snapshot, title=title, project=project))
 
     async def conversation(self, id: str | UUID | ConversationInfo | Saved) -> AsyncConversation:
         return self._wrap(await self._run(self._store.conversation, id))

@@ -42,6 +42,7 @@ from .model import (
 from .vault import Envelope
 
 if TYPE_CHECKING:
+    from .snapshots import Snapshot
     from .store import Store
 
 OnConflict = Literal["branch", "raise", "follow"]
@@ -143,7 +144,7 @@ class Conversation:
 
     @property
     def created_at(self) -> datetime:
-        return to_datetime(self._desk.row.created_at)
+        return to_datetime(self._desk.meta.created or self._desk.row.created_at)
 
     @property
     def active_at(self) -> datetime:
@@ -473,6 +474,17 @@ class Conversation:
         with self._desk.lock:
             self._settle()
         return saved
+
+    def snapshot(self, *, metadata: Mapping[str, str] | None = None) -> "Snapshot":
+        """This thread as a value of its own, in the words of its provider: a file's worth of JSON that other programs
+        read too. Its metadata is the conversation's, and what is given here, and names the conversation and the message
+        it ends with."""
+        from .snapshots._thread import snapshot_of  # noqa: PLC0415  # most never need it
+
+        path, setup = self._path(), self.setup
+        head = path[-1].id if path else ""
+        about = {**self.metadata, **check_strings(metadata, "metadata")}
+        return snapshot_of(path, setup, conversation=self.id, head=head, title=self.title, metadata=about)
 
     def detach(self, *, title: str | None = None) -> "Conversation":
         """Give this thread a life of its own: a new conversation with its own key that holds a copy of it.

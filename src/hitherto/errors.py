@@ -19,6 +19,7 @@
     ├── Closed                   the store was closed, or opened before os.fork
     ├── KeyUnavailable           no key, another one, or one that cannot be fetched; nothing was touched
     ├── Damaged                  stored bytes that do not read back as what was written
+    ├── PartialImport            what could be read was kept, the rest could not; carries the report
     ├── ProviderMismatch         a snapshot of another provider; names both
     ├── MissingExtra             a package that is not installed; names what installs it
     ├── ChatError                the provider, or the way to it, failed
@@ -28,6 +29,8 @@
     │   └── Unsupported          this client cannot do that
     └── StorageError             the place where the data lies
         ├── CannotOpen           missing permission, not a directory, cannot be created
+        ├── Denied               the place refuses us: permissions, credentials
+        ├── Unavailable          the place could not be reached, or did not answer in time
         ├── NotAStore            a file, but not one of ours
         ├── NotSealed            a key was given, and the store is plain
         ├── NewerFormat          written by a newer hitherto
@@ -96,8 +99,16 @@ class Conflict(HithertoError):
 
     hint = "read the thread again and decide, or append with on_conflict='follow' or 'branch'"
 
-    def __init__(self, *, expected: str | None, head: str | None) -> None:
-        super().__init__(f"the head is {head or 'empty'}, not {expected or 'empty'}")
+    def __init__(
+        self,
+        *,
+        expected: str | None,
+        head: str | None,
+        what: str = "the head",
+        nothing: str = "empty",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(f"{what} is {head or nothing}, not {expected or nothing}", hint=hint)
         self.expected = expected
         self.head = head
 
@@ -181,8 +192,11 @@ class PayloadTooLarge(InvalidArgument):
 
     hint = "split the write, or pass binary content as bytes: it does not count here"
 
-    def __init__(self, size: int, limit: int, *, what: str = "text and JSON in one write") -> None:
-        hint = None if "text" in what else "a larger max_attachment, given when the store is opened, allows it"
+    def __init__(
+        self, size: int, limit: int, *, what: str = "text and JSON in one write", hint: str | None = None
+    ) -> None:
+        if hint is None and "text" not in what:
+            hint = "a larger max_attachment, given when the store is opened, allows it"
         super().__init__(f"{size:,} bytes of {what}; the limit is {limit:,}", hint=hint)
         self.size = size
         self.limit = limit
@@ -207,12 +221,25 @@ class Damaged(HithertoError):
     record: int | None = None  # the number of the message, where whoever raises it knows better than who reads
 
 
+class PartialImport(HithertoError):
+    """Some of a file could not be read. What could is kept, and `report` says what was added and what is wrong."""
+
+    hint = "error.report.unreadable names each; mend the file and load it again: what is there is not added twice"
+
+    def __init__(self, message: str, report: object) -> None:
+        super().__init__(message)
+        self.report = report
+
+
 class ProviderMismatch(HithertoError):
     """A snapshot of another provider: its messages are in that provider's own words. `expected` is the client's
     provider, `found` the snapshot's. The client's history is as it was."""
 
     def __init__(self, *, expected: str, found: str, what: str = "snapshot", hint: str | None = None) -> None:
-        hint = hint or f"restore it into a client of {_named([found])}, or save one from {_named([expected])}"
+        hint = hint or (
+            f"restore it into a client of {_named([found])}; or put it into a store, and "
+            "hitherto.resume(client, store, store.restore(snapshot), convert=True)"
+        )
         super().__init__(f"the {what} is of {_named([found])}, the client of {_named([expected])}", hint=hint)
         self.expected = expected
         self.found = found
@@ -272,6 +299,19 @@ class StorageError(HithertoError):
 
 class CannotOpen(StorageError):
     """The store cannot be opened or created here."""
+
+
+class Denied(StorageError):
+    """The place where the data lies refuses us."""
+
+    hint = "check the permissions of the directory, or the credentials and the rights that they give"
+
+
+class Unavailable(StorageError):
+    """The place where the data lies could not be reached, or did not answer in time, however often it was asked. A
+    write whose answer never came may have been kept."""
+
+    hint = "check the address and the network, then try again; look first whether a write was kept"
 
 
 class NotAStore(StorageError):

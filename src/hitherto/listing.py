@@ -104,7 +104,7 @@ class ConversationInfo:
 
     @property
     def created_at(self) -> datetime:
-        return to_datetime(self._row.created_at)
+        return to_datetime(self._described().created or self._row.created_at)
 
     @property
     def active_at(self) -> datetime:

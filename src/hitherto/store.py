@@ -9,6 +9,7 @@ The store is thread-safe. Conversation handles and listings come from it and are
 """
 
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -33,7 +34,7 @@ from ._content import (
     saved_pack,
     saved_stretch,
 )
-from ._desk import BEFORE, Desk, Draft, Spot, check_size, close_meta, description_fields, draft
+from ._desk import Desk, Draft, Spot, check_size, close_meta, description_fields, draft
 from ._ledger import read as read_ledger
 from ._packs import Moved, Reader, run_of
 from ._pen import Pen
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from ._rotation import Progress, Rotation
     from ._verify import Report
     from .keys import Key
+    from .snapshots import Snapshot
 
 MAX_WRITE_BYTES = 10_000_000
 MAX_ATTACHMENT = 4 << 30
@@ -298,12 +300,18 @@ class Store:
         return checked_setup(provider, model, system_prompt, tools, self._max_write_bytes)
 
     def _create(
-        self, id: bytes, meta: Meta, setups: Sequence[Setup], make: Callable[[Desk], list[Draft]] = lambda _: []
+        self,
+        id: bytes,
+        meta: Meta,
+        setups: Sequence[Setup],
+        make: Callable[[Desk], list[Draft]] = lambda _: [],
+        head_at: int | None = None,
     ) -> tuple[Conversation, list[Saved]] | None:
-        """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
+        """A new conversation with its first messages, in one transaction; None if its id or key is taken. `head_at` is
+        the place of its head among them, if that is not the last."""
         for _ in range(_TRIES):
             try:
-                return self._create_now(id, meta, setups, make)
+                return self._create_now(id, meta, setups, make, head_at)
             except Moved:  # keys were rotated meanwhile
                 self._workspace.refresh()
                 if meta.key is not None:
@@ -311,13 +319,19 @@ class Store:
         raise Busy("the conversation could not be started")
 
     def _create_now(
-        self, id: bytes, meta: Meta, setups: Sequence[Setup], make: Callable[[Desk], list[Draft]]
+        self,
+        id: bytes,
+        meta: Meta,
+        setups: Sequence[Setup],
+        make: Callable[[Desk], list[Draft]],
+        head_at: int | None,
     ) -> tuple[Conversation, list[Saved]] | None:
         require = self._workspace.require
         key = None if meta.key is None else self._codec.tag("conversation", meta.key)
-        desk = Desk(self, new_row(self._codec, id, CHAT, key, self._clock()), new=True)
+        row = new_row(self._codec, id, CHAT, key, _born(meta) or self._clock())
+        desk = Desk(self, replace(row, active_at=meta.created or row.active_at), new=True)
         kept = [] if list(setups) == [Setup()] else setups
-        meta = replace(meta, setups=len(kept), setup=meta.setup or len(kept))
+        meta = replace(meta, setups=len(kept), setup=meta.setup if meta.setups else len(kept))
         closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
         row = desk.row = described(desk.envelope, desk.row, closed)
         put = tuple(setup_item(desk.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
@@ -325,7 +339,7 @@ class Store:
         drafts = make(desk)
         desk.stage(drafts)
         for _ in range(_TRIES):
-            first, messages = desk.prepare(row, drafts, Spot(None))
+            first, messages = desk.prepare(row, drafts, Spot(None), head_at=head_at)
             change = first or Change(id, None, row)
             change = replace(change, expect=None, put=put, tag=(*change.tag, *tags))
             outcome = self._pen.write(Batch((change,), require))
@@ -361,19 +375,36 @@ class Store:
             for message in path:
                 root = None
                 if message.parent is None:  # a compaction goes on from the message before it
-                    root = Spot(None, link=BEFORE if drafts and message.main and message.link is not None else None)
+                    follows = drafts and message.main and message.link is not None
+                    root = Spot(None, link=~(len(drafts) - 1) if follows else None)
                 origin = message.origin or f"{message.conversation}/{message.id}"
                 drafts.append(draft(desk, message, made_with[message.id], root, origin))
             return drafts
 
         items = self.backend.items(source.id, b"setup/")
         setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
-        meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path))
+        meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path), created=0)
         if title is not None:
             meta = replace(meta, title=checked_text(title, "the title", self._max_write_bytes))
         made = self._create(new_conversation_id(), meta, setups, make)
         if made is None:
             raise Busy("the conversation could not be copied")
+        return made[0]
+
+    def restore(self, snapshot: "Snapshot", *, title: str | None = None, project: Path | None = None) -> Conversation:
+        """A new conversation that holds what a snapshot holds: its messages, its system prompt, its tools."""
+        self._ensure_open()
+        from .snapshots._thread import about, thread_of  # noqa: PLC0415  # most never need it
+
+        messages, setup = thread_of(snapshot)
+        named, metadata = about(snapshot)
+        meta = self._described(named if title is None else title, None, metadata, project)
+        checked = self._setup(setup.provider, setup.model, setup.system_prompt, setup.tools)
+        made = self._create(
+            new_conversation_id(), meta, [checked], lambda desk: [draft(desk, message, 1) for message in messages]
+        )
+        if made is None:
+            raise Busy("the conversation could not be started")
         return made[0]
 
     def conversation(self, id: "str | UUID | ConversationInfo | Saved") -> Conversation:
@@ -1192,6 +1223,13 @@ def as_key(key: "Key | bytes") -> "Key":
     from .keys import Key  # noqa: PLC0415  # plain stores have none
 
     return key if isinstance(key, Key) else Key(key)
+
+
+def _born(meta: Meta) -> int | None:
+    """The `created_at` of a row whose conversation was begun elsewhere: a little earlier, by chance, than it was. That
+    time is also what tells a conversation from an earlier one of the same id, and of what is brought here again after
+    a purge it is the same."""
+    return meta.created - secrets.randbelow(1_000_000) if meta.created else None
 
 
 def _parent(message: Message) -> str | None:

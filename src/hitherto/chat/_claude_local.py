@@ -169,9 +169,9 @@ class ClaudeLocal:
             content = [*self._added, *said]
             self._tell(self.dialect.parse({"role": "user", "content": content}))
             program, self._added = self._started(), []
-            program.write({"type": "user", "message": {"role": "user", "content": content}})
             result: Mapping[str, object] | None = None
-            try:
+            try:  # from before the prompt is sent: whatever interrupts us then, an answer to it may come
+                program.write({"type": "user", "message": {"role": "user", "content": content}})
                 result = yield from self._heard(program)
             finally:
                 if result is None and not self._over:

@@ -22,6 +22,7 @@ from ..dialects._repair import Repair, repair
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, check, encodable, listed
 from ..snapshots import Snapshot
+from ..snapshots._thread import lifted
 from ._config import Config, Tool
 
 Prompt = str | Block | Sequence[str | Block] | Message
@@ -356,14 +357,10 @@ class Turns:
         if not isinstance(snapshot, Snapshot):
             raise InvalidArgument(f"a {type(snapshot).__name__} where a Snapshot is wanted")
         self._check_provider(snapshot)
-        messages = list(snapshot.messages or ())
-        system_prompt = snapshot.system_prompt
-        lifted: list[str] = []
-        while messages and isinstance(messages[0], dict) and messages[0].get("role") in ("system", "developer"):
-            lifted.append(self.dialect.parse(messages.pop(0)).text)
-        history = [self._tagged(self._entry(raw)) for raw in messages]
+        system_prompt, entries = lifted(snapshot, self.dialect)
+        history = [self._tagged(self._entry(raw)) for raw in entries]
         with self._alone():
-            self.set_system_prompt(system_prompt or "\n\n".join(lifted))
+            self.set_system_prompt(system_prompt)
             self._replace(history)
             return Restored(self._declare(snapshot.tools or ()), self._mend())
 

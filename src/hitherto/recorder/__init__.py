@@ -21,8 +21,9 @@ from ..dialects import Raw, dialect
 from ..dialects._repair import repair
 from ..errors import InvalidArgument, ProviderMismatch, Unsupported
 from ..model import Saved
+from ..snapshots._thread import named, spoken_in
 from ..store import Path, Store
-from ._checkpoints import Checkpoints, spoken_in
+from ._checkpoints import Checkpoints
 from ._own import OwnListener, Resumed, trace
 from ._recorder import PARTIAL_SECONDS, Recorder, into
 from ._sdk import Listening, dialects_of, http_clients, listen, listening_to
@@ -60,6 +61,12 @@ class Recording:
         question; `flush` tries now."""
         return sum(recorder.pending for recorder in self._all())
 
+    @property
+    def checkpoint_error(self) -> Exception | None:
+        """Why the last checkpoint could not be made; None if it could."""
+        found = (recorder.checkpoint_error for recorder in self._all())
+        return next((error for error in found if error is not None), None)
+
     def flush(self, *, timeout_seconds: float = 10.0) -> None:
         """Write what could not be written so far; the error, if it still cannot be. Wait for checkpoints."""
         for recorder in self._all():
@@ -81,6 +88,7 @@ def record(
     checkpoint: object = None,
     checkpoint_turns: int | None = None,
     checkpoint_seconds: float | None = None,
+    checkpoint_keep: int | None = None,
 ) -> C:
     """Keep what is said through this client from now on; the client is given back.
 
@@ -90,9 +98,9 @@ def record(
     called, or to the last answer of `within`, a recorded client. While an answer streams in, it is kept every
     `partial_seconds`.
 
-    `checkpoint` gets a `Snapshot` of the conversation after every `checkpoint_turns` answers, or when
-    `checkpoint_seconds` have passed since the last: a function, or something with a method `save`. It is called in a
-    thread of its own.
+    `checkpoint` gets a `Snapshot` of the conversation after every `checkpoint_turns` answers, or at the latest
+    `checkpoint_seconds` after one: a snapshot store, anything else with a method `save`, or a function. It is called in
+    a thread of its own. Of each conversation a snapshot store keeps the newest `checkpoint_keep`, by default 10.
     """
     kept = _store(store)
     _check_seconds(partial_seconds)
@@ -100,7 +108,9 @@ def record(
     talk = None if conversation is None else _found(kept, conversation)
     if subagent is not None:
         talk = trace(subagent, run_id, _own(within))
-    due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds)
+    if checkpoint is None and (checkpoint_turns, checkpoint_seconds, checkpoint_keep) != (None, None, None):
+        raise InvalidArgument("checkpoints are to go nowhere", hint="checkpoint=FileStore(…), or a function")
+    due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds, checkpoint_keep)
     return _attach(client, kept, about, talk, float(partial_seconds), due)
 
 
@@ -195,8 +205,9 @@ def history(talk: "Conversation | AsyncConversation", provider: str | None = Non
     handle = _talk(talk)
     if handle is None:
         raise InvalidArgument(f"a {type(talk).__name__} where a conversation is wanted")
-    spoken = dialect(spoken_in(handle, provider))
-    return spoken.history(repair(handle._path(), spoken).messages)
+    path = handle._path()
+    spoken = dialect(named(provider) if provider else spoken_in(path, handle.provider))
+    return spoken.history(repair(path, spoken).messages)
 
 
 def _store(store: object) -> Store:

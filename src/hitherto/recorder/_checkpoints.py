@@ -1,17 +1,18 @@
-"""Automatic checkpoints: every so many answers, or every so many seconds, the conversation as a snapshot.
+"""Automatic checkpoints: every so many answers, or every so many seconds, a conversation as a snapshot.
 
 The store has everything already; a checkpoint is a copy that can leave it. It is made in a thread of its own, from what
-is stored, so that nobody who talks waits for it. If they come faster than they can be made, the newest is made.
+is stored, so that nobody who talks waits for it. If answers come faster than copies can be made, the newest is made;
+what is left to be made when the store is closed is made before. Of each conversation the last few are kept: those that
+were made here, and no other snapshot, because they are marked as checkpoints.
 """
 
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from ..conversation import Conversation
-from ..dialects import dialect
-from ..dialects._repair import repair
+from msgspec import Struct
+
 from ..errors import InvalidArgument
 from ..events import warn
 from ..snapshots import Snapshot
@@ -19,82 +20,129 @@ from ..snapshots import Snapshot
 if TYPE_CHECKING:
     from ..store import Store
 
-DIALECTS = {
-    "claude": "anthropic",
-    "openai": "openai-chat",
-    "openai-compatible": "openai-chat",
-    "local": "openai-chat",
-}
+KEEP = 10  # checkpoints of one conversation, unless another number is given
+_REMEMBERED = 1000  # conversations whose answers are counted
+_LAST_SECONDS = 10.0  # to wait for what is left when the store is closed
+_MARK = {"checkpoint": "automatic"}  # in the metadata of each
 
 
-def snapshot_of(talk: Conversation) -> Snapshot:
-    """The thread that a handle stands at the end of, as a snapshot in the words of its provider."""
-    path, setup = talk._path(), talk.setup
-    spoken = dialect(spoken_in(talk))
-    messages = spoken.history(repair(path, spoken).messages)
-    metadata = {"dialect": spoken.name, "conversation": talk.id, "head": talk.at or ""}
-    return Snapshot.new(
-        setup.provider, setup.model, setup.system_prompt, messages, list(setup.tools), metadata=metadata
-    )
+@runtime_checkable
+class Prunes(Protocol):
+    """A place for snapshots that can let go of old ones."""
+
+    def prune(self, *, keep: int, metadata: Mapping[str, str]) -> object: ...
 
 
-def spoken_in(talk: Conversation, provider: str | None = None) -> str:
-    """The dialect of a provider; by default the one that the conversation is written in."""
-    written = [(message.extra or {}).get("dialect") for message in talk._path(lazy=True)]
-    found = next((name for name in written if isinstance(name, str)), None)
-    name = provider or found or talk.provider or "openai"
-    return DIALECTS.get(name, name)
+class _Since(Struct):
+    """What has happened in a conversation since its last checkpoint."""
+
+    answers: int
+    began: float
+
+
+class _Due(Struct, frozen=True):
+    store: "Store"
+    message: str
+    at: float
 
 
 class Checkpoints:
     """When a checkpoint is due, and the thread that makes it."""
 
-    def __init__(self, save: object, turns: int | None, seconds: float | None) -> None:
+    def __init__(self, save: object, turns: int | None, seconds: float | None, keep: int | None) -> None:
         """`save` takes a snapshot: a function, or something with a method of that name."""
         found = getattr(save, "save", save)
         if not callable(found):
-            raise InvalidArgument("a checkpoint goes to a function, or to something with a method `save`")
+            hint = "checkpoint=hitherto.snapshots.FileStore(path)"
+            raise InvalidArgument("a checkpoint goes to a function, or to something with a method `save`", hint=hint)
         if turns is not None and (type(turns) is not int or turns < 1):
             raise InvalidArgument("checkpoint_turns is a number from 1 up")
         if seconds is not None and not (isinstance(seconds, (int, float)) and seconds > 0):
             raise InvalidArgument("checkpoint_seconds is a number of seconds, more than 0")
+        if keep is not None and (type(keep) is not int or keep < 1):
+            raise InvalidArgument("checkpoint_keep is a number from 1 up")
+        if keep is not None and not isinstance(save, Prunes):
+            raise InvalidArgument("checkpoint_keep is for a snapshot store", hint="pass a FileStore or an ObjectStore")
         self._save: Callable[[Snapshot], object] = found
+        self._prunes = save if isinstance(save, Prunes) else None
+        self._keep = KEEP if keep is None else keep
         self._turns = 1 if turns is None and seconds is None else turns
         self._seconds = seconds
-        self._count = 0
-        self._last = time.monotonic()
-        self._lock = threading.Lock()
-        self._next: tuple[Store, str] | None = None
+        self._since: dict[str, _Since] = {}
+        self._due: dict[str, _Due] = {}
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self.failure: Exception | None = None  # of the last one, if it could not be made
 
-    def answered(self, store: "Store", message: str) -> None:
+    def answered(self, store: "Store", conversation: str, message: str) -> None:
         """An answer was kept."""
-        with self._lock:
-            self._count += 1
-            by_count = self._turns is not None and self._count >= self._turns
-            by_time = self._seconds is not None and time.monotonic() - self._last >= self._seconds
-            if not by_count and not by_time:
-                return
-            self._count, self._last, self._next = 0, time.monotonic(), (store, message)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="hitherto-checkpoint", daemon=True)
-                self._thread.start()
+        now = time.monotonic()
+        with self._changed:
+            since = self._since.pop(conversation, None) or _Since(0, now)
+            since.answers += 1
+            at = self._when(since, now)
+            if at is not None:
+                self._due[conversation] = _Due(store, message, at)
+                store._last[self] = self._finish
+                self._wake()
+            if at is None or at > now:
+                self._since[conversation] = since
+            if len(self._since) > _REMEMBERED:
+                del self._since[next(iter(self._since))]
+
+    def _when(self, since: _Since, now: float) -> float | None:
+        """When the next checkpoint is to be made; None if that takes another answer."""
+        if self._turns is not None and since.answers >= self._turns:
+            return now
+        return None if self._seconds is None else since.began + self._seconds
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        if self._thread is None or not self._thread.is_alive():  # no thread lives on in a forked child
+            self._thread = threading.Thread(target=self._work, name="hitherto-checkpoint", daemon=True)
+            self._thread.start()
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                due, self._next = self._next, None
+            with self._changed:
+                due = self._next()
                 if due is None:
                     self._thread = None
+                    self._changed.notify_all()
                     return
             try:
-                self._save(snapshot_of(due[0].conversation(due[1])))
+                self._make(due)
+                self.failure = None
             except Exception as error:  # noqa: BLE001  # a failed copy must not stop the chat, and is said
+                self.failure = error
                 warn(f"a checkpoint could not be made: {type(error).__name__}: {error}"[:300])
 
+    def _next(self) -> _Due | None:
+        """The next to be made, when it is time; None if there is none."""
+        while self._due:
+            conversation, due = min(self._due.items(), key=lambda item: item[1].at)
+            wait = due.at - time.monotonic()
+            if wait <= 0:
+                self._since.pop(conversation, None)
+                return self._due.pop(conversation)
+            self._changed.wait(wait)
+        return None
+
+    def _make(self, due: _Due) -> None:
+        talk = due.store.conversation(due.message)
+        self._save(talk.snapshot(metadata=_MARK))
+        if self._prunes is not None:
+            self._prunes.prune(keep=self._keep, metadata={**_MARK, "conversation": talk.id})
+
+    def _finish(self) -> None:
+        if not self.wait(_LAST_SECONDS):
+            warn("the store is closed before the last checkpoint was made")
+
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until there is nothing to do. False if there still is."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout_seconds)
-        return self._thread is None
+        """Make now what is to be made, and wait for it. False if there is still something to do."""
+        with self._changed:
+            for conversation, due in self._due.items():
+                self._due[conversation] = _Due(due.store, due.message, 0.0)
+            if self._due:
+                self._wake()
+            return self._changed.wait_for(lambda: self._thread is None, timeout_seconds)

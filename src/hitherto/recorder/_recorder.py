@@ -221,6 +221,10 @@ class Recorder:
         with self._lock:
             return sum(kept.pending for kept in self._kept.values())
 
+    @property
+    def checkpoint_error(self) -> Exception | None:
+        return None if self._checkpoints is None else self._checkpoints.failure
+
     def flush(self, timeout_seconds: float) -> None:
         """Write what could not be written so far; the error, if it still cannot be. Wait for a checkpoint that is being
         made."""
@@ -389,7 +393,7 @@ class Recorder:
             if saved:
                 kept.put_back(place.handle)
         if saved and self._checkpoints is not None:
-            self._checkpoints.answered(self.store, saved[-1].id)
+            self._checkpoints.answered(self.store, saved[-1].conversation, saved[-1].id)
         return saved
 
     def _write(self, place: Place, messages: Sequence[Message], answer: Answer) -> list[Saved]:

@@ -11,17 +11,18 @@ Reading is strict: the same name twice, a number no float can hold, half a chara
 refused, and so is a version that is not known. Nothing is guessed.
 """
 
+import hashlib
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
 from ..errors import InvalidArgument, InvalidMessage, InvalidSnapshotID, NewerFormat
 from ..model import check_strings, encodable
-from ._text import compact, indented, object_of, parts, read, written
+from ._text import again, compact, indented, object_of, parts, read, written
 
 VERSION = 1
 
@@ -88,7 +89,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> list[dict[str, object]]:
         """The provider's own messages, oldest first; a copy each time."""
-        found = read(self.messages_json)
+        found = again(self.messages_json)
         return _check_entries(found) if found is not None else []
 
     @property
@@ -109,6 +110,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     def created(self) -> datetime:
         """`created_at` as a time in UTC, cut to microseconds."""
         return _datetime(self.created_at)
+
+    @property
+    def revision(self) -> str:
+        """32 hexadecimal digits that change with anything in it: what a store compares when a save expects something.
+        They are of the text of the file without its indentation."""
+        return hashlib.sha256(object_of(self._fields()).encode()).hexdigest()[:32]
 
     def __repr__(self) -> str:
         """Without what was said: it ends up in logs."""
@@ -139,13 +146,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
         value = read(text)
         if not isinstance(value, dict):
             raise InvalidArgument(f"{_kind(value)} where a snapshot is wanted")
-        _check_version(value)
-        validate_snapshot_id(value.get("id", ""))
+        texts = dict(parts(text))
+        if (version := _known_version(value)) < VERSION:
+            texts = _migrated(texts, version)
+            value = {name: read(own) for name, own in texts.items()}
         if value.get("messages") is not None:
             _check_entries(value["messages"])
-        texts = dict(parts(text))
         return cls(
-            id=value["id"],
+            id=_checked_id(value.get("id", "")),
             provider=_filled(value.get("provider"), "provider"),
             model=_text(value.get("model"), "model"),
             system_prompt=_text(value.get("system_prompt"), "system_prompt"),
@@ -170,14 +178,32 @@ def _decoded(data: bytes | str) -> str:
         raise InvalidArgument("not a snapshot: it is not UTF-8", hint="it may be sealed, or damaged") from None
 
 
-def _check_version(value: dict[str, object]) -> None:
-    version = value.get("version")
-    if type(version) is not int or version < 1:
-        found = "none" if version is None else str(version)[:20] if type(version) is int else _kind(version)
-        raise InvalidArgument(f"not a snapshot: its version is {found}", hint="a version is a number from 1 on")
+def _known_version(value: dict[str, object]) -> int:
+    """The version that a snapshot is written in. The first ones had no number, or that of a field nobody had set."""
+    version = value.get("version", 0)
+    if type(version) is not int or version < 0:
+        found = str(version)[:20] if type(version) is int else _kind(version)
+        raise InvalidArgument(f"not a snapshot: its version is {found}", hint="a version is a number from 0 on")
     if version > VERSION:
         shown = str(version) if version < 10**9 else "far newer"
         raise NewerFormat(f"the snapshot's version is {shown}, the newest known here is {VERSION}")
+    return version
+
+
+def _migrated(texts: dict[str, str], version: int) -> dict[str, str]:
+    """The fields as the newest version has them, each still as the text that it was."""
+    for step in range(version, VERSION):
+        texts = _MIGRATIONS[step](texts)
+    return {**texts, "version": str(VERSION)}
+
+
+def _from_0(texts: dict[str, str]) -> dict[str, str]:
+    """Version 1 only gave the form its number."""
+    return texts
+
+
+# From each version to the next. A snapshot goes through them one after the other, so that each is written once.
+_MIGRATIONS: dict[int, Callable[[dict[str, str]], dict[str, str]]] = {0: _from_0}
 
 
 def _check_entries(value: object) -> list[dict[str, object]]:
@@ -186,6 +212,13 @@ def _check_entries(value: object) -> list[dict[str, object]]:
     for number, entry in enumerate(value):
         if not isinstance(entry, dict):
             raise InvalidMessage(f"messages[{number}] is {_kind(entry)}, not an object")
+    return value
+
+
+def _checked_id(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSnapshotID(value)
+    validate_snapshot_id(value)
     return value
 
 

@@ -6,28 +6,40 @@ asked for. Only the space between the tokens is not kept: files are indented, an
 
 The form of the files is the one that Go's encoder gives: two spaces, and `<`, `>`, `&` and two line separators
 escaped wherever they stand.
+
+A text may come from anybody. Before anything is made of it, what it would become is counted: a few bytes can be a value
+of a few hundred, and a decoder goes as deep as the text does.
 """
 
+import io
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 
 from ..errors import InvalidMessage
 
 DEEPEST = 128  # as deep as a message may be, and what is around it
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]++', re.DOTALL)
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+MOST_VALUES = 2_000_000  # in one text
+_QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # a text; the last one may have no end
+_STRING = re.compile(_QUOTED, re.DOTALL)
+_TOKEN = re.compile(rf'{_QUOTED}|[{{}}\[\]:,]|[^\s{{}}\[\]:,"]++', re.DOTALL)
+_SOLID = re.compile(rf'(?:{_QUOTED}|[^\s"]++)++', re.DOTALL)  # all up to the next space
+_VALUE = re.compile(rf'(?:[^"{{\[,]++|{_QUOTED})*+(?:[{{\[,]|\Z)', re.DOTALL)  # all up to the next value
+_NO_BRACKETS = re.compile(r"[^{}\[\]]++")
 _SPACE = re.compile(r"[ \t\n\r]*")
-_ESCAPED = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+_ESCAPED = {c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def read(text: str) -> object:
     """The value, if the text is strict JSON that every reader understands alike; else `InvalidMessage`."""
-    _check_depth(text)
+    bounded(text)
     try:
         value = _DECODER.decode(text)
-        if _SURROGATE.search(text):
+        if not text.isascii():
+            text.encode()
+        if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError:
@@ -39,6 +51,16 @@ def read(text: str) -> object:
         raise InvalidMessage(f"not JSON{where}", hint="it was cut off, or is something else") from None
 
 
+def again(text: str) -> object:
+    """The value of a text that was read before, and so need not be looked at twice. Of one that was not, the same as
+    `read`."""
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return read(text)
+    return found
+
+
 def written(value: object, what: str) -> str:
     """The value as compact text; `InvalidMessage` for what would not come back equal."""
     try:
@@ -46,31 +68,45 @@ def written(value: object, what: str) -> str:
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"{what} cannot be written as JSON: {type(error).__name__}", hint=_PLAIN) from None
-    if read(text) != value:
+    if type(value) is not str and read(text) != value:  # a text always does
         raise InvalidMessage(f"{what} would not come back equal from JSON", hint=_PLAIN)
-    return text.translate(_ESCAPED)
+    return _escaped(text)
 
 
 def compact(text: str) -> str:
     """JSON without the space between its tokens."""
-    return "".join(_TOKEN.findall(text)).translate(_ESCAPED)
+    return _escaped("".join(_SOLID.findall(text)))
+
+
+def _escaped(text: str) -> str:
+    for character, escape in _ESCAPED.items():
+        text = text.replace(character, escape)
+    return text
 
 
 def indented(text: str) -> str:
     """Compact JSON, two spaces for each level; what is empty stays on its line."""
-    out: list[str] = []
+    out = io.StringIO()
     depth = 0
     before = ""
-    for token in _TOKEN.findall(text):
+    for found in _TOKEN.finditer(text):
+        token = found[0]
         depth -= token in "}]"
         if before and before in "{[,":
-            out.append("" if before + token in ("{}", "[]") else "\n" + "  " * depth)
+            out.write("" if before + token in ("{}", "[]") else _line(depth))
         elif token in "}]":
-            out.append("\n" + "  " * depth)
-        out.append(": " if token == ":" else token)
+            out.write(_line(depth))
+        out.write(": " if token == ":" else token)
         depth += token in "{["
         before = token
-    return "".join(out)
+    return out.getvalue()
+
+
+def _line(depth: int) -> str:
+    return _LINES[depth] if depth < len(_LINES) else "\n" + "  " * depth
+
+
+_LINES = tuple("\n" + "  " * depth for depth in range(DEEPEST + 8))
 
 
 def object_of(fields: Iterable[tuple[str, str]]) -> str:
@@ -99,13 +135,33 @@ def _past_space(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _check_depth(text: str) -> None:
-    """Before anything is read: a decoder goes as deep as the text does."""
-    depth = 0
-    for token in _TOKEN.findall(text):
-        depth += (token in "{[") - (token in "}]")
-        if depth > DEEPEST:
-            raise InvalidMessage(f"JSON is nested more than {DEEPEST} deep")
+def bounded(text: str) -> None:
+    """Refuse what would become too much, or go too deep, before anything is read."""
+    if len(text) <= DEEPEST:
+        return
+    # Each value but the first has a mark before it, and at most a name and a text, of two quotes each. What stands in a
+    # text costs nothing, so that it is looked at more closely where it matters.
+    marks = text.count("{") + text.count("[") + text.count(",")
+    quotes = text.count('"') - text.count('\\"')
+    if quotes > 4 * MOST_VALUES or (marks > MOST_VALUES and _values(text) > MOST_VALUES):
+        raise InvalidMessage(f"JSON holds more than {MOST_VALUES:,} values")
+    if text.count("{") + text.count("[") > DEEPEST and _depth(text) > DEEPEST:
+        raise InvalidMessage(f"JSON is nested more than {DEEPEST} deep")
+
+
+def _values(text: str) -> int:
+    """How many there are, counted until it is too many."""
+    return sum(1 for _ in islice(_VALUE.finditer(text), MOST_VALUES + 2)) - 1
+
+
+def _depth(text: str) -> int:
+    brackets = _NO_BRACKETS.sub("", _STRING.sub("", text))
+    if len(brackets) > 2 * MOST_VALUES:
+        return len(brackets)  # they do not even match
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:

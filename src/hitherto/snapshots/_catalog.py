@@ -1,0 +1,133 @@
+"""What a listing found before, in one thing beside the snapshots, so that the next one need not read them again.
+
+The catalog is a cache. Each entry says which tag the snapshot had when it was read, and is believed only where that is
+still its tag. A catalog that is missing, damaged, of another key or another version is no catalog, and a new one is
+made. Where there is a key, it is sealed, so that a plain one is not believed.
+
+**Erasing.** A summary has metadata in it, which must not outlive its snapshot. So whoever deletes one takes it out of
+the catalog, after the snapshot is gone; and whoever writes a catalog looks once more, when it is written, whether all
+that it names is still there. Of the two, one always sees the other.
+"""
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import Conflict, Damaged, HithertoError, PayloadTooLarge
+from ._bucket import Bucket, Content
+from ._layouts import CATALOG, Envelope, Lock, seal, squeezed, unsqueezed
+from ._summaries import Summary
+
+NAME = ".summaries"
+_PLAIN = b"hitherto summaries 1\n"
+_MOST, _MOST_PLAIN = 1 << 28, 1 << 25  # bytes; anybody can make a plain one, and what it becomes is many times as much
+_TRIES = 5
+_FEW, _SHARE = 32, 20  # so many may be stale, or one in so many, before it is written anew
+
+_log = logging.getLogger("hitherto")
+
+
+class Entry(Struct, frozen=True, array_like=True, gc=False):
+    """What was found under a name."""
+
+    name: str
+    tag: str
+    at: int  # when it was made, in nanoseconds
+    summary: Summary
+
+
+class Catalog:
+    """The thing beside the snapshots of a bucket."""
+
+    def __init__(self, bucket: Bucket, lock: Lock | None) -> None:
+        self._bucket = bucket
+        self._lock = lock
+        self._most = _MOST_PLAIN if lock is None else _MOST
+
+    def read(self) -> tuple[dict[str, Entry], str | None]:
+        """The entries by name, and the tag of the catalog; None where there is none."""
+        try:
+            content = self._bucket.get(NAME, self._most)
+        except HithertoError as error:  # it is a cache: the snapshots themselves say what is there, or fail as this did
+            self._say("cannot be read", error)
+            return {}, None
+        return (self._entries(content), content.tag) if content is not None else ({}, None)
+
+    def _entries(self, content: Content) -> dict[str, Entry]:
+        """None where it cannot be used, whatever is wrong with it."""
+        try:
+            opened = _checked(content.data) if self._lock is None else _opened(self._lock, content)
+            entries = _ENTRIES.decode(unsqueezed(opened, self._most, NAME))
+        except (HithertoError, msgspec.MsgspecError) as error:
+            self._say("is not used", error)
+            return {}
+        return {entry.name: entry for entry in entries}
+
+    def _say(self, what: str, error: Exception) -> None:
+        _log.debug("the catalog of %s %s: %s", self._bucket.where, what, type(error).__name__)
+
+    def renew(self, before: Mapping[str, Entry], now: Mapping[str, Entry], tag: str | None) -> None:
+        """Write what a listing found, if that is enough news. A bucket that cannot be written to is left as it is."""
+        changed = len(before.keys() - now.keys()) + sum(before.get(name) is not entry for name, entry in now.items())
+        # One that could not be read may be plain, from before its snapshots were sealed: it does not stay.
+        useless = tag is not None and not before
+        if changed <= max(_FEW, len(now) // _SHARE) and not useless:
+            return
+        try:
+            if useless and not now:
+                self._bucket.remove(NAME)
+                return
+            self._write(now.values(), tag)
+            gone = now.keys() - {thing.name for thing in self._bucket.things()}
+            if gone:
+                self.forget(gone)
+        except HithertoError as error:  # it is a cache, and others may write it at the same time
+            self._say("is not written", error)
+
+    def forget(self, names: Collection[str]) -> None:
+        """Take out what was deleted. What cannot be read may name it, and goes; where that fails, it is an error."""
+        for _ in range(_TRIES):
+            try:
+                content = self._bucket.get(NAME, self._most)
+            except (PayloadTooLarge, Damaged):  # none of ours
+                break
+            entries = {} if content is None else self._entries(content)
+            if content is None or (entries and not any(name in entries for name in names)):
+                return
+            left = [entry for entry in entries.values() if entry.name not in names]
+            if not left:
+                break
+            try:
+                self._write(left, content.tag)
+            except Conflict:  # somebody wrote another one, which may name it again
+                continue
+            return
+        self._bucket.remove(NAME)
+
+    def _write(self, entries: Iterable[Entry], tag: str | None) -> None:
+        text = msgspec.msgpack.encode(list(entries))
+        if len(text) > self._most:
+            raise PayloadTooLarge(len(text), self._most, what="summaries")
+        data = squeezed(text)
+        if self._lock is None:
+            self._bucket.put(NAME, _PLAIN + hashlib.sha256(data).digest() + data, tag)
+        else:
+            self._bucket.put(NAME, seal(self._lock, CATALOG, b"", b"", data), tag)
+
+
+def _opened(lock: Lock, content: Content) -> bytes:
+    return Envelope(lock, CATALOG, b"", content, NAME).open_second()
+
+
+def _checked(data: bytes) -> bytes:
+    """What a plain catalog holds. It has a checksum, because a disk may change a bit and a listing must not."""
+    digest, rest = data[len(_PLAIN) : len(_PLAIN) + 32], data[len(_PLAIN) + 32 :]
+    if not data.startswith(_PLAIN) or hashlib.sha256(rest).digest() != digest:
+        raise Damaged("the catalog was changed")
+    return rest
+
+
+_ENTRIES = msgspec.msgpack.Decoder(list[Entry])

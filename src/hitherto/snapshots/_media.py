@@ -1,0 +1,77 @@
+"""References to media, as later versions of the shared form have them.
+
+A text in the messages that is exactly `chatmedia+sha256:` and 64 hexadecimal digits stands for what lies under
+`media/` with these digits as its name: a text that was long, such as a picture in base64. Its SHA-256 is the name, so
+that it can be checked, and many snapshots can share it.
+
+Only the text itself is replaced, where it stands: not a name in an object, and no other byte around it. What somebody
+said that merely looks like a reference is kept under `media/` on its own, and referred to, so that it comes back as it
+was and is never taken for one.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+
+from ..errors import Damaged
+from ._text import written
+
+FOLDER = "media/"
+_REFERENCE = re.compile(r"chatmedia\+sha256:([0-9a-f]{64})")
+# A text begins with a quote before which no backslash can stand, and a name is followed by a colon. Any character may
+# be written as an escape, which other readers understand.
+_TEXT = re.compile(r'(?<!\\)"(?:[0-9a-z+:]|\\u00[2-7][0-9a-fA-F]){81}"(?!\s*:)')
+
+
+def references(text: str) -> Iterator[tuple[int, int, str]]:
+    """Where in a JSON text references stand, and what they refer to: begin, end, digits."""
+    if "chatmedia" not in text and "\\u00" not in text:
+        return  # as nearly always
+    for found in _TEXT.finditer(text):
+        reference = _REFERENCE.fullmatch(json.loads(found[0]))
+        if reference:
+            yield found.start(), found.end(), reference[1]
+
+
+def resolved(text: str, fetch: Callable[[str], bytes], most: int) -> str:
+    """The text with everything in it that is referred to. `fetch` gives what lies under `media/`; `most` bounds the
+    result, as one reference can be made many times. `Damaged` if something is not what its name says."""
+    out: list[str] = []
+    known: dict[str, str] = {}
+    at, size = 0, len(text)
+    for begin, end, digits in references(text):
+        if digits not in known:
+            known[digits] = written(_checked(fetch(digits), digits), "media")
+        size += len(known[digits])
+        if size > most:
+            raise Damaged(f"media would make the snapshot larger than {most:,} bytes", hint=_HINT)
+        out += (text[at:begin], known[digits])
+        at = end
+    return "".join((*out, text[at:])) if out else text
+
+
+def _checked(data: bytes, digits: str) -> str:
+    if hashlib.sha256(data).hexdigest() != digits:
+        raise Damaged(f"media/{digits[:12]}… is not what its name says", hint=_HINT)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise Damaged(f"media/{digits[:12]}… is not text", hint=_HINT) from None
+
+
+def protected(text: str) -> tuple[str, dict[str, bytes]]:
+    """The text with what looks like a reference referred to, and what has to lie under `media/` for that."""
+    out: list[str] = []
+    kept: dict[str, bytes] = {}
+    at = 0
+    for begin, end, _ in references(text):
+        said = json.loads(text[begin:end]).encode()
+        digits = hashlib.sha256(said).hexdigest()
+        kept[digits] = said
+        out += (text[at:begin], f'"chatmedia+sha256:{digits}"')
+        at = end
+    return ("".join((*out, text[at:])) if out else text), kept
+
+
+_HINT = "restore the folder media from where the snapshots come from, or open the store with a larger max_bytes"

@@ -1,0 +1,103 @@
+"""From a thread to a snapshot and back: the provider's own words on one side, messages and a setup on the other.
+
+A client, a store and a checkpoint all come here, so that they agree: what one of them writes, the others read as the
+same conversation. The system prompt has a field of its own. Snapshots that other programs wrote for OpenAI carry it as
+the first message instead; it is lifted out when it is read.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from ..dialects import Dialect, Raw, dialect
+from ..dialects._repair import repair
+from ..errors import InvalidArgument, InvalidMessage
+from ..model import Message, Setup
+from ._snapshot import Snapshot
+
+_DIALECTS = {
+    "claude": "anthropic",
+    "openai": "openai-chat",
+    "openai-compatible": "openai-chat",
+    "local": "openai-chat",
+}
+_PROVIDERS = {"anthropic": "claude", "gemini": "gemini"}  # and what is neither is OpenAI's
+_OURS = (
+    "dialect",
+    "conversation",
+    "head",
+    "title",
+    "checkpoint",
+)  # what the metadata of a snapshot says beside the conversation's
+
+
+def spoken_in(path: Sequence[Message], provider: str) -> str:
+    """The name of the dialect that messages are written in; where they do not say, that of the provider. One that is
+    not known here speaks as OpenAI's chat does: most do."""
+    written = next((found for m in path if isinstance(found := (m.extra or {}).get("dialect"), str)), None)
+    return written or (named(provider) if provider in (*_DIALECTS, *_PROVIDERS) else "openai-chat")
+
+
+def named(name: str) -> str:
+    """The dialect of a provider of ours; any other name is taken for that of a dialect."""
+    return _DIALECTS.get(name, name)
+
+
+def snapshot_of(
+    path: Sequence[Message],
+    setup: Setup,
+    *,
+    conversation: str,
+    head: str,
+    title: str = "",
+    metadata: Mapping[str, str],
+) -> Snapshot:
+    """The thread as a snapshot. What a provider would refuse is mended on the way, as it is when one resumes."""
+    spoken = dialect(spoken_in(path, setup.provider))
+    about = {"dialect": spoken.name, "conversation": conversation, "head": head}
+    return Snapshot.new(
+        setup.provider or _PROVIDERS.get(spoken.name, "openai"),
+        setup.model,
+        setup.system_prompt,
+        spoken.history(repair(path, spoken).messages),
+        setup.tools,
+        {**({"title": title} if title else {}), **metadata, **about},
+    )
+
+
+def thread_of(snapshot: Snapshot) -> tuple[list[Message], Setup]:
+    """The messages of a snapshot, and what they were said with."""
+    if not isinstance(snapshot, Snapshot):
+        raise InvalidArgument(f"a {type(snapshot).__name__} where a Snapshot is wanted")
+    spoken = dialect(snapshot.metadata.get("dialect") or spoken_in((), snapshot.provider))
+    system_prompt, entries = lifted(snapshot, spoken)
+    messages = [_tagged(_parsed(entry, spoken), spoken) for entry in entries]
+    return messages, Setup(snapshot.provider, snapshot.model, system_prompt, tuple(snapshot.tools))
+
+
+def _parsed(entry: Raw, spoken: Dialect) -> Message:
+    """One entry as a message. What is none in these words is kept as it is all the same: it is somebody's data, and
+    leaves again as it came."""
+    try:
+        return spoken.parse(entry)
+    except InvalidMessage:
+        return Message("event", raw=entry)
+
+
+def _tagged(message: Message, spoken: Dialect) -> Message:
+    return replace(message, extra={**(message.extra or {}), "dialect": spoken.name})
+
+
+def lifted(snapshot: Snapshot, spoken: Dialect) -> tuple[str, list[Raw]]:
+    """The system prompt, and the history without it."""
+    entries = snapshot.messages
+    found: list[str] = []
+    while entries and entries[0].get("role") in ("system", "developer"):
+        found.append(spoken.parse(entries.pop(0)).text)
+    return snapshot.system_prompt or "\n\n".join(found), entries
+
+
+def about(snapshot: Snapshot) -> tuple[str, dict[str, str]]:
+    """Title and metadata of the conversation that a snapshot becomes. It remembers which snapshot it came from."""
+    kept = {name: value for name, value in snapshot.metadata.items() if name not in _OURS}
+    return snapshot.metadata.get("title", ""), {**kept, "snapshot": snapshot.id}
