@@ -17,6 +17,7 @@ from . import _churn
 from ._attachments import attachments
 from ._children import Child, once
 from ._corpus import content_bytes, messages, turns
+from ._leaving import leaving
 from ._messages import Plain
 from ._recording import recording
 from ._sealing import purging, rotating
@@ -665,6 +666,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "purge": purge,
     "rotation": rotation,
     "recording": recording,
+    "leaving": leaving,
     "search": search,
     "search_sealed": search_sealed,
     "million": million,

@@ -1,0 +1,330 @@
+"""Files of other programs, and our own: conversations in and out.
+
+    report = hitherto.formats.load("chats.cpeconvo", store)
+    hitherto.formats.save(store, "everything.jsonl")
+
+`load` looks at what a file holds, not at what it is called. Each format is a module of its own here that turns a file
+into values and back; putting those into a store is the same for all of them. More can be added with `register`.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..backend import Where
+from ..conversation import Conversation
+from ..errors import HithertoError, InvalidArgument, PartialImport, StorageError
+from ..ids import parse_conversation_id
+from ..keys import Key
+from ..listing import ConversationInfo, Page, conversations
+from ..model import listed
+from ..snapshots import Unreadable
+from ..store import Store, as_key
+from ._importing import Admitted, Plan, admit, planned
+from ._shape import HEAD, Format, Half, Portable, Said, Source, not_written
+from ._taking import taken
+from ._writing import of_files
+
+if TYPE_CHECKING:
+    from ..aio import AsyncConversation, AsyncStore
+
+__all__ = [
+    "Format",
+    "Half",
+    "Loaded",
+    "Portable",
+    "Said",
+    "Source",
+    "load",
+    "names",
+    "register",
+    "save",
+    "sniff",
+]
+
+_OURS = ("jsonl", "cpeconvo", "cpeconvo_seed", "vpconv", "gtb", "snapshot")  # asked in this order
+_added: dict[str, Format] = {}
+
+PathLike = str | os.PathLike[str]
+
+
+class Loaded(Struct, frozen=True):
+    """What came of loading a file. Going through it gives the conversations that something was added to."""
+
+    format: str
+    found: str  # what in the file shows its format
+    added: tuple[Conversation, ...] = ()  # new ones, and those that have grown
+    new: int = 0  # conversations that were not there
+    unchanged: int = 0  # conversations in which everything was there already
+    messages: int = 0  # that were added
+    ids: dict[str, str] = {}  # conversation/message as the file names it: the message's id here
+    renamed: dict[str, str] = {}  # conversations that have another id here than in the file
+    notes: tuple[str, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    dry: bool = False  # nothing was written: this is what would be
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return iter(self.added)
+
+    def __len__(self) -> int:
+        return len(self.added)
+
+    def __bool__(self) -> bool:
+        """There is always a report, also of nothing."""
+        return True
+
+
+# -- which format
+
+
+def register(format: Format) -> None:
+    """Know one more format from now on, in this process. It is asked before ours."""
+    kinds = {"name": str, "suffixes": tuple, "writes": bool}
+    verbs = ("recognises", "read", "write")
+    if not all(isinstance(getattr(format, what, None), kind) for what, kind in kinds.items()) or not all(
+        callable(getattr(format, verb, None)) for verb in verbs
+    ):
+        raise InvalidArgument(f"a format has {', '.join((*kinds, *verbs))}")
+    _added[format.name] = format
+
+
+def names(*, writable: bool = False) -> list[str]:
+    """The formats that are known; only those that can be written, if that is asked."""
+    return sorted(format.name for format in _all() if format.writes or not writable)
+
+
+def sniff(path: PathLike) -> tuple[str, str]:
+    """The format of a file or directory, and what in it shows that. `InvalidArgument` if it is none that is known."""
+    source = _source(_path(path))
+    for format in _all():
+        found = format.recognises(source)
+        if found is not None:
+            return format.name, found
+    raise InvalidArgument(f"{source.path.name!r:.100} is in no format that is known{_why(source)}", hint=_hint(source))
+
+
+def _why(source: Source) -> str:
+    if source.is_directory:
+        return "" if any(source.path.iterdir()) else ": it is empty"
+    return "" if source.head else ": it is empty"
+
+
+def _hint(source: Source) -> str:
+    if source.head.startswith(b"SQLite format 3"):
+        return "a store is opened with hitherto.open(path), and saved from there"
+    return f"known are {', '.join(names())}; load(…, format=…) takes one of them for granted"
+
+
+def _all() -> list[Format]:
+    return [*_added.values(), *(_named(name) for name in _OURS if name not in _added)]
+
+
+def _named(name: str) -> Format:
+    if name in _added:
+        return _added[name]
+    if name not in _OURS:
+        raise InvalidArgument(f"no such format: {name!r:.40}", hint=f"known are {', '.join(names())}")
+    return cast("Format", import_module(f"{__name__}.{name}"))
+
+
+def _source(path: Path) -> Source:
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            return Source(path, True, b"")
+        if not stat.S_ISREG(kind):  # a pipe would keep us waiting, a device has no end
+            raise InvalidArgument(f"{path.name!r:.100} is neither a file nor a directory")
+        with open(path, "rb") as file:
+            return Source(path, False, file.read(HEAD))
+    except OSError as error:
+        raise of_files(error, path) from None
+
+
+def _path(path: PathLike) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fsdecode(path):
+        raise InvalidArgument(f"a file is given by its path, not by a {type(path).__name__}", hint=_ORDER)
+    if "://" in os.fsdecode(path):
+        hint = "formats are files; hitherto.snapshots.ObjectStore keeps snapshots in a bucket"
+        raise InvalidArgument("this is an address, not the path of a file", hint=hint)
+    return Path(path).expanduser()
+
+
+_ORDER = "load(path, store), and save(store, path)"
+
+
+# -- in
+
+
+def load(
+    path: PathLike,
+    store: "Store | AsyncStore",
+    *,
+    key: Key | bytes | None = None,
+    format: str | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Loaded:
+    """Put what a file holds into a store. What is there already is not added again.
+
+    The format is seen from the content, unless one is given. `key` is for files that are sealed. Each conversation is
+    written whole or not at all; those that cannot be read are left out, and then `PartialImport` is raised at the end,
+    with the report. With `dry_run` nothing is written, and the report says what would be. `progress` hears how many
+    messages have been looked at.
+    """
+    own = _store(store)
+    own._ensure_open()
+    where = _path(path)
+    name, found = sniff(where) if format is None else (format, "it was given")
+    sum_up = _Summing(name, found, dry_run)
+    opened = None if key is None else as_key(key)
+    for one in _each(_named(name).read(where, opened), sum_up):
+        try:
+            sum_up.take(one, planned(own, one, name) if dry_run else admit(own, one, name))
+        except StorageError:
+            raise
+        except HithertoError as error:
+            sum_up.unreadable.append(Unreadable(f"conversation {one.id:.40}", str(error)))
+        if progress is not None:
+            progress(sum_up.seen)
+    report = sum_up.report()
+    if report.unreadable:
+        more = f" and {len(report.unreadable) - 1} more" if len(report.unreadable) > 1 else ""
+        first = report.unreadable[0]
+        raise PartialImport(f"not everything could be read: {first.name}: {first.reason}{more}", report)
+    return report
+
+
+def _each(found: Iterator[Portable | Unreadable], sum_up: "_Summing") -> Iterator[Portable]:
+    """The conversations, as far as the file can be read."""
+    some = False
+    while True:
+        try:
+            one = next(found)
+        except StopIteration:
+            return
+        except HithertoError as error:
+            if not some or isinstance(error, StorageError):
+                raise
+            sum_up.unreadable.append(Unreadable("the rest of it", str(error)))
+            return
+        some = True
+        if isinstance(one, Unreadable):
+            sum_up.unreadable.append(one)
+        else:
+            yield one
+
+
+class _Summing:
+    """A report that is being written."""
+
+    def __init__(self, format: str, found: str, dry: bool) -> None:
+        self._start = Loaded(format, found, dry=dry)
+        self.unreadable: list[Unreadable] = []
+        self.seen = 0
+        self._added: list[Conversation] = []
+        self._new = self._unchanged = self._messages = 0
+        self._ids: dict[str, str] = {}
+        self._renamed: dict[str, str] = {}
+        self._notes: list[str] = []
+
+    def take(self, portable: Portable, done: Admitted | Plan) -> None:
+        plan = done.plan if isinstance(done, Admitted) else done
+        self.seen += len(portable.messages)
+        self._messages += len(plan.new)
+        self._new += not plan.there
+        self._unchanged += plan.there and not plan.new
+        if plan.id != portable.id:
+            self._renamed[portable.id] = plan.id
+        if plan.renamed:
+            self._notes.append(f"conversation {portable.id:.40} has the id of another one, and is {plan.id} here")
+        if isinstance(done, Admitted):
+            self._ids |= {f"{portable.id}/{id}": own for id, own in done.ids.items()}
+            if plan.new or not plan.there:
+                self._added.append(done.conversation)
+            if done.differs:
+                self._notes.append(f"conversation {plan.id} keeps what it has here: {done.differs}")
+            if done.key_taken:
+                self._notes.append(f"conversation {plan.id} came without its key, which another one has")
+
+    def report(self) -> Loaded:
+        return replace(
+            self._start,
+            added=tuple(self._added),
+            new=self._new,
+            unchanged=self._unchanged,
+            messages=self._messages,
+            ids=self._ids,
+            renamed=self._renamed,
+            notes=tuple(self._notes),
+            unreadable=tuple(self.unreadable),
+        )
+
+
+# -- and out
+
+
+def save(
+    what: "Store | AsyncStore | Conversation | AsyncConversation | Iterable[Conversation | ConversationInfo]",
+    path: PathLike,
+    *,
+    format: str | None = None,
+    key: Key | bytes | None = None,
+) -> int:
+    """Write a new file with all conversations of a store, or with these. Returns how many.
+
+    The format is seen from the name, unless one is given. Nothing is overwritten, and the file appears when it is
+    complete.
+    """
+    where = _path(path)
+    chosen = _named(format) if format is not None else _by_name(where)
+    if not chosen.writes:
+        raise not_written(chosen.name)
+    opened = None if key is None else as_key(key)
+    return chosen.write(_portables(what), where, opened)
+
+
+def _by_name(path: Path) -> Format:
+    fitting = [format for format in _all() if any(s and path.name.endswith(s) for s in format.suffixes)]
+    if not fitting:
+        known = ", ".join(suffix for format in _all() if format.writes for suffix in format.suffixes if suffix)
+        raise InvalidArgument(f"{path.name!r:.100} names no format", hint=f"a name that ends in {known}; or format=…")
+    return fitting[0]
+
+
+def _portables(what: object) -> Iterator[Portable]:
+    found = getattr(what, "sync", what)
+    if isinstance(found, Page):
+        if found.next_cursor is not None:
+            hint = "pass the store itself for everything, or a larger limit"
+            raise InvalidArgument("this is one page of a listing, and there are more", hint=hint)
+        found = found.items
+    if isinstance(found, Store):
+        found._ensure_open()
+        for _, id in sorted(_births(found)):
+            yield taken(found, id).portable
+        return
+    handles = [found] if isinstance(found, (Conversation, ConversationInfo)) else listed(found, "conversations")
+    for handle in handles:
+        talk = getattr(handle, "sync", handle)
+        if not isinstance(talk, (Conversation, ConversationInfo)):
+            raise InvalidArgument(f"a {type(handle).__name__} where a conversation is wanted")
+        yield taken(talk._store, parse_conversation_id(talk.id)).portable
+
+
+def _births(store: Store) -> Iterator[tuple[int, bytes]]:
+    """When each conversation was begun, wherever that was: the order in which they are written."""
+    for row in conversations(store.backend, Where(), oldest_first=True):
+        yield store._desk(row).meta.created or row.created_at, row.id
+
+
+def _store(store: object) -> Store:
+    found = getattr(store, "sync", store)
+    if not isinstance(found, Store):
+        raise InvalidArgument(f"a {type(store).__name__} where a store is wanted", hint="hitherto.open(…)")
+    return found

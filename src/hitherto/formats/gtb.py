@@ -1,0 +1,61 @@
+"""A directory of snapshots, one file each: the layout of the seed's Go programs, plain or sealed with a key.
+
+What cannot be read in it does not hide the rest: it is reported, file by file.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ..errors import AlreadyExists, HithertoError
+from ..keys import Key
+from ..snapshots import FileStore, Snapshot, Unreadable, validate_snapshot_id
+from ._shape import Portable, Source
+from .snapshot import portable_of, taken_of
+
+name = "gtb"
+suffixes = ("",)
+writes = True
+
+
+def recognises(source: Source) -> str | None:
+    if not source.is_directory:
+        return None
+    try:
+        found = next((path.name for path in source.path.iterdir() if _is_snapshot(path.name)), None)
+    except OSError:
+        return None
+    return None if found is None else f"it is a directory with snapshots, such as {found}"
+
+
+def _is_snapshot(file: str) -> bool:
+    if file.endswith(".sealed"):
+        return True
+    try:
+        validate_snapshot_id(file.removesuffix(".json"))
+    except HithertoError:
+        return False
+    return file.endswith(".json")
+
+
+def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+    store = FileStore(path, key)
+    listing = store._listing(renew=False)  # somebody else's folder stays as it is
+    for summary in reversed(listing):  # the oldest first, as they came to be
+        try:
+            yield portable_of(store.load(summary.id))
+        except HithertoError as error:
+            yield Unreadable(summary.id, str(error))
+    for one in listing.unreadable:
+        yield Unreadable(one.name, one.reason)
+
+
+def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise AlreadyExists("a directory with something in it", str(path), hint="choose another name")
+    store = FileStore(path, key, layout="gtb")
+    count = 0
+    for talk in talks:
+        snapshot: Snapshot = taken_of(talk)
+        store.save(snapshot)
+        count += 1
+    return count

@@ -1,0 +1,134 @@
+"""One snapshot in a file of its own: plain JSON, as `Snapshot.to_json` writes it.
+
+A snapshot is one thread. Of a conversation that has branches, the one that ends at the head is written; all of them
+are in a file of lines.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from ..errors import Damaged, HithertoError, InvalidArgument, NotSealed, PayloadTooLarge
+from ..keys import Key
+from ..model import Setup, from_datetime
+from ..snapshots import FileStore, Snapshot, Unreadable, validate_snapshot_id
+from ..snapshots._media import references
+from ..snapshots._thread import about, snapshot_of, thread_of
+from ._importing import conversation_id
+from ._shape import Portable, Said, Source
+from ._writing import new_file, of_files
+
+name = "snapshot"
+suffixes = (".json",)
+writes = True
+
+_MOST = 1 << 28  # bytes
+
+
+def recognises(source: Source) -> str | None:
+    start = source.head.lstrip()
+    if start and not start.startswith(b"{") and _id_in(source.path) and not source.head.isascii():
+        return "it is named as a snapshot, and sealed"
+    if start.startswith(b"{") and b'"provider"' in start and b'"id"' in start and b'"model"' in start:
+        return "it is JSON with the fields of a snapshot: id, provider, model"
+    return None
+
+
+def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+    id = _id_in(path)
+    if id is not None:  # in a folder, which knows about keys, and has the media that it may refer to
+        yield portable_of(FileStore(path.parent, key).load(id))
+        return
+    if key is not None:
+        raise NotSealed("a key was given, and one snapshot in a file is plain", hint="leave the key out")
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST + 1)
+    except OSError as error:
+        raise of_files(error, path) from None
+    if len(data) > _MOST:
+        raise PayloadTooLarge(len(data), _MOST, what="text in one snapshot")
+    found = Snapshot.from_json(data)
+    if any(references(found.messages_json)):
+        hint = "load the directory that it is from; store.restore(Snapshot.from_json(…)) takes it for text"
+        raise Damaged("the snapshot refers to media, and lies alone", hint=hint)
+    yield portable_of(found)
+
+
+def _id_in(path: Path) -> str | None:
+    """The id in the name of a file that lies where snapshots lie."""
+    try:
+        validate_snapshot_id(path.name.removesuffix(".json"))
+    except HithertoError:
+        return None
+    return path.name.removesuffix(".json") if path.name.endswith(".json") else None
+
+
+def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+    if key is not None:
+        raise InvalidArgument("one snapshot in a file is plain", hint="hitherto.snapshots.FileStore(path, key=…) seals")
+    given = list(talks)
+    if len(given) != 1:
+        hint = 'one file each, or format="gtb" for a directory of them'
+        raise InvalidArgument(f"{len(given)} conversations, and a snapshot is of one", hint=hint)
+    with new_file(path) as file:
+        file.write(taken_of(given[0]).to_json())
+    return 1
+
+
+def portable_of(snapshot: Snapshot) -> Portable:
+    """The snapshot as a conversation: one thread, in which everything was said when it was taken."""
+    messages, setup = thread_of(snapshot)
+    title, metadata = about(snapshot)
+    at = from_datetime(snapshot.created, "created_at")
+    said = []
+    for number, message in enumerate(messages, 1):
+        parent = str(number - 1) if number > 1 else None
+        said.append(Said(id=str(number), message=message, parent=parent, created_us=at, setup=1))
+    return Portable(
+        id=_conversation(snapshot),
+        messages=tuple(said),
+        title=title,
+        metadata=metadata,
+        setups=(setup,),
+        setup=1,
+        created_us=at,
+    )
+
+
+def _conversation(snapshot: Snapshot) -> str:
+    """Several snapshots of one conversation are one conversation again."""
+    id = snapshot.metadata.get("conversation", "")
+    return id if conversation_id(id, name) == id else snapshot.id
+
+
+def taken_of(talk: Portable) -> Snapshot:
+    """The thread that ends at the head of a conversation. Its id is the conversation's, so that writing it again is the
+    same snapshot."""
+    path = _path(talk)
+    setup = talk.setups[talk.setup - 1] if talk.setup else Setup()
+    try:
+        made = snapshot_of(
+            [said.message for said in path],
+            setup,
+            conversation=talk.id,
+            head=path[-1].id if path else "",
+            title=talk.title,
+            metadata=talk.metadata,
+        )
+    except HithertoError as error:
+        raise InvalidArgument(f"conversation {talk.id:.40} cannot be told in its provider's words: {error}") from None
+    return replace(made, id=conversation_id(talk.id, name))
+
+
+def _path(talk: Portable) -> list[Said]:
+    """The messages from the root to the head."""
+    by_id = {said.id: said for said in talk.messages}
+    newest = next((said.id for said in reversed(talk.messages) if said.main), None)
+    at = talk.head or newest
+    path: list[Said] = []
+    while at is not None:
+        path.append(by_id[at])
+        at = by_id[at].parent
+    return path[::-1]
