@@ -375,6 +375,62 @@ def test_what_is_no_path_is_refused(files: DiskFiles | MemoryFiles, wrong: str) 
         files.folder(wrong)
 
 
+@pytest.mark.parametrize("wrong", [None, 5, b"x", Path("x")])
+@pytest.mark.parametrize("open_it", [DiskFiles().folder, MemoryFiles().folder, bucket_at])
+def test_a_place_that_is_no_text_is_refused(open_it: Callable[[str], Bucket], wrong: str) -> None:
+    with pytest.raises(InvalidArgument):
+        open_it(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["a", None, True, -1, 1e300, 10**400, float("nan"), float("inf"), b"1"])
+def test_what_is_no_time_to_wait_is_refused(wrong: float, place: Path) -> None:
+    for open_it in (
+        lambda: DiskFiles(timeout_seconds=wrong),
+        lambda: bucket_at(place.as_uri(), timeout_seconds=wrong),
+        lambda: bucket_at("memory://", timeout_seconds=wrong),
+        lambda: bucket_at("s3://bucket", timeout_seconds=wrong),
+    ):
+        with pytest.raises(InvalidArgument, match="timeout_seconds"):
+            open_it()
+
+
+@pytest.mark.parametrize("wrong", ["a", None, True, -1, 1.5, 1001, 10**400, float("nan")])
+@pytest.mark.parametrize("url", ["file:///x", "memory://", "s3://bucket"])
+def test_what_is_no_number_of_retries_is_refused(wrong: int, url: str) -> None:
+    with pytest.raises(InvalidArgument, match="retries"):
+        bucket_at(url, retries=wrong)
+
+
+def test_the_longest_times_and_the_most_retries_are_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "x")
+    bucket_at("s3://bucket", timeout_seconds=1e9, retries=1000)
+    for seconds in (0, 1e9):
+        DiskFiles(timeout_seconds=seconds).folder(str(place / "x")).put(NAME, b"1")
+    with pytest.raises(InvalidArgument, match="more than 0"):
+        bucket_at("s3://bucket", timeout_seconds=0)
+
+
+def test_a_path_that_is_too_long_is_refused_and_nothing_is_made(place: Path) -> None:
+    bucket = DiskFiles().folder(str(place) + "/a" * 3000)
+    for call in (lambda: bucket.put(NAME, b"1"), lambda: bucket.get(NAME, MOST), lambda: list(bucket.things())):
+        with pytest.raises(InvalidArgument, match="too long"):
+            call()
+    assert list(place.iterdir()) == []
+
+
+def test_a_folder_may_be_far_down(place: Path) -> None:
+    """As far as a path reaches: that is more levels than Python calls functions in each other."""
+    deep = str(place) + "/a" * ((4000 - len(str(place))) // 2)
+    folder = DiskFiles().folder(deep)
+    folder.put(NAME, b"1")
+    assert content(folder).data == b"1"
+    for name in os.listdir(deep):
+        os.unlink(f"{deep}/{name}")
+    os.removedirs(deep)  # which does not call itself for each, as others do
+    place.mkdir(exist_ok=True)
+
+
 def test_a_folder_stays_where_it_was_when_the_working_directory_changes(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

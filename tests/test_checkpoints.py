@@ -3,16 +3,20 @@
 Every chat here speaks real HTTP to a provider on loopback. Requirements: A11, and "Auto-checkpoint" of the snapshots.
 """
 
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hitherto
-from hitherto import Store
+from hitherto import Message, Store
 from hitherto.chat import Client, Config, new_client
+from hitherto.recorder._checkpoints import Checkpoints
 from hitherto.snapshots import FileStore, MemoryFiles, Snapshot
 
 from ._provider import Provider, chat_answer, provider
@@ -175,6 +179,74 @@ def test_when_and_how_many_without_where_to_is_refused(parrot: Provider, store: 
     with pytest.raises(hitherto.InvalidArgument) as caught:
         recorded(parrot, store, "a folder")
     assert "FileStore" in (caught.value.hint or "")
+
+
+def _in_child(function: Callable[[], bool]) -> int:
+    """What a forked child exits with: 0 if it was true. One that hangs is ended by a signal."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        try:
+            os._exit(0 if function() else 1)
+        except BaseException:  # noqa: BLE001  # nothing of the child may come to the test that runs
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # newer Pythons warn of what is tried here
+@pytest.mark.parametrize("at_work", ["the lock", "the thread", "nothing"])
+def test_a_forked_child_makes_its_own_checkpoints_and_the_parent_what_was_due_before(
+    at_work: str, tmp_path: Path
+) -> None:
+    """Whatever the lock and the thread were about in the moment of the fork."""
+    made: list[Snapshot] = []
+    going, gate = threading.Event(), threading.Event()
+
+    def save(snapshot: Snapshot) -> None:
+        going.set()
+        gate.wait(20)
+        made.append(snapshot)
+
+    with hitherto.open(tmp_path / "store.db") as store:
+        checkpoints = Checkpoints(save, None if at_work == "nothing" else 1, 3600.0, None)
+        talk = store.start(title="before", provider="claude", model="m")
+        talk.append(Message.user("q"))
+        checkpoints.answered(store, talk.id, talk.append(Message.assistant("a")).id)
+        if at_work != "nothing":
+            assert going.wait(20)
+
+        def child() -> bool:
+            gate.set()
+            with hitherto.open(tmp_path / "store.db") as own:
+                other = own.start(title="after", provider="claude", model="m")
+                checkpoints.answered(own, other.id, other.append(Message.assistant("b")).id)
+            return [snapshot.metadata["title"] for snapshot in made] == ["after"]
+
+        with held(checkpoints._changed) if at_work == "the lock" else nullcontext():
+            assert _in_child(child) == 0
+        assert made == []
+        gate.set()
+    assert [snapshot.metadata["title"] for snapshot in made] == ["before"]
+
+
+@contextmanager
+def held(condition: threading.Condition) -> Iterator[None]:
+    """Another thread has it."""
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with condition:
+            taken.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(20)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_program_can_ask_why_its_checkpoint_failed(parrot: Provider, store: Store, tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 
 import hitherto
 from hitherto import Block, Key, Message, Store, Usage, _recovery, formats
+from hitherto.backends.memory import MemoryBackend
 from hitherto.formats import Portable, Said, Source, jsonl
 from hitherto.snapshots import FileStore, Snapshot, Unreadable
 
@@ -367,7 +369,236 @@ def test_progress_hears_how_much_was_looked_at(store: Store, other: Store, tmp_p
     assert heard == [2, 4, 6]
 
 
+# -- what is the same, and what only looks like it
+
+
+def out(store: Store, tmp_path: Path) -> Path:
+    """Everything in a store, as lines."""
+    path = tmp_path / f"{len(os.listdir(tmp_path))}.jsonl"
+    formats.save(store, path)
+    return path
+
+
+FRAMES = [Block.image(bytes([n]) * 1000, "image/bmp") for n in (1, 2)]
+LARGE = [Block.video(bytes([n]) * 100_000, "video/mp4") for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("one", "another"),
+    [
+        pytest.param(*(Message.user([frame]) for frame in FRAMES), id="bytes"),
+        pytest.param(*(Message.user([film]) for film in LARGE), id="attachments"),
+        pytest.param(*(Message("assistant", raw={"result": n}) for n in (1, 2)), id="raw"),
+        pytest.param(*(Message("assistant", raw={"long": f"{n}" * 70_000}) for n in (1, 2)), id="long raw"),
+        pytest.param(
+            *(Message("tool_result", (Block.text("x"),), tool_result_error=n) for n in (True, False)), id="an error"
+        ),
+        pytest.param(*(Message.user([Block("content", "x", mime_type=n)]) for n in ("a/b", "text/x")), id="mime"),
+    ],
+)
+def test_messages_that_differ_in_anything_that_was_said_are_both_kept(
+    one: Message, another: Message, store: Store, other: Store, tmp_path: Path
+) -> None:
+    talk = store.start()
+    talk.append(Message.user("look"))
+    formats.load(out(store, tmp_path), other)
+    talk.append(one)
+    other.conversation(talk.id).append(another)
+    path = out(store, tmp_path)
+    assert formats.load(path, other).messages == 1
+    assert other.conversation(talk.id).count == 3
+    assert formats.load(path, other).messages == 0
+
+
+def test_a_key_that_is_another_messages_here_swallows_nothing(store: Store, other: Store, tmp_path: Path) -> None:
+    talk = store.start()
+    talk.append(Message.user("start"))
+    formats.load(out(store, tmp_path), other)
+    talk.append(Message.user("said there", key="turn-2"))
+    talk.append(Message.assistant("its answer"))
+    other.conversation(talk.id).append(Message.user("said here", key="turn-2"))
+    path = out(store, tmp_path)
+    report = formats.load(path, other)
+    assert (report.messages, "keys of messages" in report.notes[0]) == (2, True)
+    assert [m.text for m in other.conversation(talk.id).thread()] == ["start", "said there", "its answer"]
+    assert formats.load(path, other).messages == 0
+
+
+def test_two_who_load_the_same_file_at_once_add_it_once(store: Store, tmp_path: Path) -> None:
+    talk = store.start()
+    talk.append(Message.user("start"))
+    first = out(store, tmp_path)
+    talk.extend([Message.user(f"m{n}") for n in range(100)])
+    grown = out(store, tmp_path)
+    database = tmp_path / "s.db"
+    with hitherto.open(database) as here:
+        formats.load(first, here)
+        barrier = threading.Barrier(2)
+
+        def load() -> None:
+            with hitherto.open(database) as own:
+                barrier.wait()
+                formats.load(grown, own)
+
+        threads = [threading.Thread(target=load) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert here.conversation(talk.id).count == 101
+        assert here.verify().ok
+
+
+def test_what_grows_brings_its_setups_its_hold_and_what_had_come_of_answers(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    talk = store.start(provider="openai", model="one")
+    talk.append(Message.user("start"))
+    formats.load(out(store, tmp_path), other)
+    talk.configure(model="two", system_prompt="Be terse.")
+    talk.append(Message.assistant("by two"))
+    talk.hold()
+    _recovery.keep(talk._desk, _recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    path = out(store, tmp_path)
+    for added in (1, 0):
+        assert formats.load(path, other).messages == added
+        there = other.conversation(talk.id)
+        assert (there.model, there.system_prompt, there.held) == ("two", "Be terse.", True)
+        assert [change.setup.model for change in there.setups()] == ["one", "two"]
+        assert [partial.text for partial in there.partials()] == ["half"]
+    assert written(other, tmp_path / "again.jsonl") == path.read_bytes()
+    assert other.verify().ok
+
+
+def test_a_new_conversation_comes_with_its_hold_and_its_partials_or_not_at_all(
+    store: Store, other: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = store.start()
+    talk.append(Message.user("start"))
+    talk.hold()
+    _recovery.keep(talk._desk, _recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    path = out(store, tmp_path)
+    commits: list[object] = []
+    commit = other.backend.commit
+
+    def counted(batches: Any) -> Any:
+        commits.append(batches)
+        return commit(batches)
+
+    monkeypatch.setattr(other.backend, "commit", counted)
+    formats.load(path, other)
+    there = other.conversation(talk.id)
+    assert (len(commits), there.held, [partial.text for partial in there.partials()]) == (1, True, ["half"])
+
+
+def test_of_two_alike_each_finds_its_own(store: Store, other: Store, tmp_path: Path) -> None:
+    """One of them was deleted here: what stood below it goes below it again, and not below the other."""
+    talk = store.start()
+    first = talk.append(Message.user("q"))
+    same = []
+    for words in ("below X", "below Y"):
+        branch = talk.fork(at=first)
+        same.append(branch.append(Message.assistant("same")))
+        branch.append(Message.user(words))
+    for run in ("r1", "r2"):
+        trace = talk.subagent("review", run, call=same[0] if run == "r1" else same[1])
+        trace.append(Message.user("Review the diff."))
+        trace.append(Message.assistant(f"result of {run}"))
+    path = out(store, tmp_path)
+    report = formats.load(path, other)
+    before = whole(other)
+    other.delete([report.ids[f"{talk.id}/{same[0].id}"]], recursive=True)
+    assert formats.load(path, other).messages == 4
+    assert sorted(map(str, _below(other))) == sorted(map(str, _below(store)))
+    assert formats.load(path, other).messages == 0
+    assert len(before) == len(whole(other))
+
+
+def _below(store: Store) -> list[tuple[str, str, str | None]]:
+    found = {m.id: m for m in store.messages()}
+    return [(m.text, found[m.parent or m.link or m.id].text, m.label) for m in found.values()]
+
+
+def test_two_that_only_share_a_sub_agents_task_are_two(store: Store) -> None:
+    id = "5f0c0000-0000-4000-8000-000000000000"
+
+    def about(what: str) -> Portable:
+        task = Said(id="2", message=Message.user("Review the diff."), link="1", main=False)
+        return Portable(id=id, messages=(Said(id="1", message=Message.user(what)), task))
+
+    load_values([about("cats")], store)
+    assert list(load_values([about("dogs")], store).renamed) == [id]
+    assert sorted(m.text for m in store.messages() if m.main) == ["cats", "dogs"]
+
+
+def test_a_store_that_is_closed_meanwhile_is_not_taken_for_a_bad_file(store: Store, tmp_path: Path) -> None:
+    some_lines(store, tmp_path)
+    other = hitherto.open("memory:")
+    with pytest.raises(hitherto.Closed):
+        formats.load(tmp_path / "whole.jsonl", other, progress=lambda _: other.close())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Portable(id="a", messages=(Said(id="1", message=Message("")),)),
+        Portable(id="a", messages=(Said(id="1", message=Message.user("x" * 11_000_000)),)),
+        Portable(id="a", title="\ud800"),
+        Portable(id="a", metadata={"a": 5}),  # type: ignore[dict-item]
+        Portable(id="a", setups=(hitherto.Setup(system_prompt="x" * 11_000_000),)),
+    ],
+)
+def test_a_dry_run_refuses_what_would_be_refused(said: Portable, store: Store) -> None:
+    formats.register(Values([said]))
+    try:
+        for dry in (True, False):
+            with pytest.raises(hitherto.PartialImport):
+                formats.load(os.devnull, store, format="values", dry_run=dry)
+    finally:
+        formats._added.clear()
+
+
+def test_a_dry_run_says_what_would_be_left_out(store: Store, other: Store, tmp_path: Path) -> None:
+    store.ensure("inbox").append(Message.user("a"))
+    other.ensure("inbox")
+    path = out(store, tmp_path)
+    dry = formats.load(path, other, dry_run=True).notes
+    assert dry == formats.load(path, other).notes
+    assert dry
+
+
+def test_words_of_others_in_extra_are_theirs(store: Store, other: Store, tmp_path: Path) -> None:
+    for own in ({"id": "42", "note": "mine"}, {"id": ""}, {"id": "x", "format": "y", "at": 10**18}, "text", 5):
+        store.save([Message.user("x", extra={"imported": own})])
+    path = out(store, tmp_path)
+    formats.load(path, other)
+    assert written(other, tmp_path / "again.jsonl") == path.read_bytes()
+
+
+def test_empty_kinds_of_blocks_stay_empty(store: Store, other: Store, tmp_path: Path) -> None:
+    store.save([Message.user([Block("content", "x", mime_type=""), Block("content", "y", modality="")])])
+    formats.load(out(store, tmp_path), other)
+    assert whole(other) == whole(store)
+
+
+def test_a_setup_that_says_nothing_is_a_setup(store: Store) -> None:
+    said = Said(id="1", message=Message.user("x"), setup=1)
+    talk = load_values([Portable(id="a", messages=(said,), setups=(hitherto.Setup(),), setup=1)], store).added[0]
+    assert talk.setup == hitherto.Setup()
+    assert store.verify().ok
+
+
 # -- times
+
+
+def test_what_was_begun_when_our_clock_is_not_yet_keeps_its_time(store: Store, tmp_path: Path) -> None:
+    rich(store)
+    path = out(store, tmp_path)
+    behind = Store(MemoryBackend(), clock=lambda: 1_600_000_000_000_000)
+    with behind:
+        formats.load(path, behind)
+        assert written(behind, tmp_path / "again.jsonl") == path.read_bytes()
+        assert behind.verify().ok
 
 
 def test_a_time_in_the_future_does_not_make_the_conversation_stand_still(store: Store) -> None:
@@ -470,7 +701,7 @@ def test_a_hold_in_the_file_is_never_lost_and_what_else_differs_is_said(
     formats.save(store, tmp_path / "2.jsonl")
     report = formats.load(tmp_path / "2.jsonl", other)
     assert report.unchanged == 1
-    assert [note.split(": ")[1] for note in report.notes] == ["title, metadata"]
+    assert [note.split(": ")[2] for note in report.notes] == ["title, metadata"]
     there = other.conversation(talk.id)
     assert (there.title, there.held) == ("before", True)
     assert formats.load(tmp_path / "1.jsonl", other).unchanged == 1
@@ -547,7 +778,12 @@ A_BOMB = b'{"message":{"id":"a","role":"user","at":"","blocks":[],"raw":' + b"["
         b'{"conversation":{"id":"d","messages":0,"setup":3}}',
         b'{"conversation":{"id":"d","messages":0,"head":"nobody"}}',
         b'{"conversation":{"id":"d","messages":0,"created_at":"never"}}',
-        b'{"conversation":{"id":"d","messages":0,"setups":[{"tools":[5]}]}}',
+        b'{"setup":{"tools":[5]}}',
+        b'{"setup":{"tools":{}}}',
+        b'{"conversation":{"id":"d","messages":0,"setups":[{}]}}',
+        line(extra={"$bytes": "AAAA"}),
+        line(blocks=[{"type": "content", "content": "x", "extra": {"$bytes": "AAAA"}}]),
+        b'{"message":{"id":"a","role":"user","at":"","blocks":[],"raw":[' + b"[]," * 2_100_000 + b"0]}}",
         b'{"conversation":{"id":"d","messages":0,"metadata":{"a":1}}}',
     ],
 )
@@ -843,6 +1079,21 @@ def test_many_snapshots_of_one_conversation_are_one_conversation(store: Store, o
     there = other.conversation(talk.id)
     assert sorted(leaf.depth for leaf in there.branches()) == [2, 7]
     assert formats.load(tmp_path / "out", store).messages == 0  # and where they came from, they are known
+
+
+def test_a_snapshot_that_others_went_on_with_adds_what_they_added(store: Store, tmp_path: Path) -> None:
+    talk = store.start(provider="claude", model="m")
+    talk.append(Message.user("look"))
+    talk.append(Message.assistant([Block.thinking("hm"), Block.tool_call("t", "look", {})]))  # mended on the way out
+    taken = talk.snapshot()
+    said = [*taken.messages, {"role": "assistant", "content": "I see."}]
+    longer = msgspec.structs.replace(taken, messages_json=json.dumps(said))
+    (tmp_path / "x.json").write_bytes(longer.to_json())
+    assert formats.load(tmp_path / "x.json", store).messages == 1
+    new = next(m for m in store.messages() if m.text == "I see.")
+    assert new.parent == talk.at
+    assert formats.load(tmp_path / "x.json", store).messages == 0
+    assert store.verify().ok
 
 
 def test_a_snapshot_alone_is_read_with_its_media_and_its_key_where_it_lies_as_it_should(

@@ -229,7 +229,8 @@ def test_what_merely_looks_like_a_reference_comes_back_as_it_was(
         snapshot = msgspec.structs.replace(snapshot, messages_json=text)
     store = FileStore(tmp_path, key, layout="gtb")
     store.save(snapshot)
-    assert store.load(snapshot.id).messages == snapshot.messages
+    assert store.load(snapshot.id) == snapshot
+    assert store.save(snapshot, expect=snapshot) == store.list()[0].revision == snapshot.revision
     assert (store.load(snapshot.id).system_prompt, store.load(snapshot.id).metadata) == (said, {"a": said})
     data = (tmp_path / f"{snapshot.id}.json").read_bytes()
     text = (opened_by_others(data) if key else data).decode()
@@ -241,6 +242,22 @@ def test_what_merely_looks_like_a_reference_comes_back_as_it_was(
         assert written != wanted
         file = (tmp_path / "media" / written.removeprefix("chatmedia+sha256:")).read_bytes()
         assert (opened_by_others(file) if key else file).decode() == wanted
+
+
+@settings(max_examples=50)
+@given(st.sets(st.integers(0, 80)), st.booleans())
+def test_what_looks_like_a_reference_comes_back_with_the_escapes_that_it_was_written_with(
+    places: set[int], large: bool
+) -> None:
+    said = reference(b"nothing that is kept")
+    escape = "\\u{:04X}" if large else "\\u{:04x}"
+    token = "".join(escape.format(ord(c)) if n in places else c for n, c in enumerate(said))
+    text = f'[{{"a":"{token}","b":["{said}","{token}"]}}]'
+    snapshot = msgspec.structs.replace(some(), messages_json=text)
+    store = FileStore("x", fs=MemoryFiles())
+    store.save(snapshot)
+    assert store.load(snapshot.id).messages_json == text
+    assert store.save(snapshot, expect=snapshot) == snapshot.revision
 
 
 def test_in_our_own_layout_a_reference_means_nothing() -> None:

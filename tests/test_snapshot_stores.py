@@ -188,7 +188,6 @@ HOSTILE = [
     None,
     7,
     b"x",
-    uuid.uuid4(),
 ]
 
 
@@ -206,6 +205,20 @@ def test_hostile_ids_are_refused_at_once_and_touch_nothing(place: Place, kind: K
     assert place.names() == set()
     if kind == "disk":
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_is_named_by_its_id_or_by_what_has_it(place: Place) -> None:
+    store, snapshot = place.open(), some()
+    store.save(snapshot)
+    (summary,) = store.list()
+    for name in (snapshot.id, uuid.UUID(snapshot.id), summary, snapshot):
+        assert store.load(name) == snapshot
+        store.delete(name)
+        with pytest.raises(NotFound):
+            store.load(name)
+        store.save(snapshot)
+    with pytest.raises(InvalidSnapshotID):
+        store.save(msgspec.structs.replace(snapshot, id=uuid.UUID(snapshot.id)))
 
 
 @pytest.mark.parametrize("thing", [None, {}, "x", b"{}", 7])

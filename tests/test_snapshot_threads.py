@@ -12,7 +12,9 @@ import pytest
 import hitherto
 from hitherto import Block, Message, Store
 from hitherto.chat import Client, Config, new_client
+from hitherto.model import Setup
 from hitherto.snapshots import Snapshot
+from hitherto.snapshots._thread import snapshot_of
 
 LOOK: dict[str, object] = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}
 CLAUDE: list[dict[str, object]] = [
@@ -156,9 +158,43 @@ def test_what_cannot_be_a_conversation_is_refused_and_nothing_is_made(store: Sto
             store.restore(wrong)  # type: ignore[arg-type]
     with pytest.raises(hitherto.InvalidMessage):
         store.restore(Snapshot.new("openai", "m", "", [{"role": "assistant", "content": 2**70}]))
-    with pytest.raises(hitherto.InvalidArgument, match="dialect"):
-        store.restore(Snapshot.new("openai", "m", "", CHAT, (), {"dialect": "klingon"}))
     assert store.conversations().items == []
+
+
+@pytest.mark.parametrize(("provider", "said"), [("openai", CHAT), ("claude", CLAUDE), ("somebody", CHAT)])
+def test_a_dialect_that_is_not_known_here_is_as_good_as_not_said(
+    provider: str, said: list[dict[str, object]], store: Store
+) -> None:
+    """Other programs may mean something else by the word."""
+    for word in ("klingon", "british", ""):
+        talk = store.restore(Snapshot.new(provider, "m", "", said, [LOOK], {"dialect": word}))
+        assert talk.snapshot().messages == said
+        assert talk.thread()[-1].text == "I see."
+
+
+OWN = {"title": "mine", "head": "h", "conversation": "c", "checkpoint": "x", "dialect": "british", "own.title": "too"}
+
+
+def test_metadata_of_a_conversation_that_has_our_names_goes_into_a_snapshot_and_out_again(store: Store) -> None:
+    own = {**OWN, "own.own.head": "deep", "own.thing": "as it is", "plain": "p", "snapshot": "not an id"}
+    said = [Message.user("hello")]
+    for given in ({}, {"checkpoint": "automatic", "title": "Given"}):
+        taken = snapshot_of(
+            said, Setup("claude", "m"), conversation="id", head="abc", title="T", metadata=given, own=own
+        )
+        ours = {name: taken.metadata[name] for name in ("title", "head", "conversation", "dialect")}
+        assert ours == {"title": given.get("title", "T"), "head": "abc", "conversation": "id", "dialect": "anthropic"}
+        assert taken.metadata.get("checkpoint") == given.get("checkpoint")
+        assert (taken.metadata["own.thing"], taken.metadata["plain"]) == ("as it is", "p")
+        talk = store.restore(taken)
+        assert (talk.title, talk.metadata) == (ours["title"], own)
+
+
+def test_a_conversation_remembers_the_last_snapshot_it_came_from(store: Store) -> None:
+    first = Snapshot.new("claude", "m", "", CLAUDE)
+    again = store.restore(first).snapshot()
+    assert again.metadata["snapshot"] == first.id
+    assert store.restore(again).metadata == {"snapshot": again.id}
 
 
 @pytest.mark.parametrize("provider", ["claude", "openai", "gemini", "somebody"])

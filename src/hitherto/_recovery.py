@@ -65,25 +65,32 @@ def new_key(parent: int) -> bytes:
 def keep(desk: Desk, key: bytes, messages: Sequence[Message], at: int | None = None) -> None:
     """Keep what has come so far, in place of what was kept before."""
     store = desk.store
-    for message in messages:
-        check(message)
-    try:
-        data = _encode(
-            _Kept(store._clock() if at is None else at, tuple(_Said(m.role, body_of(m, 0)) for m in messages))
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidMessage(f"this cannot be kept as it is: {error}") from None
-    if len(data) > store._max_write_bytes:
-        raise PayloadTooLarge(len(data), store._max_write_bytes)
+    data = encoded(store, messages, store._clock() if at is None else at)
 
     def make(row: ConversationRow) -> Change:
         envelope, parent = desk.check(row), _parent(key)
         if not store.backend.messages(numbers=[parent], bodies=False):
             raise NotFound("message", [store._names.id(parent)])
-        item = ItemRow(desk.id, key, 0, envelope.close(item_place(desk.id, key), data))
-        return Change(row.id, row.token, next_row(envelope, row, (), ()), put=(item,))
+        return Change(row.id, row.token, next_row(envelope, row, (), ()), put=(closed(envelope, desk.id, key, data),))
 
     store._change(desk.id, make)
+
+
+def encoded(store: "Store", messages: Sequence[Message], at: int) -> bytes:
+    """What is kept of an answer, as bytes."""
+    for message in messages:
+        check(message)
+    try:
+        data = _encode(_Kept(at, tuple(_Said(m.role, body_of(m, 0)) for m in messages)))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidMessage(f"this cannot be kept as it is: {error}") from None
+    if len(data) > store._max_write_bytes:
+        raise PayloadTooLarge(len(data), store._max_write_bytes)
+    return data
+
+
+def closed(envelope: Envelope, conversation: bytes, key: bytes, data: bytes) -> ItemRow:
+    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
 
 
 def drop(desk: Desk, key: bytes) -> None:

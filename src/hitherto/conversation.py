@@ -483,8 +483,15 @@ class Conversation:
 
         path, setup = self._path(), self.setup
         head = path[-1].id if path else ""
-        about = {**self.metadata, **check_strings(metadata, "metadata")}
-        return snapshot_of(path, setup, conversation=self.id, head=head, title=self.title, metadata=about)
+        return snapshot_of(
+            path,
+            setup,
+            conversation=self.id,
+            head=head,
+            title=self.title,
+            metadata=check_strings(metadata, "metadata"),
+            own=self.metadata,
+        )
 
     def detach(self, *, title: str | None = None) -> "Conversation":
         """Give this thread a life of its own: a new conversation with its own key that holds a copy of it.

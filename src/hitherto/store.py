@@ -51,6 +51,7 @@ from .backend import (
     Change,
     ConversationRow,
     Done,
+    ItemRow,
     MessageRow,
     Missing,
     PackRow,
@@ -149,6 +150,14 @@ class Stats(Struct, frozen=True):
     stored_bytes: int
     oldest: datetime | None
     newest: datetime | None
+
+
+class More(Struct, frozen=True):
+    """What a conversation that comes from elsewhere begins with, beside its messages."""
+
+    head_at: int | None = None  # the place of the head among the messages, if it is not the last
+    held: bool = False
+    items: Callable[[Desk, list[Saved]], Iterable[ItemRow]] = lambda _, __: ()
 
 
 def _now() -> int:
@@ -305,13 +314,12 @@ class Store:
         meta: Meta,
         setups: Sequence[Setup],
         make: Callable[[Desk], list[Draft]] = lambda _: [],
-        head_at: int | None = None,
+        more: More | None = None,
     ) -> tuple[Conversation, list[Saved]] | None:
-        """A new conversation with its first messages, in one transaction; None if its id or key is taken. `head_at` is
-        the place of its head among them, if that is not the last."""
+        """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
         for _ in range(_TRIES):
             try:
-                return self._create_now(id, meta, setups, make, head_at)
+                return self._create_now(id, meta, setups, make, more or More())
             except Moved:  # keys were rotated meanwhile
                 self._workspace.refresh()
                 if meta.key is not None:
@@ -324,13 +332,15 @@ class Store:
         meta: Meta,
         setups: Sequence[Setup],
         make: Callable[[Desk], list[Draft]],
-        head_at: int | None,
+        more: More,
     ) -> tuple[Conversation, list[Saved]] | None:
         require = self._workspace.require
         key = None if meta.key is None else self._codec.tag("conversation", meta.key)
-        row = new_row(self._codec, id, CHAT, key, _born(meta) or self._clock())
-        desk = Desk(self, replace(row, active_at=meta.created or row.active_at), new=True)
-        kept = [] if list(setups) == [Setup()] else setups
+        now = self._clock()
+        row = new_row(self._codec, id, CHAT, key, _born(meta, now))
+        active = min(meta.created or now, now)
+        desk = Desk(self, replace(row, active_at=active, held=more.held), new=True)
+        kept = [] if list(setups) == [Setup()] and not meta.setups else setups
         meta = replace(meta, setups=len(kept), setup=meta.setup if meta.setups else len(kept))
         closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
         row = desk.row = described(desk.envelope, desk.row, closed)
@@ -339,9 +349,10 @@ class Store:
         drafts = make(desk)
         desk.stage(drafts)
         for _ in range(_TRIES):
-            first, messages = desk.prepare(row, drafts, Spot(None), head_at=head_at)
+            first, messages = desk.prepare(row, drafts, Spot(None), head_at=more.head_at)
             change = first or Change(id, None, row)
-            change = replace(change, expect=None, put=put, tag=(*change.tag, *tags))
+            items = (*put, *more.items(desk, messages))
+            change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
             outcome = self._pen.write(Batch((change,), require))
             if isinstance(outcome, Done):
                 desk.row = change.row or row
@@ -1225,11 +1236,11 @@ def as_key(key: "Key | bytes") -> "Key":
     return key if isinstance(key, Key) else Key(key)
 
 
-def _born(meta: Meta) -> int | None:
-    """The `created_at` of a row whose conversation was begun elsewhere: a little earlier, by chance, than it was. That
-    time is also what tells a conversation from an earlier one of the same id, and of what is brought here again after
-    a purge it is the same."""
-    return meta.created - secrets.randbelow(1_000_000) if meta.created else None
+def _born(meta: Meta, now: int) -> int:
+    """The `created_at` of a new row. If the conversation was begun elsewhere, it is a little earlier, by chance, than
+    that was: the time is also what tells a conversation from an earlier one of the same id, and of what is brought here
+    again after a purge it would be the same."""
+    return min(meta.created, now) - secrets.randbelow(1_000_000) if meta.created else now
 
 
 def _parent(message: Message) -> str | None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._attachments import LetGo
 from ..backend import Where
 from ..conversation import Conversation
-from ..errors import HithertoError, InvalidArgument, PartialImport, StorageError
+from ..errors import Busy, Closed, HithertoError, InvalidArgument, PartialImport, StorageError
 from ..ids import parse_conversation_id
 from ..keys import Key
 from ..listing import ConversationInfo, Page, conversations
@@ -126,6 +127,8 @@ def _all() -> list[Format]:
 
 
 def _named(name: str) -> Format:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a format is given by its name, not by a {type(name).__name__}")
     if name in _added:
         return _added[name]
     if name not in _OURS:
@@ -152,7 +155,10 @@ def _path(path: PathLike) -> Path:
     if "://" in os.fsdecode(path):
         hint = "formats are files; hitherto.snapshots.ObjectStore keeps snapshots in a bucket"
         raise InvalidArgument("this is an address, not the path of a file", hint=hint)
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InvalidArgument("the home directory in this path is nobody's") from None
 
 
 _ORDER = "load(path, store), and save(store, path)"
@@ -186,7 +192,7 @@ def load(
     for one in _each(_named(name).read(where, opened), sum_up):
         try:
             sum_up.take(one, planned(own, one, name) if dry_run else admit(own, one, name))
-        except StorageError:
+        except (StorageError, Closed):
             raise
         except HithertoError as error:
             sum_up.unreadable.append(Unreadable(f"conversation {one.id:.40}", str(error)))
@@ -237,20 +243,17 @@ class _Summing:
         plan = done.plan if isinstance(done, Admitted) else done
         self.seen += len(portable.messages)
         self._messages += len(plan.new)
-        self._new += not plan.there
-        self._unchanged += plan.there and not plan.new
+        self._new += plan.there is None
+        self._unchanged += plan.is_done
         if plan.id != portable.id:
             self._renamed[portable.id] = plan.id
         if plan.renamed:
             self._notes.append(f"conversation {portable.id:.40} has the id of another one, and is {plan.id} here")
+        self._notes += [f"conversation {plan.id}: {note}" for note in plan.notes]
         if isinstance(done, Admitted):
             self._ids |= {f"{portable.id}/{id}": own for id, own in done.ids.items()}
-            if plan.new or not plan.there:
+            if not plan.is_done:
                 self._added.append(done.conversation)
-            if done.differs:
-                self._notes.append(f"conversation {plan.id} keeps what it has here: {done.differs}")
-            if done.key_taken:
-                self._notes.append(f"conversation {plan.id} came without its key, which another one has")
 
     def report(self) -> Loaded:
         return replace(
@@ -286,7 +289,11 @@ def save(
     if not chosen.writes:
         raise not_written(chosen.name)
     opened = None if key is None else as_key(key)
-    return chosen.write(_portables(what), where, opened)
+    try:
+        return chosen.write(_portables(what), where, opened)
+    except LetGo:
+        hint = "try again; what is written while others delete has to be lucky"
+        raise Busy("a conversation changed while it was written", hint=hint) from None
 
 
 def _by_name(path: Path) -> Format:

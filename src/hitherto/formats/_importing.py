@@ -1,34 +1,36 @@
 """Putting conversations into a store: once, whatever file they come from, and however often.
 
 A conversation keeps its id if that is a UUID; any other becomes one, always the same. If the store has a conversation
-of that id already, the two are laid over each other from the root: a message that is there is not added again, and
-what is new goes below what it answers. So loading a file twice adds nothing the second time, and loading one that has
-grown adds what has come. Two that do not even begin alike only happen to have the same id: the one that comes gets
-another, always the same again, and the report says so.
+of that id already, the two are laid over each other (`_matching`): what is there is not added again, and what is new
+goes below what it answers. So loading a file twice adds nothing the second time, and loading one that has grown adds
+what has come. Two that do not even begin alike only happen to have the same id: the one that comes gets another, always
+the same again, and the report says so.
 
 Messages get ids of the store's own, as all do; the ones they came with are kept with them, in `extra["imported"]`.
 """
 
-import hashlib
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, msgpack
+from msgspec import Struct
 from msgspec.structs import replace
 
-from .._content import Meta
-from .._desk import Desk, Draft, Spot, check_size, draft
-from .._recovery import keep, new_key
-from ..attachment import Attachment
-from ..conversation import Conversation, checked_setup, checked_text
-from ..errors import Busy, InvalidArgument
+from .._content import Meta, encode, open_meta
+from .._desk import Desk, Draft, Spot, check_size, described, draft
+from .._packs import Moved
+from .._recovery import closed, encoded, keep, new_key
+from ..backend import CHAT, Change, ConversationRow, ItemRow
+from ..conversation import Conversation, checked_setup, checked_text, setup_item
+from ..errors import Busy, HithertoError, InvalidArgument, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
-from ..model import Message, check, check_strings, encodable
-from ._shape import Portable, Said
-from ._taking import IMPORTED, taken
+from ..model import Message, Saved, Setup, check, check_strings, encodable
+from ..store import More
+from ._matching import digest, laid_over, told_again
+from ._shape import Half, Portable, Said
+from ._taking import IMPORTED, Taken, taken
 
 if TYPE_CHECKING:
-    from ..backend import ConversationRow
     from ..store import Store
 
 _NAMESPACE = uuid.UUID("6f0e4cf4-9c1f-5c3c-9d43-0a4c3f0f6d5e")  # of the UUIDs that other ids become; never changed
@@ -41,11 +43,15 @@ class Plan(Struct, frozen=True):
     """What is to be done with a conversation that comes."""
 
     id: str  # of the conversation here
-    there: bool  # is it in the store already?
+    there: Taken | None  # as it is in the store already
     new: tuple[Said, ...]  # the messages to be added
-    known: dict[str, int]  # the numbers of messages that are there, by the ids they come with
+    known: dict[str, int] = {}  # the numbers of messages that are there, by the ids they come with
     renamed: bool = False  # its own id is that of another conversation
-    rewrites: int = 0  # of the conversation that is there, when we looked
+    notes: tuple[str, ...] = ()  # what cannot be taken over, in words
+
+    @property
+    def is_done(self) -> bool:
+        return self.there is not None and not self.new
 
 
 class Admitted(Struct, frozen=True):
@@ -53,41 +59,93 @@ class Admitted(Struct, frozen=True):
 
     conversation: Conversation
     plan: Plan
-    ids: dict[str, str]  # of the messages that were added: the id they came with, and ours
-    key_taken: bool = False  # its key belongs to another conversation, and it went without
-    differs: str = ""  # what is said otherwise of it here, and stays so
+    ids: dict[str, str] = {}  # of the messages that were added: the id they came with, and ours
 
 
 def planned(store: "Store", portable: Portable, format: str) -> Plan:
-    """What would be done. Nothing is written."""
+    """What would be done. Nothing is written; what would be refused is refused."""
     check_tree(portable)
+    _description(store, portable)
+    for said in portable.messages:
+        _check_message(store, said.message)
     wanted = conversation_id(portable.id, format)
     roots = [said for said in portable.messages if said.parent is None]
-    other = str(uuid.uuid5(_NAMESPACE, f"{wanted}/{_digest(roots[0]) if roots else ''}"))
+    other = str(uuid.uuid5(_NAMESPACE, f"{wanted}/{digest(roots[0]) if roots else ''}"))
     for id in (wanted, other):
         if not store.backend.lookup(ids=[parse_conversation_id(id)]):
-            return Plan(id, False, portable.messages, {}, id != wanted)
-        there = taken(store, parse_conversation_id(id))
-        same = _laid_over(there.portable, portable)
-        if same is not None:
-            known = {own: there.numbers[other.id] for own, other in same.items()}
-            return Plan(id, True, _new(portable, same), known, id != wanted, there.rewrites)
+            notes = [_WITHOUT_KEY] if _is_taken(store, portable.key) else []
+            return Plan(id, None, portable.messages, renamed=id != wanted, notes=tuple(notes))
+        plan = _over(store, portable, id, taken(store, parse_conversation_id(id)))
+        if plan is not None:
+            return replace(plan, renamed=id != wanted)
     raise InvalidArgument(f"conversation {wanted} is in the store with another beginning, twice")
 
 
+_WITHOUT_KEY = "its key belongs to another conversation, and it goes without"
+
+
+def _over(store: "Store", portable: Portable, id: str, there: Taken) -> Plan | None:
+    """The plan for a conversation that is there; None if it is another one."""
+    notes = _differences(there.portable, portable)
+    same = laid_over(there.portable, portable, _retold(store, portable, there))
+    if same is None:
+        return None
+    keys = {said.message.key for said in there.portable.messages} - {None}
+    new = tuple(_new(portable, same, keys))
+    if any(said.message.key in keys for said in portable.messages if said.id not in same):
+        notes = (*notes, "keys of messages that are others' here were left out")
+    return Plan(id, there, new, {own: there.numbers[one.id] for own, one in same.items()}, notes=notes)
+
+
+def _retold(store: "Store", portable: Portable, there: Taken) -> dict[str, Said]:
+    """If this is a snapshot of a thread that is there, its messages up to the end of that thread, which all stand for
+    its last message; else none."""
+    ours = {id: id for id in there.numbers} | {store._names.id(number): id for id, number in there.numbers.items()}
+    at = ours.get(portable.upto or "")
+    if at is None:
+        return {}
+    try:
+        told = [message.raw for message in told_again(there.portable, at)]
+    except HithertoError:  # it cannot be told in those words: then this is not what was told
+        return {}
+    coming = portable.messages[: len(told)]
+    if [said.message.raw for said in coming] != told:
+        return {}
+    last = next(said for said in there.portable.messages if said.id == at)
+    return {said.id: last for said in coming}
+
+
+def _new(portable: Portable, same: dict[str, Said], keys: set[str | None]) -> Iterator[Said]:
+    """What is not there yet. Below what is off the main flow there, it is off the main flow as well."""
+    flows = {id: said.main for id, said in same.items()}
+    for said in portable.messages:
+        if said.id not in same:
+            flows[said.id] = said.main and (said.parent is None or flows[said.parent])
+            message = replace(said.message, key=None) if said.message.key in keys else said.message
+            yield replace(said, main=flows[said.id], message=message)
+
+
+def _differences(there: Portable, coming: Portable) -> tuple[str, ...]:
+    """What the file says of a conversation that keeps what it has, in words."""
+    fields = [("title", there.title, coming.title), ("project", there.project, coming.project)]
+    different = [name for name, here, others in fields if others and here != others]
+    theirs = {name: value for name, value in coming.metadata.items() if name not in _PROVENANCE}
+    if any(there.metadata.get(name) != value for name, value in theirs.items()):
+        different.append("metadata")
+    return (f"it keeps what it has here: {', '.join(different)}",) if different else ()
+
+
 def admit(store: "Store", portable: Portable, format: str) -> Admitted:
-    """Put it into the store, in one transaction."""
-    key_taken = False
+    """Put it into the store. A new conversation is one transaction; so is what is added to one."""
     for _ in range(_TRIES):
         plan = planned(store, portable, format)
-        if plan.there:
-            return _grown(store, portable, plan, format)
-        made = _made(store, portable, plan, format)
-        if made is not None:
-            return replace(made, key_taken=key_taken)
-        if portable.key is not None and not store.backend.lookup(ids=[parse_conversation_id(plan.id)]):
-            portable, key_taken = replace(portable, key=None), True
-    raise Busy(f"conversation {plan.id} is made and removed by others at the same time")
+        try:
+            done = _made(store, portable, plan, format) if plan.there is None else _grown(store, portable, plan, format)
+        except Moved:  # somebody wrote to it since we looked: look again
+            continue
+        if done is not None:
+            return done
+    raise Busy(f"conversation {plan.id} changes faster than it can be loaded")
 
 
 def conversation_id(id: str, format: str) -> str:
@@ -98,124 +156,137 @@ def conversation_id(id: str, format: str) -> str:
         return str(uuid.uuid5(_NAMESPACE, f"{format}:{id}"))
 
 
-# -- what is there already
-
-
-def _laid_over(there: Portable, portable: Portable) -> dict[str, Said] | None:
-    """The messages that are there already, by the ids they come with; None if the two begin differently."""
-    below: dict[tuple[str | None, str], list[Said]] = {}  # what stands below a message, by what it is like
-    for said in there.messages:
-        below.setdefault((said.parent, _digest(said)), []).append(said)
-    found: dict[str, Said] = {}
-    for said in portable.messages:
-        if said.parent is not None and said.parent not in found:
-            continue
-        above = None if said.parent is None else found[said.parent].id
-        alike = below.get((above, _digest(said)))
-        if alike:
-            chosen = next((one for one in alike if one.id == said.id), alike[0])
-            alike.remove(chosen)
-            found[said.id] = chosen
-    return None if portable.messages and there.messages and not found else found
-
-
-def _new(portable: Portable, same: dict[str, Said]) -> tuple[Said, ...]:
-    """What is not there yet. Below what is off the main flow there, it is off the main flow as well."""
-    flows = {id: said.main for id, said in same.items()}
-    new: list[Said] = []
-    for said in portable.messages:
-        if said.id not in same:
-            flows[said.id] = said.main and (said.parent is None or flows[said.parent])
-            new.append(replace(said, main=flows[said.id]))
-    return tuple(new)
-
-
-def _likeness(said: Said) -> object:
-    """What has to be equal for two messages in the same place to be one."""
-    m = said.message
-    return m.role, [(b.type, b.id, _likeness_of(b.content)) for b in m.blocks]
-
-
-def _likeness_of(content: str | bytes | Attachment) -> object:
-    if isinstance(content, str):
-        return content
-    return content.size if isinstance(content, Attachment) else len(content)
-
-
-def _digest(said: Said) -> str:
-    return hashlib.sha256(msgpack.encode(_likeness(said))).hexdigest()
-
-
-# -- writing
+# -- a new conversation
 
 
 def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitted | None:
-    limit = store._max_write_bytes
-    setups = [checked_setup(s.provider, s.model, s.system_prompt, s.tools, limit, s.raw) for s in portable.setups]
-    metadata = dict(portable.metadata)
+    meta, setups = _description(store, portable)
     if plan.id != portable.id:
-        metadata.setdefault("imported_id", portable.id)
-    created = portable.created_us or next((said.created_us for said in portable.messages), 0)
-    meta = Meta(
-        checked_text(portable.title, "the title", limit),
-        portable.key,
-        portable.project,
-        check_strings(metadata, "metadata"),
-        len(setups),
-        portable.setup,
-        portable.setup_at,
-        portable.opening,
-        min(max(created, _EARLIEST), store._clock()) if created else 0,
-    )
+        meta.metadata.setdefault("imported_id", portable.id)
+    if plan.notes:
+        meta = replace(meta, key=None)
     head = next((n for n, said in enumerate(portable.messages) if said.id == portable.head), None)
+
+    def items(desk: Desk, messages: list[Saved]) -> Iterable[ItemRow]:
+        places = {said.id: store._names.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
+        for half in portable.partials:
+            data = encoded(store, half.messages, half.at_us or store._clock())
+            yield closed(desk.envelope, desk.id, new_key(places[half.parent]), data)
+
     made = store._create(
         parse_conversation_id(plan.id),
         meta,
         setups,
-        lambda desk: _drafts(desk, plan, format, meta.created),
-        head,
+        lambda desk: _drafts(desk, plan, format, min(meta.created, store._clock())),
+        More(head, portable.held, items),
     )
     if made is None:
         return None
-    talk, messages = made
-    ids = {said.id: m.id for said, m in zip(plan.new, messages, strict=True)}
-    for half in portable.partials:
-        number = store._names.number(ids[half.parent])
-        keep(talk._desk, new_key(number), half.messages, min(half.at_us or store._clock(), store._clock()))
-    if portable.held:
-        talk.hold()
-    return Admitted(talk, plan, ids)
+    return Admitted(made[0], plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)})
 
 
-def _grown(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitted:
-    """Add what is new to a conversation that is there. It keeps its description; but a hold is never lost."""
+def _description(store: "Store", portable: Portable) -> tuple[Meta, list[Setup]]:
+    """What is said of a conversation, and what it was held with; refused if it cannot be kept."""
+    limit = store._max_write_bytes
+    created = portable.created_us or next((said.created_us for said in portable.messages), 0)
+    setups = [checked_setup(s.provider, s.model, s.system_prompt, s.tools, limit, s.raw) for s in portable.setups]
+    meta = Meta(
+        checked_text(portable.title, "the title", limit),
+        portable.key,
+        portable.project,
+        check_strings(portable.metadata, "metadata"),
+        len(setups),
+        portable.setup,
+        portable.setup_at,
+        portable.opening,
+        max(created, _EARLIEST) if created else 0,
+    )
+    if (size := len(encode(meta))) > limit:
+        raise PayloadTooLarge(size, limit)
+    return meta, setups
+
+
+def _is_taken(store: "Store", key: str | None) -> bool:
+    tags = () if key is None else store._codec.tags("conversation", key)
+    return any(store.backend.lookup(key=(CHAT, tag)) for tag in tags)
+
+
+# -- one that is there
+
+
+def _grown(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitted | None:
+    """Add what is new. None if it has to be looked at again, because what it takes was only just made."""
     talk = store.conversation(plan.id)
     if portable.held and not talk.held:
         talk.hold()
-    differs = _differences(talk, portable)
+        return None
     if not plan.new:
-        return Admitted(talk, plan, {}, differs=differs)
-    setup = talk._setup_number()  # those that it comes with are not those that are here
-    new = tuple(replace(said, setup=setup) for said in plan.new)
+        return Admitted(talk, plan, {}) if plan.known == {} else _with_halves(store, portable, plan, talk, {})
+    if _equip(store, portable, plan, talk):
+        return None
+    assert plan.there is not None
+    seen, numbers = (plan.there.next_seq, plan.there.rewrites), _setup_numbers(portable, plan.there.portable)
+    new = tuple(replace(said, setup=numbers.get(said.setup, 0)) for said in plan.new)
     drafts = _drafts(talk._desk, replace(plan, new=new), format, 0)
 
-    def choose(row: "ConversationRow") -> Spot:
-        if row.rewrites != plan.rewrites:
-            store.get([store._names.id(n) for n in plan.known.values()], attachments="lazy")  # is any one deleted?
+    def choose(row: ConversationRow) -> Spot:
+        if (row.next_seq, row.rewrites) != seen:
+            raise Moved
         return Spot(row.head)
 
     messages = talk._desk.add(drafts, choose)
     ids = {said.id: m.id for said, m in zip(plan.new, messages, strict=True)}
-    return Admitted(store.conversation(plan.id), plan, ids, differs=differs)
+    return _with_halves(store, portable, plan, store.conversation(plan.id), ids)
 
 
-def _differences(talk: Conversation, portable: Portable) -> str:
-    """What the file says of a conversation and the store does not, in words."""
-    ours = {name: value for name, value in talk.metadata.items() if name not in _PROVENANCE}
-    theirs = {name: value for name, value in portable.metadata.items() if name not in _PROVENANCE}
-    found = [("title", talk.title, portable.title), ("project", talk.project, portable.project)]
-    different = [name for name, here, there in found if there and here != there]
-    return ", ".join(different + (["metadata"] if any(ours.get(k) != v for k, v in theirs.items()) else []))
+def _setup_numbers(portable: Portable, there: Portable) -> dict[int, int]:
+    """Setups of the file, by their numbers, and their numbers here; those that are not here are left out."""
+    ours = list(there.setups)
+    return {n: ours.index(setup) + 1 for n, setup in enumerate(portable.setups, 1) if setup in ours}
+
+
+def _equip(store: "Store", portable: Portable, plan: Plan, talk: Conversation) -> bool:
+    """Give a conversation the setups that its new messages were made with, and the one that is in force after them.
+    True if something was written."""
+    assert plan.there is not None
+    numbers = _setup_numbers(portable, plan.there.portable)
+    used = dict.fromkeys(said.setup for said in plan.new if said.setup)
+    missing = [n for n in used if n not in numbers]
+    for place, n in enumerate(missing):
+        numbers[n] = len(plan.there.portable.setups) + place + 1
+    last = next((numbers[said.setup] for said in reversed(plan.new) if said.main and said.setup), 0)
+    if not missing and last in (0, plan.there.portable.setup):
+        return False
+    desk = talk._desk
+
+    def make(row: ConversationRow) -> Change:
+        envelope = desk.check(row)
+        if open_meta(envelope, row).setups != len(plan.there.portable.setups):  # type: ignore[union-attr]  # it is there
+            raise Busy("setups were added meanwhile")
+        change = described(desk, row, setups=len(numbers_here), setup=last, setup_seq=row.next_seq)
+        items = [setup_item(envelope, desk.id, numbers[n], portable.setups[n - 1]) for n in missing]
+        return replace(change, put=(*change.put, *items))
+
+    numbers_here = [*plan.there.portable.setups, *missing]
+    store._change(desk.id, make)
+    return True
+
+
+def _with_halves(store: "Store", portable: Portable, plan: Plan, talk: Conversation, ids: dict[str, str]) -> Admitted:
+    """And what had come of answers, if it is not there."""
+    there = [(partial.parent, partial.messages) for partial in talk.partials()]
+    for half in portable.partials:
+        parent = ids.get(half.parent) or store._names.id(plan.known[half.parent])
+        if (parent, half.messages) not in there:
+            _keep(store, talk, parent, half)
+    return Admitted(talk, plan, ids)
+
+
+def _keep(store: "Store", talk: Conversation, parent: str, half: Half) -> None:
+    keep(talk._desk, new_key(store._names.number(parent)), half.messages, half.at_us or None)
+
+
+# -- messages
 
 
 def _drafts(desk: Desk, plan: Plan, format: str, earliest: int) -> list[Draft]:
@@ -224,24 +295,23 @@ def _drafts(desk: Desk, plan: Plan, format: str, earliest: int) -> list[Draft]:
     drafts: list[Draft] = []
     at, now, limit = earliest or desk.row.active_at, desk.store._clock(), desk.store._max_write_bytes
     for number, said in enumerate(plan.new):
-        then, at = said.created_us, min(max(said.created_us, at), now)
-        message = _marked(said, format, at if then in (0, at) else None)
+        at = min(max(said.created_us, at), now)
         spot = Spot(
             None if said.parent is None else places[said.parent],
             said.main,
             None if said.link is None else places.get(said.link),
         )
-        drafts.append(draft(desk, message, said.setup, spot, said.origin, at))
+        drafts.append(draft(desk, _marked(said, format, at), said.setup, spot, said.origin, at))
         check_size(drafts[-1:], limit)
         places[said.id] = ~number
     return drafts
 
 
-def _marked(said: Said, format: str, at: int | None) -> Message:
+def _marked(said: Said, format: str, at: int) -> Message:
     """The message with a note of where it comes from: its id there, and its time where it could not be kept."""
     extra = said.message.extra
     came: dict[str, object] = {"id": said.id, "format": said.format or format}
-    if at is None:
+    if said.created_us not in (0, at):
         came["at"] = said.created_us
     if extra == {}:
         came["extra"] = "empty"
@@ -290,3 +360,11 @@ def _check_place(said: Said, seen: dict[str, Said]) -> None:
         raise InvalidArgument(f"message {name} is linked to one that does not stand before it, or is no root")
     if said.main and above is not None and not above.main:
         raise InvalidArgument(f"message {name} is on the main flow below one that is not")
+
+
+def _check_message(store: "Store", message: Message) -> None:
+    """As far as that can be told before it is written."""
+    check(message)
+    size = sum(len(block.content) for block in message.blocks if isinstance(block.content, str))
+    if size > store._max_write_bytes:
+        raise PayloadTooLarge(size, store._max_write_bytes)

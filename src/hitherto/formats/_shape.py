@@ -57,6 +57,7 @@ class Portable(Struct, frozen=True, kw_only=True):
     held: bool = False
     created_us: int = 0  # 0: as old as its first message
     partials: tuple[Half, ...] = ()
+    upto: str | None = None  # the message that a snapshot ends with, by its id where it was taken
 
 
 class Source(Struct, frozen=True):

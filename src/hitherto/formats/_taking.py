@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 1000
 _LOOKS = 100
 IMPORTED = "imported"  # in a message's extra: where it came from
+_OURS = {"id", "format", "at", "extra", IMPORTED}  # what we say there
+_LATEST = 253_402_300_800_000_000  # microseconds: the year 10000
 
 
 class Taken(Struct, frozen=True):
@@ -35,6 +37,7 @@ class Taken(Struct, frozen=True):
     portable: Portable
     numbers: dict[str, int]  # of the messages, by what they are called outside
     rewrites: int
+    next_seq: int
 
 
 def taken(store: "Store", conversation: bytes) -> Taken:
@@ -91,7 +94,7 @@ def _taken(store: "Store", desk: Desk) -> Taken:
         created_us=meta.created or row.created_at,
         partials=tuple(_halves(desk, {names.id(number): id for number, id in ids.items()})),
     )
-    return Taken(portable, {id: number for number, id in ids.items()}, row.rewrites)
+    return Taken(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq)
 
 
 def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[Half]:
@@ -121,7 +124,11 @@ def _next(store: "Store", row: ConversationRow, after: int | None) -> list[Messa
 def _came(message: Saved) -> dict[str, object] | None:
     """What is known of where a message came from."""
     found = (message.extra or {}).get(IMPORTED)
-    return found if isinstance(found, dict) and isinstance(found.get("id"), str) else None
+    if not isinstance(found, dict) or not found.keys() <= _OURS:
+        return None  # somebody else's word
+    texts = all(isinstance(found.get(name), str) and found[name] for name in ("id", "format"))
+    at = found.get("at")
+    return found if texts and (at is None or (type(at) is int and 0 < at < _LATEST)) else None
 
 
 def _said(message: Saved, setup: int, used: set[str]) -> Said:

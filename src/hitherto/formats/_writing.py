@@ -1,41 +1,43 @@
-"""A new file that appears when it is complete, and never in the place of another.
+"""A new file that appears when it is complete, and never in the place of another; and a directory of them.
 
 It is written under a name of its own beside the place, readable by its owner alone, and gets its name when all of it is
 on the disk. Whatever goes wrong before, there is nothing afterwards.
+
+An empty directory may stand where a new one is to be, because people make them beforehand.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EDQUOT, ENOSPC
+from errno import EBUSY, EDQUOT, ENOSPC, ENOTDIR, ENOTEMPTY
 from pathlib import Path
 from typing import IO
 
-from ..errors import AlreadyExists, CannotOpen, Denied, StorageError, StorageFull
+from ..errors import AlreadyExists, CannotOpen, Denied, HithertoError, StorageError, StorageFull
 
 
 @contextmanager
 def new_path(path: Path) -> Iterator[Path]:
     """The unfinished file, which is there and empty: for what opens files by their names."""
-    if "\0" in str(path):
-        raise CannotOpen("a path with a NUL in it names no file", hint="give the path of a file")
-    unfinished = Path(f"{path}.unfinished-{os.urandom(4).hex()}")
+    _check(path)
+    unfinished = _beside(path)
     try:
-        if path.exists() or path.is_symlink():
+        if os.path.lexists(path):
             raise FileExistsError
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        yield unfinished
-        _sync(unfinished, os.O_RDWR)
-        os.link(unfinished, path)  # unlike a rename, it never overwrites
-        if os.name == "posix":  # Windows does not open directories
-            _sync(path.parent, os.O_RDONLY)
+        try:
+            yield unfinished
+            _sync(unfinished, os.O_RDWR)
+            os.link(unfinished, path)  # unlike a rename, it never overwrites
+            _sync_names(path.parent)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(unfinished)
     except FileExistsError:
-        raise AlreadyExists("a file", str(path), hint="choose another name, or move it away") from None
+        raise AlreadyExists("a file", str(path), hint=_ANOTHER) from None
     except OSError as error:
         raise of_files(error, path) from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(unfinished)
 
 
 @contextmanager
@@ -43,6 +45,66 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     """The unfinished file, open to be written."""
     with new_path(path) as unfinished, open(unfinished, "wb") as file:
         yield file
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """The unfinished directory, which is there and empty. What is put into it is on the disk already."""
+    place = path
+    try:
+        _check(path)
+        if os.path.lexists(path):
+            if not path.is_dir() or any(path.iterdir()):
+                raise FileExistsError
+            place = path.resolve()  # people have linked folders
+            if place == Path.cwd():  # it would be replaced under everybody who is in it
+                raise OSError(EBUSY, os.strerror(EBUSY))
+        unfinished = _beside(place)
+        os.mkdir(unfinished, 0o700)
+        try:
+            os.chmod(unfinished, 0o700)  # whatever the umask says
+            yield unfinished
+            os.rename(unfinished, place)  # which replaces what is empty, and nothing else
+            _sync_names(place.parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)  # as a rule it is not there; what went wrong is said already
+    except OSError as error:
+        raise _in_the_way(error, place) or of_files(error, path) from None
+
+
+def _in_the_way(error: OSError, place: Path) -> HithertoError | None:
+    """What stands where the directory is to be, and cannot be replaced."""
+    if not os.path.lexists(place):
+        return None
+    if isinstance(error, FileExistsError) or error.errno in (ENOTEMPTY, ENOTDIR):
+        return AlreadyExists("something", str(place), hint=_ANOTHER)
+    if error.errno == EBUSY:
+        return CannotOpen(f"{str(place)!r:.200} is in use, and cannot be replaced", hint="give the name of a new one")
+    return None
+
+
+def _beside(path: Path) -> Path:
+    """A name for what is not finished yet, in the same directory."""
+    return Path(f"{path}.unfinished-{os.urandom(4).hex()}")
+
+
+def _check(path: Path) -> None:
+    """Refuse what no file system is asked about."""
+    try:
+        os.fsencode(path)
+    except ValueError:
+        raise CannotOpen("a path that is not text names no file", hint=_A_PATH) from None
+    if "\0" in str(path):
+        raise CannotOpen("a path with a NUL in it names no file", hint=_A_PATH)
+
+
+_A_PATH = "give the path of a file"
+_ANOTHER = "choose another name, or move it away"
+
+
+def _sync_names(directory: Path) -> None:
+    if os.name == "posix":  # Windows does not open directories
+        _sync(directory, os.O_RDONLY)
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -1,15 +1,16 @@
 """A directory of snapshots, one file each: the layout of the seed's Go programs, plain or sealed with a key.
 
-What cannot be read in it does not hide the rest: it is reported, file by file.
+What cannot be read in it does not hide the rest: it is reported, file by file. It is written whole or not at all.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..errors import AlreadyExists, HithertoError
+from ..errors import HithertoError
 from ..keys import Key
-from ..snapshots import FileStore, Snapshot, Unreadable, validate_snapshot_id
+from ..snapshots import FileStore, Unreadable, validate_snapshot_id
 from ._shape import Portable, Source
+from ._writing import new_directory
 from .snapshot import portable_of, taken_of
 
 name = "gtb"
@@ -50,12 +51,10 @@ def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
 
 
 def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise AlreadyExists("a directory with something in it", str(path), hint="choose another name")
-    store = FileStore(path, key, layout="gtb")
     count = 0
-    for talk in talks:
-        snapshot: Snapshot = taken_of(talk)
-        store.save(snapshot)
-        count += 1
+    with new_directory(path) as unfinished:
+        store = FileStore(unfinished, key, layout="gtb")
+        for talk in talks:
+            store.save(taken_of(talk))
+            count += 1
     return count

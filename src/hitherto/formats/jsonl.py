@@ -18,6 +18,7 @@ bytes again. A name that ends in `.zst` is compressed.
 import base64
 import hashlib
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -43,8 +44,10 @@ suffixes = (".jsonl", ".jsonl.zst")
 writes = True
 
 VERSION = 1
-_LINE = 1 << 26  # bytes of the longest line: more than any message may have
+_LINE = 1 << 27  # bytes of the longest line: more than any message of 10 MB may have, however it is escaped
 _MOST = 1 << 30  # bytes of the lines of one conversation, attachments apart
+_VALUES = 2_000_000  # in one line: a few bytes of JSON can be a value of a few hundred
+_SWELLS = 1000  # times as large a compressed file may become, beside the first megabytes
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _START = b'{"hitherto":"jsonl"'
 _MARKS = ("$bytes", "$attachment", "$base64", "$float", "$object")
@@ -73,7 +76,7 @@ class _Conversation(Struct, omit_defaults=True, forbid_unknown_fields=True):
     key: str | None = None
     project: str | None = None
     metadata: dict[str, str] = {}
-    setups: list[_Setup] = []
+    setups: Annotated[int, Limits(ge=0)] = 0
     setup: int = 0
     setup_at: int = 0
     opening: str | None = None
@@ -133,6 +136,7 @@ class _End(Struct, forbid_unknown_fields=True):
 
 class _Line(Struct, omit_defaults=True, forbid_unknown_fields=True):
     conversation: _Conversation | None = None
+    setup: _Setup | None = None
     message: _Message | None = None
     attachment: _Piece | None = None
     partial: _Half | None = None
@@ -183,6 +187,8 @@ class _Hashed:
 
     def line(self, value: object) -> None:
         data = _encode(value) + b"\n"
+        if len(data) > _LINE:
+            raise PayloadTooLarge(len(data), _LINE, what="text in one line")
         self._hash.update(data)
         self._out(data)
 
@@ -203,10 +209,12 @@ def _write(talks: Iterable[Portable], out: _Hashed) -> int:
         head = None if talk.head == newest else talk.head
         about = _Conversation(
             talk.id, len(talk.messages), talk.title, talk.key, talk.project, talk.metadata,
-            [_setup_line(setup) for setup in talk.setups], talk.setup, talk.setup_at, talk.opening, head, talk.held,
+            len(talk.setups), talk.setup, talk.setup_at, talk.opening, head, talk.held,
             _shown(talk.created_us), len(talk.partials),
         )  # fmt: skip
         out.line(_Line(conversation=about))
+        for setup in talk.setups:
+            out.line(_Line(setup=_setup_line(setup)))
         attached = _Attached(out)
         for said in talk.messages:
             out.line(_Line(message=_message_line(said, attached)))
@@ -245,7 +253,9 @@ def _message_line(said: Said, attached: "_Attached") -> _Message:
 
 
 def _object(value: object) -> dict[str, object] | None:
-    return value if isinstance(value, dict) else None
+    if value is not None and not isinstance(value, dict):
+        raise Damaged(f"a {type(value).__name__} where an object is wanted")
+    return value
 
 
 def _shown(microseconds: int) -> str:
@@ -338,10 +348,20 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
     import zstandard  # noqa: PLC0415  # most files are not compressed
 
     try:
+        most = _SWELLS * os.fstat(file.fileno()).st_size + _LINE
         with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, closefd=False) as stream:
-            yield from _cut(stream.read)
+            yield from _bounded(_cut(stream.read), most)
     except zstandard.ZstdError:
         raise Damaged("the compressed file cannot be read to its end", hint=_CUT_OFF) from None
+
+
+def _bounded(lines: Iterator[bytes], most: int) -> Iterator[bytes]:
+    size = 0
+    for line in lines:
+        size += len(line)
+        if size > most:
+            raise PayloadTooLarge(size, most, what="text in so small a file")
+        yield line
 
 
 def _cut(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -430,6 +450,8 @@ def _check_header(line: bytes) -> None:
 
 def _line(line: bytes) -> "_Line | str":
     """A line, or what is wrong with it."""
+    if len(line) > _VALUES and sum(map(line.count, (b"[", b"{", b","))) > _VALUES:
+        return f"it holds more than {_VALUES:,} values"
     try:
         found = _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -446,6 +468,7 @@ class _Reading:
         """Without a description: lines that belong nowhere."""
         self._about = about
         self._folder = folder
+        self._setups: list[Setup] = []
         self._messages: list[Said] = []
         self._halves: list[Half] = []
         self._attachments: dict[int, Attachment] = {}
@@ -460,7 +483,8 @@ class _Reading:
     def complete(self) -> bool:
         """Has all come that was announced?"""
         about = self._about
-        return about is None or (len(self._messages), len(self._halves)) == (about.messages, about.partials)
+        came = len(self._setups), len(self._messages), len(self._halves)
+        return about is None or came == (about.setups, about.messages, about.partials)
 
     def take(self, line: "_Line | str", size: int, number: int) -> None:
         if self._problem is not None or self._about is None:
@@ -478,6 +502,8 @@ class _Reading:
             raise PayloadTooLarge(self._size, _MOST, what="text in one conversation")
         if line.attachment is not None:
             self._piece(line.attachment)
+        elif line.setup is not None:
+            self._setups.append(self._setup(line.setup))
         elif line.message is not None:
             self._messages.append(_said(line.message, self._value))
         elif line.partial is not None:
@@ -545,7 +571,7 @@ class _Reading:
                 key=about.key,
                 project=about.project,
                 metadata=about.metadata,
-                setups=tuple(self._setup(setup) for setup in about.setups),
+                setups=tuple(self._setups),
                 setup=about.setup,
                 setup_at=about.setup_at,
                 opening=about.opening,
@@ -574,7 +600,8 @@ def _said(m: _Message, value: Callable[[object], object]) -> Said:
         content = value(b.content)
         if not isinstance(content, (str, bytes, Attachment)):
             raise Damaged(f"the content of a block is a {type(content).__name__}")
-        kind = b.modality or _TEXT.modality, b.mime_type or _TEXT.mime_type  # these, and no others, are left out again
+        modality = _TEXT.modality if b.modality is None else b.modality  # these very ones are left out again
+        kind = modality, _TEXT.mime_type if b.mime_type is None else b.mime_type
         blocks.append(Block(b.type, content, *kind, b.id, _object(value(b.extra))))
     message = Message(
         m.role, tuple(blocks), m.label, m.key, m.tool_result_error, _object(value(m.extra)), value(m.raw), m.usage,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..errors import Damaged, HithertoError, InvalidArgument, NotSealed, PayloadTooLarge
+from ..errors import CannotOpen, Damaged, HithertoError, InvalidArgument, NotSealed, PayloadTooLarge
 from ..keys import Key
 from ..model import Setup, from_datetime
 from ..snapshots import FileStore, Snapshot, Unreadable, validate_snapshot_id
@@ -47,6 +47,8 @@ def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
             data = file.read(_MOST + 1)
     except OSError as error:
         raise of_files(error, path) from None
+    except ValueError:
+        raise CannotOpen("a path that is not text names no file", hint="give the path of a file") from None
     if len(data) > _MOST:
         raise PayloadTooLarge(len(data), _MOST, what="text in one snapshot")
     found = Snapshot.from_json(data)
@@ -94,6 +96,7 @@ def portable_of(snapshot: Snapshot) -> Portable:
         setups=(setup,),
         setup=1,
         created_us=at,
+        upto=snapshot.metadata.get("head") or None,
     )
 
 
@@ -115,7 +118,7 @@ def taken_of(talk: Portable) -> Snapshot:
             conversation=talk.id,
             head=path[-1].id if path else "",
             title=talk.title,
-            metadata=talk.metadata,
+            own=talk.metadata,
         )
     except HithertoError as error:
         raise InvalidArgument(f"conversation {talk.id:.40} cannot be told in its provider's words: {error}") from None

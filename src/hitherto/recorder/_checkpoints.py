@@ -4,10 +4,15 @@ The store has everything already; a checkpoint is a copy that can leave it. It i
 is stored, so that nobody who talks waits for it. If answers come faster than copies can be made, the newest is made;
 what is left to be made when the store is closed is made before. Of each conversation the last few are kept: those that
 were made here, and no other snapshot, because they are marked as checkpoints.
+
+A forked child has neither the thread nor a lock that it can trust: it begins anew. What was due before the fork is made
+by the parent, which has it still.
 """
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -68,6 +73,11 @@ class Checkpoints:
         self._keep = KEEP if keep is None else keep
         self._turns = 1 if turns is None and seconds is None else turns
         self._seconds = seconds
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        """Nothing is due, and there is no thread: at first, and in a child after os.fork."""
         self._since: dict[str, _Since] = {}
         self._due: dict[str, _Due] = {}
         self._changed = threading.Condition()
@@ -98,7 +108,7 @@ class Checkpoints:
 
     def _wake(self) -> None:
         self._changed.notify_all()
-        if self._thread is None or not self._thread.is_alive():  # no thread lives on in a forked child
+        if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="hitherto-checkpoint", daemon=True)
             self._thread.start()
 
@@ -146,3 +156,16 @@ class Checkpoints:
             if self._due:
                 self._wake()
             return self._changed.wait_for(lambda: self._thread is None, timeout_seconds)
+
+
+_all: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    """The lock was copied in whatever state it was: the thread that may have held it is not in the child."""
+    for checkpoints in _all:
+        checkpoints._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -13,6 +13,10 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from ..errors import InvalidArgument
+
+_LONGEST_SECONDS: Final = 1e9  # thirty years; more cannot be told to every clock
+
 
 class Whatever:
     """The expectation of whoever has none."""
@@ -22,6 +26,15 @@ class Whatever:
 
 
 WHATEVER: Final = Whatever()
+
+
+def checked_seconds(seconds: object, *, none: bool = False) -> float:
+    """A time to wait, which may be `none` at all only where that makes sense; else `InvalidArgument`."""
+    number = seconds if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) else -1
+    if 0 < number <= _LONGEST_SECONDS or (none and number == 0):
+        return float(number)
+    least = "from 0 up" if none else "that is more than 0"
+    raise InvalidArgument(f"timeout_seconds is a number {least}, and at most a thousand million")
 
 
 class Thing(Struct, frozen=True, gc=False):

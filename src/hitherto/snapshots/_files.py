@@ -43,7 +43,7 @@ from ..errors import (
     StorageError,
     StorageFull,
 )
-from ._bucket import WHATEVER, Bucket, Content, Thing, Whatever
+from ._bucket import WHATEVER, Bucket, Content, Thing, Whatever, checked_seconds
 
 if sys.platform == "win32":
     import msvcrt
@@ -111,7 +111,7 @@ class DiskFiles:
     """The file system of this machine. `timeout_seconds` bounds how long a write waits for other writers."""
 
     def __init__(self, *, timeout_seconds: float = 10.0) -> None:
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = checked_seconds(timeout_seconds, none=True)
 
     def folder(self, path: str) -> Bucket:
         return _DiskFolder(_full_path(path), self._timeout_seconds)
@@ -119,6 +119,8 @@ class DiskFiles:
 
 def _full_path(path: str) -> str:
     """`~` is expanded, and the path made independent of the working directory."""
+    if not isinstance(path, str):
+        raise InvalidArgument(f"the path of a folder is text, not a {type(path).__name__}")
     expanded = os.path.expanduser(path)
     if not path or "\0" in path:
         raise InvalidArgument("not the path of a folder", hint="give the path of a folder")
@@ -376,14 +378,23 @@ class _Same:
 
 
 def _make_folder(path: str) -> None:
-    """The folder and those above it, private, each durable in the one above."""
-    if os.path.isdir(path):
-        return
-    above = os.path.dirname(path)
-    if above != path:
-        _make_folder(above)
-    with _Directory(above) as directory:
-        directory.make(os.path.basename(path))
+    """The folder and those above it, private, each durable in the one above. Of a path that is too long, nothing is
+    made."""
+    missing: list[str] = []
+    while not _is_there(path) and os.path.dirname(path) != path:
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with _Directory(os.path.dirname(folder)) as above:
+            above.make(os.path.basename(folder))
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _write(directory: _Directory, name: str, data: bytes) -> None:

@@ -6,7 +6,8 @@ that it can be checked, and many snapshots can share it.
 
 Only the text itself is replaced, where it stands: not a name in an object, and no other byte around it. What somebody
 said that merely looks like a reference is kept under `media/` on its own, and referred to, so that it comes back as it
-was and is never taken for one.
+was and is never taken for one. Where some of its characters were written as escapes, those of the reference are, too:
+so nothing has to be kept beside it to bring back the very same text.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ _REFERENCE = re.compile(r"chatmedia\+sha256:([0-9a-f]{64})")
 # A text begins with a quote before which no backslash can stand, and a name is followed by a colon. Any character may
 # be written as an escape, which other readers understand.
 _TEXT = re.compile(r'(?<!\\)"(?:[0-9a-z+:]|\\u00[2-7][0-9a-fA-F]){81}"(?!\s*:)')
+_CHARACTER = re.compile(r"\\u[0-9a-fA-F]{4}|.")
 
 
 def references(text: str) -> Iterator[tuple[int, int, str]]:
@@ -46,7 +48,8 @@ def resolved(text: str, fetch: Callable[[str], bytes], most: int) -> str:
         size += len(known[digits])
         if size > most:
             raise Damaged(f"media would make the snapshot larger than {most:,} bytes", hint=_HINT)
-        out += (text[at:begin], known[digits])
+        inner = _REFERENCE.fullmatch(known[digits], 1, len(known[digits]) - 1)
+        out += (text[at:begin], _referring(text[begin:end], inner[1]) if inner else known[digits])
         at = end
     return "".join((*out, text[at:])) if out else text
 
@@ -69,9 +72,17 @@ def protected(text: str) -> tuple[str, dict[str, bytes]]:
         said = json.loads(text[begin:end]).encode()
         digits = hashlib.sha256(said).hexdigest()
         kept[digits] = said
-        out += (text[at:begin], f'"chatmedia+sha256:{digits}"')
+        out += (text[at:begin], _referring(text[begin:end], digits))
         at = end
     return ("".join((*out, text[at:])) if out else text), kept
+
+
+def _referring(token: str, digits: str) -> str:
+    """A reference as it is written, with other digits: escapes stay where they are."""
+    characters = _CHARACTER.findall(token[1:-1])
+    before, after = characters[:-64], characters[-64:]
+    new = (f"\\u{ord(digit):04x}" if len(old) > 1 else digit for old, digit in zip(after, digits, strict=True))
+    return '"' + "".join((*before, *new)) + '"'
 
 
 _HINT = "restore the folder media from where the snapshots come from, or open the store with a larger max_bytes"

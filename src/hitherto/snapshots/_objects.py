@@ -47,7 +47,7 @@ from ..errors import (
     StorageFull,
     Unavailable,
 )
-from ._bucket import WHATEVER, Bucket, Content, Thing, Whatever
+from ._bucket import WHATEVER, Bucket, Content, Thing, Whatever, checked_seconds
 from ._files import DiskFiles, checked_name, in_the_way, too_large
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ T = TypeVar("T")
 _LARGE: Final = 16 << 20  # bytes, from which a put is made of parts
 _PART: Final = 8 << 20  # bytes
 _RETRIES: Final = 4
+_MOST_RETRIES: Final = 1000
 _CONNECT_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -102,11 +103,13 @@ def bucket_at(url: str, *, timeout_seconds: float = 30.0, retries: int = _RETRIE
     """The bucket at an address, which is not asked for anything yet. `timeout_seconds` is for one request, which is
     repeated up to `retries` times, ever later. What lies in `memory://` is seen through the returned object alone.
     `file://` is a folder; `timeout_seconds` is how long it waits for other writers."""
+    if type(retries) is not int or not 0 <= retries <= _MOST_RETRIES:
+        raise InvalidArgument(f"retries is a number from 0 to {_MOST_RETRIES:,}")
     address = _parsed(url)
     if address.kind == "file":
         return DiskFiles(timeout_seconds=timeout_seconds).folder(address.path)
     where = f"{address.kind}://{address.host}" + (f"/{address.path}" if address.path else "")
-    opener = _Opener(address, where, timeout_seconds, retries)
+    opener = _Opener(address, where, checked_seconds(timeout_seconds))
     store = opener(retries)
     once = store if address.kind == "memory" else opener(0)
     return _Objects(address.kind, where, address.path, retries, store, once)
@@ -147,6 +150,8 @@ def _without_repetitions(store: "Store") -> "Store":
 
 def _parsed(url: str) -> _Address:
     """Never shows the address: whoever takes credentials into it must not find them in a log."""
+    if not isinstance(url, str):
+        raise InvalidArgument(f"the address of a bucket is text, not a {type(url).__name__}", hint=_URL_HINT)
     parts = urlsplit("")
     with suppress(ValueError):  # which may show the address: what is not understood is as good as empty
         parts = urlsplit(url)
@@ -171,9 +176,7 @@ def _prefix(path: str) -> str:
 class _Opener:
     """Makes the client for an address. Each is told how often it may repeat a request."""
 
-    def __init__(self, address: _Address, where: str, timeout_seconds: float, retries: int) -> None:
-        if timeout_seconds <= 0 or retries < 0:
-            raise InvalidArgument("timeout_seconds must be more than nothing, and retries not less")
+    def __init__(self, address: _Address, where: str, timeout_seconds: float) -> None:
         self._address = address
         self._where = where
         self._timeout_seconds = timeout_seconds

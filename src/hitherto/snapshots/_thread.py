@@ -13,7 +13,7 @@ from ..dialects import Dialect, Raw, dialect
 from ..dialects._repair import repair
 from ..errors import InvalidArgument, InvalidMessage
 from ..model import Message, Setup
-from ._snapshot import Snapshot
+from ._snapshot import _ID, Snapshot
 
 _DIALECTS = {
     "claude": "anthropic",
@@ -22,13 +22,9 @@ _DIALECTS = {
     "local": "openai-chat",
 }
 _PROVIDERS = {"anthropic": "claude", "gemini": "gemini"}  # and what is neither is OpenAI's
-_OURS = (
-    "dialect",
-    "conversation",
-    "head",
-    "title",
-    "checkpoint",
-)  # what the metadata of a snapshot says beside the conversation's
+# What the metadata of a snapshot says beside the conversation's own, which has this before such a name.
+_OURS = ("dialect", "conversation", "head", "title", "checkpoint")
+_OWN = "own."
 
 
 def spoken_in(path: Sequence[Message], provider: str) -> str:
@@ -50,9 +46,11 @@ def snapshot_of(
     conversation: str,
     head: str,
     title: str = "",
-    metadata: Mapping[str, str],
+    metadata: Mapping[str, str] | None = None,
+    own: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """The thread as a snapshot. What a provider would refuse is mended on the way, as it is when one resumes."""
+    """The thread as a snapshot. What a provider would refuse is mended on the way, as it is when one resumes. `own` is
+    the metadata of the conversation, `metadata` that of the snapshot."""
     spoken = dialect(spoken_in(path, setup.provider))
     about = {"dialect": spoken.name, "conversation": conversation, "head": head}
     return Snapshot.new(
@@ -61,18 +59,39 @@ def snapshot_of(
         setup.system_prompt,
         spoken.history(repair(path, spoken).messages),
         setup.tools,
-        {**({"title": title} if title else {}), **metadata, **about},
+        {**_kept_apart(own or {}), **({"title": title} if title else {}), **(metadata or {}), **about},
     )
+
+
+def _kept_apart(own: Mapping[str, str]) -> dict[str, str]:
+    """Metadata of a conversation, with names that are not ours."""
+    return {_OWN + name if _collides(name) else name: value for name, value in own.items()}
+
+
+def _collides(name: str) -> bool:
+    """Is it a name of ours, or one that would be taken for such a name kept apart?"""
+    while name.startswith(_OWN):
+        name = name.removeprefix(_OWN)
+    return name in _OURS
 
 
 def thread_of(snapshot: Snapshot) -> tuple[list[Message], Setup]:
     """The messages of a snapshot, and what they were said with."""
     if not isinstance(snapshot, Snapshot):
         raise InvalidArgument(f"a {type(snapshot).__name__} where a Snapshot is wanted")
-    spoken = dialect(snapshot.metadata.get("dialect") or spoken_in((), snapshot.provider))
+    spoken = _spoken(snapshot)
     system_prompt, entries = lifted(snapshot, spoken)
     messages = [_tagged(_parsed(entry, spoken), spoken) for entry in entries]
     return messages, Setup(snapshot.provider, snapshot.model, system_prompt, tuple(snapshot.tools))
+
+
+def _spoken(snapshot: Snapshot) -> Dialect:
+    """The dialect that the metadata names. Where it names none, or other programs mean something else by the word, that
+    of the provider."""
+    try:
+        return dialect(snapshot.metadata.get("dialect", ""))
+    except InvalidArgument:
+        return dialect(spoken_in((), snapshot.provider))
 
 
 def _parsed(entry: Raw, spoken: Dialect) -> Message:
@@ -98,6 +117,13 @@ def lifted(snapshot: Snapshot, spoken: Dialect) -> tuple[str, list[Raw]]:
 
 
 def about(snapshot: Snapshot) -> tuple[str, dict[str, str]]:
-    """Title and metadata of the conversation that a snapshot becomes. It remembers which snapshot it came from."""
-    kept = {name: value for name, value in snapshot.metadata.items() if name not in _OURS}
-    return snapshot.metadata.get("title", ""), {**kept, "snapshot": snapshot.id}
+    """Title and metadata of the conversation that a snapshot becomes. It remembers which snapshot it came from, unless
+    it says something else by that name."""
+    kept = {
+        name.removeprefix(_OWN) if _collides(name) else name: value
+        for name, value in snapshot.metadata.items()
+        if name not in _OURS
+    }
+    if _ID.fullmatch(kept.get("snapshot", snapshot.id)):
+        kept["snapshot"] = snapshot.id
+    return snapshot.metadata.get("title", ""), kept
