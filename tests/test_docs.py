@@ -18,6 +18,7 @@ import hitherto.formats
 import hitherto.snapshots
 from hitherto import Conflict, HithertoError, Message, NotFound, _content
 from hitherto.chat import _wires, validate_base_url
+from hitherto.snapshots import FileStore, ObjectStore, Snapshot
 
 from ._provider import (
     Asked,
@@ -458,3 +459,27 @@ def test_the_narrow_protocols() -> None:
             slower.append(Message.user("…"), expect_head=first.id)
         assert conflict.value.head == head.id
         assert slower.append(Message.user("…"), on_conflict="follow").parent == head.id
+
+
+def test_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    key = bytes(range(32))
+    with hitherto.open("memory:") as store:
+        talk = store.start(title="T", provider="claude", model="m")
+        talk.append(Message.user("hi"))
+        snapshot = talk.snapshot()
+
+        files = FileStore("~/.mytool/conversations", key=None)
+        files.save(snapshot)
+        assert files.load(snapshot.id) == snapshot
+        assert [summary.id for summary in files.list()] == [snapshot.id]
+        files.delete(snapshot.id)
+        assert (tmp_path / ".mytool" / "conversations").is_dir()
+        ObjectStore("memory://", key=key).save(snapshot)
+        assert [message.text for message in store.restore(snapshot).thread()] == ["hi"]
+        assert Snapshot.from_json(snapshot.to_json()) == snapshot
+
+        hitherto.formats.save(store, "chats.cpeconvo")
+        with hitherto.open("memory:") as other:
+            assert hitherto.formats.load("chats.cpeconvo", other).messages == 2
