@@ -32,10 +32,17 @@ ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 PAGE = 20  # things that S3 lists at once
+# S3 looks at a condition and writes in one step; moto does so in two, and its threads may come in between.
 _MOTO = """
-import logging, sys
+import logging, sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
 logging.disable()
+answer, one_at_a_time = DomainDispatcherApplication.__call__, threading.Lock()
+def alone(self, environ, start_response):
+    with one_at_a_time:
+        return answer(self, environ, start_response)
+DomainDispatcherApplication.__call__ = alone
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 server.start()
 print("listens on", "http://127.0.0.1:%d" % server.get_host_and_port()[1], flush=True)

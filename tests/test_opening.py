@@ -563,12 +563,10 @@ def imported_for_type_checkers() -> dict[str, set[str]]:
     """What `__init__` imports under `if TYPE_CHECKING`, by module."""
     tree = ast.parse(Path(hitherto.__file__).read_text())
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    return {
-        str(node.module): {alias.name for alias in node.names}
-        for block in blocks
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-    }
+    found: dict[str, set[str]] = {}
+    for node in (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)):
+        found.setdefault(str(node.module), set()).update(alias.name for alias in node.names)
+    return found
 
 
 def test_all_is_what_is_loaded_lazily_and_the_version() -> None:
@@ -578,7 +576,16 @@ def test_all_is_what_is_loaded_lazily_and_the_version() -> None:
 
 
 def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
-    assert imported_for_type_checkers() == {module: set(names) for module, names in hitherto._MODULES.items()}
+    found = imported_for_type_checkers()
+    assert found.pop("None") == set(hitherto._PACKAGES)
+    assert found == {module: set(names) for module, names in hitherto._MODULES.items()}
+
+
+@pytest.mark.parametrize("name", hitherto._PACKAGES)
+def test_packages_are_loaded_when_they_are_named(name: str) -> None:
+    script = f"import hitherto, sys; print('hitherto.{name}' in sys.modules); hitherto.{name}; print(True)"
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
+    assert run.stdout.split() == ["False", "True"]
 
 
 @pytest.mark.parametrize("name", sorted(lazy_names()))
