@@ -32,14 +32,14 @@ from hitherto.errors import (
     HithertoError,
     InvalidArgument,
 )
-from hitherto.formats import _cpe_file, cpeconvo, cpeconvo_seed
+from hitherto.formats import _cpe_file, cpeconvo, cpeconvo_first
 from hitherto.formats._cpe_file import _BLOCKS, FIRST, LATER
 from hitherto.formats._shape import Portable, Said, Source
 from hitherto.snapshots import Unreadable
 
 VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors" / "cpe"
 needs_vectors = pytest.mark.skipif(not VECTORS.is_dir(), reason="the vectors are not here")
-WRITERS = [cpeconvo.write, cpeconvo.write_seed_era]
+WRITERS = [cpeconvo.write, cpeconvo.write_first]
 NOON = 1_784_548_800_000_000  # 2026-07-20 12:00:00 UTC
 
 both_generations = pytest.mark.parametrize("write", WRITERS, ids=["later", "first"])
@@ -744,6 +744,6 @@ def test_a_file_that_is_locked_is_busy(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_first_generation_has_a_name_of_its_own_and_claims_no_file(tmp_path: Path) -> None:
-    assert cpeconvo_seed.write([full()], tmp_path / "f", None) == 1
+    assert cpeconvo_first.write([full()], tmp_path / "f", None) == 1
     assert "first" in (cpeconvo.recognises(source(tmp_path / "f")) or "")
-    assert cpeconvo_seed.recognises(source(tmp_path / "f")) is None
+    assert cpeconvo_first.recognises(source(tmp_path / "f")) is None

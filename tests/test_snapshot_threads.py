@@ -197,6 +197,14 @@ def test_a_conversation_remembers_the_last_snapshot_it_came_from(store: Store) -
     assert store.restore(again).metadata == {"snapshot": again.id}
 
 
+def test_a_message_that_no_append_would_take_is_refused(store: Store) -> None:
+    said: list[dict[str, object]] = [{"role": "user", "content": f"{n}" * 6_000_000} for n in range(3)]
+    assert store.restore(Snapshot.new("openai", "m", "", said)).count == 3
+    with pytest.raises(hitherto.PayloadTooLarge):
+        store.restore(Snapshot.new("openai", "m", "", [{"role": "user", "content": "x" * 11_000_000}]))
+    assert len(store.conversations().items) == 1
+
+
 @pytest.mark.parametrize("provider", ["claude", "openai", "gemini", "somebody"])
 def test_an_entry_that_is_none_of_the_providers_leaves_the_store_as_it_came(provider: str, store: Store) -> None:
     said: list[dict[str, object]] = [{"n": 12345678901234567890, "f": 1.0}, {"role": 5}, {"empty": {}}, {}]

@@ -411,9 +411,14 @@ class Store:
         named, metadata = about(snapshot)
         meta = self._described(named if title is None else title, None, metadata, project)
         checked = self._setup(setup.provider, setup.model, setup.system_prompt, setup.tools)
-        made = self._create(
-            new_conversation_id(), meta, [checked], lambda desk: [draft(desk, message, 1) for message in messages]
-        )
+
+        def make(desk: Desk) -> list[Draft]:
+            drafts = [draft(desk, message, 1) for message in messages]
+            for one in drafts:  # as if they were appended one by one
+                check_size([one], self._max_write_bytes)
+            return drafts
+
+        made = self._create(new_conversation_id(), meta, [checked], make)
         if made is None:
             raise Busy("the conversation could not be started")
         return made[0]

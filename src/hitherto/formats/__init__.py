@@ -49,7 +49,7 @@ __all__ = [
     "sniff",
 ]
 
-_OURS = ("jsonl", "cpeconvo", "cpeconvo_seed", "vpconv", "gtb", "snapshot")  # asked in this order
+_OURS = ("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb", "snapshot")  # asked in this order
 _added: dict[str, Format] = {}
 
 PathLike = str | os.PathLike[str]

@@ -67,7 +67,7 @@ def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
     return _write(talks, path, key, LATER)
 
 
-def write_seed_era(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+def write_first(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
     """A new file of the first generation, which knows neither sessions nor models nor compaction."""
     return _write(talks, path, key, FIRST)
 

@@ -1,4 +1,4 @@
-"""A directory of snapshots, one file each: the layout of the seed's Go programs, plain or sealed with a key.
+"""A directory of snapshots, one file each: as programs written in Go lay them out, plain or sealed.
 
 What cannot be read in it does not hide the rest: it is reported, file by file. It is written whole or not at all.
 """

@@ -4,14 +4,14 @@ Both generations are read by `cpeconvo`, which knows them by their tables: this 
 """
 
 from ._shape import Source
-from .cpeconvo import read, write_seed_era
+from .cpeconvo import read, write_first
 
 __all__ = ["name", "read", "recognises", "suffixes", "write", "writes"]
 
-name = "cpeconvo_seed"
+name = "cpeconvo_first"
 suffixes: tuple[str, ...] = ()
 writes = True
-write = write_seed_era
+write = write_first
 
 
 def recognises(source: Source) -> str | None:  # noqa: ARG001  # the shape of a format
