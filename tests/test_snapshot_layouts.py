@@ -355,7 +355,9 @@ def test_the_envelope_is_as_it_is_described(tmp_path: Path, text: str) -> None:
     (file,) = tmp_path.glob("*.sealed")
     assert file.name == name_of(snapshot.id)
     summary, body = opened(file.read_bytes(), snapshot.id)
-    assert body == snapshot.to_json()
+    assert json.loads(body) == json.loads(snapshot.to_json())
+    assert Snapshot.from_json(body) == snapshot
+    assert len(body) < len(snapshot.to_json())
     assert (summary["id"], summary["revision"], summary["metadata_items"]) == (
         snapshot.id,
         snapshot.revision,

@@ -9,7 +9,6 @@ The store is thread-safe. Conversation handles and listings come from it and are
 """
 
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -1245,7 +1244,7 @@ def _born(meta: Meta, now: int) -> int:
     """The `created_at` of a new row. If the conversation was begun elsewhere, it is a little earlier, by chance, than
     that was: the time is also what tells a conversation from an earlier one of the same id, and of what is brought here
     again after a purge it would be the same."""
-    return min(meta.created, now) - secrets.randbelow(1_000_000) if meta.created else now
+    return min(meta.created, now) - int.from_bytes(os.urandom(4)) % 1_000_000 if meta.created else now
 
 
 def _parent(message: Message) -> str | None:

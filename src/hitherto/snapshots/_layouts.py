@@ -130,8 +130,7 @@ def _fetched(bucket: Bucket, name: str, most: int, limit: int) -> Content | None
         raise too_large(error.size, limit) from None
 
 
-def _written(snapshot: Snapshot, most: int) -> bytes:
-    data = snapshot.to_json()
+def _bounded(data: bytes, most: int) -> bytes:
     if len(data) > most:
         raise too_large(len(data), most)
     return data
@@ -185,7 +184,9 @@ class PlainFiles:
 
     def write(self, snapshot: Snapshot, expect: str | Whatever | None = WHATEVER) -> None:
         text, media = protected(snapshot.messages_json)
-        data = self._closed(_written(replace(snapshot, messages_json=text) if media else snapshot, self._most))
+        data = self._closed(
+            _bounded((replace(snapshot, messages_json=text) if media else snapshot).to_json(), self._most)
+        )
         for digits, said in media.items():
             self._bucket.put(FOLDER + digits, self._closed(said))
         self._bucket.put(self.name_of(snapshot.id), data, expect)
@@ -372,7 +373,7 @@ class SealedFiles:
         return name.startswith(self._start) and _NAME.fullmatch(name) is not None
 
     def write(self, snapshot: Snapshot, expect: str | Whatever | None = WHATEVER) -> None:
-        text = _written(snapshot, self._most)
+        text = _bounded(snapshot._compact(), self._most)
         summary = msgspec.msgpack.encode(summarised(snapshot))
         data = seal(self._lock, SNAPSHOT, self._lock.name(snapshot.id), summary, squeezed(text))
         self._bucket.put(self.name_of(snapshot.id), data, expect)
