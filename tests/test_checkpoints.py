@@ -249,6 +249,29 @@ def held(condition: threading.Condition) -> Iterator[None]:
         thread.join()
 
 
+def test_a_machine_without_a_thread_to_spare_keeps_the_chat_and_tries_again(
+    parrot: Provider, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Snapshot] = []
+    client = recorded(parrot, store, made.append)
+    start = threading.Thread.start
+
+    def none_left(thread: threading.Thread) -> None:
+        if thread.name == "hitherto-checkpoint":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        assert client.chat("one") == "a1"
+    recording = hitherto.recording(client)
+    assert recording is not None
+    assert isinstance(recording.checkpoint_error, RuntimeError)
+    client.chat("two")
+    recording.flush()
+    assert len(made[-1].messages) == 4
+
+
 def test_a_program_can_ask_why_its_checkpoint_failed(parrot: Provider, store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     client = recorded(parrot, store, FileStore(tmp_path / "file" / "folder"))

@@ -20,7 +20,8 @@ import zstandard
 import hitherto
 from hitherto import Block, Key, Message, Store, Usage, _recovery, formats
 from hitherto.backends.memory import MemoryBackend
-from hitherto.formats import Portable, Said, Source, jsonl
+from hitherto.formats import Portable, Said, Source, _importing, _taking, jsonl
+from hitherto.ids import parse_conversation_id
 from hitherto.snapshots import FileStore, Snapshot, Unreadable
 
 IMAGE = random.Random(1).randbytes(90_000)
@@ -425,27 +426,35 @@ def test_a_key_that_is_another_messages_here_swallows_nothing(store: Store, othe
 
 
 def test_two_who_load_the_same_file_at_once_add_it_once(store: Store, tmp_path: Path) -> None:
-    talk = store.start()
+    talk = store.start(model="one")
     talk.append(Message.user("start"))
     first = out(store, tmp_path)
+    talk.configure(model="two")
     talk.extend([Message.user(f"m{n}") for n in range(100)])
+    _recovery.keep(talk._desk, _recovery.new_key(talk._at or 0), [Message.assistant("half")])
     grown = out(store, tmp_path)
     database = tmp_path / "s.db"
+    failed: list[Exception] = []
     with hitherto.open(database) as here:
         formats.load(first, here)
-        barrier = threading.Barrier(2)
+        barrier = threading.Barrier(3)
 
         def load() -> None:
             with hitherto.open(database) as own:
                 barrier.wait()
-                formats.load(grown, own)
+                try:
+                    formats.load(grown, own)
+                except hitherto.HithertoError as error:
+                    failed.append(error)
 
-        threads = [threading.Thread(target=load) for _ in range(2)]
+        threads = [threading.Thread(target=load) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert here.conversation(talk.id).count == 101
+        there = here.conversation(talk.id)
+        assert (failed, there.count, there.model, len(there.partials())) == ([], 101, "two", 1)
+        assert len(there.setups()) == 2
         assert here.verify().ok
 
 
@@ -529,6 +538,84 @@ def test_two_that_only_share_a_sub_agents_task_are_two(store: Store) -> None:
     load_values([about("cats")], store)
     assert list(load_values([about("dogs")], store).renamed) == [id]
     assert sorted(m.text for m in store.messages() if m.main) == ["cats", "dogs"]
+
+
+def test_a_setup_that_is_not_equal_to_itself_is_known_again(store: Store, other: Store, tmp_path: Path) -> None:
+    talk = store.start()
+    talk.append(Message.user("start"))
+    formats.load(out(store, tmp_path), other)
+    talk.configure(tools=[{"name": "x", "limit": float("nan")}])
+    talk.append(Message.user("on"))
+    path = out(store, tmp_path)
+    assert [formats.load(path, other).messages for _ in range(2)] == [1, 0]
+    assert len(formats.load(path, other).notes) == 0
+    assert len(list(other.backend.items(parse_conversation_id(talk.id), b"setup/"))) == 1
+
+
+def test_a_conversation_with_nothing_on_the_main_flow_is_known_again(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    talk = store.start()
+    talk.subagent("scout", "1").append(Message.user("look around"))
+    path = out(store, tmp_path)
+    assert [formats.load(path, other).new for _ in range(3)] == [1, 0, 0]
+    assert len(other.conversations().items) == 1
+
+
+def test_what_others_delete_while_we_look_is_looked_at_again(
+    store: Store, other: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = store.start()
+    talk.append(Message.user([Block.video(FILM, "video/mp4")]))
+    formats.load(out(store, tmp_path), other)
+    talk.append(Message.user("more"))
+    path = out(store, tmp_path)
+    look, looks = _taking.taken, []
+
+    def meanwhile(own: Store, id: bytes) -> Any:
+        found = look(own, id)
+        looks.append(id)
+        if len(looks) == 1:
+            other.purge(talk.id, reason="user-requested")
+        return found
+
+    monkeypatch.setattr(_importing, "taken", meanwhile)
+    assert formats.load(path, other).messages == 2
+    assert other.verify().ok
+
+
+def test_what_had_come_of_an_answer_is_not_brought_back_beside_the_answer(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    talk = store.start()
+    talk.append(Message.user("q"))
+    _recovery.keep(talk._desk, _recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    path = out(store, tmp_path)
+    formats.load(path, other)
+    there = other.conversation(talk.id)
+    there.accept(there.partials()[0])
+    assert formats.load(path, other).unchanged == 1
+    assert other.conversation(talk.id).partials() == []
+
+
+def test_a_newer_setup_alone_is_said(store: Store, other: Store, tmp_path: Path) -> None:
+    talk = store.start(model="one")
+    talk.append(Message.user("q"))
+    formats.load(out(store, tmp_path), other)
+    talk.configure(model="two")
+    (note,) = formats.load(out(store, tmp_path), other).notes
+    assert note.endswith("setup")
+
+
+def test_a_snapshot_of_a_conversation_that_changed_its_provider_is_known(store: Store, tmp_path: Path) -> None:
+    talk = store.start(provider="claude", model="m")
+    talk.append(Message.user("q"))
+    talk.append(Message.assistant([Block.tool_call("t", "look", {})]))
+    talk.append(Message.tool_result("t", "seen"))
+    talk.append(Message.assistant("done"))
+    talk.configure(provider="openai", model="n")
+    formats.save(store, tmp_path / "out", format="gtb")
+    assert formats.load(tmp_path / "out", store).messages == 0
 
 
 def test_a_store_that_is_closed_meanwhile_is_not_taken_for_a_bad_file(store: Store, tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder(_Kept).decode
 
 
-def new_key(parent: int) -> bytes:
+def new_key(parent: int, token: bytes | None = None) -> bytes:
     """The key of an item for an answer to this message: several may be on their way at once."""
-    return PARTIAL + b"%016x/" % parent + new_token().hex().encode()
+    return PARTIAL + b"%016x/" % parent + (token or new_token()).hex().encode()
 
 
 def keep(desk: Desk, key: bytes, messages: Sequence[Message], at: int | None = None) -> None:

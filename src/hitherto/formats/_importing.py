@@ -9,8 +9,9 @@ the same again, and the report says so.
 Messages get ids of the store's own, as all do; the ones they came with are kept with them, in `extra["imported"]`.
 """
 
+import hashlib
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from .._packs import Moved
 from .._recovery import closed, encoded, keep, new_key
 from ..backend import CHAT, Change, ConversationRow, ItemRow
 from ..conversation import Conversation, checked_setup, checked_text, setup_item
-from ..errors import Busy, HithertoError, InvalidArgument, PayloadTooLarge
+from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, check_strings, encodable
 from ..store import More
@@ -37,6 +38,10 @@ _NAMESPACE = uuid.UUID("6f0e4cf4-9c1f-5c3c-9d43-0a4c3f0f6d5e")  # of the UUIDs t
 _EARLIEST = 1 << 41  # microseconds: some weeks into 1970, so that there is a time before it
 _TRIES = 100
 _PROVENANCE = ("imported_id", "snapshot")  # metadata that says where a conversation came from
+
+
+class _Again(Exception):
+    """It is not as it was when we looked."""
 
 
 class Plan(Struct, frozen=True):
@@ -64,6 +69,15 @@ class Admitted(Struct, frozen=True):
 
 def planned(store: "Store", portable: Portable, format: str) -> Plan:
     """What would be done. Nothing is written; what would be refused is refused."""
+    for _ in range(_TRIES):
+        try:
+            return _planned(store, portable, format)
+        except NotFound:  # deleted while we looked at it
+            continue
+    raise Busy(f"conversation {portable.id:.40} changes faster than it can be looked at")
+
+
+def _planned(store: "Store", portable: Portable, format: str) -> Plan:
     check_tree(portable)
     _description(store, portable)
     for said in portable.messages:
@@ -102,10 +116,10 @@ def _retold(store: "Store", portable: Portable, there: Taken) -> dict[str, Said]
     its last message; else none."""
     ours = {id: id for id in there.numbers} | {store._names.id(number): id for id, number in there.numbers.items()}
     at = ours.get(portable.upto or "")
-    if at is None:
+    if at is None or not portable.setups:
         return {}
     try:
-        told = [message.raw for message in told_again(there.portable, at)]
+        told = [message.raw for message in told_again(there.portable, at, portable.setups[0])]
     except HithertoError:  # it cannot be told in those words: then this is not what was told
         return {}
     coming = portable.messages[: len(told)]
@@ -129,10 +143,17 @@ def _differences(there: Portable, coming: Portable) -> tuple[str, ...]:
     """What the file says of a conversation that keeps what it has, in words."""
     fields = [("title", there.title, coming.title), ("project", there.project, coming.project)]
     different = [name for name, here, others in fields if others and here != others]
+    if coming.setup and _held_with(coming) != _held_with(there):
+        different.append("setup")
     theirs = {name: value for name, value in coming.metadata.items() if name not in _PROVENANCE}
     if any(there.metadata.get(name) != value for name, value in theirs.items()):
         different.append("metadata")
     return (f"it keeps what it has here: {', '.join(different)}",) if different else ()
+
+
+def _held_with(portable: Portable) -> tuple[str, str, str]:
+    setup = portable.setups[portable.setup - 1] if portable.setup else Setup()
+    return setup.provider, setup.model, setup.system_prompt
 
 
 def admit(store: "Store", portable: Portable, format: str) -> Admitted:
@@ -141,7 +162,7 @@ def admit(store: "Store", portable: Portable, format: str) -> Admitted:
         plan = planned(store, portable, format)
         try:
             done = _made(store, portable, plan, format) if plan.there is None else _grown(store, portable, plan, format)
-        except Moved:  # somebody wrote to it since we looked: look again
+        except (Moved, NotFound, _Again):  # somebody wrote to it since we looked, or deleted from it
             continue
         if done is not None:
             return done
@@ -171,7 +192,7 @@ def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitt
         places = {said.id: store._names.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
         for half in portable.partials:
             data = encoded(store, half.messages, half.at_us or store._clock())
-            yield closed(desk.envelope, desk.id, new_key(places[half.parent]), data)
+            yield closed(desk.envelope, desk.id, _half_key(store, places[half.parent], half), data)
 
     made = store._create(
         parse_conversation_id(plan.id),
@@ -241,8 +262,9 @@ def _grown(store: "Store", portable: Portable, plan: Plan, format: str) -> Admit
 
 def _setup_numbers(portable: Portable, there: Portable) -> dict[int, int]:
     """Setups of the file, by their numbers, and their numbers here; those that are not here are left out."""
-    ours = list(there.setups)
-    return {n: ours.index(setup) + 1 for n, setup in enumerate(portable.setups, 1) if setup in ours}
+    ours = [encode(setup) for setup in there.setups]  # as bytes: NaN is not equal to itself, and 1 is equal to True
+    theirs = [encode(setup) for setup in portable.setups]
+    return {n: ours.index(setup) + 1 for n, setup in enumerate(theirs, 1) if setup in ours}
 
 
 def _equip(store: "Store", portable: Portable, plan: Plan, talk: Conversation) -> bool:
@@ -262,7 +284,7 @@ def _equip(store: "Store", portable: Portable, plan: Plan, talk: Conversation) -
     def make(row: ConversationRow) -> Change:
         envelope = desk.check(row)
         if open_meta(envelope, row).setups != len(plan.there.portable.setups):  # type: ignore[union-attr]  # it is there
-            raise Busy("setups were added meanwhile")
+            raise _Again
         change = described(desk, row, setups=len(numbers_here), setup=last, setup_seq=row.next_seq)
         items = [setup_item(envelope, desk.id, numbers[n], portable.setups[n - 1]) for n in missing]
         return replace(change, put=(*change.put, *items))
@@ -273,17 +295,26 @@ def _equip(store: "Store", portable: Portable, plan: Plan, talk: Conversation) -
 
 
 def _with_halves(store: "Store", portable: Portable, plan: Plan, talk: Conversation, ids: dict[str, str]) -> Admitted:
-    """And what had come of answers, if it is not there."""
-    there = [(partial.parent, partial.messages) for partial in talk.partials()]
+    """And what had come of answers, unless it is there, or an answer is."""
+    assert plan.there is not None
+    answered = {said.parent for said in (*plan.there.portable.messages, *portable.messages)} - {None}
+    ours = {number: id for id, number in plan.there.numbers.items()}
+    there = {(partial.parent, _digest(store, partial.messages)) for partial in talk.partials()}
     for half in portable.partials:
-        parent = ids.get(half.parent) or store._names.id(plan.known[half.parent])
-        if (parent, half.messages) not in there:
-            _keep(store, talk, parent, half)
+        number = store._names.number(ids[half.parent]) if half.parent in ids else plan.known[half.parent]
+        here = (store._names.id(number), _digest(store, half.messages)) in there
+        if not here and not {half.parent, ours.get(number)} & answered:
+            keep(talk._desk, _half_key(store, number, half), half.messages, half.at_us or None)
     return Admitted(talk, plan, ids)
 
 
-def _keep(store: "Store", talk: Conversation, parent: str, half: Half) -> None:
-    keep(talk._desk, new_key(store._names.number(parent)), half.messages, half.at_us or None)
+def _half_key(store: "Store", parent: int, half: Half) -> bytes:
+    """The key of an item, the same for the same: two who load a file at once keep it once."""
+    return new_key(parent, _digest(store, half.messages))
+
+
+def _digest(store: "Store", messages: Sequence[Message]) -> bytes:
+    return hashlib.sha256(encoded(store, messages, 0)).digest()[:16]
 
 
 # -- messages

@@ -34,20 +34,20 @@ def laid_over(there: Portable, coming: Portable, told: dict[str, Said]) -> dict[
                 if chosen is not None:
                     alike.remove(chosen)
                     found[said.id] = chosen
-    begun = bool(told) or any(said.parent is None and said.main for said in found.values())
+    both = all(any(s.parent is None and s.main for s in p.messages) for p in (there, coming))
+    begun = bool(told) or any(said.parent is None and (said.main or not both) for said in found.values())
     return found if begun or not coming.messages or not there.messages else None
 
 
-def told_again(there: Portable, at: str) -> list[Message]:
-    """The thread that ends at a message as a snapshot of it would tell it, which need not be the words that it is kept
-    in."""
+def told_again(there: Portable, at: str, setup: Setup) -> list[Message]:
+    """The thread that ends at a message as a snapshot of it with this setup tells it. These need not be the words
+    that it is kept in."""
     by_id = {said.id: said for said in there.messages}
     path: list[Said] = []
     place: str | None = at
     while place is not None:
         path.append(by_id[place])
         place = by_id[place].parent
-    setup = there.setups[path[0].setup - 1] if path[0].setup else Setup()
     messages = [said.message for said in reversed(path)]
     return thread_of(snapshot_of(messages, setup, conversation="", head=at, metadata={}))[0]
 

@@ -109,8 +109,14 @@ class Checkpoints:
     def _wake(self) -> None:
         self._changed.notify_all()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="hitherto-checkpoint", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="hitherto-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the machine has none left, or the process ends: the next answer tries again
+                self._thread, self.failure = None, error
+                warn("a checkpoint could not be made: no thread could be started")
+                return
+            self._thread = thread
 
     def _work(self) -> None:
         while True:
