@@ -540,6 +540,24 @@ def test_two_that_only_share_a_sub_agents_task_are_two(store: Store) -> None:
     assert sorted(m.text for m in store.messages() if m.main) == ["cats", "dogs"]
 
 
+def test_a_setup_of_a_side_branch_that_comes_leaves_the_one_in_force(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    talk = store.start(model="one")
+    talk.append(Message.user("start"))
+    formats.load(out(store, tmp_path), other)
+    side = talk.fork(main=False)
+    side.configure(model="two")
+    side.append(Message.assistant("aside"))
+    path = out(store, tmp_path)
+    for added in (1, 0):
+        assert formats.load(path, other).messages == added
+        assert other.conversation(talk.id).model == "one"
+    aside = next(m for m in other.messages() if m.text == "aside")
+    assert other.conversation(aside.id).model == "two"
+    assert written(other, tmp_path / "again.jsonl") == path.read_bytes()
+
+
 def test_a_setup_that_is_not_equal_to_itself_is_known_again(store: Store, other: Store, tmp_path: Path) -> None:
     talk = store.start()
     talk.append(Message.user("start"))
@@ -900,6 +918,50 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     (tmp_path / "x.jsonl.zst").write_bytes(bomb)
     with pytest.raises((hitherto.PayloadTooLarge, hitherto.PartialImport)):
         formats.load(tmp_path / "x.jsonl.zst", store)
+
+
+def test_a_small_file_that_swells_is_refused_before_it_fills_the_disk(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attachments are put down on the way: thousands of lines, each of them harmless."""
+    monkeypatch.setattr(jsonl, "_LINE", 1 << 20)
+    piece = b'{"attachment":{"number":0,"data":"' + b"AAAA" * 10_000 + b'"}}\n'
+    bomb = zstandard.ZstdCompressor().compress(HEADER + b"\n" + ABOUT + b"\n" + piece * 2000)
+    assert len(bomb) * jsonl._SWELLS + jsonl._LINE < 2000 * len(piece)  # the control: it would become more
+    (tmp_path / "x.jsonl.zst").write_bytes(bomb)
+    with pytest.raises(hitherto.PartialImport) as caught:
+        formats.load(tmp_path / "x.jsonl.zst", store)
+    report = caught.value.report
+    assert isinstance(report, formats.Loaded)
+    assert any("so small a file" in one.reason for one in report.unreadable)
+
+
+def test_what_no_reader_would_take_is_not_written(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save([Message.user("x" * 10_000)])
+    monkeypatch.setattr(jsonl, "_LINE", 5_000)
+    with pytest.raises(hitherto.PayloadTooLarge):
+        formats.save(store, tmp_path / "x.jsonl")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_deleted_while_it_is_written_ends_the_export_with_nothing_left(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = store.message(store.save([Message.user([Block.video(FILM, "video/mp4")])])[0])
+    look = _taking.taken
+
+    def meanwhile(own: Store, id: bytes) -> Any:
+        found = look(own, id)
+        store.delete([message.id])
+        store.scrub()
+        return found
+
+    monkeypatch.setattr(formats, "taken", meanwhile)
+    with pytest.raises(hitherto.Busy, match="changed while it was written"):
+        formats.save(store, tmp_path / "x.jsonl")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_conversation_without_end_is_refused_before_it_fills_the_memory(

@@ -12,6 +12,7 @@ Messages get ids of the store's own, as all do; the ones they came with are kept
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -19,7 +20,6 @@ from msgspec.structs import replace
 
 from .._content import Meta, encode, open_meta
 from .._desk import Desk, Draft, Spot, check_size, described, draft
-from .._packs import Moved
 from .._recovery import closed, encoded, keep, new_key
 from ..backend import CHAT, Change, ConversationRow, ItemRow
 from ..conversation import Conversation, checked_setup, checked_text, setup_item
@@ -41,7 +41,7 @@ _PROVENANCE = ("imported_id", "snapshot")  # metadata that says where a conversa
 
 
 class _Again(Exception):
-    """It is not as it was when we looked."""
+    """It is not as it was when we looked: because of others, or because of what we just wrote."""
 
 
 class Plan(Struct, frozen=True):
@@ -114,9 +114,11 @@ def _over(store: "Store", portable: Portable, id: str, there: Taken) -> Plan | N
 def _retold(store: "Store", portable: Portable, there: Taken) -> dict[str, Said]:
     """If this is a snapshot of a thread that is there, its messages up to the end of that thread, which all stand for
     its last message; else none."""
+    if portable.upto is None or not portable.setups:
+        return {}
     ours = {id: id for id in there.numbers} | {store._names.id(number): id for id, number in there.numbers.items()}
-    at = ours.get(portable.upto or "")
-    if at is None or not portable.setups:
+    at = ours.get(portable.upto)
+    if at is None:
         return {}
     try:
         told = [message.raw for message in told_again(there.portable, at, portable.setups[0])]
@@ -161,11 +163,11 @@ def admit(store: "Store", portable: Portable, format: str) -> Admitted:
     for _ in range(_TRIES):
         plan = planned(store, portable, format)
         try:
-            done = _made(store, portable, plan, format) if plan.there is None else _grown(store, portable, plan, format)
-        except (Moved, NotFound, _Again):  # somebody wrote to it since we looked, or deleted from it
+            if plan.there is None:
+                return _made(store, portable, plan, format)
+            return _grown(store, portable, plan, plan.there, format)
+        except (NotFound, _Again):  # what is not found was deleted since we looked
             continue
-        if done is not None:
-            return done
     raise Busy(f"conversation {plan.id} changes faster than it can be loaded")
 
 
@@ -180,11 +182,11 @@ def conversation_id(id: str, format: str) -> str:
 # -- a new conversation
 
 
-def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitted | None:
+def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitted:
     meta, setups = _description(store, portable)
     if plan.id != portable.id:
         meta.metadata.setdefault("imported_id", portable.id)
-    if plan.notes:
+    if _WITHOUT_KEY in plan.notes:
         meta = replace(meta, key=None)
     head = next((n for n, said in enumerate(portable.messages) if said.id == portable.head), None)
 
@@ -202,7 +204,7 @@ def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitt
         More(head, portable.held, items),
     )
     if made is None:
-        return None
+        raise _Again
     return Admitted(made[0], plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)})
 
 
@@ -235,29 +237,29 @@ def _is_taken(store: "Store", key: str | None) -> bool:
 # -- one that is there
 
 
-def _grown(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitted | None:
-    """Add what is new. None if it has to be looked at again, because what it takes was only just made."""
+def _grown(store: "Store", portable: Portable, plan: Plan, there: Taken, format: str) -> Admitted:
+    """Add what is new, to a conversation that has all it takes: what it lacks is made first, and then looked at."""
     talk = store.conversation(plan.id)
     if portable.held and not talk.held:
         talk.hold()
-        return None
-    if not plan.new:
-        return Admitted(talk, plan, {}) if plan.known == {} else _with_halves(store, portable, plan, talk, {})
-    if _equip(store, portable, plan, talk):
-        return None
-    assert plan.there is not None
-    seen, numbers = (plan.there.next_seq, plan.there.rewrites), _setup_numbers(portable, plan.there.portable)
+        raise _Again
+    _equip(store, portable, plan.new, there.portable, talk)
+    ids = _added(talk._desk, portable, plan, there, format) if plan.new else {}
+    _keep_halves(store, portable, plan, there, ids)
+    return Admitted(store.conversation(plan.id), plan, ids)
+
+
+def _added(desk: Desk, portable: Portable, plan: Plan, there: Taken, format: str) -> dict[str, str]:
+    numbers = _setup_numbers(portable, there.portable)
     new = tuple(replace(said, setup=numbers.get(said.setup, 0)) for said in plan.new)
-    drafts = _drafts(talk._desk, replace(plan, new=new), format, 0)
+    drafts = _drafts(desk, replace(plan, new=new), format, 0)
 
     def choose(row: ConversationRow) -> Spot:
-        if (row.next_seq, row.rewrites) != seen:
-            raise Moved
+        if (row.next_seq, row.rewrites) != (there.next_seq, there.rewrites):
+            raise _Again
         return Spot(row.head)
 
-    messages = talk._desk.add(drafts, choose)
-    ids = {said.id: m.id for said, m in zip(plan.new, messages, strict=True)}
-    return _with_halves(store, portable, plan, store.conversation(plan.id), ids)
+    return {said.id: m.id for said, m in zip(plan.new, desk.add(drafts, choose), strict=True)}
 
 
 def _setup_numbers(portable: Portable, there: Portable) -> dict[int, int]:
@@ -267,45 +269,42 @@ def _setup_numbers(portable: Portable, there: Portable) -> dict[int, int]:
     return {n: ours.index(setup) + 1 for n, setup in enumerate(theirs, 1) if setup in ours}
 
 
-def _equip(store: "Store", portable: Portable, plan: Plan, talk: Conversation) -> bool:
+def _equip(store: "Store", portable: Portable, new: Sequence[Said], there: Portable, talk: Conversation) -> None:
     """Give a conversation the setups that its new messages were made with, and the one that is in force after them.
-    True if something was written."""
-    assert plan.there is not None
-    numbers = _setup_numbers(portable, plan.there.portable)
-    used = dict.fromkeys(said.setup for said in plan.new if said.setup)
-    missing = [n for n in used if n not in numbers]
-    for place, n in enumerate(missing):
-        numbers[n] = len(plan.there.portable.setups) + place + 1
-    last = next((numbers[said.setup] for said in reversed(plan.new) if said.main and said.setup), 0)
-    if not missing and last in (0, plan.there.portable.setup):
-        return False
+    `_Again` if something was written."""
+    numbers, count = _setup_numbers(portable, there), len(there.setups)
+    missing = [n for n in dict.fromkeys(said.setup for said in new if said.setup) if n not in numbers]
+    numbers |= {n: count + place for place, n in enumerate(missing, 1)}
+    last = next((numbers[said.setup] for said in reversed(new) if said.main and said.setup), there.setup)
+    if not missing and last == there.setup:
+        return
     desk = talk._desk
 
     def make(row: ConversationRow) -> Change:
         envelope = desk.check(row)
-        if open_meta(envelope, row).setups != len(plan.there.portable.setups):  # type: ignore[union-attr]  # it is there
+        if open_meta(envelope, row).setups != count:
             raise _Again
-        change = described(desk, row, setups=len(numbers_here), setup=last, setup_seq=row.next_seq)
+        force = {} if last == there.setup else {"setup": last, "setup_seq": row.next_seq}
+        change = described(desk, row, setups=count + len(missing), **force)
         items = [setup_item(envelope, desk.id, numbers[n], portable.setups[n - 1]) for n in missing]
         return replace(change, put=(*change.put, *items))
 
-    numbers_here = [*plan.there.portable.setups, *missing]
     store._change(desk.id, make)
-    return True
+    raise _Again
 
 
-def _with_halves(store: "Store", portable: Portable, plan: Plan, talk: Conversation, ids: dict[str, str]) -> Admitted:
+def _keep_halves(store: "Store", portable: Portable, plan: Plan, there: Taken, ids: dict[str, str]) -> None:
     """And what had come of answers, unless it is there, or an answer is."""
-    assert plan.there is not None
-    answered = {said.parent for said in (*plan.there.portable.messages, *portable.messages)} - {None}
-    ours = {number: id for id, number in plan.there.numbers.items()}
-    there = {(partial.parent, _digest(store, partial.messages)) for partial in talk.partials()}
+    desk = store.conversation(plan.id)._desk
+    answered = {said.parent for said in (*there.portable.messages, *portable.messages)}
+    ours = {number: id for id, number in there.numbers.items()}
+    kept = {(half.parent, _digest(store, half.messages)) for half in there.portable.partials}
     for half in portable.partials:
         number = store._names.number(ids[half.parent]) if half.parent in ids else plan.known[half.parent]
-        here = (store._names.id(number), _digest(store, half.messages)) in there
-        if not here and not {half.parent, ours.get(number)} & answered:
-            keep(talk._desk, _half_key(store, number, half), half.messages, half.at_us or None)
-    return Admitted(talk, plan, ids)
+        here = ours.get(number, half.parent)
+        if not {half.parent, here} & answered and (here, _digest(store, half.messages)) not in kept:
+            with suppress(NotFound):  # what it answers was deleted meanwhile
+                keep(desk, _half_key(store, number, half), half.messages, half.at_us or None)
 
 
 def _half_key(store: "Store", parent: int, half: Half) -> bytes:
