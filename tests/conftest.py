@@ -11,6 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from ._cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
 from ._memory import in_memory
 
 _trusted = tempfile.TemporaryDirectory(prefix="hitherto-trusted-")
@@ -49,3 +50,18 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 def place(tmp_path: Path) -> Path:
     """The same, for tests that simulate the disk themselves."""
     return tmp_path
+
+
+@pytest.fixture
+def moto() -> Moto:
+    """S3 on this machine; one for all tests of a process."""
+    return started_moto()
+
+
+@pytest.fixture
+def azurite() -> Azurite:
+    """Azure on this machine, where it is installed."""
+    server = started_azurite()
+    if server is None:
+        pytest.skip(NO_AZURITE)
+    return server

@@ -35,24 +35,11 @@ from hitherto.snapshots._bucket import Bucket, Content
 from hitherto.snapshots._files import DiskFiles, MemoryFiles
 from hitherto.snapshots._objects import bucket_at, bucket_on
 
-from ._cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
+from ._cloud import Azurite, Moto
 
 MOST = 1 << 20
 NAME = "0b9c2d84-3f0e-4a6b-9d52-6a1a1f0c7e11.json"
 Open = Callable[[], Bucket]
-
-
-@pytest.fixture
-def moto() -> Moto:
-    return started_moto()
-
-
-@pytest.fixture
-def azurite() -> Azurite:
-    server = started_azurite()
-    if server is None:
-        pytest.skip(NO_AZURITE)
-    return server
 
 
 KINDS = ["disk", "memory files", "file://", "memory://", "a MemoryStore", "s3://", "az://"]

@@ -33,7 +33,6 @@ from hitherto.snapshots._objects import bucket_at, bucket_on
 
 from ._cloud import (
     ACCOUNT_KEY,
-    NO_AZURITE,
     PAGE,
     Answer,
     Azurite,
@@ -41,8 +40,6 @@ from ._cloud import (
     Scripted,
     said,
     scripted,
-    started_azurite,
-    started_moto,
 )
 
 NAME = "thing.json"
@@ -56,19 +53,6 @@ SECRETS = (
     "127.0.0.1",
     "boom!",
 )
-
-
-@pytest.fixture
-def moto() -> Moto:
-    return started_moto()
-
-
-@pytest.fixture
-def azurite() -> Azurite:
-    server = started_azurite()
-    if server is None:
-        pytest.skip(NO_AZURITE)
-    return server
 
 
 def believe(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:

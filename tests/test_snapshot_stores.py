@@ -43,7 +43,7 @@ from hitherto.snapshots import FileStore, Listing, MemoryFiles, ObjectStore, Sna
 from hitherto.snapshots._bucket import WHATEVER, Bucket, Content, Thing, Whatever
 from hitherto.snapshots._catalog import NAME, Catalog, Entry
 
-from ._cloud import NO_AZURITE, started_azurite, started_moto
+from ._cloud import Azurite, Moto
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 Kind = Literal["memory", "disk", "objects", "s3", "azure"]
@@ -98,13 +98,13 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 @pytest.fixture
-def place(kind: Kind, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(
+    kind: Kind, way: Way, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Place:
     found = Place(kind, way, tmp_path)
     if kind not in ("s3", "azure"):
         return found
-    server = started_moto() if kind == "s3" else started_azurite()
-    if server is None:
-        pytest.skip(NO_AZURITE)
+    server: Moto | Azurite = request.getfixturevalue("moto" if kind == "s3" else "azurite")
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     return found.at(server.make() + "/some/prefix")

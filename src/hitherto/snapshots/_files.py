@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, Protocol, Self
 
 from ..errors import (
@@ -292,7 +292,7 @@ class _DiskFolder:
     def _put(self, folder: _Directory, above: str, last: str, data: bytes, expect: str | Whatever | None) -> str:
         if above:
             folder.make(above)
-        with folder.below(above) if above else _Same(folder) as directory:
+        with folder.below(above) if above else nullcontext(folder) as directory:
             if not isinstance(expect, Whatever):
                 state = directory.state(last)
                 found = None if state is None else _tag(state)
@@ -362,19 +362,6 @@ class _DiskFolder:
             raise
         except OSError as error:
             raise _translated(error, self._named(name)) from error
-
-
-class _Same:
-    """A directory that is open already, and stays open."""
-
-    def __init__(self, directory: _Directory) -> None:
-        self._directory = directory
-
-    def __enter__(self) -> _Directory:
-        return self._directory
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _make_folder(path: str) -> None:

@@ -42,7 +42,24 @@ class _Tool(Struct, frozen=True):
     parameters: str | None  # compact JSON
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class Described(Struct, frozen=True, kw_only=True):
+    """What a snapshot and its summary both say of it."""
+
+    created_at: str  # as it was written, up to nanoseconds
+    metadata_items: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What whoever made it wanted to know later; a copy each time."""
+        return dict(self.metadata_items)
+
+    @property
+    def created(self) -> datetime:
+        """`created_at` as a time in UTC, cut to microseconds."""
+        return _datetime(self.created_at)
+
+
+class Snapshot(Described, frozen=True, kw_only=True):
     """A conversation at one moment. Made by `new`, by `from_json`, and by a client's `save`.
 
     >>> snapshot = Snapshot.new("claude", "claude-sonnet-4-5", "Be brief.", [{"role": "user", "content": "Hello"}], [])
@@ -55,8 +72,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     model: str  # for reference; a client keeps its own
     system_prompt: str
     messages_json: str  # compact, as the provider wrote it; "null" if there is no list at all
-    created_at: str  # as it was written, up to nanoseconds
-    metadata_items: tuple[tuple[str, str], ...] = ()
     tool_records: tuple[_Tool, ...] = ()
     version: int = VERSION
 
@@ -100,16 +115,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
             | ({} if t.parameters is None else {"parameters": read(t.parameters)})
             for t in self.tool_records
         ]
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What whoever made it wanted to know later; a copy each time."""
-        return dict(self.metadata_items)
-
-    @property
-    def created(self) -> datetime:
-        """`created_at` as a time in UTC, cut to microseconds."""
-        return _datetime(self.created_at)
 
     @property
     def revision(self) -> str:

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 
 from ..errors import InvalidArgument, InvalidMessage
 from ..model import approximate_tokens
-from ._snapshot import _TIME, VERSION, Snapshot, _checked_id, _checked_time, _datetime, _filled, _metadata, _tools
+from ._snapshot import _TIME, VERSION, Described, Snapshot, _checked_id, _checked_time, _filled, _metadata, _tools
 from ._text import bounded, compact, read
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,28 +25,16 @@ _PAYLOAD = re.compile(rf"(?<!{_BASE64}){_BASE64}{{{_LONG},}}={{0,2}}")
 _SAID = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(:?)')
 
 
-class Summary(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Summary(Described, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a listing says of a snapshot."""
 
     id: str
     provider: str
     model: str
-    created_at: str  # as it was written, up to nanoseconds
     message_count: int
     approximate_tokens: int
     revision: str
-    metadata_items: tuple[tuple[str, str], ...] = ()
     size: int = 0  # bytes, as stored
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What whoever made it wanted to know later; a copy each time."""
-        return dict(self.metadata_items)
-
-    @property
-    def created(self) -> datetime:
-        """`created_at` as a time in UTC, cut to microseconds."""
-        return _datetime(self.created_at)
 
     def __repr__(self) -> str:
         """Without the metadata: it ends up in logs."""
