@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -12,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ._cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
+from ._command import Open, Service, Terminal, World, environment
+from ._forked import Forker
 from ._memory import in_memory
 
 _trusted = tempfile.TemporaryDirectory(prefix="hitherto-trusted-")
@@ -65,3 +68,33 @@ def azurite() -> Azurite:
     if server is None:
         pytest.skip(NO_AZURITE)
     return server
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Forker]:
+    """The process that commands are forked from; one for all tests of a process."""
+    made = Forker(environment())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, forker: Forker) -> Iterator[World]:
+    """A folder, a home and a store to run commands in."""
+    service = Service()
+    yield World(tmp_path, service, forker)
+    service.close()
+
+
+@pytest.fixture
+def terminal(world: World) -> Iterator[Open]:
+    """Opens pseudo-terminals."""
+    opened: list[Terminal] = []
+
+    def open_one(*given: str, **how: Any) -> Terminal:
+        opened.append(Terminal(world, *given, **how))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()

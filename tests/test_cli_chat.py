@@ -6,19 +6,15 @@ Requirements: C10, C11, C13 (what `chat` needs of it), C16, A9 (the flag), and S
 """
 
 import contextlib
-import json
 import os
-import pty
 import re
-import select
 import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,260 +25,7 @@ from hitherto import Message
 from hitherto.chat import PROVIDERS
 from hitherto.cli import _chat, _main, _screen
 
-from ._forked import Forked, Forker
-
-COMMAND = [sys.executable, "-m", "hitherto"]
-PATIENCE = 60.0  # seconds: never waited for unless something is wrong
-
-
-class Service:
-    """Answers chat completions with what it is told: pieces, or a function of the request that gives them. It waits
-    before a piece that is None until `go` is set, and then says no more if `gone`."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.pieces: list[str | None] = ["Good ", "morning."]
-        self.status = 200
-        self.waiting = threading.Event()
-        self.go = threading.Event()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            disable_nagle_algorithm = True  # or a piece waits until the one before it is acknowledged
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def do_POST(self) -> None:
-                outer.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                with contextlib.suppress(OSError):
-                    outer.answer(self)
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
-        self.thread.start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(self.status)
-        handler.send_header("content-type", "text/event-stream" if self.status == 200 else "application/json")
-        handler.end_headers()
-        if self.status != 200:
-            handler.wfile.write(b'{"error": {"message": "out of order"}}')
-            return
-        for piece in [*self.pieces, ""]:
-            if piece is None:
-                self.waiting.set()
-                self.go.wait(PATIENCE)
-                continue
-            choice = {"index": 0, "delta": {"role": "assistant", "content": piece}, "finish_reason": None}
-            if piece == "":
-                choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
-            chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-            handler.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-            handler.wfile.flush()
-        handler.wfile.write(b"data: [DONE]\n\n")
-
-    def asked(self) -> list[tuple[str, str]]:
-        """The last request's messages."""
-        return [(message["role"], message["content"]) for message in self.requests[-1]["messages"]]
-
-    def close(self) -> None:
-        self.go.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-def environment() -> dict[str, str]:
-    """What every process gets: nothing of the user's. The certificates are those that the tests trust."""
-    passed = ("PATH", "COVERAGE_PROCESS_START", "SSL_CERT_FILE")
-    return {name: os.environ[name] for name in passed if name in os.environ} | {
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TERM": "xterm",
-        "LANG": "C.UTF-8",
-    }
-
-
-class World:
-    """A folder, a home and a store of the test's own, and a service to talk to."""
-
-    def __init__(self, root: Path, service: Service, forker: Forker) -> None:
-        self.forker = forker
-        self.root, self.here, self.home, self.service = root, root / "here", root / "home", service
-        self.place = root / "store" / "chats.db"
-        for folder in (self.here, self.home, self.place.parent):
-            folder.mkdir()
-        self.env = environment() | {
-            "HOME": str(self.home),
-            "XDG_DATA_HOME": str(self.home / "data"),
-            "HITHERTO_STORE": str(self.place),
-        }
-
-    def arguments(self, *given: str) -> list[str]:
-        service = ["--provider", "openai-compatible", "--base-url", self.service.url, "--allow-insecure"]
-        return [*COMMAND, "chat", *service, *given]
-
-    def run(
-        self, *given: str, said: str | bytes = "", forked: bool = True, **env: str
-    ) -> subprocess.CompletedProcess[str]:
-        return self.plain(*self.arguments(*given), said=said, forked=forked, **env)
-
-    def plain(
-        self, *command: str, said: str | bytes = "", forked: bool = False, **env: str
-    ) -> subprocess.CompletedProcess[str]:
-        data = said.encode() if isinstance(said, str) else said
-        how: dict[str, Any] = {"cwd": self.here, "env": self.env | env, "timeout": PATIENCE}
-        if forked:
-            assert list(command[: len(COMMAND)]) == COMMAND
-            done = self.forker.run(command[len(COMMAND) :], given=data, **how)
-        else:
-            done = subprocess.run(command, input=data, capture_output=True, check=False, **how)
-        assert b"Traceback" not in done.stderr, done.stderr.decode()
-        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    def store(self, **how: Any) -> hitherto.Store:
-        return hitherto.open(self.place, **how)
-
-    def thread(self) -> list[tuple[str, str]]:
-        """What is kept of the newest conversation."""
-        with self.store() as store:
-            talk = store.latest()
-            assert talk is not None
-            return [(message.role, message.text) for message in talk.thread()]
-
-    def partials(self) -> list[str]:
-        with self.store() as store:
-            talk = store.latest()
-            assert talk is not None
-            return [partial.text for partial in talk.partials()]
-
-    def traces(self) -> dict[str, tuple[int, int]]:
-        return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(self.root.rglob("*"))}
-
-
-@pytest.fixture(scope="module")
-def forker() -> Iterator[Forker]:
-    made = Forker(environment())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def world(tmp_path: Path, forker: Forker) -> Iterator[World]:
-    service = Service()
-    yield World(tmp_path, service, forker)
-    service.close()
-
-
-class Terminal:
-    """A process in a pseudo-terminal: what it shows, and keys to press."""
-
-    process: Forked | subprocess.Popen[bytes]
-
-    def __init__(
-        self, world: World, *given: str, command: list[str] | None = None, forked: bool = True, **env: str
-    ) -> None:
-        self.shown = ""
-        self._master, slave = pty.openpty()
-        env = world.env | {"INPUTRC": "/dev/null"} | env
-        if forked and command is None:
-            arguments = world.arguments(*given)[len(COMMAND) :]
-            streams = [slave, slave, slave]
-            self.process = world.forker.start(arguments, cwd=world.here, env=env, streams=streams, session=True)
-        else:
-            self.process = subprocess.Popen(
-                command or world.arguments(*given),
-                stdin=slave,
-                stdout=slave,
-                stderr=slave,
-                cwd=world.here,
-                env=env,
-                start_new_session=True,
-                preexec_fn=lambda: _take_terminal(slave),  # noqa: PLW1509  # so that Ctrl+C reaches it
-            )
-        os.close(slave)
-
-    def read(self, until: str, after: int = 0) -> int:
-        """Wait until something is shown after that place; gives the place behind it."""
-        deadline = time.monotonic() + PATIENCE
-        while until not in self.shown[after:]:
-            assert time.monotonic() < deadline, self.shown
-            assert self._more(deadline), f"it ended: {self.shown}"
-        return self.shown.index(until, after) + len(until)
-
-    def _more(self, deadline: float) -> bool:
-        if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return True
-        try:
-            data = os.read(self._master, 65536)
-        except OSError:  # on Linux, this is how a terminal that nobody has open any more ends
-            return False
-        self.shown += data.decode(errors="replace")
-        return bool(data)
-
-    def press(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def end(self) -> int:
-        """Wait for the end; how it went."""
-        deadline = time.monotonic() + PATIENCE
-        while self._more(deadline):
-            assert time.monotonic() < deadline, self.shown
-        code = self.process.wait(PATIENCE)
-        assert "Traceback" not in self.shown, self.shown
-        return code
-
-    def stop(self, after: int) -> int:
-        """Press Ctrl+C while an answer comes, and wait until it is said to have stopped. If it is not, press again:
-        Python does not see a press in the very moment in which it begins to wait."""
-        self.press("\x03")
-        deadline = time.monotonic() + PATIENCE / 4
-        while "stopped" not in self.shown[after:] and time.monotonic() < deadline:
-            self._more(deadline)
-        if "stopped" not in self.shown[after:]:
-            self.press("\x03")
-        return self.read("> ", self.read("stopped", after))
-
-    def interrupt(self) -> int:
-        """Press Ctrl+C until it ends, for the same reason."""
-        while self.process.poll() is None:
-            self.press("\x03")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(1)
-        return self.end()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._master)
-
-
-def _take_terminal(slave: int) -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-
-
-Open = Callable[..., Terminal]
-
-
-@pytest.fixture
-def terminal(world: World) -> Iterator[Open]:
-    opened: list[Terminal] = []
-
-    def open_one(*given: str, **how: Any) -> Terminal:
-        opened.append(Terminal(world, *given, **how))
-        return opened[-1]
-
-    yield open_one
-    for one in opened:
-        one.close()
-
+from ._command import COMMAND, PATIENCE, Open, Terminal, World
 
 # -- one question
 
@@ -383,7 +126,7 @@ def test_in_a_pipe_the_answer_is_as_it_is(world: World) -> None:
 def test_a_reader_that_goes_away_is_no_error_and_what_came_is_kept(world: World) -> None:
     world.service.pieces = ["first\n", None, *["more\n"] * 2000]
     with subprocess.Popen(
-        world.arguments("x"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
+        world.chatting("x"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -400,7 +143,7 @@ def test_a_reader_that_goes_away_is_no_error_and_what_came_is_kept(world: World)
 def test_one_question_that_is_interrupted_is_kept_with_what_came_and_says_130(world: World) -> None:
     world.service.pieces = ["first\n", None]
     with subprocess.Popen(
-        world.arguments("x"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
+        world.chatting("x"), cwd=world.here, env=world.env, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -713,7 +456,7 @@ def test_what_was_stopped_can_be_settled_at_once(world: World, terminal: Open, c
 def killed(world: World, *pieces: str | None) -> None:
     """Ask, and kill the process in the middle of the answer, once what came of it is kept."""
     world.service.pieces = list(pieces)
-    arguments = world.arguments("story")[len(COMMAND) :]
+    arguments = world.chatting("story")[len(COMMAND) :]
     with (
         open(os.devnull, "r+b") as null,
         world.forker.start(arguments, cwd=world.here, env=world.env, streams=[null.fileno()] * 3) as process,
@@ -818,7 +561,7 @@ def test_what_an_answer_holds_does_nothing_to_the_terminal(world: World, termina
 def test_the_answer_can_go_into_a_file_while_somebody_types(world: World, terminal: Open) -> None:
     """The prompt is no part of it."""
     target = world.here / "answer.txt"
-    command = ["/bin/sh", "-c", 'exec "$@" > answer.txt', "sh", *world.arguments()]
+    command = ["/bin/sh", "-c", 'exec "$@" > answer.txt', "sh", *world.chatting()]
     shell = terminal(command=command)
     at = shell.read("> ")
     shell.press("x\n")
@@ -921,10 +664,10 @@ def test_asking_for_help_loads_nothing_heavy(given: list[str]) -> None:
 def test_every_command_is_listed_as_it_says_itself() -> None:
     import click
 
-    for name, (_, said) in _main.COMMANDS.items():
+    for name, entry in _main.COMMANDS.items():
         command = _main.hitherto.get_command(click.Context(_main.hitherto), name)
         assert command is not None
-        assert command.get_short_help_str(100) == said
+        assert command.get_short_help_str(100) == entry.said
 
 
 def test_every_option_and_exit_code_is_in_the_documentation() -> None:
@@ -961,7 +704,7 @@ def test_a_conversation_is_gone_on_with_at_its_own_provider(world: World) -> Non
 
 def test_an_output_that_is_full_or_closed_is_no_traceback(world: World) -> None:
     for redirection, code in ((">/dev/full", 1), (">&-", 0), ("2>&-", 0)):
-        command = " ".join(shlex.quote(part) for part in world.arguments("-n", "one"))
+        command = " ".join(shlex.quote(part) for part in world.chatting("-n", "one"))
         done = world.plain("sh", "-c", f"{command} {redirection}")
         assert done.returncode == code, (redirection, done.stderr)
 

@@ -86,26 +86,44 @@ def find(environment: Mapping[str, str] | None = None, directory: str | os.PathL
     named = environment.get("HITHERTO_STORE")
     if named:
         return named
-    here, below = os.path.abspath(directory or os.curdir), None
-    while here != below:
-        if os.path.isdir(os.path.join(here, FOLDER_NAME)):
-            return os.path.join(here, FOLDER_NAME, FILE_NAME)
-        here, below = os.path.dirname(here), here
+    found = near(directory)
+    if found is not None:
+        return found
     import platformdirs  # noqa: PLC0415  # only this last resort needs it
 
     return os.path.join(platformdirs.user_data_dir("hitherto", appauthor=False), FILE_NAME)
 
 
+def near(directory: str | os.PathLike[str] | None = None) -> str | None:
+    """The store of the `.hitherto` folder in this directory or one above it, if there is such a folder."""
+    here, below = os.path.abspath(directory or os.curdir), None
+    while here != below:
+        if os.path.isdir(os.path.join(here, FOLDER_NAME)):
+            return os.path.join(here, FOLDER_NAME, FILE_NAME)
+        here, below = os.path.dirname(here), here
+    return None
+
+
 def _backend(
     location: str | os.PathLike[str], workspace: str, timeout_seconds: float, vfs: str | None, read_only: bool
 ) -> Backend:
+    path = path_of(location)
+    if path is None:
+        if read_only:
+            raise CannotOpen("a store in memory has nothing to read when it is opened")
+        from .backends.memory import MemoryBackend  # noqa: PLC0415  # each backend is loaded when it is used
+
+        return MemoryBackend()
+    from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
+
+    return SqliteBackend(path, workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds, read_only=bool(read_only))
+
+
+def path_of(location: str | os.PathLike[str]) -> str | None:
+    """The file that a location means; None if it means none, but memory."""
     if isinstance(location, str):
         if location in ("memory:", "memory://"):
-            if read_only:
-                raise CannotOpen("a store in memory has nothing to read when it is opened")
-            from .backends.memory import MemoryBackend  # noqa: PLC0415  # each backend is loaded when it is used
-
-            return MemoryBackend()
+            return None
         if "://" in location:
             location = _path_of(location)
         elif location.startswith((":memory:", "sqlite:", "file:", "memory:")):
@@ -118,11 +136,7 @@ def _backend(
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
         raise InvalidArgument(f"there is no such user: {path!r:.60}", hint="./~name is a folder of that name")
-    from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
-
-    return SqliteBackend(
-        expanded, workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds, read_only=bool(read_only)
-    )
+    return expanded
 
 
 def _path_of(url: str) -> str:

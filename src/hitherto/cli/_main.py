@@ -7,28 +7,81 @@ means that we have made a mistake.
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 import click
 
 from .. import __version__, errors
+from ._place import options
 from ._screen import abandon_output, complain, streams
 
-MISUSED, INTERRUPTED = 2, 130
+FAILED, MISUSED, NOTHING, UNKNOWN, HELD, LOCKED, UNSOUND, PARTIAL, BUSY, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 130
 _LOOK = "hitherto --help shows how"
 _CODES: tuple[tuple[type[errors.HithertoError], int], ...] = (
-    (errors.NotFound, 4),
-    (errors.Ambiguous, 4),
-    (errors.InvalidID, 4),
-    (errors.KeyUnavailable, 6),
-    (errors.InvalidKey, 6),
-    (errors.NotSealed, 6),
-    (errors.Busy, 9),
-    (errors.InvalidMessage, 1),
-    (errors.PayloadTooLarge, 1),
+    (errors.NotFound, UNKNOWN),
+    (errors.Ambiguous, UNKNOWN),
+    (errors.InvalidID, UNKNOWN),
+    (errors.Held, HELD),
+    (errors.KeyUnavailable, LOCKED),
+    (errors.InvalidKey, LOCKED),
+    (errors.NotSealed, LOCKED),
+    (errors.Damaged, UNSOUND),
+    (errors.PartialImport, PARTIAL),
+    (errors.Busy, BUSY),
+    (errors.InvalidMessage, FAILED),
+    (errors.PayloadTooLarge, FAILED),
     (errors.InvalidArgument, MISUSED),  # what is left of it: the call itself is wrong
 )
-# The commands, the modules that have them, and what the list of commands says of each.
-COMMANDS = {"chat": ("_chat", "Talk to a language model; the conversation is kept.")}
+# What the library advises those who write code, said to those who type commands.
+_HINTS: dict[type[errors.HithertoError], str] = {
+    errors.NotFound: "hitherto conversation list shows what there is",
+    errors.Held: "hitherto release takes the hold away",
+    errors.HasChildren: "--cascade takes everything below it, too",
+    errors.KeyUnavailable: "--key, HITHERTO_KEY or the configuration file says where its key comes from",
+    errors.NotSealed: "leave --key out, or seal the store: hitherto key seal",
+    errors.Damaged: "hitherto verify names everything that is damaged; hitherto restore brings a backup back",
+}
+
+
+class Entry(NamedTuple):
+    """A command: the module that has it, and what the list of commands says of it."""
+
+    module: str
+    said: str
+    section: str
+
+
+_TALK, _LOOKING, _MOVING, _CARE = "Talk", "Look and arrange", "Out and in", "Care"
+COMMANDS = {
+    "chat": Entry("_chat", "Talk to a language model; the conversation is kept.", _TALK),
+    "conversation": Entry("_conversation", "List, print and delete what was said (convo, conv).", _LOOKING),
+    "log": Entry("_log", "The messages of a conversation, a line each; --graph draws its branches.", _LOOKING),
+    "show": Entry("_conversation", "A conversation as it was said, tool calls folded.", _LOOKING),
+    "search": Entry("_search", "Find messages by their words.", _LOOKING),
+    "branches": Entry("_log", "Every end of a conversation's tree.", _LOOKING),
+    "compare": Entry("_log", "What two threads share, and where they part.", _LOOKING),
+    "fork": Entry("_arrange", "Go on from an earlier message; nothing is lost or copied.", _LOOKING),
+    "rename": Entry("_arrange", "Give a conversation another title.", _LOOKING),
+    "label": Entry("_arrange", "Give a message a name of your own.", _LOOKING),
+    "hold": Entry("_arrange", "Forbid that a conversation is deleted.", _LOOKING),
+    "release": Entry("_arrange", "Allow it again.", _LOOKING),
+    "export": Entry("_moving", "Write conversations to a file, or to standard output.", _MOVING),
+    "import": Entry("_moving", "Take conversations in from files of many programs.", _MOVING),
+    "backup": Entry("_moving", "A copy of the store, made while others write.", _MOVING),
+    "restore": Entry("_moving", "Put a backup in the place of the store.", _MOVING),
+    "copy": Entry("_moving", "Copy all conversations from one store into another.", _MOVING),
+    "stats": Entry("_stats", "How much there is, and when it was said.", _CARE),
+    "verify": Entry("_care", "Read everything, and prove that it is sound.", _CARE),
+    "doctor": Entry("_doctor", "Look for trouble, and explain it.", _CARE),
+    "purge": Entry("_care", "Destroy a conversation for good.", _CARE),
+    "retention": Entry("_retention", "How long conversations are kept.", _CARE),
+    "quarantine": Entry("_care", "What was found damaged or tampered with.", _CARE),
+    "key": Entry("_key", "Make, look at and change the key of a sealed store.", _CARE),
+    "init": Entry("_init", "Make a store for this folder.", _CARE),
+    "where": Entry("_init", "Which store is used, and why.", _CARE),
+    "completion": Entry("_completion", "Completion of commands for bash, zsh and fish.", _CARE),
+}
+ALIASES = {"convo": "conversation", "conv": "conversation"}
 
 
 class _Unread(Exception):
@@ -42,11 +95,19 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as above
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        found = getattr(import_module(f".{COMMANDS[cmd_name][0]}", __package__), cmd_name)
+        module = import_module(f".{COMMANDS[name].module}", __package__)
+        found = getattr(module, f"{name}_" if name == "import" else name)
         assert isinstance(found, click.Command)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return ALIASES.get(name or "", name), command, rest
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -55,13 +116,15 @@ class Commands(click.Group):
             raise _Unread from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
+        for section in (_TALK, _LOOKING, _MOVING, _CARE):
+            with formatter.section(section):
+                formatter.write_dl([(name, e.said) for name, e in COMMANDS.items() if e.section == section])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(version)s")
-def hitherto() -> None:
+@options
+def hitherto(**_: object) -> None:
     """Keep conversations with language models, and go on with them."""
 
 
@@ -81,7 +144,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:  # where we write to: a full disk, say
             abandon_output()
             complain(f"the output cannot be written: {error.strerror or type(error).__name__}", None)
-            return 1
+            return FAILED
         except (KeyboardInterrupt, click.Abort):
             return INTERRUPTED
         except _Unread:
@@ -89,13 +152,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return 0
         except errors.HithertoError as error:
             code = code_of(error)
-            complain(str(error), error.hint or (_LOOK if code == MISUSED else None))
+            complain(str(error), _hint(error) or (_LOOK if code == MISUSED else None))
             return code
 
 
 def code_of(error: errors.HithertoError) -> int:
     """The exit code for an error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), 1)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def _hint(error: errors.HithertoError) -> str | None:
+    """What to do now. Advice of the library's that is the same for all errors of a kind is for those who write code."""
+    if error.hint != type(error).hint:
+        return error.hint
+    return next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), error.hint)
 
 
 def _misused(error: click.ClickException) -> int:

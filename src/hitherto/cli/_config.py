@@ -1,0 +1,76 @@
+"""The one configuration file: a few lines of TOML that stand in for options.
+
+    store = "~/chats.db"
+    key = "keyring:hitherto"
+    provider = "claude"
+    model = "claude-sonnet-4-5"
+
+It is the user's own, in the folder where programs keep such things, and there is no other: a file in a project that
+comes from somebody else could otherwise name a command to be run. What it says counts less than an option or a
+variable of the environment. What it must not say is an error, never ignored.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+
+from ..errors import HithertoError
+
+NAMES = {  # what may stand in it, and what each is
+    "store": "the store, if neither an option nor a .hitherto folder names one",
+    "workspace": "the workspace in the store",
+    "key": "where the key comes from: file:PATH, command:WORDS, keyring:SERVICE or credential:NAME",
+    "provider": "whom `chat` talks to",
+    "model": "the model's name",
+    "system": "the system prompt of new conversations",
+    "base_url": "where the provider is, if not at its usual address",
+    "model_path": "the GGUF file of the local model",
+    "pager": 'the program that long output is shown with; "" for none',
+}
+_LARGEST = 100_000  # bytes
+
+
+class BadConfig(HithertoError):
+    """The configuration file cannot be used."""
+
+
+def path(environment: Mapping[str, str] | None = None) -> str:
+    """Where the file is, or would be."""
+    environment = os.environ if environment is None else environment
+    named = environment.get("HITHERTO_CONFIG")
+    if named:
+        return os.path.expanduser(named)
+    import platformdirs  # noqa: PLC0415  # whoever names the file does not need it
+
+    return os.path.join(platformdirs.user_config_dir("hitherto", appauthor=False), "config.toml")
+
+
+def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the file says; nothing, if there is none at its usual place."""
+    environment = os.environ if environment is None else environment
+    where = path(environment)
+    try:
+        with open(where, "rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise BadConfig(f"{where} is too long for a configuration file")
+        found = tomllib.loads(data.decode())
+    except FileNotFoundError:
+        if environment.get("HITHERTO_CONFIG"):
+            raise BadConfig(f"there is no {where}", hint="HITHERTO_CONFIG names it") from None
+        return {}
+    except (OSError, ValueError) as error:  # a TOMLDecodeError says line and column
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadConfig(f"{where} cannot be read: {reason}", hint="docs/cli.md shows one") from None
+    return _checked(found, where)
+
+
+def _checked(found: Mapping[str, object], where: str) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for name, value in found.items():
+        if name not in NAMES:
+            raise BadConfig(f"{where} says {name!r:.40}, which means nothing", hint=f"known are {', '.join(NAMES)}")
+        if not isinstance(value, str):
+            raise BadConfig(f"{where}: {name} is a text", hint=f'{name} = "…"')
+        said[name] = value
+    return said

@@ -1,0 +1,64 @@
+"""`hitherto init` and `hitherto where`: which store belongs to this folder, and how it came to be that one."""
+
+import os
+
+import click
+
+from .. import errors
+from ._config import path as config_path
+from ._place import Place, placed
+from ._screen import emit, harmless, say
+
+_IGNORED = "*\n"  # what was said is not for the repository that the folder may be in
+
+
+@click.command(short_help="Which store is used, and why.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@placed
+def where(place: Place, as_json: bool) -> None:
+    """Print which store the other commands use here, and on standard error who says so."""
+    path = place.path
+    exists = path is None or os.path.exists(path)
+    if as_json:
+        said = {"store": path or place.location, "found": place.found, "exists": exists}
+        emit(said | {"workspace": place.workspace, "key": place.key, "config": config_path()})
+        return
+    click.echo(harmless(path or place.location))
+    say(f"named by {place.found}{'' if exists else '; there is nothing yet'}; workspace {place.workspace}")
+
+
+@click.command(short_help="Make a store for this folder.")
+@placed
+def init(place: Place) -> None:
+    """Make a .hitherto folder here, with a store in it, which is then used here and in the folders below.
+
+    With --key the store is sealed. The folder tells git to leave it alone, and is open to you only.
+    """
+    from ..opening import FILE_NAME, FOLDER_NAME  # noqa: PLC0415  # help needs none
+
+    if place.found == "--store":
+        location = place.path or ""
+    else:
+        folder = os.path.join(os.getcwd(), FOLDER_NAME)
+        location = os.path.join(folder, FILE_NAME)
+    if not location or os.path.exists(location):
+        raise errors.AlreadyExists(
+            "the store", location or "in memory", hint="it is used as it is; hitherto where shows it"
+        )
+    try:
+        if place.found != "--store":
+            _make_folder(folder)
+    except OSError as error:
+        raise errors.CannotOpen(f"{folder} cannot be made: {error.strerror}", hint="check the permissions") from None
+    with Place(location, "init", place.workspace, place.key).open(create=True) as store:
+        sealed = store.key_id is not None
+    click.echo(harmless(location))
+    say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
+
+
+def _make_folder(folder: str) -> None:
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    ignore = os.path.join(folder, ".gitignore")
+    if not os.path.exists(ignore):
+        with open(ignore, "x", encoding="utf-8") as file:
+            file.write(_IGNORED)

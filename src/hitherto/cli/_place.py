@@ -1,0 +1,137 @@
+"""Which store a command works on: what the options, the environment and the configuration say, put together.
+
+Every command that needs a store takes `--store`, `--workspace` and `--key`, before its name or after it. A key itself
+is never given on the command line, where others on the machine could read it: what is given is where it comes from.
+
+Whoever only looks opens the store to be read, so that looking leaves no trace and works where nothing may be written.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from .. import errors
+from . import _config
+
+if TYPE_CHECKING:
+    from ..keys import Key
+    from ..store import Store
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_SOURCES = "file:PATH, command:WORDS, keyring:SERVICE or credential:NAME"
+OPTIONS = ("store", "workspace", "key")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, a workspace in it, and where its key comes from."""
+
+    location: str
+    found: str  # what named the location: in words
+    workspace: str
+    key: str | None  # where it comes from
+
+    def open(self, *, create: bool = False, timeout_seconds: float = 30.0) -> "Store":
+        """To read and write. What is not there is an error, unless it is to be made."""
+        from ..opening import open as open_store  # noqa: PLC0415  # help needs none
+
+        if not create:
+            self.require()
+        return open_store(self.location, key=self.secret(), workspace=self.workspace, timeout_seconds=timeout_seconds)
+
+    def read(self) -> "Store":
+        """To read only. A store that cannot be read without mending it first, because somebody was killed while
+        writing, or because it is of an older version, is opened as usual."""
+        from ..opening import open as open_store  # noqa: PLC0415  # as above
+
+        self.require()
+        try:
+            return open_store(self.location, key=self.secret(), workspace=self.workspace, read_only=True)
+        except (errors.CannotOpen, errors.ReadOnly):
+            return self.open()
+
+    def require(self) -> None:
+        """An error, if there is no such store."""
+        path = self.path
+        if path is not None and not os.path.exists(path):
+            hint = "hitherto chat begins one, hitherto init makes one for this folder; hitherto where says who named it"
+            raise errors.CannotOpen(f"there is no store at {path}", hint=hint)
+
+    @property
+    def path(self) -> str | None:
+        """The file, if it is one."""
+        from ..opening import path_of  # noqa: PLC0415  # as above
+
+        return path_of(self.location)
+
+    def secret(self) -> "Key | None":
+        """The key, fetched from where it is."""
+        return None if self.key is None else key_from(self.key)
+
+
+def key_from(source: str) -> "Key":
+    """The key that a source names."""
+    from ..keys import Key  # noqa: PLC0415  # as above
+
+    kind, _, rest = source.partition(":")
+    if not rest or kind not in ("file", "command", "keyring", "credential"):
+        raise click.UsageError(f"a key is named by where it comes from: {_SOURCES}")
+    if kind == "file":
+        return Key.from_file(os.path.expanduser(rest))
+    if kind == "command":
+        return Key.from_command(rest)
+    return Key.from_keyring(rest) if kind == "keyring" else Key.from_credential(rest)
+
+
+def place_of(store: str | None, workspace: str | None, key: str | None) -> Place:
+    """What is meant, by options that may be missing."""
+    said = _config.load()
+    location, found = _location(store, said)
+    return Place(
+        location=location,
+        found=found,
+        workspace=workspace or os.environ.get("HITHERTO_WORKSPACE") or said.get("workspace") or "default",
+        key=key or os.environ.get("HITHERTO_KEY") or said.get("key") or None,
+    )
+
+
+def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
+    from ..opening import find, near  # noqa: PLC0415  # help needs none
+
+    if store:
+        return store, "--store"
+    named = os.environ.get("HITHERTO_STORE")
+    if named:
+        return named, "HITHERTO_STORE"
+    here = near()
+    if here is not None:
+        return here, "a .hitherto folder"
+    if said.get("store"):
+        return os.path.expanduser(said["store"]), "the configuration file"
+    return find(), "the user's data directory"
+
+
+def placed(command: _Command) -> _Command:
+    """A command that works on a store: it gets the three options, and `place`."""
+
+    def run(*, store: str | None, workspace: str | None, key: str | None, **given: object) -> object:
+        above = click.get_current_context().find_root().params
+        place = place_of(store or above["store"], workspace or above["workspace"], key or above["key"])
+        return command(place=place, **given)
+
+    return options(update_wrapper(run, command))  # type: ignore[return-value]  # the same to click
+
+
+def options(command: _Command) -> _Command:
+    """The three options alone."""
+    for option in (
+        click.option("--key", metavar="SOURCE", help=f"Where the key of a sealed store comes from: {_SOURCES}."),
+        click.option("--workspace", metavar="NAME", help="The workspace in the store.  [default: default]"),
+        click.option("--store", metavar="PATH", help="The store, in place of the usual one."),
+    ):
+        command = option(command)
+    return command
