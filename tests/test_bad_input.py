@@ -1242,6 +1242,10 @@ STORE_CALLS: dict[str, Call] = {
     "unseal": lambda store, _: store.unseal(),
     "quarantine": lambda store, _: store.quarantine(),
     "purge_quarantine": lambda store, _: store.purge_quarantine(),
+    "retention": lambda store, _: store.retention,
+    "set_retention": lambda store, _: store.set_retention(None),
+    "plan_sweep": lambda store, _: store.plan_sweep(),
+    "sweep": lambda store, _: store.sweep(),
 }
 # What asks nobody. And `close`, which may be repeated.
 STORE_INSIDE = {"close", "key_id", "read_only", "resume_writing", "subscribe"}

@@ -93,6 +93,7 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     seed: bytes  # of the message ids
     name: str = ""  # of the workspace, if it is sealed
     retired: dict[bytes, bytes] = {}  # while keys are rotated: wrapping keys of before, by the ids of their keys
+    retention_days: int = 0  # after so many days without a word a conversation is due; 0: never
 
 
 class Packed(Struct, frozen=True, array_like=True, gc=False):

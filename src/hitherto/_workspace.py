@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from ._content import WorkspaceMeta, encode, meta_place, open_workspace
 from ._pen import Pen
-from .backend import WORKSPACE, Backend, Batch, Change, ConversationRow
+from .backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done
 from .errors import Busy, Damaged, KeyUnavailable, NotSealed
 from .ids import new_conversation_id, new_token
-from .vault import Codec, Envelope, Plain
+from .vault import Codec, Envelope, Plain, next_row
 
 if TYPE_CHECKING:
     from .keys import Key
@@ -122,6 +122,22 @@ class Workspace:
                 if key is None or not key._can_change() or time.monotonic() > deadline:
                     raise
             time.sleep(0.02)
+
+    def describe(self, make: Callable[[WorkspaceMeta], WorkspaceMeta]) -> None:
+        """Commit another description of the workspace, made from the one that stands now."""
+        for _ in range(_TRIES):
+            self.refresh()
+            with self._lock:  # of one moment
+                row, envelope = self.row, self.envelope
+            before = open_workspace(envelope, row)
+            meta = make(before)
+            if meta == before:
+                return
+            after = next_row(envelope, row, meta=envelope.close(meta_place(row.id), encode(meta)))
+            if isinstance(self._pen.write(Batch((Change(row.id, row.token, after),))), Done):
+                self.refresh()
+                return
+        raise Busy("the workspace changes all the time")
 
     def forget(self, row: ConversationRow) -> None:
         """This conversation is gone: so is its key, from our memory too."""

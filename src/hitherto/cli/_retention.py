@@ -1,0 +1,143 @@
+"""`hitherto retention`: how long conversations are kept, and letting go of what is due.
+
+The policy is kept in the store, and does nothing by itself here: `run` shows what is due and why, asks, and destroys
+that. Nothing goes that was not shown: what is carried out is the very plan that was.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import errors
+from ._place import Place, placed
+from ._screen import Meter, emit, line, say, show, sure
+
+if TYPE_CHECKING:
+    from ..retention import SweepPlan, SweepReport
+    from ..store import Store
+
+_FIRST = 10  # conversations that are named before it is asked
+_TITLE = 40  # columns
+_DAYS = click.IntRange(7, 180)
+_STAYS = {"held": "on hold", "recent": "something was said in it meanwhile", "gone": "somebody else destroyed it"}
+
+
+@click.group(short_help="How long conversations are kept.")
+def retention() -> None:
+    """How long conversations are kept after the last word in them. Without a policy, for ever."""
+
+
+@retention.command("show", short_help="The policy, and how many would go now.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@placed
+def shown(place: Place, as_json: bool) -> None:
+    """Print the policy of the store, and how many conversations would go now."""
+    with place.read() as store:
+        plan = store.plan_sweep()
+    days = None if plan.policy is None else plan.policy.days
+    due, held = len(plan.purges), len(plan.held)
+    if as_json:
+        emit({"days": days, "conversations": len(plan.items), "due": due, "held": held})
+    elif days is None:
+        click.echo("off: everything is kept")
+    else:
+        also = f"; {held} more due, but on hold" if held else ""
+        click.echo(f"{days} days after the last word\n{due} of {len(plan.items)} conversations would go now{also}")
+
+
+def _number(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
+    return None if given == "off" else _DAYS.convert(given, param, ctx)  # type: ignore[arg-type]  # text is what it takes
+
+
+@retention.command("set", short_help="Set the policy, or turn it off.")
+@click.argument("days", default="30", callback=_number, metavar="[DAYS|off]")
+@placed
+def set_(place: Place, days: int | None) -> None:
+    """Keep conversations for DAYS days after the last word in them: 7 to 180, 30 without a number. `off` keeps all.
+
+    The policy is part of the store. Setting it destroys nothing: that is what `hitherto retention run` is for.
+    """
+    from ..retention import RetentionPolicy  # noqa: PLC0415  # help needs none
+
+    with place.open() as store:
+        store.set_retention(None if days is None else RetentionPolicy(days))
+        plan = store.plan_sweep()
+    if plan.purges:
+        say(f"{len(plan.purges)} of {len(plan.items)} conversations would go now: hitherto retention run asks")
+
+
+@retention.command("run", short_help="Destroy what is due.")
+@click.option("--days", type=_DAYS, help="By this many days, in place of the store's policy.")
+@click.option("--dry-run", is_flag=True, help="Only print what would go, what stays, and why.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; with --dry-run one a conversation.")
+@placed
+def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Destroy for good the conversations that are due, with their branches, attachments and search words.
+
+    What would go is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays, and
+    so does one in which somebody says a word meanwhile. What was interrupted goes on when it is run again.
+    """
+    from ..retention import RetentionPolicy  # noqa: PLC0415  # as above
+
+    with place.read() if dry_run else place.open() as store:
+        plan = store.plan_sweep(None if days is None else RetentionPolicy(days))
+        if plan.policy is None:
+            hint = "hitherto retention set DAYS sets one for the store, --days DAYS is for this once"
+            raise errors.InvalidArgument("no policy is set, so nothing is ever due", hint=hint)
+        if not dry_run:
+            return _done(store, plan, yes=yes, as_json=as_json)
+        if not as_json:
+            show(_lines(store, plan))
+        for item in plan.items if as_json else ():
+            emit(item)
+        return 0
+
+
+def _lines(store: "Store", plan: "SweepPlan") -> Iterator[str]:
+    """The plan in words, with the titles of what is due."""
+    words = plan.lines()
+    yield next(words)
+    for item, text in zip(plan.items, words, strict=True):
+        due = item.action == "purge" or item.reason == "held"
+        yield f"{text}: {_title(store, item.conversation)}".removesuffix(": ") if due else text
+
+
+def _title(store: "Store", id: str) -> str:
+    try:
+        return line(store.conversation(id).title, _TITLE)
+    except errors.HithertoError:  # it is gone by now, or cannot be read
+        return ""
+
+
+def _done(store: "Store", plan: "SweepPlan", *, yes: bool, as_json: bool) -> int:
+    """Say what goes, ask, and let it go."""
+    from .._sweeping import carry_out  # noqa: PLC0415  # as above
+
+    many = len(plan.purges)
+    if many:
+        for text in islice(_lines(store, plan), 1 + min(_FIRST, many)):
+            say(text)
+        if many > _FIRST:
+            say(f"and {many - _FIRST} more; --dry-run prints them all")
+        sure("Destroy it for good?" if many == 1 else f"Destroy these {many} for good?", yes=yes)
+    with Meter("conversations destroyed") as meter:
+        report = carry_out(store, plan, meter)
+    if as_json:
+        emit(_told(report))
+    for id, why in (*report.skipped, *report.failures):
+        say(f"left alone: {id}: {_STAYS.get(why, why)}")
+    say(f"destroyed: {report.purged_count}" if many else "nothing to destroy")
+    if report.scrub_pending:
+        say("the last bytes leave the files when whoever reads now is done, or at the next opening")
+    return 1 if report.failures else 0
+
+
+def _told(report: "SweepReport") -> dict[str, object]:
+    from msgspec.structs import asdict  # noqa: PLC0415  # as above
+
+    skipped = [{"id": id, "reason": why} for id, why in report.skipped]
+    failures = [{"id": id, "error": why} for id, why in report.failures]
+    return asdict(report) | {"skipped": skipped, "failures": failures}

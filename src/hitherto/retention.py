@@ -1,0 +1,172 @@
+"""Retention: how long conversations are kept, decided before anything is done.
+
+A policy says after how many days without a word a conversation goes. What that means for each one follows from the
+conversation, the policy and the time alone: a **plan**, which says whether it goes or stays, and why. Nothing is read
+and nothing is destroyed here. Whoever sweeps asks `decide` once more, about the conversation as it is in the moment in
+which it would go.
+
+Age is counted from the last interaction, so a conversation from the future is young. An expiry of its own outranks the
+policy; a hold outranks both. Without a policy everything stays. The reason that a plan names is the one that decides: a
+conversation on hold that is not due anyway stays because it is not due.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from msgspec import Struct
+
+from .errors import InvalidArgument
+from .model import from_datetime
+
+SHORTEST_DAYS, LONGEST_DAYS = 7, 180
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+Action = Literal["keep", "purge"]
+Reason = Literal["expired", "own-expiry", "recent", "held", "damaged", "off"]
+
+
+class RetentionPolicy(Struct, frozen=True):
+    """How many days after the last interaction a conversation is kept: 7 to 180."""
+
+    days: int = 30
+
+    def __post_init__(self) -> None:
+        if type(self.days) is not int or not SHORTEST_DAYS <= self.days <= LONGEST_DAYS:
+            raise InvalidArgument(f"conversations are kept for {SHORTEST_DAYS} to {LONGEST_DAYS} days, a whole number")
+
+
+class Candidate(Struct, frozen=True, gc=False):
+    """What a plan has to know of a conversation."""
+
+    conversation: str
+    active_at: datetime | None  # None: it is damaged, and nobody knows
+    expires_at: datetime | None = None  # of its own
+    held: bool = False
+
+
+class SweepItem(Struct, frozen=True, gc=False):
+    """What becomes of one conversation, and why."""
+
+    conversation: str
+    active_at: datetime | None  # None: it is damaged, and nobody knows
+    expires_at: datetime | None  # when it is due: by its own expiry, or else by the policy; None: never
+    action: Action
+    reason: Reason
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.conversation}: {_why(self)}"
+
+
+class SweepPlan(Struct, frozen=True):
+    """What a sweep would do: what goes comes first, then what stays, each by when it is due."""
+
+    policy: RetentionPolicy | None
+    now: datetime
+    items: tuple[SweepItem, ...]
+
+    @property
+    def purges(self) -> tuple[SweepItem, ...]:
+        """What goes."""
+        return tuple(item for item in self.items if item.action == "purge")
+
+    @property
+    def held(self) -> tuple[SweepItem, ...]:
+        """What would go, but is on hold."""
+        return tuple(item for item in self.items if item.reason == "held")
+
+    def explain(self) -> str:
+        """The plan in words: one line in all, then one for each conversation."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The same, line by line."""
+        if self.policy is None:
+            yield f"Retention is off: no policy is set, and everything is kept ({_many(len(self.items))})."
+            return
+        counted = Counter(item.reason for item in self.items)
+        said = f"{len(self.purges)} of {_many(len(self.items))} to purge: {self.policy.days} days without a word"
+        if counted["held"]:
+            said += f"; {counted['held']} due, but on hold"
+        if counted["damaged"]:
+            said += f"; {counted['damaged']} damaged, and kept"
+        yield f"{said}. It is {_moment(self.now)} UTC."
+        yield from map(str, self.items)
+
+
+class SweepReport(Struct, frozen=True):
+    """What a sweep did."""
+
+    policy: RetentionPolicy | None
+    started_at: datetime
+    completed_at: datetime
+    swept: tuple[str, ...]  # ids of what was purged
+    skipped: tuple[tuple[str, str], ...] = ()  # id and reason: due by the plan, and there still, or gone without us
+    failures: tuple[tuple[str, str], ...] = ()  # id and error
+    scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
+    reason: str = "retention-expired"
+
+    @property
+    def purged_count(self) -> int:
+        return len(self.swept)
+
+
+def plan(candidates: Iterable[Candidate], policy: RetentionPolicy | None, now: datetime) -> SweepPlan:
+    """What becomes of these conversations under this policy.
+
+    >>> old, new = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
+    >>> found = plan([Candidate("a", old), Candidate("b", old, held=True), Candidate("c", new)], RetentionPolicy(), new)
+    >>> [(item.conversation, item.action, item.reason) for item in found.items]
+    [('a', 'purge', 'expired'), ('b', 'keep', 'held'), ('c', 'keep', 'recent')]
+    """
+    from_datetime(now, "now")
+    items = [decide(one, policy, now) for one in candidates]
+    items.sort(key=lambda item: (item.action != "purge", item.expires_at or _NEVER, item.conversation))
+    return SweepPlan(policy, now, tuple(items))
+
+
+def decide(one: Candidate, policy: RetentionPolicy | None, now: datetime) -> SweepItem:
+    """What becomes of one conversation."""
+    due = one.expires_at
+    if one.active_at is None:
+        return SweepItem(one.conversation, None, due, "keep", "damaged")
+    if policy is None:
+        return SweepItem(one.conversation, one.active_at, due, "keep", "off")
+    own = due is not None
+    if due is None:
+        due = _later(one.active_at, policy.days)
+    if due > now:
+        return SweepItem(one.conversation, one.active_at, due, "keep", "own-expiry" if own else "recent")
+    if one.held:
+        return SweepItem(one.conversation, one.active_at, due, "keep", "held")
+    return SweepItem(one.conversation, one.active_at, due, "purge", "own-expiry" if own else "expired")
+
+
+def _later(time: datetime, days: int) -> datetime:
+    try:
+        return time + timedelta(days=days)
+    except OverflowError:
+        return _NEVER
+
+
+def _why(item: SweepItem) -> str:
+    active = "" if item.active_at is None else _moment(item.active_at)
+    due = "" if item.expires_at is None else _moment(item.expires_at)
+    if item.reason == "own-expiry":
+        return f"an expiry of its own, {due}"
+    return {
+        "expired": f"last active {active}, due since {due}",
+        "recent": f"last active {active}, due {due}",
+        "held": f"on hold, due since {due}",
+        "damaged": "damaged, nobody knows how old it is",
+        "off": "retention is off",
+    }[item.reason]
+
+
+def _many(count: int) -> str:
+    return f"{count:,} conversation{'' if count == 1 else 's'}"
+
+
+def _moment(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"

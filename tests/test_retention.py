@@ -1,0 +1,678 @@
+"""Retention: the plan as a pure function, the policy in the store, and sweeps that others run into.
+
+Requirements: D10 (without what happens by itself), D9 where a sweep purges, D21 on retention.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import hitherto
+from hitherto import (
+    Conversation,
+    Damaged,
+    Held,
+    InvalidArgument,
+    Message,
+    NotFound,
+    ReadOnly,
+    RetentionPolicy,
+    Store,
+    _sweeping,
+)
+from hitherto._desk import changed
+from hitherto.backend import Batch, Outcome
+from hitherto.model import from_datetime
+from hitherto.retention import Candidate, SweepItem, SweepPlan, decide, plan
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+POLICY = RetentionPolicy()
+
+
+# -- the policy, as a value
+
+
+def test_a_policy_is_30_days_unless_another_number_is_given() -> None:
+    assert RetentionPolicy().days == 30
+    assert [RetentionPolicy(days=days).days for days in (7, 180)] == [7, 180]
+    assert hitherto.RetentionPolicy(7) == RetentionPolicy(days=7) != RetentionPolicy()
+
+
+@pytest.mark.parametrize("days", [6, 181, 0, -30, 30.0, "30", None, True])
+def test_a_policy_of_another_length_is_refused(days: Any) -> None:
+    with pytest.raises(InvalidArgument, match="7 to 180 days"):
+        RetentionPolicy(days=days)
+
+
+# -- the plan, as a function
+
+times = st.datetimes(datetime(1971, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001  # hypothesis adds it
+near = st.integers(-200 * 86400, 200 * 86400).map(lambda seconds: NOW + timedelta(seconds=seconds))
+policies = st.none() | st.integers(7, 180).map(RetentionPolicy)
+candidates = st.lists(
+    st.builds(
+        Candidate,
+        st.uuids().map(str),
+        st.none() | near | times,
+        st.none() | near | times,
+        st.booleans(),
+    ),
+    max_size=20,
+    unique_by=lambda one: one.conversation,
+)
+
+
+def due_by_hand(one: Candidate, policy: RetentionPolicy) -> bool:
+    """The rule, said another way: in seconds, and without a sum that could overflow."""
+    assert one.active_at is not None
+    if one.expires_at is not None:
+        return one.expires_at <= NOW
+    return (NOW - one.active_at).total_seconds() >= policy.days * 86400
+
+
+@given(candidates, policies)
+def test_a_plan_says_something_of_every_conversation_and_purges_only_what_is_due_and_free(
+    given_: list[Candidate], policy: RetentionPolicy | None
+) -> None:
+    found = plan(given_, policy, NOW)
+    ones = {one.conversation: one for one in given_}
+    assert sorted(ones) == sorted(item.conversation for item in found.items)
+    for item in found.items:
+        one = ones[item.conversation]
+        assert item.active_at == one.active_at
+        wanted = policy is not None and one.active_at is not None and due_by_hand(one, policy)
+        assert (item.action == "purge") == (wanted and not one.held)
+        assert (item.reason == "held") == (wanted and one.held)
+        assert (item.reason == "damaged") == (one.active_at is None)
+        if one.expires_at is not None:
+            assert item.expires_at == one.expires_at
+    assert {item.conversation for item in found.purges} == {i.conversation for i in found.items if i.action == "purge"}
+
+
+@given(candidates, policies, st.randoms())
+def test_a_plan_does_not_depend_on_the_order_and_what_goes_comes_first(
+    given_: list[Candidate], policy: RetentionPolicy | None, random: Any
+) -> None:
+    found = plan(given_, policy, NOW)
+    random.shuffle(given_)
+    assert plan(given_, policy, NOW) == found
+    actions = [item.action for item in found.items]
+    assert actions == sorted(actions, reverse=True)  # purge, then keep
+    due = [item.expires_at for item in found.purges if item.expires_at]
+    assert due == sorted(due)
+
+
+@given(candidates, st.integers(7, 179), st.integers(0, 400))
+def test_more_days_and_earlier_moments_never_purge_more(given_: list[Candidate], days: int, back: int) -> None:
+    def ids(found: SweepPlan) -> set[str]:
+        return {item.conversation for item in found.purges}
+
+    now = plan(given_, RetentionPolicy(days), NOW)
+    assert ids(plan(given_, RetentionPolicy(days + 1), NOW)) <= ids(now)
+    assert ids(plan(given_, RetentionPolicy(days), NOW - back * DAY)) <= ids(now)
+
+
+@given(candidates, policies)
+def test_a_plan_explains_itself_a_line_for_each(given_: list[Candidate], policy: RetentionPolicy | None) -> None:
+    found = plan(given_, policy, NOW)
+    first, *lines = found.explain().split("\n")
+    if policy is None:
+        assert "Retention is off" in first
+        assert not lines
+        return
+    assert first.startswith(f"{len(found.purges)} of {len(given_)} conversation")
+    assert lines == [str(item) for item in found.items]
+    assert all(text.startswith(f"{i.action} {i.conversation}: ") for i, text in zip(found.items, lines, strict=True))
+
+
+def test_what_a_plan_says() -> None:
+    ones = [
+        Candidate("a", NOW - 31 * DAY),
+        Candidate("b", NOW - 29 * DAY),
+        Candidate("c", NOW - 31 * DAY, held=True),
+        Candidate("d", NOW - 1 * DAY, expires_at=NOW),
+        Candidate("e", NOW - 99 * DAY, expires_at=NOW + DAY, held=True),
+        Candidate("f", None),
+        Candidate("g", NOW + 5 * DAY),
+    ]
+    assert plan(ones, POLICY, NOW).explain().splitlines() == [
+        (
+            "2 of 7 conversations to purge: 30 days without a word; 1 due, but on hold; 1 damaged, and kept."
+            " It is 2026-05-01 12:00 UTC."
+        ),
+        "purge a: last active 2026-03-31 12:00, due since 2026-04-30 12:00",
+        "purge d: an expiry of its own, 2026-05-01 12:00",
+        "keep c: on hold, due since 2026-04-30 12:00",
+        "keep b: last active 2026-04-02 12:00, due 2026-05-02 12:00",
+        "keep e: an expiry of its own, 2026-05-02 12:00",
+        "keep g: last active 2026-05-06 12:00, due 2026-06-05 12:00",
+        "keep f: damaged, nobody knows how old it is",
+    ]
+    assert plan([ones[0]], None, NOW).explain() == (
+        "Retention is off: no policy is set, and everything is kept (1 conversation)."
+    )
+    assert str(decide(ones[0], None, NOW)) == "keep a: retention is off"
+
+
+def test_a_conversation_is_due_to_the_microsecond() -> None:
+    almost = Candidate("a", NOW - 30 * DAY + timedelta(microseconds=1))
+    assert decide(almost, POLICY, NOW).reason == "recent"
+    assert decide(almost, POLICY, NOW + timedelta(microseconds=1)).reason == "expired"
+
+
+def test_the_end_of_time_is_no_error() -> None:
+    late = datetime.max.replace(tzinfo=UTC)
+    assert decide(Candidate("a", late - DAY), POLICY, NOW).expires_at == late
+
+
+def test_a_plan_needs_a_time_with_a_zone() -> None:
+    for now in (datetime(2026, 5, 1), "2026-05-01"):  # noqa: DTZ001  # that is what is tested
+        with pytest.raises(InvalidArgument, match="time zone"):
+            plan([], POLICY, now)  # type: ignore[arg-type]
+
+
+# -- the policy, in a store
+
+
+class Clock:
+    """The time that a store believes."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> int:
+        return from_datetime(self.now, "now")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+Opened = Callable[..., Store]
+
+
+@pytest.fixture(params=["plain", "sealed", "memory"])
+def again(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Opened]:
+    """Opens the store; a second time, the same one, as another process would. (In memory there is one.)"""
+    opened: list[Store] = []
+
+    def open_it(**how: Any) -> Store:
+        if request.param == "memory" and opened:
+            return opened[0]
+        key = KEY if request.param == "sealed" else None
+        place = "memory:" if request.param == "memory" else str(tmp_path / "a.db")
+        opened.append(hitherto.open(place, **({"key": key, "clock": clock} | how)))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(again: Opened) -> Store:
+    return again()
+
+
+def started(store: Store, clock: Clock, age: timedelta, title: str = "", **how: Any) -> Conversation:
+    """A conversation whose last word is so old."""
+    clock.now = NOW - age
+    talk = store.start(title=title, **how)
+    talk.append(Message.user(f"said {title}"))
+    clock.now = NOW
+    return talk
+
+
+def expiring(talk: Conversation, at: datetime) -> None:
+    """Give a conversation an expiry of its own."""
+    stamp = from_datetime(at, "at")
+    talk._store._change(talk._desk.id, lambda row: changed(talk._desk, row, expires_at=stamp))
+
+
+def left(store: Store) -> set[str]:
+    return {info.id for info in store.conversations(limit=10_000, include_expired=True)}
+
+
+def test_a_policy_is_kept_and_others_see_it_at_once(again: Opened) -> None:
+    store, other = again(), again()
+    assert [store.retention, other.retention] == [None, None]
+    for writer, reader, policy in (
+        (store, other, RetentionPolicy(days=14)),
+        (other, store, POLICY),
+        (other, store, None),
+    ):
+        writer.set_retention(policy)
+        assert [writer.retention, reader.retention] == [policy, policy]
+    assert store.verify().ok
+
+
+def test_a_policy_survives_reopening_and_is_one_commit(again: Opened) -> None:
+    store = again()
+    commits: list[int] = []
+    inner = store.backend.commit
+
+    def commit(batches: list[Batch]) -> list[Outcome]:
+        commits.append(len(batches))
+        return inner(batches)
+
+    store.backend.commit = commit  # type: ignore[method-assign,assignment]  # counting is all it does
+    store.set_retention(RetentionPolicy(days=14))
+    assert commits == [1]
+    store.set_retention(RetentionPolicy(days=14))
+    assert commits == [1]  # the same again writes nothing
+    store.start()  # and who has the workspace open goes on
+    if store.backend.info.durable:
+        store.close()
+        assert again().retention == RetentionPolicy(days=14)
+
+
+def test_each_workspace_has_its_own_policy(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "a.db") as one, hitherto.open(tmp_path / "a.db", workspace="two") as two:
+        one.set_retention(RetentionPolicy(days=7))
+        assert (one.retention, two.retention) == (RetentionPolicy(days=7), None)
+
+
+def test_a_policy_outlives_every_change_of_keys(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "a.db") as store:
+        store.set_retention(RetentionPolicy(days=99))
+        store.start()
+        store.seal(KEY)
+        assert store.retention == RetentionPolicy(days=99)
+        store.rotate(OTHER, reencrypt=True)
+        assert store.retention == RetentionPolicy(days=99)
+        store.unseal()
+        assert store.retention == RetentionPolicy(days=99)
+        assert store.verify().ok
+
+
+def test_a_sealed_policy_lies_nowhere_in_clear_and_cannot_be_changed_without_the_key(tmp_path: Path) -> None:
+    for name, key, seen in (("plain.db", None, True), ("sealed.db", KEY, False)):
+        path = tmp_path / name
+        with hitherto.open(path, key=key) as store:
+            store.set_retention(RetentionPolicy(days=99))
+        assert (b"retention_days\x63" in path.read_bytes()) == seen  # the plain one is the control
+
+
+def test_a_stored_policy_that_was_never_set_is_damage(tmp_path: Path) -> None:
+    """In a plain store anybody can write anything."""
+    with hitherto.open(tmp_path / "a.db") as store:
+        store._workspace.describe(lambda meta: replace(meta, retention_days=1))
+        for use in (lambda: store.retention, store.plan_sweep, store.sweep):
+            with pytest.raises(Damaged, match="1 days"):
+                use()
+        store.set_retention(RetentionPolicy())  # sets it right
+        assert store.retention == RetentionPolicy()
+
+
+@pytest.mark.parametrize("wrong", [30, "30", {"days": 30}, RetentionPolicy])
+def test_what_is_no_policy_is_refused_everywhere(wrong: Any) -> None:
+    with hitherto.open("memory:") as store:
+        for use in (store.set_retention, store.plan_sweep, store.sweep):
+            with pytest.raises(InvalidArgument, match="RetentionPolicy"):
+                use(wrong)
+        assert store.retention is None
+
+
+def test_who_only_reads_sees_the_policy_and_the_plan_and_changes_neither(tmp_path: Path, clock: Clock) -> None:
+    with hitherto.open(tmp_path / "a.db", clock=clock) as store:
+        store.set_retention(POLICY)
+        talk = started(store, clock, 31 * DAY)
+    with hitherto.open(tmp_path / "a.db", clock=clock, read_only=True) as reader:
+        assert reader.retention == POLICY
+        assert [item.conversation for item in reader.plan_sweep().purges] == [talk.id]
+        for write in (lambda: reader.set_retention(None), reader.sweep):
+            with pytest.raises(ReadOnly):
+                write()
+        assert reader.sweep(RetentionPolicy(days=99)).swept == ()  # nothing to do, and nothing done
+
+
+# -- planning and sweeping a store
+
+
+def test_a_sweep_purges_what_is_due_and_leaves_the_rest(store: Store, clock: Clock) -> None:
+    old, new = started(store, clock, 31 * DAY, "old"), started(store, clock, 29 * DAY, "new")
+    store.search("said")
+    store.set_retention(POLICY)
+    found = store.plan_sweep()
+    assert found.purges == (SweepItem(old.id, NOW - 31 * DAY, NOW - DAY, "purge", "expired"),)
+    assert left(store) == {old.id, new.id}  # a plan is a plan
+    report = store.sweep()
+    assert (report.swept, report.skipped, report.failures) == ((old.id,), (), ())
+    assert (report.purged_count, report.reason, report.scrub_pending) == (1, "retention-expired", False)
+    assert report.policy == POLICY
+    assert report.started_at <= report.completed_at
+    assert left(store) == {new.id}
+    assert [hit.conversation for hit in store.search("said")] == [new.id]
+    with pytest.raises(NotFound):
+        old.append(Message.user("too late"))
+    assert store.verify().ok
+    assert store.sweep().swept == ()
+
+
+def test_without_a_policy_everything_is_kept_and_said_to_be(store: Store, clock: Clock) -> None:
+    talk = started(store, clock, 1000 * DAY)
+    expiring(talk, NOW - DAY)
+    found = store.plan_sweep()
+    assert found.policy is None
+    assert not found.purges
+    assert "everything is kept (1 conversation)" in found.explain()
+    assert store.sweep().swept == ()
+    assert left(store) == {talk.id}
+
+
+def test_a_policy_that_is_given_outranks_that_of_the_store(store: Store, clock: Clock) -> None:
+    talk = started(store, clock, 10 * DAY)
+    store.set_retention(POLICY)
+    assert store.sweep(RetentionPolicy(days=11)).swept == ()
+    assert store.sweep(RetentionPolicy(days=10)).swept == (talk.id,)
+    assert store.retention == POLICY
+
+
+def test_the_clock_starts_anew_with_every_message(store: Store, clock: Clock) -> None:
+    talk = started(store, clock, 31 * DAY)
+    talk.rename("no interaction")
+    assert len(store.plan_sweep(POLICY).purges) == 1
+    talk.append(Message.user("still here"))
+    assert store.sweep(POLICY).swept == ()
+    assert store.sweep(POLICY, now=NOW + 30 * DAY).swept == (talk.id,)
+
+
+def test_an_expiry_of_its_own_outranks_the_policy_both_ways(store: Store, clock: Clock) -> None:
+    early, late = started(store, clock, DAY, "early"), started(store, clock, 99 * DAY, "late")
+    expiring(early, NOW)
+    expiring(late, NOW + DAY)
+    assert {(i.conversation, i.action, i.reason, i.expires_at) for i in store.plan_sweep(POLICY).items} == {
+        (early.id, "purge", "own-expiry", NOW),
+        (late.id, "keep", "own-expiry", NOW + DAY),
+    }
+    assert store.sweep(POLICY).swept == (early.id,)
+    assert left(store) == {late.id}
+
+
+def test_a_hold_outranks_everything_and_is_reported(store: Store, clock: Clock) -> None:
+    held, own, young = (started(store, clock, age * DAY) for age in (31, 31, 1))
+    expiring(own, NOW - DAY)
+    for talk in (held, own, young):
+        talk.hold()
+    assert {item.conversation for item in store.plan_sweep(POLICY).held} == {held.id, own.id}
+    report = store.sweep(POLICY)
+    assert report.swept == ()
+    assert set(report.skipped) == {(held.id, "held"), (own.id, "held")}  # the young one is not due anyway
+    with pytest.raises(Held):
+        store.purge(held, reason="retention-expired")
+    held.release()
+    assert store.sweep(POLICY).swept == (held.id,)
+
+
+def test_clocks_that_are_wrong_delete_nothing_early(store: Store, clock: Clock) -> None:
+    future, today = started(store, clock, -999 * DAY, "from the future"), started(store, clock, 0 * DAY)
+    assert store.sweep(RetentionPolicy(days=7)).swept == ()
+    for now in (NOW - 9999 * DAY, NOW - DAY, NOW + 6.9 * DAY):
+        assert store.sweep(RetentionPolicy(days=7), now=now).swept == ()
+    assert left(store) == {future.id, today.id}
+    assert store.sweep(RetentionPolicy(days=7), now=NOW + 7 * DAY).swept == (today.id,)  # the control
+    with pytest.raises(InvalidArgument, match="time zone"):
+        store.sweep(now=datetime(2026, 5, 1))  # noqa: DTZ001  # that is what is tested
+
+
+def test_a_damaged_conversation_is_kept_and_named(tmp_path: Path, clock: Clock) -> None:
+    """Somebody without the key makes it look old, and takes a hold off."""
+    with hitherto.open(tmp_path / "a.db", key=KEY, clock=clock) as store:
+        aged, held, sound = (started(store, clock, age * DAY) for age in (0, 40, 40))
+        held.hold()
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as raw:
+        raw.execute("UPDATE conversation SET active_at = active_at / 2 WHERE id = ?", [aged._desk.id])
+        raw.execute("UPDATE conversation SET held = 0 WHERE id = ?", [held._desk.id])
+    with hitherto.open(tmp_path / "a.db", key=KEY, clock=clock) as store:
+        found = store.plan_sweep(POLICY)
+        assert {item.conversation for item in found.items if item.reason == "damaged"} == {aged.id, held.id}
+        assert "2 damaged, and kept" in found.explain()
+        assert store.sweep(POLICY).swept == (sound.id,)
+        assert {record.conversation for record in store.quarantine()} == {aged.id, held.id}
+
+
+def test_a_plain_conversation_in_quarantine_is_kept_too(tmp_path: Path, clock: Clock) -> None:
+    with hitherto.open(tmp_path / "a.db", clock=clock) as store:
+        talk, strange = started(store, clock, 40 * DAY), started(store, clock, 40 * DAY)
+        store._quarantine.add(talk._desk.id, None, "a test says so")
+        store._change(strange._desk.id, lambda row: changed(strange._desk, row, expires_at=1 << 62))
+        assert {(item.reason, item.active_at) for item in store.plan_sweep(POLICY).items} == {("damaged", None)}
+        assert store.sweep(POLICY).swept == ()
+
+
+# -- others at the same time
+
+
+def spoke(talk: Conversation) -> None:
+    talk.append(Message.user("not so fast"))
+
+
+def held(talk: Conversation) -> None:
+    talk.hold()
+
+
+@pytest.mark.parametrize(("act", "reason"), [(spoke, "recent"), (held, "held")])
+def test_what_others_do_between_the_plan_and_the_purge_keeps_a_conversation(
+    store: Store, clock: Clock, act: Callable[[Conversation], None], reason: str
+) -> None:
+    talk, other = started(store, clock, 40 * DAY), started(store, clock, 40 * DAY)
+    report = store.sweep(POLICY, progress=lambda done, _: act(talk) if done == 0 else None)
+    assert report.swept == (other.id,)
+    assert report.skipped == ((talk.id, reason),)
+    assert left(store) == {talk.id}
+    assert store.verify().ok
+
+
+def test_without_the_second_look_what_was_said_meanwhile_would_be_lost(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the test above."""
+    monkeypatch.setattr(_sweeping._Sweep, "_still_due", lambda self, id: self._store._fresh_row(id))
+    talk = started(store, clock, 40 * DAY)
+    report = store.sweep(POLICY, progress=lambda done, _: spoke(talk) if done == 0 else None)
+    assert report.swept == (talk.id,)
+    assert left(store) == set()
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_a_word_said_in_the_very_moment_of_the_commit_keeps_a_conversation(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    """After the second look, before the commit: the token of the row tells. The control goes by the newest token."""
+    talk = started(store, clock, 40 * DAY)
+    handle, look = store.conversation(talk.id), _sweeping._Sweep._still_due
+    said: list[bool] = []
+
+    def late(self: _sweeping._Sweep, id: bytes) -> Any:
+        row = look(self, id)
+        if not said:
+            said.append(True)
+            spoke(handle)
+            return row if protected else store._fresh_row(id)
+        return row
+
+    monkeypatch.setattr(_sweeping._Sweep, "_still_due", late)
+    report = store.sweep(POLICY)
+    assert left(store) == ({talk.id} if protected else set())
+    assert report.skipped == (((talk.id, "recent"),) if protected else ())
+
+
+def test_whoever_was_told_that_a_word_was_kept_finds_it_after_any_race(store: Store, clock: Clock) -> None:
+    """A real race: one thread says something everywhere, from the last to go to the first, while another sweeps."""
+    talks = [started(store, clock, (400 - n) * DAY) for n in range(60)]
+    go = threading.Barrier(2)
+    kept: list[Conversation] = []
+
+    def speak() -> None:
+        go.wait()
+        for talk in reversed(talks):
+            with contextlib.suppress(NotFound):
+                spoke(talk)
+                kept.append(talk)
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    go.wait()
+    report = store.sweep(POLICY)
+    speaker.join()
+    assert {talk.id for talk in kept} == left(store)
+    assert {*report.swept, *(talk.id for talk in kept)} == {talk.id for talk in talks}
+    assert not set(report.swept) & {talk.id for talk in kept}
+    assert all(store.conversation(talk.id).thread()[-1].text == "not so fast" for talk in kept)
+    assert store.verify().ok
+
+
+def test_what_others_purged_meanwhile_is_no_failure(store: Store, clock: Clock) -> None:
+    talk = started(store, clock, 40 * DAY)
+
+    def faster(done: int, total: int) -> None:
+        if (done, total) == (0, 1):
+            store.purge(talk, reason="user-requested")
+
+    report = store.sweep(POLICY, progress=faster)
+    assert (report.swept, report.skipped, report.failures) == ((), ((talk.id, "gone"),), ())
+
+
+def test_a_sweep_that_was_interrupted_is_finished_by_the_next(again: Opened, clock: Clock) -> None:
+    store = again()
+    talks = {started(store, clock, 40 * DAY).id for _ in range(40)}
+
+    def stop(done: int, _: int) -> None:
+        if done >= 16:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.sweep(POLICY, progress=stop)
+    rest = left(store)
+    assert 0 < len(rest) < 40
+    report = again().sweep(POLICY)
+    assert set(report.swept) == rest <= talks
+    assert left(store) == set()
+    assert store.verify().ok
+
+
+_KILLED = """
+import os, signal, sys
+import hitherto
+def die(done, total):
+    if done >= 16:
+        os.kill(os.getpid(), signal.SIGKILL)
+hitherto.open(sys.argv[1]).sweep(hitherto.RetentionPolicy(), progress=die)
+"""
+
+
+def test_a_sweep_that_was_killed_is_finished_by_the_next(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "a.db"
+    with hitherto.open(path, clock=clock) as store:
+        talks = {started(store, clock, 9999 * DAY, f"secret{n}").id for n in range(40)}
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    with hitherto.open(path, clock=clock) as store:
+        rest = left(store)
+        assert rest < talks
+        assert len(rest) == 24
+        report = store.sweep(POLICY)
+        assert set(report.swept) == rest
+        assert not report.scrub_pending
+        assert store.verify().ok
+        assert b"secret" not in files(tmp_path)
+
+
+def test_what_cannot_be_purged_is_named_and_the_others_go(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talks = [started(store, clock, 40 * DAY) for _ in range(5)]
+    bad = talks[2]._desk.id
+    inner = store._fresh_row
+
+    def broken(id: bytes) -> Any:
+        if id == bad:
+            raise Damaged("the disk has a hole here")
+        return inner(id)
+
+    monkeypatch.setattr(store, "_fresh_row", broken)
+    report = store.sweep(POLICY)
+    assert report.failures == ((talks[2].id, "the disk has a hole here"),)
+    assert set(report.swept) == {talk.id for talk in talks if talk is not talks[2]}
+
+
+def test_a_conversation_that_never_stands_still_is_busy_and_not_destroyed(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk, look = started(store, clock, 40 * DAY), _sweeping._Sweep._still_due
+    monkeypatch.setattr(_sweeping, "_TRIES", 3)
+    titles = iter(range(100))
+
+    def restless(self: _sweeping._Sweep, id: bytes) -> Any:
+        row = look(self, id)
+        talk.rename(str(next(titles)))
+        return row
+
+    monkeypatch.setattr(_sweeping._Sweep, "_still_due", restless)
+    ((id, why),) = store.sweep(POLICY).failures
+    assert id == talk.id
+    assert "faster" in why
+    assert left(store) == {talk.id}
+
+
+# -- much of it, and nothing left of it
+
+
+def test_a_thousand_conversations_go_at_once_and_progress_is_told(tmp_path: Path, clock: Clock) -> None:
+    told: list[tuple[int, int]] = []
+    with hitherto.open(tmp_path / "a.db", clock=clock) as store:
+        clock.now = NOW - 40 * DAY
+        for n in range(1000):
+            store.save([Message.user(f"number {n}")])
+        clock.now = NOW
+        young = store.start()
+        report = store.sweep(POLICY, progress=lambda done, total: told.append((done, total)))
+        assert (report.purged_count, len(report.failures)) == (1000, 0)
+        assert left(store) == {young.id}
+    assert told[0] == (0, 1000)
+    assert told[-1] == (1000, 1000)
+    assert told == sorted(told)
+
+
+def files(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "sealed"])
+def test_a_sweep_leaves_no_trace_in_any_file(tmp_path: Path, clock: Clock, key: bytes | None) -> None:
+    with hitherto.open(tmp_path / "a.db", key=key, clock=clock) as store:
+        gone = started(store, clock, 40 * DAY, "unmentionable")
+        started(store, clock, DAY, "harmless")
+        store.search("unmentionable")
+        secret = gone._desk.row.data_key if key else b"unmentionable"
+        assert secret in files(tmp_path)  # the control
+        assert not store.sweep(POLICY).scrub_pending
+        assert secret not in files(tmp_path)
+
+
+def test_async_code_has_the_same(tmp_path: Path, clock: Clock) -> None:
+    async def main() -> None:
+        async with hitherto.open_async(tmp_path / "a.db", clock=clock) as store:
+            talk = started(store.sync, clock, 40 * DAY)
+            await store.set_retention(POLICY)
+            assert await store.retention() == POLICY
+            assert len((await store.plan_sweep(now=NOW)).purges) == 1
+            assert (await store.sweep(progress=lambda *_: None)).swept == (talk.id,)
+
+    asyncio.run(main())
