@@ -7,12 +7,13 @@
 into values and back; putting those into a store is the same for all of them. More can be added with `register`.
 """
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,17 +21,18 @@ from msgspec.structs import replace
 from .._attachments import LetGo
 from ..backend import Where
 from ..conversation import Conversation
-from ..errors import Busy, Closed, HithertoError, InvalidArgument, PartialImport, StorageError
-from ..ids import parse_conversation_id
+from ..errors import Busy, Closed, HithertoError, InvalidArgument, NotFound, PartialImport, StorageError
+from ..ids import parse_conversation_id, show_conversation_id
 from ..keys import Key
 from ..listing import ConversationInfo, Page, conversations
 from ..model import listed
 from ..snapshots import Unreadable
 from ..store import Store, as_key
 from ._importing import Admitted, Plan, admit, planned
+from ._sections import upto
 from ._shape import HEAD, Format, Half, Portable, Said, Source, not_written
 from ._taking import taken
-from ._writing import of_files
+from ._writing import WriteTo, of_files
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore
@@ -42,6 +44,7 @@ __all__ = [
     "Portable",
     "Said",
     "Source",
+    "copy",
     "load",
     "names",
     "register",
@@ -49,10 +52,12 @@ __all__ = [
     "sniff",
 ]
 
-_OURS = ("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb", "snapshot")  # asked in this order
+# Asked in this order; the last three are for people and other programs, and recognise nothing.
+_OURS = ("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb", "snapshot", "markdown", "html", "openai")
 _added: dict[str, Format] = {}
 
 PathLike = str | os.PathLike[str]
+_Whole = Conversation | ConversationInfo | Portable
 
 
 class Loaded(Struct, frozen=True):
@@ -187,23 +192,79 @@ def load(
     own._ensure_open()
     where = _path(path)
     name, found = sniff(where) if format is None else (format, "it was given")
-    sum_up = _Summing(name, found, dry_run)
     opened = None if key is None else as_key(key)
-    for one in _each(_named(name).read(where, opened), sum_up):
+    return _put(own, _named(name).read(where, opened), _Summing(name, found, dry_run), name, progress)
+
+
+def copy(
+    source: "Store | AsyncStore", target: "Store | AsyncStore", *, progress: Callable[[int], None] | None = None
+) -> Loaded:
+    """Put all conversations of a store into another one. What is there already is not added again, so that a copy that
+    was stopped goes on where it was.
+
+    It is as loading a file of lines that the first store was saved to, one conversation after the other: each is
+    written whole or not at all, and those that cannot be read are left out, and then `PartialImport` is raised at the
+    end, with the report. `progress` hears how many messages have been looked at.
+    """
+    own, other = _store(source), _store(target)
+    if _is_same(own, other):
+        raise InvalidArgument("a store cannot be copied into itself", hint="give two stores, or two workspaces of one")
+    return _put(other, _out_of(own), _Summing("store", "it is a store", False), "jsonl", progress)
+
+
+def _is_same(source: Store, target: Store) -> bool:
+    """Is it one workspace of one store? By the place: a copy of the file has the same ids."""
+    ours, theirs = source.backend.info, target.backend.info
+    for store in (source, target):
+        store._ensure_open()
+    same = source.backend is target.backend
+    if ours.durable and ours.location and theirs.location:
+        same = same or os.path.realpath(ours.location) == os.path.realpath(theirs.location)
+    return same and ours.workspace == theirs.workspace
+
+
+def _out_of(store: Store) -> Iterator[Portable | Unreadable]:
+    for _, id in sorted(_births(store)):
         try:
-            sum_up.take(one, planned(own, one, name) if dry_run else admit(own, one, name))
+            yield taken(store, id).portable
+        except NotFound:  # deleted meanwhile
+            continue
         except (StorageError, Closed):
             raise
         except HithertoError as error:
-            sum_up.unreadable.append(Unreadable(f"conversation {one.id:.40}", str(error)))
-        if progress is not None:
-            progress(sum_up.seen)
+            yield Unreadable(f"conversation {show_conversation_id(id)}", str(error))
+
+
+def _put(
+    store: Store,
+    found: Iterator[Portable | Unreadable],
+    sum_up: "_Summing",
+    format: str,
+    progress: Callable[[int], None] | None,
+) -> Loaded:
+    """Take in what comes, and report."""
+    try:
+        for one in _each(found, sum_up):
+            _take(store, one, sum_up, format)
+            if progress is not None:
+                progress(sum_up.seen)
+    finally:
+        getattr(found, "close", lambda: None)()  # a reader may have put something down on the disk
     report = sum_up.report()
     if report.unreadable:
         more = f" and {len(report.unreadable) - 1} more" if len(report.unreadable) > 1 else ""
         first = report.unreadable[0]
         raise PartialImport(f"not everything could be read: {first.name}: {first.reason}{more}", report)
     return report
+
+
+def _take(store: Store, one: Portable, sum_up: "_Summing", format: str) -> None:
+    try:
+        sum_up.take(one, planned(store, one, format) if sum_up.dry else admit(store, one, format))
+    except (StorageError, Closed):
+        raise
+    except HithertoError as error:
+        sum_up.unreadable.append(Unreadable(f"conversation {one.id:.40}", str(error)))
 
 
 def _each(found: Iterator[Portable | Unreadable], sum_up: "_Summing") -> Iterator[Portable]:
@@ -231,6 +292,7 @@ class _Summing:
 
     def __init__(self, format: str, found: str, dry: bool) -> None:
         self._start = Loaded(format, found, dry=dry)
+        self.dry = dry
         self.unreadable: list[Unreadable] = []
         self.seen = 0
         self._added: list[Conversation] = []
@@ -273,8 +335,8 @@ class _Summing:
 
 
 def save(
-    what: "Store | AsyncStore | Conversation | AsyncConversation | Iterable[Conversation | ConversationInfo]",
-    path: PathLike,
+    what: "Store | AsyncStore | Conversation | AsyncConversation | Iterable[_Whole]",
+    path: PathLike | IO[bytes],
     *,
     format: str | None = None,
     key: Key | bytes | None = None,
@@ -282,18 +344,36 @@ def save(
     """Write a new file with all conversations of a store, or with these. Returns how many.
 
     The format is seen from the name, unless one is given. Nothing is overwritten, and the file appears when it is
-    complete.
+    complete. In place of a path, a binary file that is open to be written will do, for formats that are one stream of
+    text: then `format` says which, and what goes wrong with the file is the file's own error.
     """
-    where = _path(path)
-    chosen = _named(format) if format is not None else _by_name(where)
+    if isinstance(path, io.TextIOBase):
+        raise InvalidArgument("a stream is a binary file, and this one is of text", hint="sys.stdout.buffer, for one")
+    where = None if hasattr(path, "write") else _path(path)
+    if where is None and format is None:
+        raise InvalidArgument("a stream has no name that tells the format", hint='format="jsonl", for example')
+    chosen = _named(format) if format is not None else _by_name(cast("Path", where))
     if not chosen.writes:
         raise not_written(chosen.name)
+    talks = _portables(what)
     opened = None if key is None else as_key(key)
     try:
-        return chosen.write(_portables(what), where, opened)
+        if where is None:
+            return _poured(chosen, talks, cast("IO[bytes]", path), opened)
+        return chosen.write(talks, where, opened)
     except LetGo:
         hint = "try again; what is written while others delete has to be lucky"
         raise Busy("a conversation changed while it was written", hint=hint) from None
+
+
+def _poured(format: Format, talks: Iterator[Portable], stream: IO[bytes], key: Key | None) -> int:
+    """Write to a file that is open. A format that can has `write_to` beside `write`."""
+    write_to: WriteTo | None = getattr(format, "write_to", None)
+    if write_to is None:
+        raise InvalidArgument(f"the format {format.name} is not one stream of text", hint="give the path of a new file")
+    if key is not None:
+        raise InvalidArgument("a stream is written in clear", hint="leave the key out; seal what comes out yourself")
+    return write_to(talks, stream)
 
 
 def _by_name(path: Path) -> Format:
@@ -301,7 +381,7 @@ def _by_name(path: Path) -> Format:
     if not fitting:
         known = ", ".join(suffix for format in _all() if format.writes for suffix in format.suffixes if suffix)
         raise InvalidArgument(f"{path.name!r:.100} names no format", hint=f"a name that ends in {known}; or format=…")
-    return fitting[0]
+    return max(fitting, key=lambda format: max(len(s) for s in format.suffixes if path.name.endswith(s)))
 
 
 def _portables(what: object) -> Iterator[Portable]:
@@ -319,9 +399,21 @@ def _portables(what: object) -> Iterator[Portable]:
     handles = [found] if isinstance(found, (Conversation, ConversationInfo)) else listed(found, "conversations")
     for handle in handles:
         talk = getattr(handle, "sync", handle)
+        if isinstance(talk, Portable):
+            yield talk
+            continue
         if not isinstance(talk, (Conversation, ConversationInfo)):
             raise InvalidArgument(f"a {type(handle).__name__} where a conversation is wanted")
         yield taken(talk._store, parse_conversation_id(talk.id)).portable
+
+
+def thread_to(talk: Conversation) -> Portable:
+    """The conversation with nothing but the thread that ends where this handle stands. For the command line."""
+    found = taken(talk._store, parse_conversation_id(talk.id))
+    for id, number in found.numbers.items():
+        if number == talk._sure:
+            return upto(found.portable, id)
+    raise NotFound("message", [talk.at or ""])
 
 
 def _births(store: Store) -> Iterator[tuple[int, bytes]]:

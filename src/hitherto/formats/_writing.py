@@ -8,13 +8,17 @@ An empty directory may stand where a new one is to be, because people make them 
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EBUSY, EDQUOT, ENOSPC, ENOTDIR, ENOTEMPTY
 from pathlib import Path
 from typing import IO
 
-from ..errors import AlreadyExists, CannotOpen, Denied, HithertoError, StorageError, StorageFull
+from ..errors import AlreadyExists, CannotOpen, Denied, HithertoError, InvalidArgument, StorageError, StorageFull
+from ..keys import Key
+from ._shape import Portable
+
+WriteTo = Callable[[Iterable[Portable], IO[bytes]], int]
 
 
 @contextmanager
@@ -45,6 +49,14 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     """The unfinished file, open to be written."""
     with new_path(path) as unfinished, open(unfinished, "wb") as file:
         yield file
+
+
+def write_plain(write_to: WriteTo, talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+    """Write a new file by what writes to any; for formats that are in clear."""
+    if key is not None:
+        raise InvalidArgument("this format is written in clear", hint="leave the key out; seal the file yourself")
+    with new_file(path) as file:
+        return write_to(talks, file)
 
 
 @contextmanager

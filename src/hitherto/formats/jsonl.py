@@ -167,6 +167,10 @@ def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
         return _write(talks, _Hashed(_compressing(file) if path.suffix == ".zst" else file.write))
 
 
+def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+    return _write(talks, _Hashed(file.write))
+
+
 def _compressing(file: IO[bytes]) -> Callable[[bytes], object]:
     import zstandard  # noqa: PLC0415  # most files are not compressed
 

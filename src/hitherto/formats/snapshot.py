@@ -6,16 +6,18 @@ are in a file of lines.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from msgspec.structs import replace
 
 from ..errors import CannotOpen, Damaged, HithertoError, InvalidArgument, NotSealed, PayloadTooLarge
 from ..keys import Key
-from ..model import Setup, from_datetime
+from ..model import from_datetime
 from ..snapshots import FileStore, Snapshot, Unreadable, validate_snapshot_id
 from ..snapshots._media import references
 from ..snapshots._thread import about, snapshot_of, thread_of
 from ._importing import conversation_id
+from ._sections import setup_of, thread
 from ._shape import Portable, Said, Source
 from ._writing import new_file, of_files
 
@@ -70,13 +72,23 @@ def _id_in(path: Path) -> str | None:
 def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
     if key is not None:
         raise InvalidArgument("one snapshot in a file is plain", hint="hitherto.snapshots.FileStore(path, key=…) seals")
+    given = _one(talks)
+    with new_file(path) as file:
+        file.write(given)
+    return 1
+
+
+def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+    file.write(_one(talks))
+    return 1
+
+
+def _one(talks: Iterable[Portable]) -> bytes:
     given = list(talks)
     if len(given) != 1:
         hint = 'one file each, or format="gtb" for a directory of them'
         raise InvalidArgument(f"{len(given)} conversations, and a snapshot is of one", hint=hint)
-    with new_file(path) as file:
-        file.write(taken_of(given[0]).to_json())
-    return 1
+    return taken_of(given[0]).to_json()
 
 
 def portable_of(snapshot: Snapshot) -> Portable:
@@ -109,8 +121,8 @@ def _conversation(snapshot: Snapshot) -> str:
 def taken_of(talk: Portable) -> Snapshot:
     """The thread that ends at the head of a conversation. Its id is the conversation's, so that writing it again is the
     same snapshot."""
-    path = _path(talk)
-    setup = talk.setups[talk.setup - 1] if talk.setup else Setup()
+    path = thread(talk)
+    setup = setup_of(talk)
     try:
         made = snapshot_of(
             [said.message for said in path],
@@ -123,15 +135,3 @@ def taken_of(talk: Portable) -> Snapshot:
     except HithertoError as error:
         raise InvalidArgument(f"conversation {talk.id:.40} cannot be told in its provider's words: {error}") from None
     return replace(made, id=conversation_id(talk.id, name))
-
-
-def _path(talk: Portable) -> list[Said]:
-    """The messages from the root to the head."""
-    by_id = {said.id: said for said in talk.messages}
-    newest = next((said.id for said in reversed(talk.messages) if said.main), None)
-    at = talk.head or newest
-    path: list[Said] = []
-    while at is not None:
-        path.append(by_id[at])
-        at = by_id[at].parent
-    return path[::-1]

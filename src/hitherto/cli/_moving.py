@@ -1,0 +1,261 @@
+"""`hitherto export` and `hitherto import`: conversations out of the store, and into it.
+
+Nothing is overwritten. An export to standard output is written as it is read, and never lies on the disk on the way.
+What several files hold is taken in file by file: one that cannot be read does not stop the others.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, cast
+
+import click
+
+from .. import errors
+from ._main import PARTIAL, code_of
+from ._naming import chosen
+from ._place import Place, key_from, placed
+from ._screen import Meter, complain, emit, harmless, is_terminal, say
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..formats import Loaded, Portable
+    from ..keys import Key
+    from ..store import Store
+
+FORMATS = ("cpeconvo", "cpeconvo_first", "gtb", "html", "jsonl", "markdown", "openai", "snapshot")  # that are written
+_STREAMED = ("html", "jsonl", "markdown", "openai", "snapshot")
+_MOST = 20  # of what is told of one file
+_THREADS = ("html", "markdown", "openai", "snapshot")
+
+
+# -- out
+
+
+@click.command(short_help="Write conversations to a file, or to standard output.")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All conversations of the workspace.")
+@click.option("--format", type=click.Choice(FORMATS), help="What to write.  [default: by the name of FILE; else jsonl]")
+@click.option("-o", "--output", metavar="FILE", help="To a new file, readable by you alone; nothing is overwritten.")
+@placed
+def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | None, output: str | None) -> None:
+    """Write conversations in clear: the newest of this folder, those that are named, or all.
+
+    jsonl has everything, and comes back with import; cpeconvo is for CPE; snapshot is one thread, gtb a folder of them;
+    openai is a line of messages per conversation; markdown and html are for people. The id of a message means its
+    conversation, but for snapshot, openai, markdown and html the thread up to that message.
+    """
+    output = None if output == "-" else output
+    if ids and everything:
+        raise click.UsageError("either conversations are named, or --all are meant")
+    if output is None and format not in (None, *_STREAMED):
+        raise click.UsageError(f"{format} is not one stream of text: -o names the file that it goes to")
+    from .. import formats  # noqa: PLC0415  # help needs none
+
+    with lasting(place) if everything else place.read() as store:
+        if output is not None:
+            wanted = format or formats._by_name(formats._path(output)).name
+            formats.save(_meant(store, ids, everything, wanted), output, format=wanted)
+            return
+        wanted = format or "jsonl"
+        with _out() as stream:
+            formats.save(_meant(store, ids, everything, wanted), stream, format=wanted)
+
+
+def _meant(
+    store: "Store", ids: Sequence[str], everything: bool, format: str
+) -> "Store | list[Conversation | Portable]":
+    """What is to be written: looked for before the first byte is."""
+    if everything:
+        return store
+    from ..formats import thread_to  # noqa: PLC0415  # help needs none
+
+    found: dict[tuple[str, str | None], Conversation | Portable] = {}
+    for id in ids or (None,):
+        talk = chosen(store, id)
+        thread = format in _THREADS and id is not None and _is_message(id, talk)
+        found[talk.id, talk.at if thread else None] = thread_to(talk) if thread else talk
+    return list(found.values())
+
+
+def _is_message(id: str, talk: "Conversation") -> bool:
+    return not id.startswith("@") and id.replace("-", "").lower() not in talk.id.replace("-", "")
+
+
+class _Guarded:
+    """Standard output that is a terminal: what would do something to it is shown by a sign. Pieces are whole text."""
+
+    def write(self, data: bytes) -> int:
+        sys.stdout.write(harmless(data.decode(errors="replace")))
+        return len(data)
+
+
+@contextmanager
+def _out() -> Iterator[IO[bytes]]:
+    yield cast("IO[bytes]", _Guarded()) if is_terminal(sys.stdout) else sys.stdout.buffer
+    sys.stdout.flush()
+
+
+def lasting(place: Place) -> "Store":
+    """For long reading while others write: who only looks is told to begin again when they do. Nothing is made, such
+    as a workspace that was misspelt."""
+    with suppress(errors.Busy):  # somebody writes
+        place.read().close()
+    try:
+        return place.open()
+    except (errors.ReadOnly, errors.CannotOpen):
+        return place.read()
+
+
+# -- in
+
+
+@click.command("import", short_help="Take conversations in from files of many programs.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--format", metavar="NAME", help="Take a format for granted, in place of looking what each file is.")
+@click.option("--explain", is_flag=True, help="Only say what each file is, how that shows, and what is in it.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+@click.option("--key-of-file", metavar="SOURCE", help="Where the key of sealed files comes from, as with --key.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per file.")
+@placed
+def import_(
+    place: Place,
+    files: tuple[str, ...],
+    format: str | None,
+    explain: bool,
+    dry_run: bool,
+    key_of_file: str | None,
+    as_json: bool,
+) -> int:
+    """Put what files or folders hold into the store: jsonl, cpeconvo, vpconv, snapshots. Their names do not matter.
+
+    The ids of the conversations that something was added to are printed. What is there already is not added again.
+    Each conversation is taken whole or not at all. If some cannot be read, the others are taken, and the exit code is
+    8; if a file cannot be read at all, the others are, and the exit code is that of the first such file.
+    """
+    if "-" in files:
+        raise click.UsageError("a file is given by its name; standard input has none")
+    key = None if key_of_file is None else key_from(key_of_file)
+    dry = dry_run or explain
+    with _into(place, dry=dry, alone=explain) as store:
+        importing = _Importing(store, format, key, explain, dry, as_json)
+        codes = [importing.take(file) for file in files]
+    return next((code for code in codes if code not in (0, PARTIAL)), max(codes))
+
+
+def _into(place: Place, *, dry: bool, alone: bool) -> "Store":
+    """Where it goes. What is only looked at goes nowhere, and makes nothing."""
+    if not dry:
+        return place.open(create=True)
+    path = place.path
+    if alone or path is None or not os.path.exists(path):
+        return Place("memory:", "", "default", None).open(create=True)
+    return place.read()
+
+
+@dataclass(frozen=True)
+class _Importing:
+    """How files are taken in, and how that is told."""
+
+    store: "Store"
+    format: str | None
+    key: "Key | None"
+    explain: bool
+    dry: bool
+    as_json: bool
+
+    def take(self, file: str) -> int:
+        """One file; the exit code that it deserves."""
+        from ..formats import load  # noqa: PLC0415  # help needs none
+
+        report: Loaded | None = None
+        code, failed = 0, None
+        try:
+            with Meter(os.path.basename(file)) as meter:
+                report = load(
+                    file, self.store, format=self.format, key=self.key, dry_run=self.dry, progress=counted(meter)
+                )
+        except errors.PartialImport as error:
+            report, code = cast("Loaded", error.report), PARTIAL
+        except errors.StorageFull:
+            raise  # the next file would fare no better
+        except errors.HithertoError as error:
+            code, failed = code_of(error), str(error)
+            complain(str(error) if os.path.basename(file) in str(error) else f"{file}: {error}", _advice(error))
+        if self.as_json:
+            emit(self._record(file, report, failed))
+        if report is not None:
+            self._tell(file, report)
+        return code
+
+    def _record(self, file: str, report: "Loaded | None", failed: str | None) -> dict[str, object]:
+        def of(name: str) -> object:
+            return getattr(report, name) if report is not None else None
+
+        return {
+            "file": os.fsencode(file).decode(errors="replace"),
+            "format": of("format"),
+            "found": of("found"),
+            "new": of("new"),
+            "unchanged": of("unchanged"),
+            "messages": of("messages"),
+            "conversations": [talk.id for talk in report or ()],
+            "renamed": of("renamed") or {},
+            "notes": of("notes") or (),
+            "unreadable": [{"name": u.name, "reason": u.reason} for u in (report.unreadable if report else ())],
+            "dry_run": self.dry,
+            "error": failed,
+        }
+
+    def _tell(self, file: str, report: "Loaded") -> None:
+        """In words. What is asked for is said on standard output: the explanation, or which conversations came."""
+        if not self.as_json:
+            for talk in report:
+                click.echo(talk.id)
+            if self.explain:
+                found = f"{many(report.new, 'conversation')}, {many(report.messages, 'message')}"
+                click.echo(harmless(f"{file}: {report.format} ({report.found}): {found}"))
+        if not self.explain:
+            say(f"{file}: {summary(report)}")
+        for note in report.notes[:_MOST]:
+            say(f"{file}: {note}")
+        unreadable(report, f"{file}: ")
+
+
+def unreadable(report: "Loaded", where: str = "") -> None:
+    """What could not be read, and why."""
+    for one in report.unreadable[:_MOST]:
+        complain(f"{where}{one.name}: {one.reason}")
+    if len(report.unreadable) > _MOST:
+        complain(f"{where}and {many(len(report.unreadable) - _MOST, 'part')} more cannot be read")
+
+
+def summary(report: "Loaded") -> str:
+    count = report.new if report.dry else len(report.added)
+    unchanged = f"{report.unchanged} unchanged"
+    if not report.messages and not count:
+        return f"nothing {'would be' if report.dry else 'was'} added, {unchanged}"
+    would = "would be added" if report.dry else "added"
+    return f"{many(count, 'conversation')}, {many(report.messages, 'message')} {would}, {unchanged}"
+
+
+def many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def counted(meter: Meter) -> "Callable[[int], None]":
+    return lambda seen: meter(many(seen, "message"))
+
+
+def _advice(error: errors.HithertoError) -> str | None:
+    """What to do now, for those who type commands."""
+    if isinstance(error, errors.KeyUnavailable):
+        return "--key-of-file says where the key of the file comes from"
+    hint = error.hint or ""
+    if hint.startswith("look at the path"):
+        return None
+    if hint.startswith("a store is opened"):
+        return "hitherto copy takes the conversations of another store; hitherto restore brings a backup back"
+    return hint.replace("load(…, format=…)", "--format") or None

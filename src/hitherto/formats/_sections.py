@@ -1,0 +1,119 @@
+"""A conversation in the order in which people read it: the thread that ends at the head, then what else was said.
+
+Every message is told once. A branch that parts from the thread, or from another branch, is a section of its own that
+names the message after which it begins; so does what was said aside, and what was said before a compaction.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..attachment import Attachment
+from ..model import Block, Setup, to_datetime
+from ._shape import Portable, Said
+
+
+class Section(Struct, frozen=True):
+    """Messages, each below the one before it. `after` is the message that the first of them answers or goes on from."""
+
+    title: str
+    after: str | None
+    messages: tuple[Said, ...]
+
+
+def thread(talk: Portable) -> tuple[Said, ...]:
+    """The messages from the root to the head."""
+    by_id = {said.id: said for said in talk.messages}
+    newest = next((said.id for said in reversed(talk.messages) if said.main), None)
+    at = talk.head or newest
+    path: list[Said] = []
+    while at is not None:
+        path.append(by_id[at])
+        at = by_id[at].parent
+    return tuple(reversed(path))
+
+
+def upto(talk: Portable, message: str) -> Portable:
+    """The conversation with nothing but the thread that ends with this message."""
+    path = thread(replace(talk, head=message))
+    setup = next((said.setup for said in reversed(path) if said.setup), talk.setup)
+    return replace(talk, messages=path, head=message, setup=setup, setup_at=len(path), partials=())
+
+
+def setup_of(talk: Portable) -> Setup:
+    """What the conversation is held with."""
+    return talk.setups[talk.setup - 1] if talk.setup else Setup()
+
+
+def sections(talk: Portable) -> Iterator[Section]:
+    """The thread first, without a title unless it goes on from something; the others in the order they were begun."""
+    main = thread(talk)
+    if main:
+        yield Section(_title(main[0]) if main[0].link else "", main[0].link, main)
+    told = {said.id for said in main}
+    below: dict[str | None, list[Said]] = {}
+    for said in talk.messages:
+        below.setdefault(said.parent, []).append(said)
+    for said in talk.messages:
+        if said.id not in told:
+            branch = tuple(_down(said, below))
+            told |= {one.id for one in branch}
+            yield Section(_title(said), said.parent or said.link, branch)
+
+
+def _down(first: Said, below: dict[str | None, list[Said]]) -> Iterator[Said]:
+    """A message and what was said below it, always by the oldest answer; the other answers are branches themselves."""
+    at: Said | None = first
+    while at is not None:
+        yield at
+        at = next(iter(below.get(at.id, ())), None)
+
+
+def _title(first: Said) -> str:
+    if first.parent is not None:
+        return "Another branch, after"
+    if first.link is None:
+        return "Another beginning"
+    return "Goes on after" if first.main else "Said aside, for"
+
+
+# -- what stands in a message
+
+
+def moment(said: Said) -> datetime | None:
+    """When it was said."""
+    return to_datetime(said.created_us) if said.created_us else None
+
+
+def text_in(block: Block) -> str | None:
+    """The block as text, if it is text."""
+    content = block.content
+    if isinstance(content, Attachment):
+        content = content.load() if content.text else b""
+    return content if isinstance(content, str) else None
+
+
+def call_in(block: Block) -> tuple[str, str]:
+    """The name of the tool that is called, and what it is given, as JSON for people."""
+    given = block.arguments
+    if isinstance(given, str):
+        with suppress(ValueError, RecursionError):  # as the model wrote it, even where that is not JSON
+            given = json.loads(given)
+    known = block.tool_name is not None
+    return block.tool_name or "?", pretty(given) if known else text_in(block) or ""
+
+
+def pretty(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def placeholder(block: Block) -> str:
+    """What is said of content that cannot be shown: what it is, and how large."""
+    kind = block.modality if block.modality != "text" else "bytes"
+    content = block.content
+    size = content.size if isinstance(content, Attachment) else len(content)
+    return f"{kind}, {block.mime_type}, {size:,} bytes"

@@ -1,0 +1,138 @@
+"""Markdown, for people: a conversation as a document. It is written, not read.
+
+A heading of the first level is a conversation, one of the second a message, or the beginning of another branch: nothing
+else is. Headings inside of what was said stand two levels deeper than they were, and what would swallow the messages
+after it, a fence that is not closed, HTML, is closed or shown as what it is. Otherwise the text is as it was said.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from ..keys import Key
+from ..model import Block
+from ..snapshots import Unreadable
+from ._sections import call_in, moment, placeholder, sections, setup_of, text_in
+from ._shape import Portable, Said, Source, not_read
+from ._writing import write_plain
+
+name = "markdown"
+suffixes = (".md", ".markdown")
+writes = True
+
+_HEADING = re.compile(r"( {0,3})(#{1,6})(?=\s|$)")
+_FENCE = re.compile(r"( {0,3})(`{3,}(?!.*`)|~{3,})(.*)")
+_HTML = re.compile(r" {0,3}<")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
+_ROLES = {"tool_result": "Tool result"}
+
+
+def recognises(source: Source) -> str | None:  # noqa: ARG001  # the shape of a format
+    return None
+
+
+def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:  # noqa: ARG001  # as above
+    raise not_read(name)
+
+
+def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+    return write_plain(write_to, talks, path, key)
+
+
+def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+    count = 0
+    for talk in talks:
+        for part in _document(talk):
+            file.write(f"{part}\n\n".encode(errors="replace"))
+        count += 1
+    return count
+
+
+def _document(talk: Portable) -> Iterator[str]:
+    yield f"# {_line(talk.title) or 'Conversation'}"
+    setup = setup_of(talk)
+    about = [("id", talk.id), ("project", talk.project), ("provider", setup.provider), ("model", setup.model)]
+    yield "\n".join(f"- {what}: {_code(value)}" for what, value in about if value)
+    if setup.system_prompt:
+        yield "## System prompt"
+        yield _text(setup.system_prompt)
+    for section in sections(talk):
+        if section.title:
+            yield f"## {section.title}{'' if section.after is None else f' message {_code(section.after)}'}"
+        for said in section.messages:
+            yield from _message(said)
+
+
+def _message(said: Said) -> Iterator[str]:
+    m, at = said.message, moment(said)
+    words = [_ROLES.get(m.role, m.role.capitalize()), _code(said.id)]
+    words += [f"{at:%Y-%m-%d %H:%M:%S} UTC"] if at else []
+    words += [_code(m.label)] if m.label else []
+    yield f"## {' · '.join(words)}"
+    for block in m.blocks:
+        yield _block(block, m.role, error=m.tool_result_error)
+
+
+def _block(block: Block, role: str, *, error: bool) -> str:
+    text = text_in(block)
+    if text is None:
+        return f"*[{placeholder(block)}]*"
+    if block.type == "tool_call":
+        tool, given = call_in(block)
+        return f"**Calls {_code(tool)}**\n\n{_fenced(given, 'json')}"
+    if role == "tool_result":
+        head = "**The tool failed**\n\n" if error else ""
+        return head + _fenced(text)
+    if block.modality != "text":
+        return f"*[{_line(block.modality)} at {_code(text)}]*"
+    if block.type == "thinking":
+        return "\n".join(f"> {line}" for line in ["**Thinking**", "", *_text(text).split("\n")])
+    if block.type != "content":
+        return f"**{_line(block.type).capitalize()}**\n\n{_fenced(text)}"
+    return _text(text)
+
+
+def _text(text: str) -> str:
+    """What was said, as it was, but that it cannot be taken for more than one message."""
+    lines: list[str] = []
+    fence = ""  # that is open
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        found = _FENCE.match(line)
+        if fence:
+            closes = found is not None and found[2].startswith(fence.strip()) and not found[3].strip()
+            fence = "" if closes else fence
+            lines.append(line)
+        elif found is not None:
+            fence = found[1] + found[2]
+            lines.append(line)
+        else:
+            lines.append(_harmless(line, lines[-1] if lines else ""))
+    return "\n".join([*lines, fence] if fence else lines)
+
+
+def _harmless(line: str, before: str) -> str:
+    heading = _HEADING.match(line)
+    if heading is not None:
+        return f"{heading[1]}{'#' * min(6, len(heading[2]) + 2)}{line[heading.end() :]}"
+    start = len(line) - len(line.lstrip(" "))
+    if _HTML.match(line) or (before.strip() and _UNDERLINE.match(line)):  # a line under another makes it a heading
+        return f"{line[:start]}\\{line[start:]}"
+    return line
+
+
+def _fenced(text: str, language: str = "") -> str:
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _code(text: str) -> str:
+    """On one line, in a fence longer than any inside."""
+    line = _line(text)
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    return f"{fence} {line} {fence}" if len(fence) > 1 else f"`{line}`"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

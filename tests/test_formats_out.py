@@ -1,0 +1,478 @@
+"""Formats that are written for people and for other programs, and writing to a stream.
+
+Requirements: issue 7, data out.
+"""
+
+import base64
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import hitherto
+from hitherto import Attachment, Block, Conversation, InvalidArgument, Message, Store, formats
+from hitherto.formats import Portable, Said, html, markdown, openai
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+HOSTILE = """</style></div></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onload="x" &amp; java:"""
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with hitherto.open("memory:") as opened:
+        yield opened
+
+
+def written(what: Any, format: str) -> str:
+    out = io.BytesIO()
+    formats.save(what, out, format=format)
+    return out.getvalue().decode()
+
+
+def branched(store: Store) -> tuple[Conversation, list[str]]:
+    """A question with two answers; the second is where it stands."""
+    talk = store.start(title="Failing build", provider="claude", model="m", system_prompt="Be brief.")
+    asked = talk.append(Message.user("Why?"))
+    first = talk.append(Message.assistant("The compiler."))
+    again = talk.append(Message.user("Really?"))
+    fork = talk.fork(asked.id)
+    second = fork.append(Message.assistant("The linker."))
+    return fork, [asked.id, first.id, again.id, second.id]
+
+
+# -- all three
+
+
+@pytest.mark.parametrize("format", [markdown, html, openai], ids=lambda module: module.name)
+class TestWrittenNotRead:
+    def test_it_is_written_by_its_name_and_never_read(self, format: Any, store: Store, tmp_path: Path) -> None:
+        talk, _ = branched(store)
+        path = tmp_path / f"x{format.suffixes[0]}"
+        assert formats.save(talk, path) == 1
+        assert path.read_text() == written(talk, format.name)
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(InvalidArgument, match=f"the format {format.name} is written, not read"):
+            formats.load(path, store, format=format.name)
+        with pytest.raises(InvalidArgument, match="no format that is known"):
+            formats.sniff(path)
+        with pytest.raises(hitherto.AlreadyExists):
+            formats.save(talk, path)
+
+    def test_it_is_in_clear_and_a_key_is_refused(self, format: Any, store: Store, tmp_path: Path) -> None:
+        for target in (tmp_path / "x", io.BytesIO()):
+            with pytest.raises(InvalidArgument, match="in clear"):
+                formats.save(store, target, format=format.name, key=bytes(range(32)))
+        assert os.listdir(tmp_path) == []
+
+    def test_many_conversations_and_none_are_both_written(self, format: Any, store: Store) -> None:
+        assert formats.save(store, io.BytesIO(), format=format.name) == 0
+        branched(store)
+        branched(store)
+        store.start()
+        assert formats.save(store, io.BytesIO(), format=format.name) == 3
+
+
+def test_the_new_formats_are_known_as_written() -> None:
+    assert {"markdown", "html", "openai"} <= set(formats.names(writable=True))
+
+
+# -- streams
+
+
+@pytest.mark.parametrize("format", ["jsonl", "snapshot", "markdown", "html", "openai"])
+def test_a_stream_gets_the_same_bytes_as_a_file(format: str, store: Store, tmp_path: Path) -> None:
+    talk, _ = branched(store)
+    formats.save(talk, tmp_path / "file", format=format)
+    found = (tmp_path / "file").read_text()
+    same = re.compile(r'"created_at": "[^"]*"')  # of a snapshot: when it was taken
+    assert same.sub("", written(talk, format)) == same.sub("", found)
+
+
+def test_a_stream_never_touches_the_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    branched(store)
+
+    def forbidden(*_: object, **__: object) -> Any:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr(os, "open", forbidden)
+    monkeypatch.setattr("builtins.open", forbidden)
+    for format in ("jsonl", "markdown", "html", "openai"):
+        assert written(store, format)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("format", ["cpeconvo", "cpeconvo_first", "gtb"])
+def test_what_is_no_stream_of_text_says_so(format: str, store: Store) -> None:
+    out = io.BytesIO()
+    with pytest.raises(InvalidArgument, match="not one stream"):
+        formats.save(store, out, format=format)
+    assert out.getvalue() == b""
+
+
+def test_a_stream_does_not_tell_its_format(store: Store) -> None:
+    with pytest.raises(InvalidArgument, match="no name that tells the format"):
+        formats.save(store, io.BytesIO())
+
+
+def test_what_is_neither_a_path_nor_a_stream_is_refused(store: Store) -> None:
+    for wrong in (5, None, b"bytes.jsonl", io.StringIO()):
+        with pytest.raises(InvalidArgument):
+            formats.save(store, wrong, format="jsonl")  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_an_error_of_the_stream_is_the_streams_own(store: Store) -> None:
+    branched(store)
+
+    class Broken(io.RawIOBase):
+        def write(self, _: object) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        formats.save(store, Broken(), format="jsonl")  # type: ignore[arg-type]  # it is one to write to
+
+
+def test_the_longest_ending_of_a_name_decides(store: Store, tmp_path: Path) -> None:
+    branched(store)
+    formats.save(store, tmp_path / "x.openai.jsonl")
+    assert json.loads((tmp_path / "x.openai.jsonl").read_text()).keys() == {"messages"}
+    formats.save(store, tmp_path / "openai.jsonl")
+    assert formats.sniff(tmp_path / "openai.jsonl")[0] == "jsonl"
+
+
+# -- Markdown
+
+
+def headings(text: str) -> list[str]:
+    """The headings of the first two levels, outside of fences."""
+    found, fence = [], ""
+    for line in text.split("\n"):
+        run = re.match(r"(`{3,}|~{3,})", line)
+        if fence:
+            fence = "" if run and line.startswith(fence) and not line.strip("`~") else fence
+        elif run:
+            fence = run[1]
+        elif re.match(r"##? ", line):
+            found.append(line)
+    assert not fence, "a fence is left open"
+    return found
+
+
+def test_markdown_tells_the_thread_first_and_then_where_branches_part(store: Store) -> None:
+    talk, (asked, first, again, second) = branched(store)
+    text = written(talk, "markdown")
+    shown = [re.sub(r" · \d{4}-.*", "", line) for line in headings(text)]
+    assert shown == [
+        "# Failing build",
+        "## System prompt",
+        f"## User · `{asked}`",
+        f"## Assistant · `{second}`",
+        f"## Another branch, after message `{asked}`",
+        f"## Assistant · `{first}`",
+        f"## User · `{again}`",
+    ]
+    assert "Be brief." in text
+    assert re.search(rf"`{second}` · \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n\nThe linker\.\n", text)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "# A heading\n\n## User · `abcdef`",
+        "User\n---\ntext\n===",
+        "```\n# not a heading, and never closed",
+        "~~~~\n~~~\n## still inside",
+        "```\n## inside\n```\n## outside",
+        "<!-- a comment that swallows the rest",
+        "  <details>\n<pre>",
+        "line\r# after a carriage return",
+        "#\n##",
+    ],
+)
+def test_no_text_can_be_taken_for_another_message_or_swallow_one(said: str, store: Store) -> None:
+    talk = store.start(title="T")
+    talk.extend([Message.user(said), Message.assistant("after")])
+    text = written(talk, "markdown")
+    found = headings(text)
+    assert len(found) == 3, found
+    assert not re.search(r"^ {0,3}<", text, re.MULTILINE)
+    assert not re.search(r"^[^#\n].*\n {0,3}(=+|-+)$", text, re.MULTILINE)
+
+
+def test_text_is_as_it_was_said_where_it_does_no_harm(store: Store) -> None:
+    said = "A list:\n\n- *one*\n- two\n\n```python\n# a comment\nx = 1 < 2\n```\n\n| a |\n|---|\n\nEnd, #1 & <b>."
+    talk = store.start()
+    talk.append(Message.user(said))
+    assert f"\n\n{said}\n" in written(talk, "markdown")
+
+
+def test_a_fence_is_longer_than_any_inside(store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.user("run"))
+    talk.append(Message.assistant([Block.thinking("hm"), Block.tool_call("c", "sh", {"run": "echo ```` \u00e4"})]))
+    talk.append(Message.tool_result("c", "```\nout\n```", error=True))
+    text = written(talk, "markdown")
+    assert '**Calls `sh`**\n\n`````json\n{\n  "run": "echo ```` ä"\n}\n`````\n' in text
+    assert "**The tool failed**\n\n````\n```\nout\n```\n````\n" in text
+    assert "> **Thinking**\n> \n> hm\n" in text
+
+
+def test_arguments_that_are_no_json_are_shown_as_the_model_wrote_them(store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.user("go"))
+    talk.append(Message.assistant([Block.tool_call("c", "f", '{"a": 1'), Block.tool_call("d", "g", '{"b":2}')]))
+    text = written(talk, "markdown")
+    assert '```json\n{"a": 1\n```' in text
+    assert '```json\n{\n  "b": 2\n}\n```' in text
+
+
+def test_bytes_are_named_with_their_type_and_size(store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.user([Block.image(PNG, "image/png"), Block.audio(b"abc", "audio/wav")]))
+    text = written(talk, "markdown")
+    assert f"*[image, image/png, {len(PNG)} bytes]*" in text
+    assert "*[audio, audio/wav, 3 bytes]*" in text
+
+
+def test_what_goes_on_after_a_compaction_and_what_is_said_aside_say_so(store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.user("long"))
+    last = talk.append(Message.assistant("story"))
+    aside = talk.subagent("searcher", "run-1", call=last.id)
+    aside.append(Message.user("find"))
+    talk.compact("a summary")
+    text = written(talk, "markdown")
+    assert f"## Goes on after message `{last.id}`" in text
+    assert f"## Said aside, for message `{last.id}`" in text
+    assert "## Another beginning" in text
+    assert text.index("a summary") < text.index("story")
+
+
+def test_every_message_of_a_large_tree_is_told_once(store: Store) -> None:
+    talk = store.start()
+    ids = [talk.append(Message.user("0")).id]
+    for n in range(1, 120):
+        fork = talk.fork(ids[n // 2]) if n % 4 == 0 else talk
+        ids.append(fork.append(Message.user(str(n))).id)
+    for format in ("markdown", "html"):
+        text = written(talk, format)
+        assert all(len(re.findall(rf"(?<!message )(?<!message `){id}\b", text)) == 1 for id in ids)
+
+
+# -- HTML
+
+
+class Seen(HTMLParser):
+    """What a browser would see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def hostile() -> Portable:
+    """Hostile wherever there is text."""
+    blocks = [
+        Block.text(HOSTILE),
+        Block.thinking(HOSTILE),
+        Block.tool_call("c", HOSTILE, {HOSTILE: HOSTILE}),
+        Block(HOSTILE, HOSTILE),
+        Block("content", "https://example.org/x.png", "image", "image/png"),
+        Block("content", HOSTILE, HOSTILE, HOSTILE),
+        Block("content", b"<svg onload='x'/>", "image", "image/svg+xml"),
+        Block("content", b"x", "image", HOSTILE),
+        Block("content", b"x", HOSTILE, "image/png"),
+    ]
+    message = Message("assistant", tuple(blocks), label=HOSTILE)
+    result = Message.tool_result("c", HOSTILE, error=True)
+    said = (
+        Said(id=HOSTILE, message=message),
+        Said(id="2", parent=HOSTILE, message=result),
+        Said(id="3", parent=HOSTILE, message=message),
+        Said(id="4", link=HOSTILE, main=False, message=Message(HOSTILE[:60], message.blocks)),
+    )
+    setup = hitherto.Setup(HOSTILE, HOSTILE, HOSTILE)
+    return Portable(id=HOSTILE, title=HOSTILE, project=HOSTILE, messages=said, setups=(setup,), setup=1, head="2")
+
+
+def test_nothing_that_was_said_is_markup_and_nothing_is_fetched() -> None:
+    text = written([hostile()], "html")
+    seen = Seen(text)
+    allowed = {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "dl", "dt", "dd", "details",
+               "summary", "pre", "article", "header", "b", "time", "div", "p", "a"}  # fmt: skip
+    assert {tag for tag, _ in seen.tags} <= allowed
+    for _, attributes in seen.tags:
+        assert not any(name.startswith("on") or name in ("src", "style") for name in attributes)
+        assert re.fullmatch(r"#m\d+-\d+", attributes.get("href") or "#m1-1")
+    assert seen.text.count(HOSTILE) > 15  # each as it is, as text
+    assert 'onload="x"' not in text  # which would be one in an attribute
+    assert "https://example.org/x.png" in seen.text
+    assert not re.search(r"url\(|@import|https?:", re.sub(r"\[image at .*?\]", "", text))
+
+
+def test_the_page_itself_forbids_scripts_and_fetching(store: Store) -> None:
+    branched(store)
+    tags = Seen(written(store, "html")).tags
+    policy = [a["content"] for tag, a in tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    names = [tag for tag, _ in tags]
+    assert names.index("meta") < names.index("style") < names.index("main")
+
+
+@pytest.mark.parametrize("mime", ["image/png", "image/jpeg", "image/gif", "image/webp"])
+@pytest.mark.parametrize("size", [0, 1, 3, 1_000_000])
+def test_images_stand_in_the_page(mime: str, size: int, store: Store) -> None:
+    data = (PNG * (size // len(PNG) + 1))[:size]
+    talk = store.start()
+    talk.append(Message.user([Block.image(data, mime)]))
+    [image] = [attributes for tag, attributes in Seen(written(talk, "html")).tags if tag == "img"]
+    start, _, rest = (image["src"] or "").partition(",")
+    assert start == f"data:{mime};base64"
+    assert base64.b64decode(rest, validate=True) == data
+    assert image["alt"] == f"image, {mime}, {size:,} bytes"
+
+
+def test_an_image_that_comes_in_uneven_pieces_is_whole() -> None:
+    pieces = [PNG[:1], PNG[1:5], PNG[5:]]
+    block = Block.image(Attachment(len(PNG), lambda: iter(pieces)), "image/png")
+    text = written([Portable(id="x", messages=(Said(id="a", message=Message.user(block)),))], "html")
+    assert base64.b64encode(PNG).decode() in text
+
+
+def test_other_bytes_and_svg_are_named_only(store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.user([Block.image(b"<svg/>", "image/svg+xml"), Block.video(b"12345", "video/mp4")]))
+    seen = Seen(written(talk, "html"))
+    assert "img" not in [tag for tag, _ in seen.tags]
+    assert "[image, image/svg+xml, 6 bytes]" in seen.text
+    assert "[video, video/mp4, 5 bytes]" in seen.text
+
+
+def test_tool_calls_and_thoughts_are_folded_and_branches_are_linked(store: Store) -> None:
+    talk, (asked, *_) = branched(store)
+    talk.append(Message.assistant([Block.thinking("hm"), Block.tool_call("c", "sh", {"run": "ls"})]))
+    text = written(talk, "html")
+    assert re.search(r"<details>\s*<summary[^>]*>thinking</summary>\s*<pre[^>]*>hm</pre>\s*</details>", text)
+    assert re.search(r"<details>\s*<summary[^>]*>calls sh</summary>", text)
+    link = re.search(rf'<h2>Another branch, after <a href="#(m\d+-\d+)">message {asked}</a></h2>', text)
+    assert link is not None
+    assert re.search(rf'<article id="{link[1]}" class="user">\s*<header><b>user</b> · {asked} · <time', text)
+    assert text.index("The linker.") < text.index(link[0]) < text.index("The compiler.")
+
+
+# -- OpenAI
+
+
+def test_a_line_is_what_a_request_would_say(store: Store) -> None:
+    tools = [{"name": "sh", "description": "run", "parameters": {"type": "object"}}]
+    talk = store.start(provider="claude", system_prompt="Be brief.", tools=tools)
+    talk.append(Message.user("go"))
+    talk.append(Message.assistant([Block.thinking("hm"), Block.tool_call("c", "sh", {"run": "ls"})]))
+    [line] = written(talk, "openai").splitlines()
+    found = json.loads(line)
+    assert found.keys() == {"messages", "tools"}
+    assert found["messages"] == [{"role": "system", "content": "Be brief."}, *hitherto.history(talk, "openai")]
+    assert found["messages"][-1]["role"] == "tool"  # a call without a result is mended
+    assert found["tools"][0]["function"]["name"] == "sh"
+
+
+def test_each_conversation_is_a_line_of_the_thread_to_its_head(store: Store) -> None:
+    branched(store)
+    branched(store)
+    lines = [json.loads(line)["messages"] for line in written(store, "openai").splitlines()]
+    assert [[message["content"] for message in line] for line in lines] == [["Be brief.", "Why?", "The linker."]] * 2
+
+
+def test_what_json_cannot_say_does_not_break_the_line(store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.user("x", raw={"role": "user", "content": "x\n\u2028", "odd": float("nan"), "bytes": b"ab"}))
+    [line] = written(talk, "openai").split("\n")[:-1]
+    assert json.loads(line)["messages"][0]["odd"] is None
+
+
+# -- store to store
+
+
+def test_a_copy_has_everything_and_again_adds_nothing(store: Store, tmp_path: Path) -> None:
+    talk, ids = branched(store)
+    talk.hold()
+    seen: list[int] = []
+    with hitherto.open(tmp_path / "x.db", key=bytes(range(32))) as other:
+        report = formats.copy(store, other, progress=seen.append)
+        assert (report.format, report.new, report.messages, seen) == ("store", 1, 4, [4])
+        assert written(store, "jsonl") == written(other, "jsonl")
+        assert other.conversation(talk.id).held
+        assert formats.copy(store, other).unchanged == 1
+        talk.append(Message.user("more"))
+        grown = formats.copy(store, other)
+        assert (grown.new, grown.messages, [one.id for one in grown]) == (0, 1, [talk.id])
+        assert formats.copy(other, store).messages == 0  # and back
+    assert len(ids) == 4
+
+
+def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with hitherto.open(path) as one, hitherto.open(path) as same, hitherto.open(path, workspace="other") as other:
+        one.start().append(Message.user("x"))
+        for target in (one, same):
+            with pytest.raises(InvalidArgument, match="into itself"):
+                formats.copy(one, target)
+        assert formats.copy(one, other).messages == 1
+    with hitherto.open("memory:") as a, hitherto.open("memory:") as b:
+        assert formats.copy(a, b).messages == 0
+        with pytest.raises(InvalidArgument, match="a store is wanted"):
+            formats.copy(a, "x.db")  # type: ignore[arg-type]  # that is what is tested
+
+
+def test_a_copy_that_is_stopped_goes_on(store: Store) -> None:
+    for _ in range(4):
+        branched(store)
+
+    class Stop(Exception):
+        pass
+
+    def stop(seen: int) -> None:
+        if seen > 4:
+            raise Stop
+
+    with hitherto.open("memory:") as other:
+        with pytest.raises(Stop):
+            formats.copy(store, other, progress=stop)
+        assert [info.count for info in other.conversations().items] == [4, 4]
+        report = formats.copy(store, other)
+        assert (report.new, report.unchanged) == (2, 2)
+        assert other.verify().ok
+
+
+def test_a_conversation_that_cannot_be_read_does_not_stop_the_copy(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "x.db") as store:
+        for _ in range(3):
+            branched(store)
+        damaged = store.conversations().items[1].id
+        connection = apsw.Connection(str(tmp_path / "x.db"))
+        number = "SELECT place FROM conversation WHERE id = ?"
+        [(place,)] = connection.execute(number, (bytes.fromhex(damaged.replace("-", "")),)).fetchall()
+        connection.execute("UPDATE message SET body = x'00' WHERE conversation = ?", (place,))
+        connection.close()
+        with hitherto.open("memory:") as other:
+            with pytest.raises(hitherto.PartialImport) as caught:
+                formats.copy(store, other)
+            report = caught.value.report
+            assert isinstance(report, formats.Loaded)
+            assert [damaged in one.name for one in report.unreadable] == [True]
+            assert report.new == 2
