@@ -19,7 +19,7 @@ ROOT = Path(hitherto.__file__).parent
 # From the ground up. A name with a star is a folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "events", "_forks", "_crypto"),
-    ("attachment", "ids", "keys", "model", "_squeeze", "_query", "_waiting"),
+    ("attachment", "ids", "keys", "model", "retention", "_locations", "_squeeze", "_query", "_waiting"),
     ("dialects.*", "snapshots.*", "_tap"),
     ("chat.*",),
     ("backend", "textindex", "_snippets", "_segments"),
@@ -36,6 +36,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "_reencryption",
         "_rotation",
         "_quarantine",
+        "_sweeping",
+        "_activity",
     ),
     ("store",),
     ("opening", "threads"),
@@ -45,7 +47,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli.*", "__main__"),
 )
 FOR_BACKENDS = {"_forks", "backend", "errors", "ids", "textindex", "_query"}
-LAZY = {("opening", "backends.memory"), ("opening", "backends.sqlite"), ("_search", "backends.fts")}
+LAZY = {
+    ("opening", "backends.memory"),
+    ("opening", "backends.sqlite"),
+    ("_search", "backends.fts"),
+    ("cli._stores", "backends._replacing"),
+}
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager", "misc", "base", "core", "tools"}
 
 

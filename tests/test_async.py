@@ -84,6 +84,7 @@ def test_everything_works_awaited() -> None:
         assert await store.delete(ids) == ids
         assert (await store.verify()).ok
         assert (await store.stats()).conversations == 2
+        assert len(await store.activity(days=2)) == 2
         assert await store.scrub()
         listing = store.messages(conversation=talk, newest_first=False)
         assert (await anext(listing)).id == first.id

@@ -17,7 +17,7 @@ import platformdirs
 import pytest
 
 import hitherto
-from hitherto import Message, opening
+from hitherto import Message, _locations
 from hitherto.errors import (
     Busy,
     CannotOpen,
@@ -83,7 +83,7 @@ def opened() -> str:
 def test_without_anything_the_user_s_data_directory_is_used(world: World) -> None:
     if sys.platform != "linux":
         pytest.skip("XDG_DATA_HOME is how Linux names the place")
-    assert opening.find() == str(world.last_resort)
+    assert _locations.find() == str(world.last_resort)
     assert opened() == str(world.last_resort)
     assert world.last_resort.stat().st_mode & 0o777 == 0o600
     assert world.last_resort.parent.stat().st_mode & 0o777 == 0o700
@@ -93,7 +93,7 @@ def test_without_anything_the_user_s_data_directory_is_used(world: World) -> Non
 def test_the_data_directory_is_the_one_that_platformdirs_names(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_DATA_HOME")
     expected = Path(platformdirs.user_data_dir("hitherto", appauthor=False)) / "hitherto.db"
-    assert opening.find() == str(expected)
+    assert _locations.find() == str(expected)
     assert str(expected).startswith(str(world.home))
 
 
@@ -172,8 +172,8 @@ def test_a_place_that_cannot_be_used_is_an_error_and_no_other_is_taken(
 
 def test_find_can_be_asked_about_another_environment_and_folder(world: World, tmp_path: Path) -> None:
     (tmp_path / "other" / ".hitherto").mkdir(parents=True)
-    assert opening.find({}, tmp_path / "other" / "below") == str(tmp_path / "other" / ".hitherto" / "hitherto.db")
-    assert opening.find({"HITHERTO_STORE": "x"}, tmp_path / "other") == "x"
+    assert _locations.find({}, tmp_path / "other" / "below") == str(tmp_path / "other" / ".hitherto" / "hitherto.db")
+    assert _locations.find({"HITHERTO_STORE": "x"}, tmp_path / "other") == "x"
     assert list((tmp_path / "other" / ".hitherto").iterdir()) == []  # finding makes nothing
 
 
@@ -630,3 +630,14 @@ def test_star_import_gives_the_public_names() -> None:
 def test_nothing_was_written_into_the_directory_the_tests_run_in() -> None:
     """The guard of this module: the world of each test is gone, and nothing of ours is here."""
     assert not {name for name in os.listdir() if name.endswith(".db") or name.startswith(("sqlite", "memory", ":"))}
+
+
+def test_a_link_to_a_store_is_that_store_also_while_others_write(tmp_path: Path) -> None:
+    place, link = tmp_path / "chats.db", tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(place)
+    with hitherto.open(place) as store:
+        store.start(title="Kept").append(Message.user("hi"))
+        with hitherto.open(link, read_only=True) as same:  # most of it is in the WAL, beside the file
+            assert [info.title for info in same.conversations()] == ["Kept"]
+    assert os.listdir(link.parent) == ["link.db"]

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from .opening import open
     from .recorder import Recording, history, into, record, recording, resume
     from .recorder._own import Resumed
+    from .retention import RetentionPolicy, SweepItem, SweepPlan, SweepReport
     from .store import PurgeReport, Stats, Store
     from .threads import Comparison, MessageDeleter, MessageGetter, MessageLister, MessageSaver, compare, thread
 
@@ -144,6 +145,7 @@ __all__ = [
     "Repair",
     "Report",
     "Resumed",
+    "RetentionPolicy",
     "Role",
     "Rotation",
     "Saved",
@@ -153,6 +155,9 @@ __all__ = [
     "StorageError",
     "StorageFull",
     "Store",
+    "SweepItem",
+    "SweepPlan",
+    "SweepReport",
     "ThreadUsage",
     "ToolLoopLimit",
     "TurnedReadOnly",
@@ -270,6 +275,12 @@ _MODULES = {
         "resume",
     ),
     "recorder._own": ("Resumed",),
+    "retention": (
+        "RetentionPolicy",
+        "SweepItem",
+        "SweepPlan",
+        "SweepReport",
+    ),
     "store": (
         "PurgeReport",
         "Stats",

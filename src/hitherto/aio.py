@@ -9,7 +9,7 @@ A task that is cancelled while a write is on its way waits for its outcome and i
 left between saved and not saved. The price is that cancelling waits for at most one commit."""
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
@@ -29,6 +29,7 @@ from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Path, PurgeReport, Stats, St
 if TYPE_CHECKING:
     from ._rotation import Progress, Rotation
     from .keys import Key
+    from .retention import RetentionPolicy, SweepPlan, SweepReport
     from .snapshots import Snapshot
 
 _AHEAD = 32  # messages of a listing fetched at a time
@@ -418,6 +419,25 @@ class AsyncStore:
         plain = conversation.sync if isinstance(conversation, AsyncConversation) else conversation
         return await self._run(self._store.purge, plain, reason=reason)
 
+    async def retention(self) -> "RetentionPolicy | None":
+        """After how long conversations are due, as it stands in the store now; None: never."""
+        return await self._run(lambda: self._store.retention)
+
+    async def set_retention(self, policy: "RetentionPolicy | None") -> None:
+        await self._run(self._store.set_retention, policy)
+
+    async def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
+        return await self._run(self._store.plan_sweep, policy, now=now)
+
+    async def sweep(
+        self,
+        policy: "RetentionPolicy | None" = None,
+        *,
+        now: datetime | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "SweepReport":
+        return await self._run(self._store.sweep, policy, now=now, progress=progress)
+
     async def rotate(
         self, key: "Key | bytes", *, reencrypt: bool = False, progress: "Callable[[Progress], None] | None" = None
     ) -> "Rotation":
@@ -454,6 +474,9 @@ class AsyncStore:
 
     async def stats(self) -> Stats:
         return await self._run(self._store.stats)
+
+    async def activity(self, *, days: int = 30) -> dict[date, dict[str, int]]:
+        return await self._run(self._store.activity, days=days)
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Report:
         return await self._run(self._store.verify, progress)

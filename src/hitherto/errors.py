@@ -57,9 +57,9 @@ class HithertoError(Exception):
             self.hint = hint
 
 
-def _named(ids: Sequence[str], most: int = 5) -> str:
+def _named(ids: Sequence[str], most: int = 5, longest: int = 40) -> str:
     """The ids as a person would list them, made harmless: they may be hostile input."""
-    shown = ", ".join(ascii(i if len(i) <= 40 else i[:40] + "…")[1:-1] for i in ids[:most])
+    shown = ", ".join(ascii(i[:longest])[1:-1] + ("…" if len(i) > longest else "") for i in ids[:most])
     return shown + (f" and {len(ids) - most} more" if len(ids) > most else "")
 
 
@@ -89,7 +89,7 @@ class AlreadyExists(HithertoError):
     hint = "open it with store.conversation(id), or use store.ensure(key=…) to get or start"
 
     def __init__(self, what: str, name: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{what} already exists: {_named([name])}", hint=hint)
+        super().__init__(f"{what} already exists: {_named([name], longest=300)}", hint=hint)
         self.name = name
 
 

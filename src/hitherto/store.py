@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from ._rotation import Progress, Rotation
     from ._verify import Report
     from .keys import Key
+    from .retention import RetentionPolicy, SweepPlan, SweepReport
     from .snapshots import Snapshot
 
 MAX_WRITE_BYTES = 10_000_000
@@ -119,6 +120,7 @@ PURGE_REASONS = (
 )
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.2  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
+_MOST_DAYS = 10_000  # to count messages of
 _REMEMBERED = 1000  # conversations
 _LOOKS = 100  # how often we look again at what changes while we read
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
@@ -910,12 +912,56 @@ class Store:
             return Change(row.id, row.token, None)
 
         self._change(id, make, always=True)
-        self._workspace.forget(doomed[-1])
-        self._listed.pop(id, None)
-        self._quarantine.release(id)
+        self._gone(doomed[-1])
         forgotten = self._search.forget(_PURGE_SECONDS)
         scrubbed = self.backend.scrub() and forgotten
         return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
+
+    def _gone(self, row: ConversationRow) -> None:
+        """The conversation is purged: so is what we know of it."""
+        self._workspace.forget(row)
+        self._listed.pop(row.id, None)
+        self._quarantine.release(row.id)
+
+    @property
+    def retention(self) -> "RetentionPolicy | None":
+        """After how long conversations are due, as it stands in the store now; None: never."""
+        self._ensure_open()
+        from ._sweeping import policy_of  # noqa: PLC0415  # rare
+
+        return policy_of(self)
+
+    def set_retention(self, policy: "RetentionPolicy | None") -> None:
+        """Keep this policy in the store, for every process that opens this workspace; None: everything is kept.
+        Nothing is purged by it: `sweep` does that."""
+        self._ensure_open()
+        from ._sweeping import set_policy  # noqa: PLC0415
+
+        set_policy(self, policy)
+
+    def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
+        """What a sweep would purge, what it would keep, and why. Without a policy, by that of the store."""
+        self._ensure_open()
+        from ._sweeping import plan_sweep  # noqa: PLC0415
+
+        return plan_sweep(self, policy, now)
+
+    def sweep(
+        self,
+        policy: "RetentionPolicy | None" = None,
+        *,
+        now: datetime | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "SweepReport":
+        """Purge what is due by this policy, or by that of the store; without either, nothing.
+
+        Whoever says something in a conversation, or puts it on hold, until the moment in which it would go keeps it.
+        `progress` hears how many are done, and of how many. What was interrupted is finished by the same call again.
+        """
+        self._ensure_open()
+        from ._sweeping import carry_out, plan_sweep  # noqa: PLC0415
+
+        return carry_out(self, plan_sweep(self, policy, now), progress)
 
     def rotate(
         self, key: "Key | bytes", *, reencrypt: bool = False, progress: "Callable[[Progress], None] | None" = None
@@ -1020,6 +1066,16 @@ class Store:
             oldest=min((to_datetime(row.created_at) for row in rows), default=None),
             newest=max((to_datetime(row.active_at) for row in rows), default=None),
         )
+
+    def activity(self, *, days: int = 30) -> dict[date, dict[str, int]]:
+        """How many messages of which role were said on each of the last days, in UTC, today the last. Reads the headers
+        of these messages, and nothing older."""
+        self._ensure_open()
+        if type(days) is not int or not 1 <= days <= _MOST_DAYS:
+            raise InvalidArgument(f"days is a number from 1 to {_MOST_DAYS:,}")
+        from ._activity import activity  # noqa: PLC0415  # rare
+
+        return activity(self, days)
 
     def verify(self, progress: Callable[[int], None] | None = None) -> "Report":
         """Read everything and derive it again: the shape of every tree, sequence, sizes, checksums.

@@ -108,15 +108,16 @@ class Pool:
         self._forks = _forks.count()
         self._closed = False
         self._lock = threading.Lock()
+        if read_only:
+            _look_at(self.path)
+        else:
+            make_private(self.path)
+        self.path = os.path.realpath(path)  # as SQLite does: the WAL lies beside the file, not beside a link to it
         if self.path in _out_of_bounds:
             raise CannotOpen(
                 f"{self.path} was in use by another thread when this process was forked",
                 hint="fork while no thread uses the store, or start processes by spawn",
             )
-        if read_only:
-            _look_at(self.path)
-        else:
-            make_private(self.path)
         self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
         _pools.add(self)
 

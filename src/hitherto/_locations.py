@@ -1,0 +1,73 @@
+"""Where a store is: which place is meant, and what file that is.
+
+Without an argument the store is looked for in `HITHERTO_STORE`, then in a `.hitherto` folder in this directory or one
+above it, then in the user's data directory. There is no other fallback: a place that cannot be used is an error,
+never a reason to write somewhere else.
+"""
+
+import os
+from collections.abc import Mapping
+
+from .errors import InvalidArgument
+
+FILE_NAME = "hitherto.db"
+FOLDER_NAME = ".hitherto"
+
+
+def find(environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None) -> str:
+    """The location that `open()` uses without an argument."""
+    environment = os.environ if environment is None else environment
+    named = environment.get("HITHERTO_STORE")
+    if named:
+        return named
+    found = near(directory)
+    if found is not None:
+        return found
+    import platformdirs  # noqa: PLC0415  # only this last resort needs it
+
+    return os.path.join(platformdirs.user_data_dir("hitherto", appauthor=False), FILE_NAME)
+
+
+def near(directory: str | os.PathLike[str] | None = None) -> str | None:
+    """The store of the `.hitherto` folder in this directory or one above it, if there is such a folder."""
+    here, below = os.path.abspath(directory or os.curdir), None
+    while here != below:
+        if os.path.isdir(os.path.join(here, FOLDER_NAME)):
+            return os.path.join(here, FOLDER_NAME, FILE_NAME)
+        here, below = os.path.dirname(here), here
+    return None
+
+
+def path_of(location: str | os.PathLike[str]) -> str | None:
+    """The file that a location means; None if it means none, but memory."""
+    if isinstance(location, str):
+        if location in ("memory:", "memory://"):
+            return None
+        if "://" in location:
+            location = _path_of(location)
+        elif location.startswith((":memory:", "sqlite:", "file:", "memory:")):
+            raise InvalidArgument(
+                f"not a location: {location!r:.60}", hint="a path, sqlite:///absolute/path, or memory:"
+            )
+    path = os.fspath(location) if isinstance(location, os.PathLike) else location
+    if not isinstance(path, str) or not path:
+        raise InvalidArgument("a location is a path or a URL", hint="give nothing to use the usual place")
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        raise InvalidArgument(f"there is no such user: {path!r:.60}", hint="./~name is a folder of that name")
+    return expanded
+
+
+def _path_of(url: str) -> str:
+    """The path in a sqlite:// URL."""
+    from urllib.parse import unquote, urlsplit  # noqa: PLC0415  # paths need no URL parser
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InvalidArgument("not a URL", hint="a path, sqlite:///absolute/path, or memory:") from None
+    if parts.scheme != "sqlite":
+        raise InvalidArgument(f"no backend for {parts.scheme}://", hint="a path, sqlite:///absolute/path, or memory:")
+    if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
+        raise InvalidArgument("a SQLite URL has an absolute path and nothing else", hint="sqlite:///absolute/path")
+    return unquote(parts.path)
