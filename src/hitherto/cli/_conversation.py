@@ -1,0 +1,244 @@
+"""`hitherto conversation` and `hitherto show`: all that is kept as a tree, a thread as it was said, and messages that
+are to go.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import errors
+from ._main import UNSOUND
+from ._naming import chosen, here, named
+from ._place import Place, placed
+from ._screen import emit, say, sure
+from ._screen import show as shown
+from ._thread import as_json, drawn, room, thread_lines
+from ._tree import brief, counted, tree
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..events import Event
+    from ..listing import ConversationInfo
+    from ..model import Saved
+    from ..store import Store
+
+_PAGE = 200  # conversations read at a time
+_ALIASES = {"ls": "list", "show": "print", "view": "print", "rm": "delete", "remove": "delete"}
+_DESCRIPTION = ("title", "project", "created_at")  # what of a conversation may be unreadable
+_ROW = ("active_at", "expires_at", "count", "head", "held", "problem")
+_MESSAGE = ("id", "parent", "seq", "role", "created_at", "label", "main", "text", "problem")
+
+
+class _Group(click.Group):
+    """A group whose commands have more than one name."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+
+
+@click.group(cls=_Group, short_help="List, print and delete what was said (convo, conv).")
+def conversation() -> None:
+    """List, print and delete what was said.
+
+    The commands have other names, too: ls for list; show and view for print; rm and remove for delete.
+    """
+
+
+# -- list
+
+
+@conversation.command("list", short_help="Everything that is kept, as a tree (ls).")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N conversations that were active last.")
+@click.option("--project", type=click.Path(), metavar="PATH", help="Only conversations of this folder.")
+@click.option("--here", "is_here", is_flag=True, help="Only conversations of the folder you are in.")
+@click.option("--json", "as_lines", is_flag=True, help="One JSON object per conversation, the newest first.")
+@placed
+def list_(place: Place, limit: int | None, project: str | None, is_here: bool, as_lines: bool) -> int:
+    """Show every message that is kept, a line each, as a tree; what was active last stands last.
+
+    A line is an id, a time (UTC), who speaks, and the beginning of the text. Where a message has several answers, they
+    are moved to the right; a dashed line ends each branch. Lines are cut to the width of the terminal, in a pipe to
+    COLUMNS, else to 120 columns.
+    """
+    if is_here and project is not None:
+        raise click.UsageError("--here and --project name a folder each: give one of them")
+    folder = here() if is_here else project
+    if is_here and folder is None:
+        raise click.UsageError("the folder you are in is gone")
+    with place.read() as store:
+        listing = _Listing(store)
+        infos = listing.conversations(folder, limit)
+        if as_lines:
+            for info in infos:
+                emit(_described(info, listing))
+        else:
+            messages = [brief(m) for info in infos for m in listing.messages(info)]
+            shown(map(drawn, tree(messages, room())))
+            if not messages:
+                say("nothing is kept here so far")
+        return listing.finish()
+
+
+class _Listing:
+    """Conversations with their messages. What of them cannot be read is said, and the others go on."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store, self._problems = store, 0
+        store.subscribe(self._noticed)
+
+    def _noticed(self, event: "Event") -> None:
+        """A conversation that was tampered with is in no page; where nothing may be written, this is all we hear."""
+        from ..events import Quarantined  # noqa: PLC0415  # help needs none
+
+        if isinstance(event, Quarantined) and event.message is None:
+            self._note(f"conversation {event.conversation}", event.problem)
+
+    def conversations(self, project: str | None, limit: int | None) -> "Iterator[ConversationInfo]":
+        """The newest first."""
+        return islice(self._all(project, min(limit or _PAGE, _PAGE)), limit)
+
+    def _all(self, project: str | None, size: int) -> "Iterator[ConversationInfo]":
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self._store.conversations(limit=size, cursor=cursor or None, project=project)
+            for info in page:
+                with suppress(errors.NotFound):  # purged while we look
+                    self._note(f"conversation {info.id}", info.problem)
+                    yield info
+            cursor = page.next_cursor
+
+    def messages(self, info: "ConversationInfo") -> "Iterator[Saved]":
+        """By sequence."""
+        try:
+            for message in self._store.messages(conversation=info, newest_first=False, attachments="lazy"):
+                self._note(f"message {message.id}", message.problem)
+                yield message
+        except errors.NotFound:  # as above
+            return
+        except errors.Damaged as error:
+            self._note(f"conversation {info.id}", str(error))
+
+    def _note(self, what: str, problem: str | None) -> None:
+        if problem is not None:
+            self._problems += 1
+            say(f"warning: {what}: {problem}")
+
+    def finish(self) -> int:
+        """How it went."""
+        if not self._problems and not self._store.quarantine():
+            return 0
+        say("not all can be read: hitherto quarantine lists what was put aside, hitherto verify finds the rest")
+        return UNSOUND
+
+
+def _described(info: "ConversationInfo", listing: _Listing) -> dict[str, object]:
+    said = {name: None if info.problem else getattr(info, name) for name in _DESCRIPTION}
+    found = {"id": info.id} | said | {name: getattr(info, name) for name in _ROW}
+    return found | {"messages": [{name: getattr(m, name) for name in _MESSAGE} for m in listing.messages(info)]}
+
+
+# -- print
+
+
+@click.command(short_help="A conversation as it was said, tool calls folded.")
+@click.argument("id", required=False)
+@click.option("--full", is_flag=True, help="Unfold tool calls, their results, thoughts and system prompts.")
+@click.option("--json", "as_lines", is_flag=True, help="One JSON object per message.")
+@placed
+def show(place: Place, id: str | None, full: bool, as_lines: bool) -> int:
+    """Print a thread as it was said: from its first message to the one of that ID; of a conversation, to its head.
+
+    An ID is that of a message or a conversation, or as much of one as is unique; @ is the conversation of this folder
+    that was active last, @~1 the one before; without one, @ is meant. What tools were asked and what they answered is
+    folded to a line each.
+    """
+    with place.read() as store:
+        return _print(chosen(store, id), full=full, as_lines=as_lines)
+
+
+conversation.add_command(show, "print")
+
+
+def _print(talk: "Conversation", *, full: bool, as_lines: bool) -> int:
+    code = 0
+    messages = talk.thread(attachments="lazy")
+    try:
+        held_with = {change.message_id: change.setup for change in talk.setups()}
+    except errors.Damaged as error:  # what was said is more than what it was said with
+        say(f"warning: {error}")
+        held_with, code = {}, UNSOUND
+    if as_lines:
+        model = ""
+        for message in messages:
+            model = held_with[message.id].model if message.id in held_with else model
+            emit(as_json(message, model if message.role == "assistant" else None))
+    else:
+        shown(map(drawn, thread_lines(messages, held_with, full=full)))
+    _say_rest(talk, messages)
+    return code
+
+
+def _say_rest(talk: "Conversation", messages: "list[Saved]") -> None:
+    """What else belongs to a thread and is not in it."""
+    if not messages:
+        say("nothing was said in it so far")
+        return
+    if messages[0].link is not None:
+        what = "sums up what was said up to" if messages[0].main else "was started by"
+        say(f"this thread {what} {messages[0].link}: hitherto show {messages[0].link}")
+    ids = {message.id for message in messages}
+    for partial in talk.partials():
+        if partial.parent in ids:
+            say(f"an answer to {partial.parent} was interrupted: hitherto chat -c {partial.parent} offers what came")
+
+
+# -- delete
+
+
+@conversation.command("delete", short_help="Delete messages; with --cascade what stands below them (rm, remove).")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--cascade", is_flag=True, help="Delete all that stands below, too, and the traces of sub-agents.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@placed
+def delete(place: Place, ids: tuple[str, ...], cascade: bool, yes: bool) -> None:
+    """Delete messages, all of them or none.
+
+    A message that others stand below goes only with --cascade, and takes them along. The ID of a conversation means all
+    that was said in it; its title stays. To destroy a conversation for good, without a trace in the files: hitherto
+    purge.
+    """
+    with place.open() as store:
+        roots, doomed = _plan(store, ids, cascade=cascade)
+        if not doomed:
+            say("nothing was said in it so far")
+            return
+        say(f"to be deleted: {counted(len(doomed))}")
+        sure("Delete this?", yes=yes)
+        say(f"deleted: {counted(len(store.delete(roots, recursive=cascade)))}")
+
+
+def _plan(store: "Store", ids: Iterable[str], *, cascade: bool) -> tuple[list[str], set[str]]:
+    """What is to be deleted, and all that goes with it. What will be refused is refused before anybody is asked."""
+    roots: dict[str, None] = {}
+    doomed: set[str] = set()
+    answered: set[str | None] = set()
+    for id in ids:
+        talk = named(store, id)
+        if talk.held:
+            raise errors.Held(f"conversation {talk.id} is on hold")
+        messages = list(store.messages(conversation=talk, newest_first=False, attachments="lazy"))
+        is_message = talk.at is not None and talk.at.startswith(id)  # were it a conversation, it would be ambiguous
+        own = dict.fromkeys(m.id for m in messages if (m.id == talk.at if is_message else m.parent is None))
+        roots |= own
+        doomed |= own.keys()
+        for m in messages:  # by sequence: parents come first
+            above = m.link if m.parent is None and not m.main else m.parent  # a sub-agent's trace goes with its call
+            answered.add(above)
+            if above in doomed:
+                doomed.add(m.id)
+    if not cascade and doomed != roots.keys():
+        raise errors.HasChildren([id for id in roots if id in answered])
+    return list(roots), doomed

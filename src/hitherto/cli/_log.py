@@ -1,0 +1,216 @@
+"""`hitherto log`, `branches` and `compare`: a conversation from some way off. A line for each message, a picture of its
+branches, its ends, and what sets two threads apart.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from ._graph import Row, picture
+from ._main import UNSOUND
+from ._naming import chosen, named
+from ._place import Place, placed
+from ._screen import columns, emit, line, moment, paint, say, show
+from ._thread import as_json, coloured, drawn, message_lines, room
+from ._tree import Brief, brief, counted, told
+
+if TYPE_CHECKING:
+    from ..conversation import Branch, Conversation
+    from ..model import Saved
+    from ..store import Store
+    from ..threads import Comparison
+
+_SIDE_BY_SIDE = 100  # columns from which on two threads stand beside each other
+_ID = 6
+
+
+# -- log
+
+
+@click.command(short_help="The messages of a conversation, a line each; --graph draws its branches.")
+@click.argument("id", required=False)
+@click.option("--graph", is_flag=True, help="Draw the branches of the whole conversation, straight runs folded.")
+@click.option("--all", "everything", is_flag=True, help="The messages of all branches; in a graph, fold nothing.")
+@click.option("-n", "limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
+@click.option("--json", "as_lines", is_flag=True, help="One JSON object per message; with --graph, of all branches.")
+@placed
+def log(place: Place, id: str | None, graph: bool, everything: bool, limit: int | None, as_lines: bool) -> int:
+    """Show the messages that lead to the one of that ID, the newest first, a line each; of a conversation, to its head,
+    across compactions. Without an ID, the conversation of this folder that was active last is meant.
+
+    With --graph the whole conversation is drawn: the thread that leads to its head on the left, the others beside it,
+    each above the message where it parts.
+    """
+    with place.read() as store:
+        talk = chosen(store, id)
+        messages = _all(store, talk) if graph or everything else talk.thread(full=True, attachments="lazy")[::-1]
+        if not messages:
+            say("nothing was said in it so far")
+        if as_lines:
+            for message in messages[:limit]:
+                emit(as_json(message) | {"head": message.id == talk.head, "problem": message.problem})
+        elif graph:
+            rows = picture([brief(m) for m in reversed(messages)], talk.head, fold=not everything)
+            show(drawn(_drawn(row)) for row in _limited(rows, limit))
+        else:
+            show(drawn(_logged(brief(m), talk.head)) for m in messages[:limit])
+        return _unsound(messages)
+
+
+def _all(store: "Store", talk: "Conversation") -> "list[Saved]":
+    """The messages of all branches, the newest first."""
+    return list(store.messages(conversation=talk, attachments="lazy"))
+
+
+def _unsound(messages: "Iterable[Saved]") -> int:
+    problems = [message for message in messages if message.problem is not None]
+    for message in problems:
+        say(f"warning: message {message.id}: {message.problem}")
+    return UNSOUND if problems else 0
+
+
+def _limited(rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
+    left = limit
+    for row in rows:
+        yield row
+        if left is not None and row.message is not None:
+            left -= 1
+            if not left:
+                return
+
+
+def _logged(message: Brief, head: str | None) -> str:
+    words = ("HEAD" if message.id == head else "", message.label or "")
+    return coloured(message, _noted(message, [word for word in words if word]))
+
+
+def _drawn(row: Row) -> str:
+    """A line of the picture. Where rails leave no room for an id, those on the left go."""
+    width = room()
+    most = max(2, width - _ID - 3)
+    rails = row.rails if len(row.rails) <= most else "…" + row.rails[1 - most :]
+    left = width - len(rails) - 1
+    rails = paint(rails, "green" if "●" in rails else "dim")
+    if row.message is not None:
+        return f"{rails} {coloured(row.message, _noted(row.message, row.words), left)}"
+    return f"{rails} {line(counted(row.folded), left)}" if row.folded else rails
+
+
+def _noted(message: Brief, words: Sequence[str]) -> str:
+    """A message on a line, with words about it behind its id."""
+    return told(message) if not words else f"{message.id} ({', '.join(words)}){told(message)[_ID:]}"
+
+
+# -- branches
+
+
+@click.command(short_help="Every end of a conversation's tree.")
+@click.argument("id", required=False)
+@click.option("--json", "as_lines", is_flag=True, help="One JSON object per branch.")
+@placed
+def branches(place: Place, id: str | None, as_lines: bool) -> int:
+    """List every end of a conversation's tree, the most recently active first: its id, how many messages lead to it,
+    when it was active, its label, and how its last message begins.
+
+    hitherto chat -c ID goes on there; hitherto show ID shows the thread.
+    """
+    with place.read() as store:
+        talk = chosen(store, id)
+        found = talk.branches()
+        wanted = {branch.id for branch in found}
+        last = {message.id: message for message in _all(store, talk) if message.id in wanted}
+        ends = [branch for branch in found if branch.id in last]
+        if as_lines:
+            for branch in ends:
+                emit(_end(branch, last[branch.id], talk.head))
+        else:
+            show(map(drawn, _table(ends, last, talk.head)))
+        return _unsound(last.values())
+
+
+def _end(branch: "Branch", message: "Saved", head: str | None) -> dict[str, object]:
+    said = {"text": message.text, "problem": message.problem}
+    return {"id": branch.id, "depth": branch.depth, "active_at": branch.active_at, "label": branch.label,
+            "main": branch.main, "head": branch.id == head, **said}  # fmt: skip
+
+
+def _table(ends: "Collection[Branch]", last: "dict[str, Saved]", head: str | None) -> Iterator[str]:
+    digits = max((len(f"{branch.depth:,}") for branch in ends), default=1)
+    for branch in ends:
+        words = ("HEAD" if branch.id == head else "", "" if branch.main else "aside", branch.label or "")
+        noted = ", ".join(word for word in words if word)
+        message = brief(last[branch.id])
+        start = f"{branch.id} {branch.depth:>{digits},} {moment(branch.active_at)}"
+        yield coloured(message, f"{start} {f'({noted}) ' if noted else ''}{message.said}")
+
+
+# -- compare
+
+
+@click.command(short_help="What two threads share, and where they part.")
+@click.argument("left", metavar="A")
+@click.argument("right", metavar="B")
+@click.option("--full", is_flag=True, help="All that each side says after that, in place of a line for each message.")
+@click.option("--json", "as_object", is_flag=True, help="One JSON object.")
+@placed
+def compare(place: Place, left: str, right: str, full: bool, as_object: bool) -> None:
+    """Show what two threads share, the message where they part, and what each has after that.
+
+    A and B are messages or conversations. Beside each other if there are 100 columns, else one below the other.
+    """
+    from ..threads import compare as compared  # noqa: PLC0415  # help needs none
+
+    with place.read() as store:
+        sides = named(store, left), named(store, right)
+        found = compared(_Lazy(sides[0]), _Lazy(sides[1]))
+        if as_object:
+            said = {"shared": len(found.shared), "fork": found.fork}
+            pairs = zip(("left", "right"), sides, (found.left, found.right), strict=True)
+            emit(said | {name: _side(talk, messages) for name, talk, messages in pairs})
+            return
+        names = [f"{name}: {counted(len(more))} more" for name, more in ((left, found.left), (right, found.right))]
+        show(drawn(text) for text in _compared(found, names, full=full))
+
+
+class _Lazy(NamedTuple):
+    """A thread whose attachments stay where they are."""
+
+    talk: "Conversation"
+
+    def thread(self) -> "list[Saved]":
+        return self.talk.thread(attachments="lazy")
+
+
+def _side(talk: "Conversation", messages: "list[Saved]") -> dict[str, object]:
+    return {"conversation": talk.id, "at": talk.at, "messages": [as_json(message) for message in messages]}
+
+
+def _compared(found: "Comparison", names: list[str], *, full: bool) -> Iterator[str]:
+    width = room()
+    if found.shared:
+        yield line(f"{counted(len(found.shared))} shared, the last of them:", width)
+        yield coloured(brief(found.shared[-1]))
+    else:
+        yield "they share nothing"
+    yield ""
+    if width >= _SIDE_BY_SIDE and not full:
+        yield from _beside(names, found, width)
+        return
+    for number, (name, messages) in enumerate(zip(names, (found.left, found.right), strict=True)):
+        if number:
+            yield ""
+        yield paint(line(name, width), "bold")
+        for message in messages:
+            yield from message_lines(message, "", full=True) if full else [coloured(brief(message))]
+
+
+def _beside(names: list[str], found: "Comparison", width: int) -> Iterator[str]:
+    half = (width - 3) // 2
+    left = [names[0], *(told(brief(message)) for message in found.left)]
+    right = [names[1], *(told(brief(message)) for message in found.right)]
+    for number, (mine, theirs) in enumerate(zip_longest(left, right, fillvalue="")):
+        cut = line(mine, half)
+        row = f"{cut}{' ' * (half - columns(cut))} │ {line(theirs, half)}".rstrip()
+        yield row if number else paint(row, "bold")
