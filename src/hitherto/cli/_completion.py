@@ -1,0 +1,94 @@
+"""`hitherto completion`, and what is offered where an id is asked for.
+
+The script that a shell needs is click's own: whenever Tab is pressed it runs `hitherto` with `_HITHERTO_COMPLETE` set,
+and shows what that prints. Ids are looked up in the store that the command would use, which is opened to be read.
+
+A shell that completes has no place for an error. So whatever goes wrong there means that nothing is offered; the
+command itself will say it, once it is run.
+"""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from ._place import OPTIONS, place_of
+from ._screen import line, moment, say
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from ..listing import ConversationInfo
+    from ..store import Store
+
+_SHELLS = ("bash", "zsh", "fish")
+_INSTALLED = {
+    "bash": 'put this into ~/.bashrc:  eval "$(hitherto completion bash)"',
+    "zsh": 'put this into ~/.zshrc, after compinit:  eval "$(hitherto completion zsh)"',
+    "fish": "hitherto completion fish > ~/.config/fish/completions/hitherto.fish",
+}
+_MOST = 20  # conversations, and messages of the newest one
+_SHORT = 8  # characters of a conversation's id: enough to tell it from others
+_HELP = 60  # columns
+
+
+@click.command(short_help="Completion of commands for bash, zsh and fish.")
+@click.argument("shell", required=False, type=click.Choice(_SHELLS))
+def completion(shell: str | None) -> None:
+    """Print the script that lets a shell complete commands, options and ids. SHELL is the one of $SHELL if left out.
+
+    How to install it is said on standard error.
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415  # commands that complete ids need it later
+
+    shell = shell or os.path.basename(os.environ.get("SHELL", ""))
+    kind = get_completion_class(shell) if shell in _SHELLS else None
+    if kind is None:
+        raise click.UsageError(f"which shell? Give one of {', '.join(_SHELLS)}")
+    click.echo(kind(click.get_current_context().find_root().command, {}, "hitherto", "_HITHERTO_COMPLETE").source())
+    say(_INSTALLED[shell])
+
+
+def complete_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """The newest conversations, and messages of the newest one: for `@click.argument("id", shell_complete=…)`."""
+    import logging  # noqa: PLC0415  # only who completes an id needs it
+
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # as above
+
+    logging.getLogger("hitherto").addHandler(logging.NullHandler())  # or a warning is written over what is typed
+    try:
+        with _opened(ctx) as store:
+            found = [(id, line(told[: 4 * _HELP], _HELP)) for id, told in _offered(store, incomplete)]
+            return [CompletionItem(id, help=told) for id, told in found]
+    except Exception:  # noqa: BLE001  # missing, sealed, busy, damaged, or a mistake of ours: see above
+        return []
+
+
+def _opened(ctx: click.Context) -> "Store":
+    """The store that the command would use. A key is fetched from a file, never from where somebody may be asked."""
+    from ..opening import open as open_store  # noqa: PLC0415  # as above
+
+    above, given = ctx.find_root().params, ctx.params
+    store, workspace, key = (given.get(name) or above.get(name) for name in OPTIONS)
+    place = place_of(store, workspace, key)
+    secret = place.secret() if place.key is not None and place.key.startswith("file:") else None
+    return open_store(place.location, key=secret, workspace=place.workspace, read_only=True, timeout_seconds=0)
+
+
+def _offered(store: "Store", incomplete: str) -> Iterator[tuple[str, str]]:
+    """Ids, each with what it stands for."""
+    recent = [info for info in store.conversations(limit=_MOST) if info.problem is None]
+    for info in recent:
+        if info.id.startswith(incomplete):
+            yield info.id if len(incomplete) > _SHORT else info.id[:_SHORT], _told(info)
+    if recent and len(incomplete) <= _SHORT:
+        messages = store.messages(conversation=recent[0], attachments="lazy")
+        for message in islice(messages, _MOST):
+            if message.id.startswith(incomplete) and message.problem is None:
+                yield message.id, f"[{message.role}] {message.text}"
+
+
+def _told(info: "ConversationInfo") -> str:
+    return f"{moment(info.active_at)} {info.title or 'without a title'}"

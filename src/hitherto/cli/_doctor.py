@@ -1,0 +1,88 @@
+"""`hitherto doctor`: what may be wrong with the store and what is around it, in plain words, and what to do.
+
+It only looks: nothing is made or changed, and nothing is mended that the next write would mend by itself. The checks
+stand in `_checks`; one that fails is a finding like any other, so the rest is looked at all the same.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from textwrap import wrap
+
+import click
+
+from .. import errors
+from . import _config
+from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, found
+from ._main import FAILED, LOCKED, UNSOUND
+from ._place import options, place_of
+from ._screen import emit, harmless, is_terminal, paint, show, width
+
+_STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
+_MARGIN = 9  # columns for the level
+
+
+@click.command(short_help="Look for trouble, and explain it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@options
+def doctor(store: str | None, workspace: str | None, key: str | None, as_json: bool) -> int:
+    """Look for trouble with the store and around it, and explain each with what to do. Nothing is made or changed.
+
+    Warnings are for you to judge. The exit code is 0 if there are no problems, 7 if the store is damaged, 6 if its key
+    is missing or another one, 1 if there is another problem.
+    """
+    above = click.get_current_context().find_root().params
+    case = _case(store or above["store"], workspace or above["workspace"], key or above["key"])
+    if as_json:
+        seen = list(_findings(case))
+        checks = [{"name": f.name, "level": f.level, "what": f.what, "hint": f.hint} for f in seen]
+        emit({"ok": not _codes(seen), "checks": checks})
+    else:
+        seen = []
+        show(_lines(_findings(case), seen))
+    codes = _codes(seen)
+    return next((code for code in (UNSOUND, LOCKED) if code in codes), FAILED if codes else 0)
+
+
+def _case(store: str | None, workspace: str | None, key: str | None) -> Case:
+    """What there is to look at. A configuration that cannot be used, or a key that means nothing, keeps nobody from
+    looking at the rest."""
+    said, bad_config = {}, None
+    try:
+        said = _config.load()
+    except errors.HithertoError as error:
+        bad_config = error
+    try:
+        return Case(place_of(store, workspace, key, said), said, bad_config)
+    except click.UsageError as error:
+        place = place_of(store, workspace, "file:none", said)
+        return Case(replace(place, key=None), said, bad_config, error.format_message())
+
+
+def _findings(case: Case) -> Iterator[Finding]:
+    for check in CHECKS:
+        yield from found(check, case)
+
+
+def _codes(seen: list[Finding]) -> set[int]:
+    return {finding.code for finding in seen if finding.level == PROBLEM}
+
+
+def _lines(findings: Iterator[Finding], seen: list[Finding]) -> Iterator[str]:
+    for finding in findings:
+        seen.append(finding)
+        level = paint(f"{finding.level:<{_MARGIN}}", _STYLES[finding.level])
+        first, *rest = _wrapped(f"{finding.name}: {finding.what}")
+        yield level + first
+        for text in rest:
+            yield " " * _MARGIN + text
+        for text in _wrapped(finding.hint or "") if finding.hint else ():
+            yield paint(" " * _MARGIN + text, "dim")
+
+
+def _wrapped(text: str) -> list[str]:
+    """Lines that fit beside the level; in a pipe it is one. What is to be typed is not broken inside a word."""
+    shown = harmless(" ".join(text.split()))
+    if not is_terminal(sys.stdout):
+        return [shown]
+    return wrap(shown, max(10, width() - _MARGIN), break_long_words=False, break_on_hyphens=False)

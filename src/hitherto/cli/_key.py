@@ -1,0 +1,203 @@
+"""`hitherto key`: make a key, look at it, change it; seal a store and unseal it.
+
+A key is never on the command line, and never shown: what is given is where it comes from, and what is shown is its id,
+which says which key it is without telling it. Nothing here makes a key on the way to something else: `key new` makes
+one and keeps it, before anything depends on it.
+
+What changes keys is resumed: it can be stopped anywhere, and the same command again finishes it. After the first moment
+of a rotation only the new key opens the store, so the new one is tried where the old one does not fit any more.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import errors
+from . import _config
+from ._main import LOCKED, UNSOUND
+from ._place import Place, key_from, placed
+from ._screen import Meter, emit, harmless, say, sure
+
+if TYPE_CHECKING:
+    from .._rotation import Progress, Rotation
+    from ..keys import Key
+    from ..store import Store
+
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_to = click.option("--to", metavar="SOURCE", required=True, help="Where the new key is: file:PATH, keyring:SERVICE, …")
+
+
+@click.group()
+def key() -> None:
+    """Make, look at and change the key of a sealed store.
+
+    A key is named by where it is: file:PATH, command:WORDS, keyring:SERVICE or credential:NAME. It is never shown.
+    """
+
+
+@key.command(short_help="Make a key, and keep it.")
+@click.argument("source")
+def new(source: str) -> None:
+    """Make a key and keep it in SOURCE: file:PATH, or keyring:SERVICE. Prints its id, never the key.
+
+    Nothing is written over. A new store is sealed with it by `hitherto init --key SOURCE`, one that is there by
+    `hitherto key seal --to SOURCE`.
+    """
+    from ..keys import Key  # noqa: PLC0415  # help needs none
+
+    kind, _, rest = source.partition(":")
+    if kind not in ("file", "keyring") or not rest:
+        raise click.UsageError("a new key is kept in file:PATH or in keyring:SERVICE")
+    made = Key.generate()
+    if kind == "file":
+        made.to_file(os.path.expanduser(rest))
+    else:
+        made.to_keyring(rest)
+    click.echo(made.id)
+    say("keep a copy of it away from the store: without it nobody reads what is sealed with it, you included")
+
+
+@key.command(short_help="Is the store sealed, and does the key open it?")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@placed
+def status(place: Place, as_json: bool) -> int:
+    """Print whether the store is sealed, with which key, where the key comes from and whether it opens the store.
+
+    Nothing is written. The exit code is 6 if the key is missing, or another one.
+    """
+    from ..opening import key_id_of  # noqa: PLC0415  # help needs none
+
+    place.require()
+    wanted = None if place.path is None else key_id_of(place.location, place.workspace)
+    unfinished, problem = _tried(place)
+    if as_json:
+        said = {"sealed": wanted is not None, "key_id": wanted, "source": place.key, "opens": problem is None}
+        emit(said | {"unfinished": unfinished, "problem": problem})
+    else:
+        click.echo(
+            "plain: whoever reads the file reads what was said" if wanted is None else f"sealed with key {wanted}"
+        )
+        if place.key is not None:
+            click.echo(harmless(f"the key comes from {place.key}"))
+        if wanted is not None or problem is not None:
+            click.echo("it opens the store" if problem is None else harmless(f"it does not open: {problem}"))
+        if unfinished:
+            click.echo("a change of keys was begun and not finished: the same command again finishes it")
+    return 0 if problem is None else LOCKED
+
+
+def _tried(place: Place) -> tuple[bool | None, str | None]:
+    """Open it to be read: is there a change of keys that was not finished, and what keeps it from opening?"""
+    from .._rotation import pending  # noqa: PLC0415  # help needs none
+    from ..opening import open as open_store  # noqa: PLC0415  # as above
+
+    try:
+        with open_store(place.location, key=place.secret(), workspace=place.workspace, read_only=True) as store:
+            return pending(store), None
+    except (errors.KeyUnavailable, errors.InvalidKey, errors.NotSealed) as error:
+        return None, str(error)
+
+
+# -- changing keys
+
+
+@key.command(short_help="Give the store another key.")
+@_to
+@click.option("--reencrypt", is_flag=True, help="Encrypt everything anew: for a key that others may have seen.")
+@_yes
+@placed
+def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
+    """Give a sealed store the key that is in --to. From the first moment on, only that one opens it.
+
+    `hitherto key new` makes it before. Others go on reading and writing. If it is stopped, the same command goes on.
+    """
+    from .._rotation import pending  # noqa: PLC0415  # help needs none
+
+    made = key_from(to)
+    with _opened(place, made) as store:
+        if store.key_id is None:
+            raise errors.NotSealed("the store is plain", hint="hitherto key seal --to SOURCE seals it")
+        if store.key_id == made.id and (pending(store) or not reencrypt):
+            reencrypt = False  # what was begun is finished as it was begun
+        else:
+            how = "everything is encrypted anew" if reencrypt else "the keys of all conversations are wrapped anew"
+            say(f"key {store.key_id} is replaced by {made.id}, and {how}")
+            sure("From then on the old key does not open the store. Go on?", yes=yes)
+        done = _watched("rotating", lambda tell: store.rotate(made, reencrypt=reencrypt, progress=tell))
+    return _told(done, f"only key {made.id} opens the store", to)
+
+
+@key.command(short_help="Seal a store that is plain.")
+@_to
+@_yes
+@placed
+def seal(place: Place, to: str, yes: bool) -> int:
+    """Encrypt everything in a plain store with the key that is in --to. `hitherto key new` makes it before.
+
+    Others may go on, until they open the store again: then they need the key. Backups that were made before stay plain.
+    """
+    made = key_from(to)
+    with _opened(replace(place, key=None), made) as store:
+        if store.key_id is None:
+            say(f"conversations to be sealed with key {made.id}: {store.stats().conversations:,}")
+            sure("Without that key nobody reads the store. Go on?", yes=yes)
+        done = _watched("sealing", lambda tell: store.seal(made, progress=tell))
+    return _told(done, f"only key {made.id} opens the store", to)
+
+
+@key.command(short_help="Make a sealed store plain.")
+@_yes
+@placed
+def unseal(place: Place, yes: bool) -> int:
+    """Decrypt everything in a sealed store: whoever can read the file then reads what was said."""
+    with place.open() as store:
+        if store.key_id is None:
+            raise errors.NotSealed("the store is plain already", hint="there is nothing to do")
+        say(f"conversations to be decrypted: {store.stats().conversations:,}")
+        sure("From then on whoever reads the file reads what was said. Go on?", yes=yes)
+        done = _watched("unsealing", lambda tell: store.unseal(progress=tell))
+    return _told(done, "the store is plain, and opens without a key", None)
+
+
+def _opened(place: Place, made: "Key") -> "Store":
+    """The store, by its key; or by the one that it is to get, if it has that already."""
+    from ..opening import open as open_store  # noqa: PLC0415  # help needs none
+
+    try:
+        return place.open()
+    except errors.KeyUnavailable as error:
+        try:
+            return open_store(place.location, key=made, workspace=place.workspace)
+        except errors.KeyUnavailable as other:
+            raise (other if place.key is None else error) from None
+
+
+def _watched(what: str, change: "Callable[[Callable[[Progress], None]], Rotation]") -> "Rotation":
+    """Change keys, telling how far it is."""
+    with Meter(what) as meter:
+        try:
+            return change(lambda progress: meter(progress.done, progress.total))
+        except KeyboardInterrupt:
+            say("stopped: nothing is lost, and the same command again finishes it; hitherto key status tells")
+            raise
+
+
+def _told(done: "Rotation", after: str, to: str | None) -> int:
+    """Say what was done, and what is left to the user."""
+    say(f"conversations brought up to date: {done.conversations:,}")
+    for id, problem in done.failures:
+        say(f"{id}: {problem}")
+    if done.complete:
+        say(f"{after}; backups made before are as they were")
+    else:
+        say("not complete: what is damaged still needs the old key, so keep it; hitherto verify names it")
+    if done.scrub_pending:
+        say("old bytes are still in the file, because somebody reads it; they go when that has ended")
+    named = {"HITHERTO_KEY": os.environ.get("HITHERTO_KEY"), _config.path(): _config.load().get("key")}
+    for where, source in named.items():
+        if source and source != to:
+            say(f"{where} says {source}: {'remove that' if to is None else f'change that to {to}'}")
+    return 0 if done.complete else UNSOUND

@@ -1,0 +1,71 @@
+"""What the operating system knows about the files of a store: who has them open, whose they are, where they lie.
+
+SQLite locks certain bytes of the `-shm` file, one while it writes and one for as long as a connection is open. Asking
+for such a lock with `F_GETLK` takes none, and says which process has it; so nobody is kept waiting by the question. It
+must not be asked by a process that has the store open itself: closing the file again would let go of its own locks.
+"""
+
+import os
+import struct
+import sys
+from contextlib import suppress
+
+WRITING, OPEN = 120, 128  # the bytes that SQLite locks
+
+
+def holder(path: str, byte: int) -> str | None:
+    """Which process locks a byte of a store's -shm file; empty if none does, None where nobody can say."""
+    if not sys.platform.startswith(("linux", "darwin")) or struct.calcsize("P") != 8:
+        return None
+    try:
+        file = os.open(f"{path}-shm", os.O_RDONLY)
+    except FileNotFoundError:
+        return ""
+    try:
+        pid = _locked(file, byte)
+    finally:
+        os.close(file)
+    return "" if pid is None else _process(pid)
+
+
+def _locked(file: int, byte: int) -> int | None:
+    """The id of the process that locks a byte of a file. The shape of the question is that of C's `struct flock`."""
+    import fcntl  # noqa: PLC0415  # not everywhere
+
+    if sys.platform == "darwin":
+        asked = struct.pack("qqihh", byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    else:
+        asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _process(pid: int) -> str:
+    if pid <= 0:
+        return "a process elsewhere"
+    with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return f"process {pid} ({file.read().strip()})"
+    return f"process {pid}"
+
+
+def file_system(path: str, mounts: str = "/proc/mounts") -> str:
+    """The kind of file system that a path is on; empty where nobody says it."""
+    longest, kind = "", ""
+    with suppress(OSError), open(mounts, encoding="utf-8", errors="replace") as lines:
+        for words in (text.split() for text in lines):
+            where = words[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+            inside = path == where or path.startswith(where.rstrip("/") + "/")
+            if inside and len(where) >= len(longest):  # of two on the same place, the later one is seen
+                longest, kind = where, words[2]
+    return kind
+
+
+def user(number: int) -> str:
+    """The name of a user."""
+    import pwd  # noqa: PLC0415  # not everywhere
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
