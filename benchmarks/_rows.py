@@ -16,6 +16,7 @@ from pathlib import Path
 from . import _churn
 from ._attachments import attachments
 from ._children import Child, once
+from ._commands import commands
 from ._corpus import content_bytes, messages, turns
 from ._leaving import leaving
 from ._messages import Plain
@@ -651,6 +652,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "resume": resume,
     "resume_sealed": resume_sealed,
     "import": imports,
+    "commands": commands,
     "list": listing,
     "list_sealed": list_sealed,
     "fork": fork,

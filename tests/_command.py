@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -26,6 +27,8 @@ from ._forked import Forked, Forker
 
 COMMAND = [sys.executable, "-m", "hitherto"]
 PATIENCE = 60.0  # seconds: never waited for unless something is wrong
+_SPACE = re.compile(r"(\S)\x08\x1b\[2C")  # how the editor writes a space at the end of a line
+_STYLING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Service:
@@ -35,6 +38,7 @@ class Service:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.pieces: list[str | None] = ["Good ", "morning."]
+        self.answers: dict[str, str] = {}  # by what the question begins with, in place of the pieces
         self.status = 200
         self.waiting = threading.Event()
         self.go = threading.Event()
@@ -64,7 +68,7 @@ class Service:
         if self.status != 200:
             handler.wfile.write(b'{"error": {"message": "out of order"}}')
             return
-        for piece in [*self.pieces, ""]:
+        for piece in [*self._pieces(), ""]:
             if piece is None:
                 self.waiting.set()
                 self.go.wait(PATIENCE)
@@ -76,6 +80,11 @@ class Service:
             handler.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
             handler.wfile.flush()
         handler.wfile.write(b"data: [DONE]\n\n")
+
+    def _pieces(self) -> list[str | None]:
+        asked = str(self.requests[-1]["messages"][-1]["content"])
+        answer = next((answer for begun, answer in self.answers.items() if asked.startswith(begun)), None)
+        return self.pieces if answer is None else list(re.findall(r"\S+\s*", answer))
 
     def asked(self) -> list[tuple[str, str]]:
         """The last request's messages."""
@@ -177,11 +186,11 @@ class Terminal:
     ) -> None:
         """`hitherto chat` with these arguments, or another command of ours or of anybody's. `size` is in columns and
         lines."""
-        self.shown = ""
+        self.shown, self._raw = "", ""
         self._master, slave = pty.openpty()
         if size is not None:
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-        env = world.env | {"INPUTRC": "/dev/null"} | env
+        env = world.env | {"INPUTRC": "/dev/null", "PROMPT_TOOLKIT_NO_CPR": "1"} | env
         command = command or world.chatting(*given)
         if forked and command[: len(COMMAND)] == COMMAND:
             arguments = command[len(COMMAND) :]
@@ -200,6 +209,11 @@ class Terminal:
             )
         os.close(slave)
 
+    @property
+    def plain(self) -> str:
+        """What is shown, without colours and movements of the cursor."""
+        return _STYLING.sub("", self.shown)
+
     def read(self, until: str, after: int = 0) -> int:
         """Wait until something is shown after that place; gives the place behind it."""
         deadline = time.monotonic() + PATIENCE
@@ -215,7 +229,8 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:  # on Linux, this is how a terminal that nobody has open any more ends
             return False
-        self.shown += data.decode(errors="replace")
+        self._raw += data.decode(errors="replace")
+        self.shown = _SPACE.sub(r"\1 ", self._raw)
         return bool(data)
 
     def press(self, keys: str) -> None:

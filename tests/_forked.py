@@ -28,7 +28,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-IMPORTS = ("hitherto.cli._chat", "hitherto.chat", "hitherto.recorder", "hitherto.store", "hitherto.backends.sqlite")
+IMPORTS = (
+    *("hitherto.cli._chat", "hitherto.cli._session", "hitherto.cli._editor"),
+    *("hitherto.chat", "hitherto.recorder", "hitherto.store", "hitherto.backends.sqlite"),
+    *("hitherto.cli._stores", "hitherto.formats.jsonl"),
+)
 
 
 class Forked:

@@ -11,7 +11,6 @@ variable of the environment. What it must not say is an error, never ignored.
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 
 from ..errors import HithertoError
@@ -52,6 +51,8 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     try:
         with open(where, "rb") as file:
             data = file.read(_LARGEST + 1)
+        import tomllib  # noqa: PLC0415  # most do without a file
+
         if len(data) > _LARGEST:
             raise BadConfig(f"{where} is too long for a configuration file")
         found = tomllib.loads(data.decode())

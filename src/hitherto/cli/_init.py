@@ -1,4 +1,7 @@
-"""`hitherto init` and `hitherto where`: which store belongs to this folder, and how it came to be that one."""
+"""`hitherto init` and `hitherto where`: which store belongs to this folder, and how it came to be that one.
+
+A store of a folder's own lies in `.hitherto`, is found from the folders below, and is left alone by git.
+"""
 
 import os
 
@@ -34,7 +37,7 @@ def init(place: Place) -> None:
 
     With --key the store is sealed. The folder tells git to leave it alone, and is open to you only.
     """
-    from ..opening import FILE_NAME, FOLDER_NAME  # noqa: PLC0415  # help needs none
+    from .._locations import FILE_NAME, FOLDER_NAME  # noqa: PLC0415  # help needs none
 
     if place.found == "--store":
         location = place.path or ""

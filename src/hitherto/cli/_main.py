@@ -7,13 +7,16 @@ means that we have made a mistake.
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from .. import __version__, errors
 from ._place import options
 from ._screen import abandon_output, complain, streams
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 FAILED, MISUSED, NOTHING, UNKNOWN, HELD, LOCKED, UNSOUND, PARTIAL, BUSY, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 130
 _LOOK = "hitherto --help shows how"
@@ -40,6 +43,17 @@ _HINTS: dict[type[errors.HithertoError], str] = {
     errors.KeyUnavailable: "--key, HITHERTO_KEY or the configuration file says where its key comes from",
     errors.NotSealed: "leave --key out, or seal the store: hitherto key seal",
     errors.Damaged: "hitherto verify names everything that is damaged; hitherto restore brings a backup back",
+    errors.AlreadyExists: "choose another name",
+    errors.Conflict: "try again",
+    errors.InvalidKey: "a key has 32 random bytes: hitherto key new makes one",
+    errors.InvalidCursor: "begin again",
+    errors.PayloadTooLarge: "say it in several pieces, or pass large files as attachments",
+    errors.Closed: "try again",
+    errors.PartialImport: "mend the file and import it again: what is there is not added twice",
+    errors.ToolLoopLimit: "say something more, and it goes on",
+    errors.Busy: "try again when the others are done",
+    errors.CommitUnknown: "look whether it was kept, then try again",
+    errors.NewerFormat: "upgrade hitherto",
 }
 
 
@@ -67,9 +81,9 @@ COMMANDS = {
     "release": Entry("_arrange", "Allow it again.", _LOOKING),
     "export": Entry("_moving", "Write conversations to a file, or to standard output.", _MOVING),
     "import": Entry("_moving", "Take conversations in from files of many programs.", _MOVING),
-    "backup": Entry("_moving", "A copy of the store, made while others write.", _MOVING),
-    "restore": Entry("_moving", "Put a backup in the place of the store.", _MOVING),
-    "copy": Entry("_moving", "Copy all conversations from one store into another.", _MOVING),
+    "backup": Entry("_stores", "A copy of the store, made while others write.", _MOVING),
+    "restore": Entry("_stores", "Put a backup in the place of the store.", _MOVING),
+    "copy": Entry("_stores", "Copy all conversations from one store into another.", _MOVING),
     "stats": Entry("_stats", "How much there is, and when it was said.", _CARE),
     "verify": Entry("_care", "Read everything, and prove that it is sound.", _CARE),
     "doctor": Entry("_doctor", "Look for trouble, and explain it.", _CARE),
@@ -114,6 +128,13 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:  # click would make a failure of it
             raise _Unread from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """What Tab offers; click's own way would load every command for its line of help."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only who completes needs it
+
+        found = [CompletionItem(name, help=e.said) for name, e in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
         for section in (_TALK, _LOOKING, _MOVING, _CARE):
@@ -163,9 +184,12 @@ def code_of(error: errors.HithertoError) -> int:
 
 def _hint(error: errors.HithertoError) -> str | None:
     """What to do now. Advice of the library's that is the same for all errors of a kind is for those who write code."""
-    if error.hint != type(error).hint:
-        return error.hint
-    return next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), error.hint)
+    return error.hint if error.hint != type(error).hint else hint_of(type(error))
+
+
+def hint_of(kind: type[errors.HithertoError]) -> str | None:
+    """What to do about an error of a kind."""
+    return next((hint for known, hint in _HINTS.items() if issubclass(kind, known)), kind.hint)
 
 
 def _misused(error: click.ClickException) -> int:

@@ -64,7 +64,7 @@ class Place:
     @property
     def path(self) -> str | None:
         """The file, if it is one."""
-        from ..opening import path_of  # noqa: PLC0415  # as above
+        from .._locations import path_of  # noqa: PLC0415  # as above
 
         return path_of(self.location)
 
@@ -77,9 +77,7 @@ def key_from(source: str) -> "Key":
     """The key that a source names."""
     from ..keys import Key  # noqa: PLC0415  # as above
 
-    kind, _, rest = source.partition(":")
-    if not rest or kind not in ("file", "command", "keyring", "credential"):
-        raise click.UsageError(f"a key is named by where it comes from: {_SOURCES}")
+    kind, rest = _source(source)
     if kind == "file":
         return Key.from_file(os.path.expanduser(rest))
     if kind == "command":
@@ -87,20 +85,31 @@ def key_from(source: str) -> "Key":
     return Key.from_keyring(rest) if kind == "keyring" else Key.from_credential(rest)
 
 
-def place_of(store: str | None, workspace: str | None, key: str | None) -> Place:
-    """What is meant, by options that may be missing."""
-    said = _config.load()
+def _source(source: str) -> tuple[str, str]:
+    """The kind of source, and which one of that kind."""
+    kind, _, rest = source.partition(":")
+    if not rest or kind not in ("file", "command", "keyring", "credential"):
+        raise click.UsageError(f"a key is named by where it comes from: {_SOURCES}")  # and not repeated: it may be one
+    return kind, rest
+
+
+def place_of(store: str | None, workspace: str | None, key: str | None, said: dict[str, str] | None = None) -> Place:
+    """What is meant, by options that may be missing. `said` stands in for the configuration file."""
+    said = _config.load() if said is None else said
     location, found = _location(store, said)
+    key = key or os.environ.get("HITHERTO_KEY") or said.get("key") or None
+    if key is not None:
+        _source(key)
     return Place(
         location=location,
         found=found,
         workspace=workspace or os.environ.get("HITHERTO_WORKSPACE") or said.get("workspace") or "default",
-        key=key or os.environ.get("HITHERTO_KEY") or said.get("key") or None,
+        key=key,
     )
 
 
 def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
-    from ..opening import find, near  # noqa: PLC0415  # help needs none
+    from .._locations import find, near  # noqa: PLC0415  # help needs none
 
     if store:
         return store, "--store"
@@ -120,6 +129,8 @@ def placed(command: _Command) -> _Command:
 
     def run(*, store: str | None, workspace: str | None, key: str | None, **given: object) -> object:
         above = click.get_current_context().find_root().params
+        if "" in (store, workspace, key):
+            raise click.UsageError("what --store, --workspace and --key are given is not empty")
         place = place_of(store or above["store"], workspace or above["workspace"], key or above["key"])
         return command(place=place, **given)
 

@@ -52,18 +52,19 @@ def line(text: str, width: int) -> str:
     'one two …'
     """
     whole = harmless(" ".join(text.split()))
-    if _columns(whole) <= width:
+    if columns(whole) <= width:
         return whole
-    kept = ""
-    for character in whole:
-        if _columns(kept + character) > width - 1:
-            break
-        kept += character
-    return kept + "…"
+    end = width - 1
+    if columns(whole[:end]) != end:  # some characters take two columns, or none
+        used = end = 0
+        while (used := used + columns(whole[end])) < width:
+            end += 1
+    return whole[:end] + "…"
 
 
-def _columns(text: str) -> int:
-    if text.isascii():
+def columns(text: str) -> int:
+    """How many columns a line takes on a terminal."""
+    if text.isascii() or max(text) < "\u0300":
         return len(text)
     import unicodedata  # noqa: PLC0415  # most text does without
 
@@ -213,9 +214,11 @@ class Meter:
     """How far long work has come, on one line of a terminal that is written over; elsewhere nothing is said."""
 
     _EVERY_SECONDS = 0.1
+    _PATIENCE_SECONDS = 0.5  # what is done before that needs no words
 
     def __init__(self, what: str) -> None:
-        self._what, self._shown, self._last = what, False, 0.0
+        self._what, self._shown = what, False
+        self._next = time.monotonic() + self._PATIENCE_SECONDS
 
     def __enter__(self) -> "Meter":
         return self
@@ -225,9 +228,10 @@ class Meter:
             _tell("\r\x1b[K")
 
     def __call__(self, done: object, total: int | None = None) -> None:
-        if not _moves(sys.stderr) or time.monotonic() - self._last < self._EVERY_SECONDS:
+        now = time.monotonic()
+        if now < self._next or not _moves(sys.stderr):
             return
-        self._last, self._shown = time.monotonic(), True
+        self._next, self._shown = now + self._EVERY_SECONDS, True
         bar = ""
         if total and isinstance(done, int):
             filled = min(20, 20 * done // total)

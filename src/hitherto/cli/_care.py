@@ -1,0 +1,161 @@
+"""Care for what is kept: prove that it is sound, see what was found damaged, and destroy for good what has to go.
+
+What destroys says first what would go, and asks. What only looks changes nothing, also not where it finds something.
+"""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import errors
+from ._completion import complete_ids
+from ._naming import named
+from ._place import Place, placed
+from ._screen import Meter, emit, harmless, line, moment, paint, say, show, sure, width
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..store import PurgeReport, Store
+
+UNSOUND = 7  # the exit code
+_REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "workspace-reset", "corruption-detected")
+
+
+@click.command(short_help="Read everything, and prove that it is sound.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@placed
+def verify(place: Place, as_json: bool) -> int:
+    """Read everything and derive it again: trees, sequence, sizes, checksums, attachments, and in a sealed store what
+    proves that nothing was changed, moved or put back. Nothing is written. Problems are exit code 7."""
+    with place.read() as store, Meter("conversations read") as meter:
+        report = store.verify(progress=meter)
+    if as_json:
+        problems = [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in report.problems]
+        found = {"ok": report.ok, "conversations": report.conversations, "messages": report.messages}
+        emit(found | {"problems": problems})
+    else:
+        show(f"{paint('problem', 'red')} {harmless(str(problem))}" for problem in report.problems)
+    word = "sound" if report.ok else f"{len(report.problems)} problems"
+    say(f"{word}: {_count(report.conversations, 'conversation')}, {_count(report.messages, 'message')}")
+    return 0 if report.ok else UNSOUND
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+@click.command(short_help="Destroy a conversation for good.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_ids)
+@click.option(
+    "--reason", type=click.Choice(_REASONS), default=_REASONS[0], show_default=True, help="Why, for the report."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation.")
+@placed
+def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """Destroy the conversation ID with all its branches, and take its bytes out of the files, search words included.
+
+    What would go is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays:
+    exit code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
+    """
+    with place.open() as store:
+        talks = list({talk.id: talk for talk in (named(store, id) for id in ids)}.values())
+        for talk in talks:
+            say(_plan(talk))
+        held = [talk for talk in talks if talk.held]
+        if held:
+            raise errors.Held(f"conversation {held[0].id} is on hold")
+        if dry_run:
+            return 0
+        sure("Destroy this for good?" if len(talks) == 1 else f"Destroy these {len(talks)} for good?", yes=yes)
+        reports = [store.purge(talk, reason=reason) for talk in talks]
+        pending = any(report.scrub_pending for report in reports) and not store.scrub()
+    if as_json:
+        for talk, report in zip(talks, reports, strict=True):
+            emit(_told(talk.id, report, pending))
+    return _said(reports, pending)
+
+
+def _plan(talk: "Conversation") -> str:
+    """What would go, in one line."""
+    ends = len(talk.branches())
+    title = f" {talk.title}" if talk.title else ""
+    what = f"{_count(talk.count, 'message')}, {_count(ends, 'branch').replace('branchs', 'branches')}"
+    return line(f"{talk.id[:8]}{title}: {what}, last active {moment(talk.active_at)}", width())
+
+
+def _told(id: str, report: "PurgeReport", pending: bool) -> dict[str, object]:
+    return {
+        "conversation": id,
+        "reason": report.reason,
+        "started_at": report.started_at,
+        "completed_at": report.completed_at,
+        "purged": report.purged_count,
+        "failures": [{"id": failed, "error": why} for failed, why in report.failures],
+        "scrub_pending": pending,
+    }
+
+
+def _said(reports: "list[PurgeReport]", pending: bool) -> int:
+    failures = [failure for report in reports for failure in report.failures]
+    for id, why in failures:
+        say(f"stays: {id}: {why}")
+    say(f"destroyed: {_count(sum(report.purged_count for report in reports), 'conversation')}")
+    if pending:
+        say("a reader still holds some of the bytes: they leave the files when it is done, or at the next opening")
+    return 1 if failures else 0
+
+
+@click.group(short_help="What was found damaged or tampered with.")
+def quarantine() -> None:
+    """Records that do not read back as what was written, though the key is right. They are given out nowhere."""
+
+
+@quarantine.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@placed
+def listed(place: Place, as_json: bool) -> None:
+    """The records that are in quarantine, in the order in which they were noticed."""
+    with place.read() as store:
+        found = store.quarantine()
+    if as_json:
+        for one in found:
+            emit({"at": one.at, "conversation": one.conversation, "message": one.message, "problem": one.problem})
+        return
+    show(
+        line(f"{moment(one.at)} {one.conversation}{f'/{one.message}' if one.message else ''}: {one.problem}", width())
+        for one in found
+    )
+    if not found:
+        say("nothing is in quarantine")
+
+
+@quarantine.command("purge")
+@click.option(
+    "--older-than", "days", type=click.FloatRange(0, 100_000), default=0.0,
+    help="Only what has been there for so many days.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@placed
+def purged(place: Place, days: float, yes: bool) -> int:
+    """Destroy what is in quarantine: a message with all that stands below it, or a conversation.
+
+    What can be read again by now, because it was restored, is released instead.
+    """
+    with place.open() as store:
+        found = _old(store, days)
+        say(f"{_count(found, 'record')} would be destroyed, with what stands below")
+        if not found:
+            return 0
+        sure("Destroy what is in quarantine?", yes=yes)
+        report = store.purge_quarantine(older_than_seconds=days * 86_400)
+    return _said([report], report.scrub_pending)
+
+
+def _old(store: "Store", days: float) -> int:
+    from datetime import UTC, datetime  # noqa: PLC0415  # help needs none
+
+    before = datetime.now(UTC) - timedelta(days=days)
+    return sum(one.at <= before for one in store.quarantine())

@@ -1,0 +1,126 @@
+"""`hitherto search`: messages by their words, with the words marked.
+
+Each hit is two lines, where it stands and what was found. Finding nothing is an exit code of its own, so that a script
+can ask whether something was ever said.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import errors
+from ._completion import complete_ids
+from ._naming import here, named
+from ._place import Place, placed
+from ._screen import emit, harmless, line, moment, paint, say, show, width
+
+if TYPE_CHECKING:
+    from .._search import Hit
+    from ..store import Store
+
+NOTHING = 3  # the exit code
+_ROLES = ("user", "assistant", "tool_result", "event")
+_AGO = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
+    """A time: a day, a day and an hour, or how long ago."""
+
+    name = "when"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return _moment(str(value).strip().lower(), datetime.now(UTC))
+        except (ValueError, OverflowError):
+            self.fail("a time is 2026-01-31, 2026-01-31T10:30, 3h, 7d, 2w, today or yesterday", param, ctx)
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    """What is meant by it, seen from now. Without a zone it is UTC, as everything that is kept.
+
+    >>> noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    >>> _moment("yesterday", noon).isoformat(), _moment("3h", noon).isoformat()
+    ('2026-01-30T00:00:00+00:00', '2026-01-31T09:00:00+00:00')
+    """
+    if text in ("today", "yesterday"):
+        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return day if text == "today" else day - timedelta(days=1)
+    if text[-1:] in _AGO and text[:-1].isdecimal() and text.isascii():
+        return now - int(text[:-1]) * _AGO[text[-1]]
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+@click.command(short_help="Find messages by their words.")
+@click.argument("words", nargs=-1, required=True)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many at most.")
+@click.option("--ranked", is_flag=True, help="The best first, in place of the newest.")
+@click.option("--role", type=click.Choice(_ROLES), help="Only what was said in this role.")
+@click.option("--conversation", "within", metavar="ID", shell_complete=complete_ids, help="Only in this conversation.")
+@click.option("--here", "only_here", is_flag=True, help="Only in conversations of this folder.")
+@click.option("--project", metavar="PATH", help="Only in conversations of that folder.")
+@click.option("--since", type=Moment(), help="Only what was said from then on: 2026-01-31, 3h, 7d, 2w, yesterday.")
+@click.option("--until", type=Moment(), help="Only what was said before.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@placed
+def search(
+    place: Place, words: tuple[str, ...], within: str | None, only_here: bool, project: str | None, as_json: bool,
+    limit: int, ranked: bool, role: str | None, since: datetime | None, until: datetime | None,
+) -> int:  # fmt: skip
+    """Find messages that have all of these WORDS, newest first.
+
+    "several words" in quotes stand next to each other, OR between two finds either, -word leaves out what has it,
+    and wor* finds every word that begins so. Nothing found is exit code 3.
+    """
+    if only_here and project is not None:
+        raise click.UsageError("--here and --project exclude each other")
+    with searched(place) as store:
+        hits = store.search(
+            " ".join(words), limit=limit, ranked=ranked, role=role, project=here() if only_here else project,
+            conversation=None if within is None else named(store, within), since=since, until=until,
+        )  # fmt: skip
+        if as_json:
+            for hit in hits:
+                emit(hit)
+        else:
+            titles: dict[str, str] = {}
+            show(text for hit in hits for text in _lines(store, hit, titles))
+    if not hits:
+        say("nothing was found")
+    return 0 if hits else NOTHING
+
+
+def searched(place: Place) -> "Store":
+    """A search keeps what it has learnt of the words; where it cannot, it goes without."""
+    try:
+        return place.open()
+    except errors.ReadOnly:
+        return place.read()
+
+
+def _lines(store: "Store", hit: "Hit", titles: dict[str, str]) -> list[str]:
+    """Where a message stands, and the words that it was found by."""
+    if hit.conversation not in titles:
+        titles[hit.conversation] = _title(store, hit.conversation)
+    role = hit.role.upper().replace("_", " ")
+    head = line(f"{hit.message_id} ({moment(hit.created_at)}) [{role}] {titles[hit.conversation]}", width())
+    return [paint(head, "dim"), f"    {_marked(hit)}"]
+
+
+def _title(store: "Store", id: str) -> str:
+    try:
+        return store.conversation(id).title or id[:8]
+    except errors.NotFound:  # deleted this moment
+        return id[:8]
+
+
+def _marked(hit: "Hit") -> str:
+    """The snippet, with what was found in colour."""
+    parts, after = [], 0
+    for start, end in hit.spans:
+        parts += [harmless(hit.snippet[after:start]), paint(harmless(hit.snippet[start:end]), "mark")]
+        after = end
+    return "".join([*parts, harmless(hit.snippet[after:])])
