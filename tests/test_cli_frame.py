@@ -14,7 +14,7 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message, errors
-from hitherto.cli import _config, _main, _place, _screen
+from hitherto.cli import _config, _display, _main, _outcomes, _place, _screen
 
 from ._command import COMMAND, Open, World
 
@@ -276,7 +276,7 @@ def test_every_kind_of_error_has_the_exit_code_that_is_documented() -> None:
         errors.InvalidArgument("x"): 2,
         errors.StorageFull("x"): 1,
     }
-    assert {error: _main.code_of(error) for error in cases} == cases
+    assert {error: _outcomes.code_of(error) for error in cases} == cases
     page = (Path(__file__).parents[1] / "docs" / "cli.md").read_text()
     for code in {*cases.values(), 0, 3, 130}:
         assert f"| {code} |" in page, code
@@ -287,7 +287,7 @@ def test_hints_on_the_command_line_name_commands_not_code() -> None:
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HithertoError)
     ]
     for kind in kinds:
-        hint = _main.hint_of(kind)
+        hint = _outcomes.kind_hint(kind)
         for code in ("store.", "client.", "Config(", "hitherto.open", "talk.", "error.report", "max_attachment", "()"):
             assert code not in (hint or ""), (kind, hint)
 
@@ -334,11 +334,11 @@ def test_the_newest_conversations_of_this_folder_are_called_at(world: World) -> 
 
 
 def test_json_never_holds_a_character_that_does_something_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "".join(map(chr, _screen._SIGNS.keys() - set(range(0xD800, 0xE000)))) + 'é漢"\\'
-    _screen.emit({"text": text})
+    text = "".join(map(chr, _screen.SIGNS.keys() - set(range(0xD800, 0xE000)))) + 'é漢"\\'
+    _display.emit({"text": text})
     shown = capsys.readouterr().out
     assert json.loads(shown) == {"text": text}
-    assert not set(map(chr, _screen._SIGNS)) & set(shown.rstrip("\n"))
+    assert not set(map(chr, _screen.SIGNS)) & set(shown.rstrip("\n"))
     assert "é漢" in shown
 
 

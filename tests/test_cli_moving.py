@@ -286,7 +286,7 @@ def test_one_file_that_fails_does_not_stop_the_others(world: World, lines: tuple
     assert len(done.stdout.split()) == 3
     assert "error: 'noise' is in no format that is known\nhint: known are " in done.stderr
     assert "--format takes one of them for granted" in done.stderr
-    assert "error: 'missing': No such file or directory\nerror:" in done.stderr
+    assert "error: 'missing': No such file or directory\nhint: look at the path\nerror:" in done.stderr
     assert "hint: hitherto copy takes the conversations of another store" in done.stderr
 
 
@@ -368,7 +368,7 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_whole_conversations_and_the_r
 
 
 def test_progress_is_shown_on_a_terminal_only(world: World, terminal: Open, lines: tuple[Path, list[str]]) -> None:
-    at_once = "from hitherto.cli import _main, _screen; _screen.Meter._PATIENCE_SECONDS = 0; _main.run()"
+    at_once = "from hitherto.cli import _display, _main; _display.Meter._PATIENCE_SECONDS = 0; _main.run()"
     command = [sys.executable, "-c", at_once, "import", "all.jsonl"]
     shown = terminal(command=command, size=(20, 10))
     assert shown.end() == 0

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ._completion import complete_ids
+from ._display import emit
 from ._naming import named
 from ._place import Place, placed
-from ._screen import emit, line, say, width
+from ._screen import line, say, width
 
 if TYPE_CHECKING:
     from ..conversation import Conversation

@@ -10,15 +10,16 @@ import click
 
 from .. import errors
 from ._completion import complete_ids
+from ._display import Meter, emit, many, paint, show, sure
 from ._naming import named
+from ._outcomes import UNSOUND
 from ._place import Place, placed
-from ._screen import Meter, emit, harmless, line, moment, paint, say, show, sure, width
+from ._screen import harmless, line, moment, say, width
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
     from ..store import PurgeReport, Store
 
-UNSOUND = 7  # the exit code
 _REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "workspace-reset", "corruption-detected")
 
 
@@ -37,12 +38,8 @@ def verify(place: Place, as_json: bool) -> int:
     else:
         show(f"{paint('problem', 'red')} {harmless(str(problem))}" for problem in report.problems)
     word = "sound" if report.ok else f"{len(report.problems)} problems"
-    say(f"{word}: {_count(report.conversations, 'conversation')}, {_count(report.messages, 'message')}")
+    say(f"{word}: {many(report.conversations, 'conversation')}, {many(report.messages, 'message')}")
     return 0 if report.ok else UNSOUND
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @click.command(short_help="Destroy a conversation for good.")
@@ -82,7 +79,7 @@ def _plan(talk: "Conversation") -> str:
     """What would go, in one line."""
     ends = len(talk.branches())
     title = f" {talk.title}" if talk.title else ""
-    what = f"{_count(talk.count, 'message')}, {_count(ends, 'branch').replace('branchs', 'branches')}"
+    what = f"{many(talk.count, 'message')}, {many(ends, 'branch')}"
     return line(f"{talk.id[:8]}{title}: {what}, last active {moment(talk.active_at)}", width())
 
 
@@ -102,7 +99,7 @@ def _said(reports: "list[PurgeReport]", pending: bool) -> int:
     failures = [failure for report in reports for failure in report.failures]
     for id, why in failures:
         say(f"stays: {id}: {why}")
-    say(f"destroyed: {_count(sum(report.purged_count for report in reports), 'conversation')}")
+    say(f"destroyed: {many(sum(report.purged_count for report in reports), 'conversation')}")
     if pending:
         say("a reader still holds some of the bytes: they leave the files when it is done, or at the next opening")
     return 1 if failures else 0
@@ -146,7 +143,7 @@ def purged(place: Place, days: float, yes: bool) -> int:
     """
     with place.open() as store:
         found = _old(store, days)
-        say(f"{_count(found, 'record')} would be destroyed, with what stands below")
+        say(f"{many(found, 'record')} would be destroyed, with what stands below")
         if not found:
             return 0
         sure("Destroy what is in quarantine?", yes=yes)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__, errors
 from . import _config, _machine
-from ._main import FAILED, LOCKED, UNSOUND, code_of
+from ._outcomes import FAILED, LOCKED, UNSOUND, code_of
 from ._place import Place
 from ._stats import size
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from ._main import UNSOUND
+from ._completion import complete_ids
+from ._display import emit, many, sure
+from ._display import show as shown
 from ._naming import chosen, here, named
+from ._outcomes import UNSOUND
 from ._place import Place, placed
-from ._screen import emit, say, sure
-from ._screen import show as shown
+from ._screen import say
 from ._thread import as_json, drawn, room, thread_lines
-from ._tree import brief, counted, tree
+from ._tree import brief, tree
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -144,7 +146,7 @@ def _described(info: "ConversationInfo", listing: _Listing) -> dict[str, object]
 
 
 @click.command(short_help="A conversation as it was said, tool calls folded.")
-@click.argument("id", required=False)
+@click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--full", is_flag=True, help="Unfold tool calls, their results, thoughts and system prompts.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per message.")
 @placed
@@ -199,7 +201,7 @@ def _say_rest(talk: "Conversation", messages: "list[Saved]") -> None:
 
 
 @conversation.command("delete", short_help="Delete messages; with --cascade what stands below them (rm, remove).")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_ids)
 @click.option("--cascade", is_flag=True, help="Delete all that stands below, too, and the traces of sub-agents.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @placed
@@ -215,9 +217,9 @@ def delete(place: Place, ids: tuple[str, ...], cascade: bool, yes: bool) -> None
         if not doomed:
             say("nothing was said in it so far")
             return
-        say(f"to be deleted: {counted(len(doomed))}")
+        say(f"to be deleted: {many(len(doomed), 'message')}")
         sure("Delete this?", yes=yes)
-        say(f"deleted: {counted(len(store.delete(roots, recursive=cascade)))}")
+        say(f"deleted: {many(len(store.delete(roots, recursive=cascade)), 'message')}")
 
 
 def _plan(store: "Store", ids: Iterable[str], *, cascade: bool) -> tuple[list[str], set[str]]:

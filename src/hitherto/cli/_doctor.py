@@ -14,9 +14,10 @@ import click
 from .. import errors
 from . import _config
 from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, found
-from ._main import FAILED, LOCKED, UNSOUND
+from ._display import emit, paint, show
+from ._outcomes import FAILED, LOCKED, UNSOUND
 from ._place import options, place_of
-from ._screen import emit, harmless, is_terminal, paint, show, width
+from ._screen import harmless, is_terminal, width
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
 _MARGIN = 9  # columns for the level

@@ -9,8 +9,9 @@ import click
 
 from .. import errors
 from ._config import path as config_path
+from ._display import emit
 from ._place import Place, placed
-from ._screen import emit, harmless, say
+from ._screen import harmless, say
 
 _IGNORED = "*\n"  # what was said is not for the repository that the folder may be in
 

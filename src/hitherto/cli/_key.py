@@ -17,9 +17,10 @@ import click
 
 from .. import errors
 from . import _config
-from ._main import LOCKED, UNSOUND
+from ._display import Meter, emit, sure
+from ._outcomes import LOCKED, UNSOUND
 from ._place import Place, key_from, placed
-from ._screen import Meter, emit, harmless, say, sure
+from ._screen import harmless, say
 
 if TYPE_CHECKING:
     from .._rotation import Progress, Rotation

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from ._completion import complete_ids
+from ._display import emit, many, paint, show
 from ._graph import Row, picture
-from ._main import UNSOUND
 from ._naming import chosen, named
+from ._outcomes import UNSOUND
 from ._place import Place, placed
-from ._screen import columns, emit, line, moment, paint, say, show
+from ._screen import columns, line, moment, say
 from ._thread import as_json, coloured, drawn, message_lines, room
-from ._tree import Brief, brief, counted, told
+from ._tree import Brief, brief, told
 
 if TYPE_CHECKING:
     from ..conversation import Branch, Conversation
@@ -30,7 +32,7 @@ _ID = 6
 
 
 @click.command(short_help="The messages of a conversation, a line each; --graph draws its branches.")
-@click.argument("id", required=False)
+@click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--graph", is_flag=True, help="Draw the branches of the whole conversation, straight runs folded.")
 @click.option("--all", "everything", is_flag=True, help="The messages of all branches; in a graph, fold nothing.")
 @click.option("-n", "limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
@@ -95,7 +97,7 @@ def _drawn(row: Row) -> str:
     rails = paint(rails, "green" if "●" in rails else "dim")
     if row.message is not None:
         return f"{rails} {coloured(row.message, _noted(row.message, row.words), left)}"
-    return f"{rails} {line(counted(row.folded), left)}" if row.folded else rails
+    return f"{rails} {line(many(row.folded, 'message'), left)}" if row.folded else rails
 
 
 def _noted(message: Brief, words: Sequence[str]) -> str:
@@ -107,7 +109,7 @@ def _noted(message: Brief, words: Sequence[str]) -> str:
 
 
 @click.command(short_help="Every end of a conversation's tree.")
-@click.argument("id", required=False)
+@click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per branch.")
 @placed
 def branches(place: Place, id: str | None, as_lines: bool) -> int:
@@ -150,8 +152,8 @@ def _table(ends: "Collection[Branch]", last: "dict[str, Saved]", head: str | Non
 
 
 @click.command(short_help="What two threads share, and where they part.")
-@click.argument("left", metavar="A")
-@click.argument("right", metavar="B")
+@click.argument("left", metavar="A", shell_complete=complete_ids)
+@click.argument("right", metavar="B", shell_complete=complete_ids)
 @click.option("--full", is_flag=True, help="All that each side says after that, in place of a line for each message.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object.")
 @placed
@@ -170,7 +172,9 @@ def compare(place: Place, left: str, right: str, full: bool, as_object: bool) ->
             pairs = zip(("left", "right"), sides, (found.left, found.right), strict=True)
             emit(said | {name: _side(talk, messages) for name, talk, messages in pairs})
             return
-        names = [f"{name}: {counted(len(more))} more" for name, more in ((left, found.left), (right, found.right))]
+        names = [
+            f"{name}: {many(len(more), 'message')} more" for name, more in ((left, found.left), (right, found.right))
+        ]
         show(drawn(text) for text in _compared(found, names, full=full))
 
 
@@ -190,7 +194,7 @@ def _side(talk: "Conversation", messages: "list[Saved]") -> dict[str, object]:
 def _compared(found: "Comparison", names: list[str], *, full: bool) -> Iterator[str]:
     width = room()
     if found.shared:
-        yield line(f"{counted(len(found.shared))} shared, the last of them:", width)
+        yield line(f"{many(len(found.shared), 'message')} shared, the last of them:", width)
         yield coloured(brief(found.shared[-1]))
     else:
         yield "they share nothing"

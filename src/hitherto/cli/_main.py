@@ -11,50 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from .. import __version__, errors
+from .. import __version__
 from ._place import options
 from ._screen import abandon_output, complain, streams
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-FAILED, MISUSED, NOTHING, UNKNOWN, HELD, LOCKED, UNSOUND, PARTIAL, BUSY, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 130
-_LOOK = "hitherto --help shows how"
-_CODES: tuple[tuple[type[errors.HithertoError], int], ...] = (
-    (errors.NotFound, UNKNOWN),
-    (errors.Ambiguous, UNKNOWN),
-    (errors.InvalidID, UNKNOWN),
-    (errors.Held, HELD),
-    (errors.KeyUnavailable, LOCKED),
-    (errors.InvalidKey, LOCKED),
-    (errors.NotSealed, LOCKED),
-    (errors.Damaged, UNSOUND),
-    (errors.PartialImport, PARTIAL),
-    (errors.Busy, BUSY),
-    (errors.InvalidMessage, FAILED),
-    (errors.PayloadTooLarge, FAILED),
-    (errors.InvalidArgument, MISUSED),  # what is left of it: the call itself is wrong
-)
-# What the library advises those who write code, said to those who type commands.
-_HINTS: dict[type[errors.HithertoError], str] = {
-    errors.NotFound: "hitherto conversation list shows what there is",
-    errors.Held: "hitherto release takes the hold away",
-    errors.HasChildren: "--cascade takes everything below it, too",
-    errors.KeyUnavailable: "--key, HITHERTO_KEY or the configuration file says where its key comes from",
-    errors.NotSealed: "leave --key out, or seal the store: hitherto key seal",
-    errors.Damaged: "hitherto verify names everything that is damaged; hitherto restore brings a backup back",
-    errors.AlreadyExists: "choose another name",
-    errors.Conflict: "try again",
-    errors.InvalidKey: "a key has 32 random bytes: hitherto key new makes one",
-    errors.InvalidCursor: "begin again",
-    errors.PayloadTooLarge: "say it in several pieces, or pass large files as attachments",
-    errors.Closed: "try again",
-    errors.PartialImport: "mend the file and import it again: what is there is not added twice",
-    errors.ToolLoopLimit: "say something more, and it goes on",
-    errors.Busy: "try again when the others are done",
-    errors.CommitUnknown: "look whether it was kept, then try again",
-    errors.NewerFormat: "upgrade hitherto",
-}
+_MISUSED, _INTERRUPTED = 2, 130  # exit codes; the others are in `_outcomes`
 
 
 class Entry(NamedTuple):
@@ -159,37 +123,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return end.exit_code
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
-            return MISUSED
+            return _MISUSED
         except click.ClickException as error:
             return _misused(error)
         except OSError as error:  # where we write to: a full disk, say
             abandon_output()
             complain(f"the output cannot be written: {error.strerror or type(error).__name__}", None)
-            return FAILED
+            return 1
         except (KeyboardInterrupt, click.Abort):
-            return INTERRUPTED
+            return _INTERRUPTED
         except _Unread:
             abandon_output()
             return 0
-        except errors.HithertoError as error:
-            code = code_of(error)
-            complain(str(error), _hint(error) or (_LOOK if code == MISUSED else None))
-            return code
+        except Exception as error:  # noqa: BLE001  # what is not ours is raised again
+            from ._outcomes import failed  # noqa: PLC0415  # what goes well needs no errors
 
-
-def code_of(error: errors.HithertoError) -> int:
-    """The exit code for an error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
-
-
-def _hint(error: errors.HithertoError) -> str | None:
-    """What to do now. Advice of the library's that is the same for all errors of a kind is for those who write code."""
-    return error.hint if error.hint != type(error).hint else hint_of(type(error))
-
-
-def hint_of(kind: type[errors.HithertoError]) -> str | None:
-    """What to do about an error of a kind."""
-    return next((hint for known, hint in _HINTS.items() if issubclass(kind, known)), kind.hint)
+            return failed(error)
 
 
 def _misused(error: click.ClickException) -> int:

@@ -14,10 +14,12 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from .. import errors
-from ._main import PARTIAL, code_of
+from ._completion import complete_ids
+from ._display import Meter, emit, many
 from ._naming import chosen
+from ._outcomes import PARTIAL, code_of, hint_of
 from ._place import Place, key_from, placed
-from ._screen import Meter, complain, emit, harmless, is_terminal, say
+from ._screen import complain, harmless, is_terminal, say
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -35,7 +37,7 @@ _THREADS = ("html", "markdown", "openai", "snapshot")
 
 
 @click.command(short_help="Write conversations to a file, or to standard output.")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete_ids)
 @click.option("--all", "everything", is_flag=True, help="All conversations of the workspace.")
 @click.option("--format", type=click.Choice(FORMATS), help="What to write.  [default: by the name of FILE; else jsonl]")
 @click.option("-o", "--output", metavar="FILE", help="To a new file, readable by you alone; nothing is overwritten.")
@@ -113,7 +115,7 @@ def lasting(place: Place) -> "Store":
 
 
 @click.command("import", short_help="Take conversations in from files of many programs.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--format", metavar="NAME", help="Take a format for granted, in place of looking what each file is.")
 @click.option("--explain", is_flag=True, help="Only say what each file is, how that shows, and what is in it.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be added.")
@@ -183,7 +185,9 @@ class _Importing:
             raise  # the next file would fare no better
         except errors.HithertoError as error:
             code, failed = code_of(error), str(error)
-            complain(str(error) if os.path.basename(file) in str(error) else f"{file}: {error}", _advice(error))
+            locked = isinstance(error, errors.KeyUnavailable)
+            hint = "--key-of-file says where the key of the file comes from" if locked else hint_of(error)
+            complain(str(error) if os.path.basename(file) in str(error) else f"{file}: {error}", hint)
         if self.as_json:
             emit(self._record(file, report, failed))
         if report is not None:
@@ -241,21 +245,5 @@ def summary(report: "Loaded") -> str:
     return f"{many(count, 'conversation')}, {many(report.messages, 'message')} {would}, {unchanged}"
 
 
-def many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def counted(meter: Meter) -> "Callable[[int], None]":
     return lambda seen: meter(many(seen, "message"))
-
-
-def _advice(error: errors.HithertoError) -> str | None:
-    """What to do now, for those who type commands."""
-    if isinstance(error, errors.KeyUnavailable):
-        return "--key-of-file says where the key of the file comes from"
-    hint = error.hint or ""
-    if hint.startswith("look at the path"):
-        return None
-    if hint.startswith("a store is opened"):
-        return "hitherto copy takes the conversations of another store; hitherto restore brings a backup back"
-    return hint.replace("load(…, format=…)", "--format") or None

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from .. import errors
-from . import _config
-
 if TYPE_CHECKING:
     from ..keys import Key
     from ..store import Store
@@ -46,6 +43,7 @@ class Place:
     def read(self) -> "Store":
         """To read only. A store that cannot be read without mending it first, because somebody was killed while
         writing, or because it is of an older version, is opened as usual."""
+        from .. import errors  # noqa: PLC0415  # as above
         from ..opening import open as open_store  # noqa: PLC0415  # as above
 
         self.require()
@@ -56,6 +54,8 @@ class Place:
 
     def require(self) -> None:
         """An error, if there is no such store."""
+        from .. import errors  # noqa: PLC0415  # as above
+
         path = self.path
         if path is not None and not os.path.exists(path):
             hint = "hitherto chat begins one, hitherto init makes one for this folder; hitherto where says who named it"
@@ -95,7 +95,10 @@ def _source(source: str) -> tuple[str, str]:
 
 def place_of(store: str | None, workspace: str | None, key: str | None, said: dict[str, str] | None = None) -> Place:
     """What is meant, by options that may be missing. `said` stands in for the configuration file."""
-    said = _config.load() if said is None else said
+    if said is None:
+        from ._config import load  # noqa: PLC0415  # help needs none
+
+        said = load()
     location, found = _location(store, said)
     key = key or os.environ.get("HITHERTO_KEY") or said.get("key") or None
     if key is not None:

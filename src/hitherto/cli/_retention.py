@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
+from ._display import Meter, emit, show, sure
 from ._place import Place, placed
-from ._screen import Meter, emit, line, say, show, sure
+from ._screen import line, say
 
 if TYPE_CHECKING:
     from ..retention import SweepPlan, SweepReport

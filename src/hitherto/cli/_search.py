@@ -11,15 +11,16 @@ import click
 
 from .. import errors
 from ._completion import complete_ids
+from ._display import emit, paint, show
 from ._naming import here, named
+from ._outcomes import NOTHING
 from ._place import Place, placed
-from ._screen import emit, harmless, line, moment, paint, say, show, width
+from ._screen import harmless, line, moment, say, width
 
 if TYPE_CHECKING:
     from .._search import Hit
     from ..store import Store
 
-NOTHING = 3  # the exit code
 _ROLES = ("user", "assistant", "tool_result", "event")
 _AGO = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ._display import emit, many, paint, show
 from ._place import Place, placed
-from ._screen import emit, line, moment, paint, show, width
+from ._screen import line, moment, width
 
 if TYPE_CHECKING:
     from datetime import date
@@ -92,15 +93,11 @@ def _lines(found: "Stats", said: Days, largest: Sequence["ConversationInfo"]) ->
 
 
 def _totals(found: "Stats") -> Iterator[str]:
-    yield from _wrapped(f"{_many(found.conversations, 'conversation')}, {_many(found.messages, 'message')}")
+    yield from _wrapped(f"{many(found.conversations, 'conversation')}, {many(found.messages, 'message')}")
     content = f"{size(found.content_bytes)} of content, about {found.approximate_tokens:,} tokens"
     yield from _wrapped(f"{content}; {size(found.stored_bytes)} stored")
     if found.oldest is not None and found.newest is not None:
         yield from _wrapped(f"from {moment(found.oldest)} to {moment(found.newest)}")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _wrapped(text: str) -> list[str]:
@@ -115,7 +112,7 @@ def _chart(said: Days) -> Iterator[str]:
     each = -(-len(counts) // width())  # days in a column
     columns = [sum(counts[max(0, at - each) : at]) for at in range(len(counts), 0, -each)][::-1]
     most, days = max(columns), list(said)
-    named = f"{_many(sum(counts), 'message')} from {days[0]} to {days[-1]}"
+    named = f"{many(sum(counts), 'message')} from {days[0]} to {days[-1]}"
     period = "a day" if each == 1 else f"{each} days"
     yield from _wrapped(f"{named}, at most {most:,} in {period}" if most else named)
     yield paint("".join(_column(count, most) for count in columns), "cyan")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from .. import errors
-from ._main import PARTIAL, UNSOUND
-from ._moving import counted, lasting, many, summary, unreadable
+from ._display import Meter, emit, many, sure
+from ._moving import counted, lasting, summary, unreadable
+from ._outcomes import PARTIAL, UNSOUND
 from ._place import Place, place_of, placed
-from ._screen import Meter, complain, emit, say, sure
+from ._screen import complain, say
 
 if TYPE_CHECKING:
     from ..formats import Loaded
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="A copy of the store, made while others write.")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @placed
 def backup(place: Place, file: str, as_json: bool) -> None:
@@ -40,7 +41,7 @@ def backup(place: Place, file: str, as_json: bool) -> None:
 
 
 @click.command(short_help="Put a backup in the place of the store.")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--replace", is_flag=True, help="Even if there is a store; it is kept, under another name beside it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--no-verify", is_flag=True, help="Do not read all of the backup first to prove that it is sound.")
@@ -105,8 +106,8 @@ def _is_sound(store: "Store", file: str) -> bool:
 
 
 @click.command(short_help="Copy all conversations from one store into another.")
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("target", metavar="DST", type=click.Path())
 @click.option("--workspace", metavar="NAME", help="The workspace in SRC.  [default: default]")
 @click.option("--to-workspace", metavar="NAME", help="The workspace in DST.  [default: the same]")
 @click.option("--key", metavar="SOURCE", help="Where the key of SRC comes from, if it is sealed.")

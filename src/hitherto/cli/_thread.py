@@ -18,7 +18,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ._screen import harmless, is_terminal, line, moment, paint, width
+from ._display import paint
+from ._screen import harmless, is_terminal, line, moment, width
 from ._tree import Brief, said_in, spoken, told
 
 if TYPE_CHECKING:

@@ -65,11 +65,6 @@ def spoken(role: str) -> str:
     return f"[{role.replace('_', ' ').upper()}]"
 
 
-def counted(number: int) -> str:
-    """`1 message`, `1,200 messages`."""
-    return f"{number:,} message{'' if number == 1 else 's'}"
-
-
 def told(message: Brief) -> str:
     """A message on one line, not cut yet: `abc123 (2024-01-15 10:30) [USER] text`."""
     return f"{message.id} ({moment(message.at)}) {spoken(message.role)} {message.said}"

@@ -124,7 +124,8 @@ def _why(source: Source) -> str:
 def _hint(source: Source) -> str:
     if source.head.startswith(b"SQLite format 3"):
         return "a store is opened with hitherto.open(path), and saved from there"
-    return f"known are {', '.join(names())}; load(…, format=…) takes one of them for granted"
+    known = sorted(format.name for format in _all() if getattr(format, "reads", True))
+    return f"known are {', '.join(known)}; load(…, format=…) takes one of them for granted"
 
 
 def _all() -> list[Format]:

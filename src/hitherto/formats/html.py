@@ -21,7 +21,7 @@ from ._writing import write_plain
 
 name = "html"
 suffixes = (".html", ".htm")
-writes = True
+writes, reads = True, False
 
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _AT_ONCE = 3 << 16  # bytes of an image: a multiple of three, so that the pieces in base64 are one

@@ -19,7 +19,7 @@ from ._writing import write_plain
 
 name = "markdown"
 suffixes = (".md", ".markdown")
-writes = True
+writes, reads = True, False
 
 _HEADING = re.compile(r"( {0,3})(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"( {0,3})(`{3,}(?!.*`)|~{3,})(.*)")

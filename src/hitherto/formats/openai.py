@@ -24,7 +24,7 @@ from ._writing import write_plain
 
 name = "openai"
 suffixes = (".openai.jsonl",)
-writes = True
+writes, reads = True, False
 
 
 def recognises(source: Source) -> str | None:  # noqa: ARG001  # the shape of a format
