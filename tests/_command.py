@@ -222,6 +222,15 @@ class Terminal:
             assert self._more(deadline), f"it ended: {self.shown}"
         return self.shown.index(until, after) + len(until)
 
+    def shows(self, *these: str, after: int = 0) -> str | None:
+        """Which of these is shown first after that place; None if it ends without."""
+        deadline = time.monotonic() + PATIENCE
+        while not any(one in self.shown[after:] for one in these):
+            assert time.monotonic() < deadline, self.shown
+            if not self._more(deadline):
+                return None
+        return min((one for one in these if one in self.shown[after:]), key=self.shown[after:].index)
+
     def _more(self, deadline: float) -> bool:
         if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
             return True

@@ -1,0 +1,117 @@
+"""A small editor in the terminal, for what somebody says. It is loaded only where somebody sits.
+
+What was typed while an answer came is not lost. The terminal itself ended those lines, in a way that looks like Ctrl+J
+to an editor: a single one is sent, as it was meant; several may have been pasted, and are left to be looked at.
+"""
+
+import os
+import select
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_input
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.vt100_parser import Vt100Parser
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.output import create_output
+from prompt_toolkit.shortcuts import CompleteStyle
+
+from ._screen import SIGNS
+
+_HARMLESS = {code: "\ufffd" for code in SIGNS if code >= 0xA0}  # below that, the editor has signs of its own
+
+
+class Editor:
+    """Asks somebody at a terminal."""
+
+    def __init__(self, prompts: tuple[str, str], commands: Sequence[str], said: Sequence[str], screen: TextIO) -> None:
+        """`prompts` stand before the first line of a message, and before each further one."""
+        self._prompt, further = prompts
+        self._input, output = create_input(sys.stdin), create_output(screen)
+        self._session: PromptSession[str] = PromptSession(
+            multiline=True,
+            history=InMemoryHistory(list(said)),
+            completer=WordCompleter(list(commands), sentence=True),
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            prompt_continuation=further,
+            key_bindings=_keys(),
+            input_processors=[_Shown()],
+            enable_suspend=True,
+            input=self._input,
+            output=output,
+        )
+        self._short: PromptSession[str] = PromptSession(key_bindings=_keys(), input=self._input, output=output)
+
+    def read(self) -> str:
+        return self._ask(self._session, self._prompt)
+
+    def answer(self, prompt: str) -> str:
+        return self._ask(self._short, prompt)
+
+    def _ask(self, session: PromptSession[str], prompt: str) -> str:
+        typed = _typed()
+        with self._input.raw_mode():  # from here on, Enter comes as it is
+            typed += _typed()
+            pressed: list[KeyPress] = []
+            parser = Vt100Parser(pressed.append)
+            parser.feed(typed.replace("\n", "\r") if typed.count("\n") == 1 else typed)
+            parser.flush()
+            store_typeahead(self._input, pressed)
+            return session.prompt(prompt)
+
+
+def _typed() -> str:
+    """What is there to be read."""
+    data = b""
+    with suppress(OSError):  # the terminal is gone, as the editor will see
+        while select.select([sys.stdin], [], [], 0)[0]:
+            piece = os.read(sys.stdin.fileno(), 65536)
+            data += piece or b"\x04"  # Ctrl+D, as it is read while there is no editor
+            if not piece:
+                break
+    return data.decode(errors="replace")
+
+
+class _Shown(Processor):
+    """The text as it is shown: what would turn a line around is a sign."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        return Transformation([(f[0], f[1].translate(_HARMLESS), *f[2:]) for f in transformation_input.fragments])
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+    typing = has_focus(DEFAULT_BUFFER)  # and not in a search through what was said
+
+    @keys.add("enter", filter=typing)
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter", filter=typing)
+    @keys.add("c-j", filter=typing)
+    def begin_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("c-c", filter=typing)
+    @keys.add("<sigint>", filter=typing)
+    def clear_or_leave(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt())
+
+    return keys

@@ -1,0 +1,128 @@
+"""What `-f` brings along: files that are put before the question.
+
+A text stands under its name, in a fence that is longer than any in it. An image or a sound is known by its first bytes,
+never by its name, and goes along as what it is. Everything is looked at before anybody is asked: a file that cannot be
+sent is an error that names it, and nothing is kept.
+"""
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from ._screen import harmless, is_terminal
+
+if TYPE_CHECKING:
+    from ..model import Block
+
+LONGEST_TEXT = 4_000_000  # bytes of one text: more than any model reads
+LARGEST = 20_000_000  # bytes of one image or sound: providers take less
+_STDIN = "-"
+_KINDS = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), "image/webp"),
+    (re.compile(rb"RIFF.{4}WAVE", re.DOTALL), "audio/wav"),
+    (re.compile(rb"ID3|\xff[\xf2\xf3\xfa\xfb]"), "audio/mpeg"),
+)
+
+
+class Question(NamedTuple):
+    """What is asked: all of it, and the words that it can be named by."""
+
+    content: "str | list[str | Block]"
+    words: str
+
+
+def question(asked: str, files: "Sequence[str | Block]" = ()) -> Question:
+    """A question with what goes before it. Texts that follow each other are one text."""
+    joined: list[str | Block] = []
+    for part in (*files, asked):
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] = f"{joined[-1]}\n\n{part}"
+        else:
+            joined.append(part)
+    only = joined[0]
+    return Question(only if len(joined) == 1 and isinstance(only, str) else joined, asked)
+
+
+def brought(names: Iterable[str]) -> "list[str | Block]":
+    """The files of these names, each as it is sent."""
+    given = list(names)
+    if given.count(_STDIN) > 1:
+        raise click.UsageError("standard input can be read once: -f - is given twice")
+    return [_part(name, _standard_input() if name == _STDIN else _content(name)) for name in given]
+
+
+def _part(name: str, data: bytes) -> "str | Block":
+    from ..model import Block  # noqa: PLC0415  # help needs none
+
+    kind = next((kind for beginning, kind in _KINDS if beginning.match(data)), None)
+    if kind is not None:
+        made = Block.image if kind.startswith("image/") else Block.audio
+        return made(data, kind)
+    if len(data) > LONGEST_TEXT:
+        raise _refused(name, f"is longer than {LONGEST_TEXT // 1_000_000} MB, which is more than any model reads")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _refused(name, "is neither UTF-8 text nor an image or a sound that is known here") from None
+    if "\0" in text:
+        raise _refused(name, "is no text: it holds zero characters")
+    return fenced("standard input" if name == _STDIN else name, text)
+
+
+def fenced(name: str, text: str) -> str:
+    """A text under its name, in a fence that is longer than any in it.
+
+    >>> print(fenced("a.txt", "hello"))
+    a.txt:
+    ```
+    hello
+    ```
+    """
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    end = "" if text.endswith("\n") else "\n"
+    return f"{harmless(' '.join(name.split()))}:\n{fence}\n{text}{end}{fence}"
+
+
+def _content(name: str) -> bytes:
+    """The bytes of a file. A pipe would keep us waiting, and a device has no end."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with open(descriptor, "rb") as file:
+            kind = os.fstat(descriptor).st_mode
+            if stat.S_ISDIR(kind):
+                raise IsADirectoryError
+            if not stat.S_ISREG(kind):
+                raise _refused(name, "is a pipe or a device, not a file; -f - reads standard input")
+            data = file.read(LARGEST + 1)
+    except IsADirectoryError:
+        raise _refused(name, "is a folder") from None
+    except (OSError, ValueError) as error:  # a name with a zero character is the latter
+        reason = error.strerror if isinstance(error, OSError) else "this is no name of a file"
+        raise _refused(name, f"cannot be read: {reason}") from None
+    return _small(name, data)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None or is_terminal(sys.stdin):
+        raise click.UsageError("-f - reads standard input, and there is nothing but the terminal")
+    return _small(_STDIN, sys.stdin.buffer.read(LARGEST + 1))
+
+
+def _small(name: str, data: bytes) -> bytes:
+    if len(data) > LARGEST:
+        raise _refused(name, f"is larger than {LARGEST // 1_000_000} MB")
+    if not data:
+        raise _refused(name, "is empty")
+    return data
+
+
+def _refused(name: str, why: str) -> click.UsageError:
+    return click.UsageError(f"-f {harmless(name)} {why}")

@@ -1,0 +1,199 @@
+"""The commands that can be given in a conversation: a slash, a word, and what comes after it.
+
+What begins with a slash and a word is never sent to the model; whoever wants to say such a thing begins with a space.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .. import errors
+from ._naming import named
+from ._screen import line, say, width
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..model import Message
+    from ._session import Session
+
+COMMANDS = {
+    "/model": "NAME: go on with another model; without a name, which one it is",
+    "/system": 'TEXT: another system prompt; without a text, which one it is; "" for none',
+    "/title": "TEXT: give the conversation a title; without a text, which one it has",
+    "/fork": "ID: go on from that message, on a branch; without an id, which there are",
+    "/undo": "take the last question back, with its answer",
+    "/retry": "ask again what was not answered",
+    "/accept": "take what came of an interrupted answer for the answer",
+    "/discard": "let go of it",
+    "/save": "FILE: write the conversation to a new file; its name says in which format",
+    "/new": "begin a new conversation",
+    "/help": "these commands",
+    "/quit": "leave; so does /exit",
+    "/exit": "",  # said with the one before
+}
+TITLE = 60  # characters of one that is made of a question
+SLASH = re.compile(r"(/\w+)(?:\s+(.*))?", re.DOTALL)
+_SAY_IT = "what begins with a space is no command"
+_NOTHING = '""'
+
+
+def act(session: "Session", word: str, rest: str) -> None:
+    """Do what a command says."""
+    rest = _unquoted(rest)
+    if word not in COMMANDS:
+        say(f"there is no command {line(word, 40)}: /help shows them; {_SAY_IT}")
+    elif word in _TAKING:
+        _TAKING[word](session, rest)
+    elif rest:
+        say(f"{word} takes nothing more; {_SAY_IT}")
+    else:
+        _ALONE[word](session)
+
+
+def _unquoted(text: str) -> str:
+    """An argument without the quotes around all of it, which people type out of habit. Two alone mean that there is to
+    be nothing, and stay."""
+    text = text.strip()
+    quote = text[:1]
+    whole = len(text) > 2 and quote in ("'", '"') and text.endswith(quote) and quote not in text[1:-1]
+    return text[1:-1] if whole else text
+
+
+def say_which(talk: "Conversation", words: str) -> None:
+    """Say which conversation is gone on with, and from where."""
+    words = f"{words} {talk.id[:8]}" if talk.at == talk.head else f"{words} {talk.id[:8]} from message {talk.at}"
+    say(line(f"{words}: {talk.title}" if talk.title else words, width()))
+
+
+# -- what it is held with
+
+
+def _model(session: "Session", name: str) -> None:
+    if not name:
+        say(f"{session.client.provider}: {session.client.model or 'a model of its own choice'}")
+        return
+    client = session.own()
+    if client.provider == "local":
+        raise errors.Unsupported("the local model is a file", hint="leave, and give another one with --model-path")
+    client.config = replace(client.config, model=name)
+    talk = session.talk()
+    if talk is not None:
+        talk.configure(model=name)
+    say(f"from here on: {line(name, 60)}")
+
+
+def _system(session: "Session", text: str) -> None:
+    client = session.own()
+    if not text:
+        say(client.system_prompt or "there is no system prompt")
+        return
+    prompt = "" if text == _NOTHING else text
+    client.set_system_prompt(prompt)
+    talk = session.talk()
+    if talk is not None:
+        talk.configure(system_prompt=prompt)
+    say("from here on, with this system prompt" if prompt else "from here on, without a system prompt")
+
+
+def _title(session: "Session", title: str) -> None:
+    talk = session.talk()
+    if session.store is None:
+        say("nothing is kept, so there is no title")
+    elif not title:
+        say((session.title if talk is None else talk.title) or "there is no title")
+    else:
+        session.title = "" if title == _NOTHING else title
+        if talk is not None:
+            talk.rename(session.title)
+        say(f"titled: {line(session.title, max(20, width() - 8))}")
+
+
+# -- where it goes on
+
+
+def _fork(session: "Session", id: str) -> None:
+    talk = session.talk()
+    if session.store is None or talk is None:
+        say("nothing is kept, so there is nothing to go back to; /undo takes the last question back")
+    elif id:
+        session.flush()
+        session.resume(named(session.store, id))
+        session.say_resumed()
+        say_which(session.talk() or talk, "from here on")
+    else:
+        for message in talk.thread(attachments="lazy"):
+            say(line(f"{message.id}  {message.role}: {message.text}", width()))
+        say("/fork with one of these ids goes on from there")
+
+
+def _undo(session: "Session") -> None:
+    client, talk = session.own(), session.talk()
+    if talk is None:
+        gone: Sequence[Message] = client.undo()
+    else:
+        system, gone = client.system_prompt, talk.undo()
+        session.resume(talk)
+        client.set_system_prompt(system)  # what was said is taken back, and nothing else
+        session.nameless = talk.at is None and talk.title == line(gone[0].text, TITLE)
+    say(f"taken back: {line(gone[0].text, max(20, width() - 12))}")
+
+
+def _new(session: "Session") -> None:
+    from ..model import Setup  # noqa: PLC0415  # help needs none
+
+    client = session.own()
+    session.flush()
+    client.listen(None)
+    client.set_tools(())
+    client.set_system_prompt(session.terms.beginning)
+    client.resume([], Setup(), convert=False)
+    session.recorded, session.stand, session.title = False, None, ""
+    say("a new conversation begins with your next question")
+
+
+# -- the rest
+
+
+def _save(session: "Session", path: str) -> None:
+    from .. import formats  # noqa: PLC0415  # help needs none
+
+    talk = session.talk()
+    if session.store is None:
+        say("nothing is kept, and no file is written: without -G a conversation can be saved")
+    elif talk is None:
+        say("there is nothing to save yet")
+    elif not path:
+        say("to which file? /save talk.jsonl")
+    else:
+        formats.save(talk, path)
+        say(f"saved: {path}")
+
+
+def _help(_: "Session") -> None:
+    for name, what in COMMANDS.items():
+        if what:
+            say(f"{name:10}{what}")
+
+
+def _leave(_: "Session") -> None:
+    raise EOFError
+
+
+_TAKING: dict[str, Callable[["Session", str], None]] = {
+    "/model": _model,
+    "/system": _system,
+    "/title": _title,
+    "/fork": _fork,
+    "/save": _save,
+}
+_ALONE: dict[str, Callable[["Session"], None]] = {
+    "/undo": _undo,
+    "/retry": lambda session: session.retry(),
+    "/accept": lambda session: session.settle(accept=True),
+    "/discard": lambda session: session.settle(accept=False),
+    "/new": _new,
+    "/help": _help,
+    "/quit": _leave,
+    "/exit": _leave,
+}

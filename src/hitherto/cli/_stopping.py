@@ -1,0 +1,64 @@
+"""Ctrl+C while an answer comes: it stops the answer, but not what is being written.
+
+What was said is kept before the model is asked, and what had come of the answer is kept beside it. So that this is true
+whenever the key is pressed, a press waits for what is being written in that moment.
+"""
+
+import signal
+import threading
+from types import FrameType
+
+
+class Stoppable:
+    """As long as an answer comes. A press while something is written is repeated a little later; a second one is meant,
+    and is not made to wait."""
+
+    _PAUSE_SECONDS = 0.02
+
+    def __init__(self) -> None:
+        self._pressed = False
+        self._repeated = False
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> "Stoppable":
+        self._before = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:  # a press that waits was meant for the answer, and must not reach what comes after it
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer.join()
+        except KeyboardInterrupt:
+            self._pressed = True
+        finally:
+            signal.signal(signal.SIGINT, self._before)
+
+    def check(self) -> None:
+        """Stop now, if that was wanted before."""
+        if self._pressed:
+            raise KeyboardInterrupt
+
+    def _press(self, _number: int, frame: FrameType | None) -> None:
+        meant = self._pressed and not self._repeated
+        self._pressed, self._repeated = True, False
+        if meant or not _is_writing(frame):
+            raise KeyboardInterrupt
+        self._timer = threading.Timer(self._PAUSE_SECONDS, self._repeat)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _repeat(self) -> None:
+        self._repeated = True
+        main = threading.main_thread().ident
+        if main is not None and hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+def _is_writing(frame: FrameType | None) -> bool:
+    """Is the recorder at work in what was interrupted?"""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("hitherto.recorder"):
+            return True
+        frame = frame.f_back
+    return False
