@@ -29,7 +29,7 @@ _REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "wor
 def verify(place: Place, as_json: bool) -> int:
     """Read everything and derive it again: trees, sequence, sizes, checksums, attachments, and in a sealed store what
     proves that nothing was changed, moved or put back. Nothing is written. Problems are exit code 7."""
-    with place.read() as store, Meter("conversations read") as meter:
+    with place.read() as store, Meter("reading", "conversation") as meter:
         report = store.verify(progress=meter)
     if as_json:
         problems = [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in report.problems]

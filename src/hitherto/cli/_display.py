@@ -132,8 +132,9 @@ class Meter:
     _EVERY_SECONDS = 0.1
     _PATIENCE_SECONDS = 0.5  # what is done before that needs no words
 
-    def __init__(self, what: str) -> None:
-        self._what, self._shown = what, False
+    def __init__(self, what: str, unit: str, total: int = 0) -> None:
+        """`unit` is what is counted, `total` how many there are, about, if that is known."""
+        self._what, self._unit, self._total, self._shown = what, unit, total, False
         self._next = time.monotonic() + self._PATIENCE_SECONDS
 
     def __enter__(self) -> "Meter":
@@ -143,17 +144,14 @@ class Meter:
         if self._shown:
             tell("\r\x1b[K")
 
-    def __call__(self, done: object, total: int | None = None) -> None:
+    def __call__(self, done: int, total: int | None = None) -> None:
         now = time.monotonic()
         if now < self._next or not _moves(sys.stderr):
             return
         self._next, self._shown = now + self._EVERY_SECONDS, True
-        bar = ""
-        if total and isinstance(done, int):
-            filled = min(20, 20 * done // total)
-            bar = f" [{'#' * filled}{'.' * (20 - filled)}] {100 * done // total:3d}%"
-            done = f"{done} of {total}"
-        tell("\r\x1b[K" + line(f"{self._what}: {done}{bar}", width() - 1))
+        share = min(1.0, done / most) if (most := total or self._total) else None
+        bar = "" if share is None else f" [{'#' * round(20 * share):.<20}] {share:4.0%}"
+        tell("\r\x1b[K" + line(f"{self._what}:{bar} {many(done, self._unit)}", width() - 1))
 
 
 def _moves(stream: TextIO) -> bool:

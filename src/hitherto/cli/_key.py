@@ -178,7 +178,7 @@ def _opened(place: Place, made: "Key") -> "Store":
 
 def _watched(what: str, change: "Callable[[Callable[[Progress], None]], Rotation]") -> "Rotation":
     """Change keys, telling how far it is."""
-    with Meter(what) as meter:
+    with Meter(what, "conversation") as meter:
         try:
             return change(lambda progress: meter(progress.done, progress.total))
         except KeyboardInterrupt:

@@ -124,7 +124,7 @@ def _done(store: "Store", plan: "SweepPlan", *, yes: bool, as_json: bool) -> int
         if many > _FIRST:
             say(f"and {many - _FIRST} more; --dry-run prints them all")
         sure("Destroy it for good?" if many == 1 else f"Destroy these {many} for good?", yes=yes)
-    with Meter("conversations destroyed") as meter:
+    with Meter("destroying", "conversation") as meter:
         report = carry_out(store, plan, meter)
     if as_json:
         emit(_told(report))

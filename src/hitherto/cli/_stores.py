@@ -11,7 +11,7 @@ import click
 
 from .. import errors
 from ._display import Meter, emit, many, sure
-from ._moving import counted, lasting, summary, unreadable
+from ._moving import lasting, summary, unreadable
 from ._outcomes import PARTIAL, UNSOUND
 from ._place import Place, place_of, placed
 from ._screen import complain, say
@@ -94,8 +94,8 @@ def _backed_up(file: str, place: Place) -> "Store":
 
 
 def _is_sound(store: "Store", file: str) -> bool:
-    with Meter("checking") as meter:
-        report = store.verify(lambda done: meter(many(done, "conversation")))
+    with Meter("checking", "conversation") as meter:
+        report = store.verify(meter)
     for problem in report.problems[:20]:
         complain(f"{file}: {problem}")
     if not report.ok:
@@ -136,10 +136,10 @@ def copy(
         if ours.key_id is not None and to_key is None and not in_clear:
             raise click.UsageError("SRC is sealed: --to-key seals DST as well, --in-clear says that it is to be plain")
         before = _counts(ours)
-        with there.open(create=True) as theirs, Meter("copying") as meter:
+        with there.open(create=True) as theirs, Meter("copying", "message", sum(before.values())) as meter:
             code = 0
             try:
-                report = formats.copy(ours, theirs, progress=counted(meter))
+                report = formats.copy(ours, theirs, progress=meter)
             except errors.PartialImport as error:
                 report, code = cast("Loaded", error.report), PARTIAL
             missing = _missing(before, ours, theirs, report)
