@@ -375,7 +375,7 @@ def test_progress_is_shown_on_a_terminal_only(world: World, terminal: Open, line
     assert "\r\x1b[Kall.jsonl: [####..…" in shown.shown
     wide = terminal(command=command, size=(80, 10))
     assert wide.end() == 0
-    assert re.search(r"all\.jsonl: \[#+\.+\]  \d\d% 2 messages\r\x1b\[K", wide.shown)
+    assert re.search(r"all\.jsonl: \[#+\.+\] +\d\d% 2 messages\r\x1b\[K", wide.shown)
     assert world.plain(*command).stderr == "all.jsonl: nothing was added, 3 unchanged\n"
 
 
