@@ -24,7 +24,7 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Block, Message, Saved, Store
+from hitherto import Block, Key, Message, Saved, Store
 from hitherto.backends import sqlite
 from hitherto.backends._files import translated
 from hitherto.backends._schema import APPLICATION_ID, MIGRATIONS
@@ -1165,3 +1165,34 @@ def test_a_header_that_holds_something_else_is_damage_and_not_compared(column: s
     assert sqlite._headed([good]) == [good]
     with pytest.raises(Damaged):
         sqlite._headed([replace(good, **{column: b"\1"})])
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_conversation_that_grows_while_it_is_verified_is_sound(path: Path, sealed: bool) -> None:
+    """Whoever looked while others spoke was told of damage, and that for as long as they spoke."""
+    key = Key.generate() if sealed else None
+    with hitherto.open(path, key=key) as store, hitherto.open(path, key=key) as other:
+        talk = store.start()
+        talk.extend([Message.user(f"{n}") for n in range(10)])
+        theirs, scan = other.conversation(talk.id), store.backend.scan
+
+        def scan_while_others_speak(*given: Any, **how: Any) -> Any:
+            attached = Block.image(os.urandom(70_000), "image/png")
+            theirs.append(Message.user([Block.text("more"), attached], label="spoken"))
+            return scan(*given, **how)
+
+        store.backend.scan = scan_while_others_speak  # type: ignore[method-assign]
+        report = store.verify()
+        assert report.ok, report.problems
+        assert report.messages == 10
+        store.backend.scan = scan  # type: ignore[method-assign]
+        assert store.verify().messages > 10
+
+
+def test_a_message_that_nobody_added_is_noticed_though_it_comes_last(path: Path) -> None:
+    """The control: what is later than the conversation says, and stays so, was put there."""
+    with hitherto.open(path) as store:
+        store.start().extend([Message.user("one"), Message.user("two")])
+    foreign(path, "UPDATE message SET seq = seq + 100 WHERE seq = (SELECT max(seq) FROM message)")
+    with hitherto.open(path) as store:
+        assert any("out of order" in problem.what for problem in store.verify().problems)

@@ -17,7 +17,7 @@ from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
 from ._recovery import PARTIAL, open_partial
 from .backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
-from .errors import HithertoError
+from .errors import Busy, HithertoError
 from .ids import RUN, show_conversation_id
 from .listing import conversations
 from .vault import MODULUS
@@ -69,6 +69,8 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
                     break
                 row = now[0]  # noqa: PLW2901  # the same, newer
                 count, found = _verify_conversation(store, row, _Tags(store))
+            else:
+                raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
             problems += found
             conversations += row.kind == CHAT  # the workspace has a row, too
             messages += count
@@ -76,6 +78,8 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
                 progress(conversations)
         if not problems and tags.strange():
             problems.append(Problem("conversations are found by labels or projects that are not theirs"))
+    except Busy:
+        raise
     except HithertoError as error:
         problems.append(Problem(f"the conversations cannot be listed: {error}"))
     return Report(tuple(problems), conversations, messages)
@@ -104,11 +108,11 @@ class _Tags:
             self._found[field, value] = found
         return self._found[field, value].get(conversation, set())
 
-    def fit(self, conversation: bytes, meant: dict[tuple[str, str], set[int | None]]) -> bool:
-        """Is a conversation found by what it is meant to be found by?"""
+    def fit(self, conversation: bytes, meant: dict[tuple[str, str], set[int | None]], later: set[int]) -> bool:
+        """Is a conversation found by what it is meant to be found by? What came later may be found as well."""
         for found_by, numbers in meant.items():
             self._meant.setdefault(found_by, set()).add(conversation)
-            if self.of(*found_by, conversation) != numbers:
+            if self.of(*found_by, conversation) - later != numbers:
                 return False
         return True
 
@@ -135,6 +139,7 @@ class _Check:
         self.envelope = store._codec.envelope(row)
         self.problems: list[Problem] = []
         self.seen: dict[int, MessageRow] = {}
+        self.later: dict[int, MessageRow] = {}  # messages that were added while we read
         self.last_seq = -1
         self.last_time = row.created_at
         self.size = 0
@@ -148,11 +153,15 @@ class _Check:
     def run(self) -> tuple[int, list[Problem]]:
         self._description()
         for m in self._messages():
+            if m.seq >= self.row.next_seq:
+                self.later[m.number] = m
+                continue
             self._message(m)
             self.seen[m.number] = m
+        self._latecomers()
         self._packs()
         self._attachments()
-        if not self.tags.fit(self.row.id, self.tagged):
+        if not self.tags.fit(self.row.id, self.tagged, set(self.later)):
             self.say("it is not found by its labels and its project, or by others")
         self._totals()
         return len(self.seen), self.problems
@@ -170,6 +179,13 @@ class _Check:
             if len(rows) < _AT_ONCE:
                 return
             after = rows[-1].seq
+
+    def _latecomers(self) -> None:
+        """What others added meanwhile is none of our business; what nobody added is."""
+        now = self.store.backend.lookup(ids=[self.row.id]) if self.later else []
+        for m in self.later.values():
+            if not now or m.seq >= now[0].next_seq:
+                self.say(f"the sequence {m.seq} is out of order", m)
 
     def _description(self) -> None:
         if self.row.kind == WORKSPACE:
@@ -200,7 +216,7 @@ class _Check:
                 self.say(f"{len(items)} setups are stored, {self.setups} are meant to be")
 
     def _message(self, m: MessageRow) -> None:
-        if m.seq <= self.last_seq or m.seq >= self.row.next_seq:
+        if m.seq <= self.last_seq:
             self.say(f"the sequence {m.seq} is out of order", m)
         if m.created_at < self.last_time:
             self.say("it is older than the message before it", m)
@@ -259,7 +275,7 @@ class _Check:
         for attached, numbers in self.attached.items():
             meant.setdefault(attached.name, set()).update(numbers)
         rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages]
-        there = {row.name: set(row.messages) for row in rows}
+        there = {row.name: numbers for row in rows if (numbers := set(row.messages) - self.later.keys())}
         if there != meant or not all(row.chunks for row in rows):
             self.say("the attachments that are kept are not those that its messages refer to")
         desk = Desk(self.store, self.row)
