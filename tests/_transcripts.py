@@ -32,6 +32,7 @@ _TIMES = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?Z?)?|\d{4}-\d\d-\d\d|\d
 _OTHER = rf"{_TIMES}|\b[0-9a-f]{{16}}\b|\d[\d,.]*|\S*/\S+"
 _VARIES = re.compile(f"({_ID}|{_OTHER})")
 _IS_ID = re.compile(_ID)
+_FIRST = re.compile(r"^[\s●○│┊─┘├]*([0-9A-Za-z]{6})(?= \(|$)|\b([0-9a-f]{8})\b")  # where an id is surely one
 
 
 @dataclass
@@ -168,8 +169,11 @@ def write(path: Path, run: Callable[[str], list[str]], known: Callable[[], set[s
     """Run all commands of a file, and write what they show into it. Where a command has an id of the file as it was, it
     means the one that appears in the same place now; `<1>` means the first that appears, `<2>` the second."""
     text = path.read_text()
-    before = list(dict.fromkeys(id for step in steps(text) for line in step.shown for id in _IS_ID.findall(line)))
-    before = [id for id in before if any(character.isdigit() for character in id)]
+    before = list(
+        dict.fromkeys(
+            id for step in steps(text) for line in step.shown for found in _FIRST.findall(line) for id in found if id
+        )
+    )
     now: list[str] = []
     done: list[tuple[Step, str, list[str]]] = []
     for step in steps(text):
@@ -178,7 +182,7 @@ def write(path: Path, run: Callable[[str], list[str]], known: Callable[[], set[s
         shown = [line.rstrip() for line in run(typed)]
         ids = known()
         for found in (id for line in shown for id in _IS_ID.findall(line)):
-            if found not in now and any(id.startswith(found) for id in ids):
+            if found not in now and found in ids | {id[:8] for id in ids}:
                 now.append(found)
         done.append((step, typed, shown))
     for step, typed, shown in reversed(done):

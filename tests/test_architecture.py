@@ -19,7 +19,7 @@ ROOT = Path(hitherto.__file__).parent
 # From the ground up. A name with a star is a folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "events", "_forks", "_crypto"),
-    ("attachment", "ids", "keys", "model", "retention", "_locations", "_squeeze", "_query", "_waiting"),
+    ("attachment", "ids", "keys", "model", "retention", "_locations", "_signs", "_squeeze", "_query", "_waiting"),
     ("dialects.*", "snapshots.*", "_tap"),
     ("chat.*",),
     ("backend", "textindex", "_snippets", "_segments"),
@@ -50,6 +50,7 @@ FOR_BACKENDS = {"_forks", "backend", "errors", "ids", "textindex", "_query"}
 LAZY = {
     ("opening", "backends.memory"),
     ("opening", "backends.sqlite"),
+    ("opening", "backends._patient"),
     ("_search", "backends.fts"),
     ("cli._stores", "backends._replacing"),
 }

@@ -1245,6 +1245,7 @@ STORE_CALLS: dict[str, Call] = {
     "retention": lambda store, _: store.retention,
     "set_retention": lambda store, _: store.set_retention(None),
     "plan_sweep": lambda store, _: store.plan_sweep(),
+    "activity": lambda store, _: store.activity(),
     "sweep": lambda store, _: store.sweep(),
 }
 # What asks nobody. And `close`, which may be repeated.

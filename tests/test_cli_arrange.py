@@ -182,8 +182,11 @@ def test_a_purge_says_its_plan_and_needs_a_yes(world: World, ids: list[str]) -> 
     assert f"{ids[4][:8]} Failing build: 4 messages, 1 branch, last active" in done.stderr
     assert "--yes" in done.stderr
     assert world.command("purge", "@", "--dry-run").returncode == 0
-    done = world.command("purge", "@", ids[1], "--yes", "--json", "--reason", "privacy-policy-change")
-    report = json.loads(done.stdout)  # two ids of one conversation are one
+    done = world.command("purge", "@", ids[1], "--yes")
+    assert done.returncode == 2
+    assert f"{ids[1]} is a message" in done.stderr  # whoever names one may mean that alone
+    done = world.command("purge", "@", ids[4][:8], "--yes", "--json", "--reason", "privacy-policy-change")
+    report = json.loads(done.stdout)  # two names of one conversation are one
     assert (report["conversation"], report["purged"], report["reason"]) == (ids[4], 1, "privacy-policy-change")
     assert list(report) == [
         "conversation", "reason", "started_at", "completed_at", "purged", "failures", "scrub_pending"

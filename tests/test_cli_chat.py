@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Message
+from hitherto import Message, _signs
 from hitherto.chat import PROVIDERS
 from hitherto.cli import _chat, _main, _outcomes, _screen, _slash, _stopping
 
@@ -615,7 +615,7 @@ def test_control_c_waits_for_what_is_being_written(monkeypatch: pytest.MonkeyPat
 
 
 def test_text_is_made_harmless_and_cut_to_columns() -> None:
-    assert _screen.harmless("a\tb\nc\r\nd\re\x7f\x85\u2066\ud800é😀") == (
+    assert _signs.harmless("a\tb\nc\r\nd\re\x7f\x85\u2066\ud800é😀") == (
         "a\tb\nc\nd\u240de\u2421<U+0085><U+2066>\ufffdé😀"
     )
     assert _screen.line("漢字漢字", 6) == "漢字…"

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Key, Message, errors
+from hitherto import Key, Message, _signs, errors
 from hitherto.cli import _config, _display, _main, _outcomes, _place, _screen
 
 from ._command import COMMAND, Open, World
@@ -334,11 +334,11 @@ def test_the_newest_conversations_of_this_folder_are_called_at(world: World) -> 
 
 
 def test_json_never_holds_a_character_that_does_something_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "".join(map(chr, _screen.SIGNS.keys() - set(range(0xD800, 0xE000)))) + 'é漢"\\'
+    text = "".join(map(chr, _signs.SIGNS.keys() - set(range(0xD800, 0xE000)))) + 'é漢"\\'
     _display.emit({"text": text})
     shown = capsys.readouterr().out
     assert json.loads(shown) == {"text": text}
-    assert not set(map(chr, _screen.SIGNS)) & set(shown.rstrip("\n"))
+    assert not set(map(chr, _signs.SIGNS)) & set(shown.rstrip("\n"))
     assert "é漢" in shown
 
 
@@ -428,3 +428,126 @@ def test_what_is_not_needed_is_not_loaded(world: World, arguments: tuple[str, ..
     assert not loaded & heavy
     if arguments in (("--help",), ("--version",)):
         assert not loaded & {"apsw", "msgspec", "hitherto.store", "tomllib", "platformdirs"}
+
+
+# -- what was found by looking for it
+
+
+def test_a_workspace_that_was_misspelt_is_not_made(world: World) -> None:
+    _, message = said(world)
+    for command in (("search", "import"), ("hold", message), ("purge", "@", "--dry-run"), ("retention", "set", "30"),
+                    ("conversation", "delete", message, "--yes"), ("fork", "@"), ("key", "status")):  # fmt: skip
+        done = world.command(*command, "--workspace", "typo")
+        assert done.returncode == 4, (command, done)
+        assert "typo" in done.stderr
+    connection = apsw.Connection(str(world.place))
+    assert connection.execute("SELECT name FROM workspace").fetchall() == [("default",)]
+    connection.close()
+
+
+def test_a_search_goes_without_what_it_cannot_keep(world: World) -> None:
+    said(world)
+    connection = apsw.Connection(str(world.place))
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        done = world.command("search", "unused")
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()
+    assert done.returncode == 0
+    assert "An unused import." in done.stdout
+
+
+def test_a_word_that_is_to_be_left_out_is_no_option(world: World) -> None:
+    said(world)
+    assert world.command("search", "unused", "-elephant").returncode == 0
+    assert world.command("search", "unused", "-import").returncode == 3
+    assert world.command("search", "unused", "--limt", "3").returncode == 2
+
+
+def test_a_snippet_fits_on_the_line_and_shows_what_was_found(world: World) -> None:
+    with world.store() as store:
+        store.start().append(Message.user("x" * 50 + " 漢字 needle " + "y" * 90))
+    for columns in ("20", "40", "80"):
+        found = world.command("search", "needle", COLUMNS=columns).stdout.splitlines()[1]
+        assert "needle" in found
+        assert _screen.columns(found) <= int(columns)
+
+
+def test_names_that_are_no_text_do_not_break_json(world: World) -> None:
+    name = os.fsdecode(b"caf\xe9.db")
+    for command in (("where", "--json"), ("doctor", "--json")):
+        done = world.command(*command, "--store", name)
+        assert json.loads(done.stdout), done
+
+
+def test_a_pager_that_cannot_be_understood_is_said_to_be(world: World, terminal: Open) -> None:
+    with world.store() as store:
+        store.start().extend([Message.user(f"line {n}") for n in range(30)])
+    shown = terminal(command=[*COMMAND, "search", "line"], size=(80, 10), HITHERTO_PAGER='less "')
+    assert shown.end() == 0
+    assert "the pager cannot be run" in shown.shown
+
+
+def test_a_folder_that_is_gone_is_said_to_be(world: World) -> None:
+    del world.env["HITHERTO_STORE"]
+    gone = world.here / "gone"
+    gone.mkdir()
+    done = world.plain("sh", "-c", f"cd {gone}; rmdir {gone}; exec {' '.join(COMMAND)} init")
+    assert done.returncode == 1
+    assert "the folder you are in is gone" in done.stderr
+
+
+def test_an_import_of_nothing_makes_no_store(world: World) -> None:
+    assert world.command("import", "nowhere.jsonl").returncode == 1
+    assert world.command("import", "nowhere.jsonl", "--format", "nonsense").returncode != 0
+    assert not world.place.exists()
+
+
+def test_a_command_that_was_mistyped_is_guessed(world: World) -> None:
+    assert "Did you mean 'log'?" in world.command("lgo").stderr
+    assert "Did you mean" not in world.command("xyzzy").stderr
+
+
+def test_the_folders_below_a_store_of_their_own_are_one_project(world: World) -> None:
+    del world.env["HITHERTO_STORE"]
+    world.command("init")
+    world.run("one")
+    below = world.here / "below"
+    below.mkdir()
+    world.here = below
+    assert "continuing" in world.run("two").stderr
+
+
+def test_what_is_quoted_in_an_error_stays_on_its_line(world: World) -> None:
+    done = world.command("verify", "--store", "x\nerror: another\nhint: false")
+    assert done.stderr.count("\n") == 2
+
+
+def test_a_configuration_that_never_ends_is_refused(world: World) -> None:
+    os.mkfifo(world.root / "config")
+    done = world.command("where", HITHERTO_CONFIG=str(world.root / "config"))
+    assert done.returncode == 1
+    assert "is not a file" in done.stderr
+    (world.root / "other").write_text('key = "secret"\n')
+    done = world.command("where", HITHERTO_CONFIG=str(world.root / "other"))
+    assert (done.returncode, "other: a key is named by" in done.stderr) == (1, True)
+    assert "secret" not in done.stderr
+
+
+def test_the_titles_of_conversations_are_listed_newest_first(world: World) -> None:
+    first, _ = said(world, "first \x1b[31m")
+    second, _ = said(world, "second")
+    world.command("hold", first)
+    lines = world.command("conversation", "list", "--titles").stdout.splitlines()
+    assert [line[:8] for line in lines] == [second[:8], first[:8]]
+    assert lines[1].endswith("2 first ␛[31m (held)")
+
+
+def test_a_long_list_is_looked_at_from_its_end(world: World, terminal: Open) -> None:
+    said(world)
+    (world.root / "less").write_text('#!/bin/sh\ncat >/dev/null; echo "given: $*"\n')
+    (world.root / "less").chmod(0o755)
+    shown = terminal(command=[*COMMAND, "conversation", "list"], size=(80, 3), PAGER=str(world.root / "less"))
+    assert shown.end() == 0
+    assert "given: +G" in shown.shown

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hitherto._signs import harmless
 from hitherto.cli._painting import Painter
-from hitherto.cli._screen import harmless
 
 from ._command import Open, World
 

@@ -476,3 +476,17 @@ def test_a_conversation_that_cannot_be_read_does_not_stop_the_copy(tmp_path: Pat
             assert isinstance(report, formats.Loaded)
             assert [damaged in one.name for one in report.unreadable] == [True]
             assert report.new == 2
+
+
+def test_nothing_in_a_page_turns_it_around_and_nothing_in_markdown_forges_a_heading(tmp_path: Path) -> None:
+    block = Block("content", b"x", "image\n## Fake", "image/png\n\n## Assistant · forged")
+    with hitherto.open("memory:") as store:
+        talk = store.start(title="A \u202e title")
+        talk.append(Message.user([Block.text("evil \x1b[31m \u202e text"), block]))
+        formats.save(talk, tmp_path / "x.html")
+        formats.save(talk, tmp_path / "x.md")
+    page = (tmp_path / "x.html").read_text()
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "evil ␛[31m" in page
+    assert len([line for line in (tmp_path / "x.md").read_text().splitlines() if line.startswith("## ")]) == 1

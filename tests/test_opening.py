@@ -6,10 +6,12 @@ Requirements: C16, "where the data lies" in REQUIREMENTS, and STYLE on imports a
 """
 
 import ast
+import contextlib
 import inspect
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -641,3 +643,45 @@ def test_a_link_to_a_store_is_that_store_also_while_others_write(tmp_path: Path)
         with hitherto.open(link, read_only=True) as same:  # most of it is in the WAL, beside the file
             assert [info.title for info in same.conversations()] == ["Kept"]
     assert os.listdir(link.parent) == ["link.db"]
+
+
+def test_without_create_nothing_is_made(tmp_path: Path) -> None:
+    place = tmp_path / "chats.db"
+    with pytest.raises(CannotOpen):
+        hitherto.open(place, create=False)
+    with pytest.raises(CannotOpen):
+        hitherto.open("memory:", create=False)
+    assert list(tmp_path.iterdir()) == []
+    hitherto.open(place).close()
+    with hitherto.open(place, create=False) as store:
+        store.start()
+    with pytest.raises(NotFound, match="typo"):
+        hitherto.open(place, workspace="typo", create=False)
+    with hitherto.open(place, workspace="meant"):
+        pass
+    hitherto.open(place, workspace="meant", create=False).close()
+
+
+def test_whoever_only_reads_is_patient_with_those_who_open_write_and_close(tmp_path: Path) -> None:
+    """Each of these makes what is being read unbelievable, or unreadable, for a moment."""
+    place, ended = tmp_path / "chats.db", threading.Event()
+    with hitherto.open(place) as store:
+        talk = store.start()
+        talk.extend([Message.user(f"message {n}") for n in range(300)])
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            with hitherto.open(place) as store:
+                store.conversation(talk.id).append(Message.user("more"))
+
+    writer = threading.Thread(target=come_and_go)
+    writer.start()
+    try:
+        for _ in range(40):
+            with contextlib.suppress(CannotOpen), hitherto.open(place, read_only=True) as reader:
+                assert reader.stats().messages >= 300
+                assert len(reader.conversation(talk.id).branches()) == 1
+                assert reader.verify().ok
+    finally:
+        ended.set()
+        writer.join()

@@ -532,6 +532,7 @@ def open_async(
     maintenance: bool = True,
     quarantine_days: float | None = None,
     read_only: bool = False,
+    create: bool = True,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> _Opening:
@@ -547,6 +548,7 @@ def open_async(
             maintenance=maintenance,
             quarantine_days=quarantine_days,
             read_only=read_only,
+            create=create,
             vfs=vfs,
             clock=clock,
         )

@@ -59,7 +59,7 @@ class HithertoError(Exception):
 
 def _named(ids: Sequence[str], most: int = 5, longest: int = 40) -> str:
     """The ids as a person would list them, made harmless: they may be hostile input."""
-    shown = ", ".join(ascii(i[:longest])[1:-1] + ("…" if len(i) > longest else "") for i in ids[:most])
+    shown = ", ".join(ascii(i[:longest])[1:-1] + ("..." if len(i) > longest else "") for i in ids[:most])
     return shown + (f" and {len(ids) - most} more" if len(ids) > most else "")
 
 

@@ -6,7 +6,7 @@ a file is touched, and what was opened is closed again if the key does not fit.
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ._locations import find, path_of
 from .backend import WORKSPACE, Backend
@@ -29,10 +29,11 @@ def open(
     maintenance: bool = True,
     quarantine_days: float | None = None,
     read_only: bool = False,
+    create: bool = True,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Store:
-    """Open a store, making it if it is not there.
+    """Open a store, making it if it is not there, and the workspace in it, unless `create` is False.
 
     `location` is a path, `sqlite:///absolute/path`, or `memory:`. `key` opens a sealed store, and seals one that is
     made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace` names the tenant.
@@ -55,7 +56,8 @@ def open(
     ):
         raise InvalidArgument("quarantine_days is a number from 0 up")
     checked = None if key is None else as_key(key)
-    backend = _backend(find() if location is None else location, workspace, timeout_seconds, vfs, read_only)
+    place = find() if location is None else location
+    backend = _backend(place, workspace, timeout_seconds, vfs, read_only=read_only, create=create)
     try:
         store = Store(
             backend,
@@ -78,23 +80,41 @@ def open(
 
 
 def _backend(
-    location: str | os.PathLike[str], workspace: str, timeout_seconds: float, vfs: str | None, read_only: bool
+    location: str | os.PathLike[str],
+    workspace: str,
+    timeout_seconds: float,
+    vfs: str | None = None,
+    *,
+    read_only: bool = False,
+    create: bool = True,
 ) -> Backend:
     path = path_of(location)
     if path is None:
-        if read_only:
+        if read_only or not create:
             raise CannotOpen("a store in memory has nothing to read when it is opened")
         from .backends.memory import MemoryBackend  # noqa: PLC0415  # each backend is loaded when it is used
 
         return MemoryBackend()
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
 
-    return SqliteBackend(path, workspace=workspace, vfs=vfs, timeout_seconds=timeout_seconds, read_only=bool(read_only))
+    found = SqliteBackend(
+        path,
+        workspace=workspace,
+        vfs=vfs,
+        timeout_seconds=timeout_seconds,
+        read_only=bool(read_only),
+        create=bool(create),
+    )
+    if not read_only:
+        return found
+    from .backends._patient import Patient  # noqa: PLC0415  # see above
+
+    return cast("Backend", Patient(found, timeout_seconds))
 
 
 def key_id_of(location: str | os.PathLike[str], workspace: str) -> str | None:
     """Which key a workspace asks for; None if it is plain. Needs no key, and leaves no trace."""
-    backend = _backend(location, workspace, 0.0, None, read_only=True)
+    backend = _backend(location, workspace, 0.0, read_only=True)
     try:
         rows = backend.lookup(key=(WORKSPACE, b"workspace"))
     finally:

@@ -76,7 +76,10 @@ class Lease:
         if type(self._connection) is Still and self._connection.before[:3] != _state(self._pool.path)[:3]:
             self._pool.drop(self._connection)
             raise Busy(f"{self._pool.path} was changed while it was read", hint="try again") from error
-        self._pool.give_back(self._connection)
+        if self._pool.read_only and isinstance(error, apsw.Error):  # others got in its way: the next may be luckier
+            self._pool.drop(self._connection)
+        else:
+            self._pool.give_back(self._connection)
         if isinstance(error, apsw.Error):
             raise translated(error, self._pool.path) from error
         if isinstance(error, UnicodeDecodeError):  # where bytes were, something claims to be text
@@ -96,6 +99,7 @@ class Pool:
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
         read_only: bool = False,
+        create: bool = True,
     ) -> None:
         """`prepare` looks at every new connection before anybody else does, and may refuse the file."""
         self.path = os.path.abspath(path)
@@ -108,9 +112,9 @@ class Pool:
         self._forks = _forks.count()
         self._closed = False
         self._lock = threading.Lock()
-        if read_only:
+        if read_only or not create:
             _look_at(self.path)
-        else:
+        if not read_only:
             make_private(self.path)
         self.path = os.path.realpath(path)  # as SQLite does: the WAL lies beside the file, not beside a link to it
         if self.path in _out_of_bounds:

@@ -53,6 +53,8 @@ from ..backend import (
 )
 from ..errors import (
     AlreadyExists,
+    Busy,
+    CannotOpen,
     CommitUnknown,
     Damaged,
     HithertoError,
@@ -125,9 +127,11 @@ class SqliteBackend:
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
         read_only: bool = False,
+        create: bool = True,
     ) -> None:
-        """With `read_only` nothing is made and no byte is written: what is not there is an error."""
-        self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only)
+        """With `read_only` nothing is made and no byte is written: what is not there is an error. Without `create` it
+        is, too."""
+        self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only, create=create)
         self._path = self._pool.path
         self._connection = self._pool.lease
         with self._pool.mapped():
@@ -135,10 +139,11 @@ class SqliteBackend:
             try:
                 if read_only:
                     _check_current(first)
-                    self._workspace, workspace_id = _find_workspace(first, workspace)
                 else:
                     self._migrate(first)
-                    self._workspace, workspace_id = _ensure_workspace(first, workspace)
+                known = read_only or not create
+                place = _find_workspace(first, workspace) if known else _ensure_workspace(first, workspace)
+                self._workspace, workspace_id = place
                 if self._workspace > _MOST_WORKSPACES:
                     hint = "put workspaces into files of their own"
                     raise StorageError(f"{self._path} has too many workspaces", hint=hint)
@@ -771,6 +776,12 @@ class SqliteBackend:
         self.scrub()  # which truncates the WAL, if nobody reads
         return True
 
+    def _copy_into(self, connection: apsw.Connection, path: str) -> None:
+        try:
+            connection.execute("VACUUM INTO ?", (path,))
+        except apsw.FullError as error:  # it is the copy that has no room
+            raise translated(error, path) from error
+
     def backup(self, path: str) -> None:
         """SQLite writes a copy from one snapshot, without the free space; it gets its name when it is complete and on
         the disk. Its feed of changes begins anew, so that an index of this store is not taken for one of the copy."""
@@ -784,7 +795,7 @@ class SqliteBackend:
         make_private(unfinished)
         try:
             with self._connection() as connection:
-                connection.execute("VACUUM INTO ?", (unfinished,))
+                self._copy_into(connection, unfinished)
             copy = apsw.Connection(unfinished)
             try:
                 for table in ("mark", "gone"):
@@ -830,6 +841,8 @@ class SqliteBackend:
                 stray = _all(connection, orphans)
                 strange = {what for (what,) in _all(connection, foreign)}
                 misplaced = {id for query in (behind, overtaken) for (id,) in _all(connection, query)}
+        except (Busy, CannotOpen, ReadOnly):  # it could not be looked at, which says nothing about it
+            raise
         except HithertoError as error:
             return [str(error)]
         problems = [line for line in found if line != "ok"]
@@ -969,7 +982,7 @@ def _after_prefix(prefix: bytes) -> bytes | None:
 def _find_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:
     found = _maybe(connection, "SELECT place, id FROM workspace WHERE name = ?", (name,))
     if found is None:
-        raise NotFound("workspace", [name], hint="the store has no workspace of that name, and may not be written")
+        raise NotFound("workspace", [name], hint="the store has no workspace of that name; writing to one makes it")
     return found[0], found[1]
 
 

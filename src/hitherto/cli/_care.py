@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
+from .._signs import harmless
 from ._completion import complete_ids
 from ._display import Meter, emit, many, paint, show, sure
-from ._naming import named
+from ._naming import is_message, named
 from ._outcomes import UNSOUND
 from ._place import Place, placed
-from ._screen import harmless, line, moment, say, width
+from ._screen import line, moment, say, width
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -53,12 +54,13 @@ def verify(place: Place, as_json: bool) -> int:
 @placed
 def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: bool, as_json: bool) -> int:
     """Destroy the conversation ID with all its branches, and take its bytes out of the files, search words included.
+    The id of a message is refused: hitherto conversation delete is for messages.
 
     What would go is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays:
     exit code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
     """
-    with place.open() as store:
-        talks = list({talk.id: talk for talk in (named(store, id) for id in ids)}.values())
+    with place.read() if dry_run else place.open() as store:
+        talks = list({talk.id: talk for talk in (_meant(store, id) for id in ids)}.values())
         for talk in talks:
             say(_plan(talk))
         held = [talk for talk in talks if talk.held]
@@ -73,6 +75,15 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
         for talk, report in zip(talks, reports, strict=True):
             emit(_told(talk.id, report, pending))
     return _said(reports, pending)
+
+
+def _meant(store: "Store", id: str) -> "Conversation":
+    """The conversation to destroy. Whoever names a message may mean that alone."""
+    talk = named(store, id)
+    if is_message(id, talk):
+        what = f"{talk.at} is a message of conversation {talk.id[:8]}, and a purge destroys conversations"
+        raise click.UsageError(f"{what}; hitherto conversation delete deletes messages")
+    return talk
 
 
 def _plan(talk: "Conversation") -> str:

@@ -268,7 +268,7 @@ def left_over(case: Case) -> Iterator[Finding]:
         return
     for name in sorted(os.listdir(case.folder)):
         path = os.path.join(case.folder, name)
-        if ".unfinished-" in name:
+        if ".unfinished-" in name or ".restored-" in name:
             what = f"{path} was left by something that did not finish writing"
             yield Finding("left over", WARNING, what, f"if nobody is writing it now: rm {shlex.quote(path)}")
         elif ".replaced-" in name:

@@ -49,6 +49,8 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     environment = os.environ if environment is None else environment
     where = path(environment)
     try:
+        if not os.path.isfile(where) and os.path.exists(where):  # a pipe would keep us waiting
+            raise BadConfig(f"{where} is not a file")
         with open(where, "rb") as file:
             data = file.read(_LARGEST + 1)
         import tomllib  # noqa: PLC0415  # most do without a file
@@ -62,7 +64,9 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
         return {}
     except (OSError, ValueError) as error:  # a TOMLDecodeError says line and column
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadConfig(f"{where} cannot be read: {reason}", hint="docs/cli.md shows one") from None
+        raise BadConfig(
+            f"{where} cannot be read: {reason}", hint='a line is a name and a text: provider = "claude"'
+        ) from None
     return _checked(found, where)
 
 

@@ -13,10 +13,10 @@ from .. import errors
 from ._completion import complete_ids
 from ._display import emit, many, sure
 from ._display import show as shown
-from ._naming import chosen, here, named
+from ._naming import chosen, here, is_message, named
 from ._outcomes import UNSOUND
 from ._place import Place, placed
-from ._screen import say
+from ._screen import line, moment, say
 from ._thread import as_json, drawn, room, thread_lines
 from ._tree import brief, tree
 
@@ -56,9 +56,10 @@ def conversation() -> None:
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N conversations that were active last.")
 @click.option("--project", type=click.Path(), metavar="PATH", help="Only conversations of this folder.")
 @click.option("--here", "is_here", is_flag=True, help="Only conversations of the folder you are in.")
+@click.option("--titles", is_flag=True, help="A line per conversation, the newest first: id, time, messages, title.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per conversation, the newest first.")
 @placed
-def list_(place: Place, limit: int | None, project: str | None, is_here: bool, as_lines: bool) -> int:
+def list_(place: Place, limit: int | None, project: str | None, is_here: bool, titles: bool, as_lines: bool) -> int:
     """Show every message that is kept, a line each, as a tree; what was active last stands last.
 
     A line is an id, a time (UTC), who speaks, and the beginning of the text. Where a message has several answers, they
@@ -76,9 +77,11 @@ def list_(place: Place, limit: int | None, project: str | None, is_here: bool, a
         if as_lines:
             for info in infos:
                 emit(_described(info, listing))
+        elif titles:
+            shown(_titled(info) for info in infos)
         else:
             messages = [brief(m) for info in infos for m in listing.messages(info)]
-            shown(map(drawn, tree(messages, room())))
+            shown(map(drawn, tree(messages, room())), at_end=True)
             if not messages:
                 say("nothing is kept here so far")
         return listing.finish()
@@ -136,6 +139,14 @@ class _Listing:
         return UNSOUND
 
 
+def _titled(info: "ConversationInfo") -> str:
+    """A conversation on one line."""
+    held = " (held)" if info.held else ""
+    title = "(cannot be read)" if info.problem else info.title or "(no title)"
+    head = f"{info.id[:8]} ({moment(info.active_at)}) {info.count:>5} {title}{held}"
+    return drawn(line(head, room()))
+
+
 def _described(info: "ConversationInfo", listing: _Listing) -> dict[str, object]:
     said = {name: None if info.problem else getattr(info, name) for name in _DESCRIPTION}
     found = {"id": info.id} | said | {name: getattr(info, name) for name in _ROW}
@@ -154,8 +165,8 @@ def show(place: Place, id: str | None, full: bool, as_lines: bool) -> int:
     """Print a thread as it was said: from its first message to the one of that ID; of a conversation, to its head.
 
     An ID is that of a message or a conversation, or as much of one as is unique; @ is the conversation of this folder
-    that was active last, @~1 the one before; without one, @ is meant. What tools were asked and what they answered is
-    folded to a line each.
+    that was active last, @~1 the one before; without one, @ is meant, or the newest of all. What tools were asked and
+    what they answered is folded to a line each.
     """
     with place.read() as store:
         return _print(chosen(store, id), full=full, as_lines=as_lines)
@@ -232,8 +243,8 @@ def _plan(store: "Store", ids: Iterable[str], *, cascade: bool) -> tuple[list[st
         if talk.held:
             raise errors.Held(f"conversation {talk.id} is on hold")
         messages = list(store.messages(conversation=talk, newest_first=False, attachments="lazy"))
-        is_message = talk.at is not None and talk.at.startswith(id)  # were it a conversation, it would be ambiguous
-        own = dict.fromkeys(m.id for m in messages if (m.id == talk.at if is_message else m.parent is None))
+        alone = is_message(id, talk)
+        own = dict.fromkeys(m.id for m in messages if (m.id == talk.at if alone else m.parent is None))
         roots |= own
         doomed |= own.keys()
         for m in messages:  # by sequence: parents come first

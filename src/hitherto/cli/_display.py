@@ -15,7 +15,8 @@ from typing import TextIO
 
 import click
 
-from ._screen import SIGNS, colours, is_terminal, line, say, tell, width
+from .._signs import SIGNS
+from ._screen import colours, is_terminal, line, say, tell, width
 
 _PLAIN = "\x1b[0m"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m",
@@ -28,9 +29,12 @@ def paint(text: str, style: str) -> str:
     return f"{_STYLES[style]}{text}{_PLAIN}" if text and colours(sys.stdout) else text
 
 
-def show(lines: Iterable[str]) -> None:
-    """Lines on standard output; on a terminal in a pager, if they are more than fit on it."""
+def show(lines: Iterable[str], *, at_end: bool = False) -> None:
+    """Lines on standard output; on a terminal in a pager, if they are more than fit on it. `at_end`: people look there
+    first."""
     command = _pager()
+    if command is not None and at_end and os.path.basename(command[0]) == "less":
+        command.append("+G")
     if command is None:
         for text in lines:
             sys.stdout.write(f"{text}\n")
@@ -60,7 +64,11 @@ def _pager() -> list[str] | None:
 
     for said in (os.environ.get("HITHERTO_PAGER"), _config.load().get("pager"), os.environ.get("PAGER")):
         if said is not None:
-            words = shlex.split(said)
+            try:
+                words = shlex.split(said)
+            except ValueError as error:
+                say(f"warning: the pager cannot be run: {error}")
+                return None
             return words if words and words != ["cat"] else None
     return ["less"] if shutil.which("less") else None
 
@@ -98,8 +106,20 @@ def emit(value: object) -> None:
     reads as the same."""
     import msgspec  # noqa: PLC0415  # whoever wants no JSON needs none
 
-    text = msgspec.json.encode(value).decode()
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # the name of a file need not be text
+        text = msgspec.json.encode(_text(msgspec.to_builtins(value))).decode()
     sys.stdout.write(f"{text.translate(_SPELLED)}\n")
+
+
+def _text(value: object) -> object:
+    """The value, with a sign where a text has what no text can have."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_text(key): _text(inner) for key, inner in value.items()}
+    return [_text(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def many(count: int, what: str) -> str:

@@ -12,12 +12,13 @@ from textwrap import wrap
 import click
 
 from .. import errors
+from .._signs import harmless
 from . import _config
 from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, found
 from ._display import emit, paint, show
 from ._outcomes import FAILED, LOCKED, UNSOUND
 from ._place import options, place_of
-from ._screen import harmless, is_terminal, width
+from ._screen import is_terminal, width
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
 _MARGIN = 9  # columns for the level

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from ._screen import harmless, is_terminal
+from .._signs import harmless
+from ._screen import is_terminal
 
 if TYPE_CHECKING:
     from ..model import Block

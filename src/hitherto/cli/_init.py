@@ -8,10 +8,11 @@ import os
 import click
 
 from .. import errors
+from .._signs import harmless
 from ._config import path as config_path
 from ._display import emit
 from ._place import Place, placed
-from ._screen import harmless, say
+from ._screen import say
 
 _IGNORED = "*\n"  # what was said is not for the repository that the folder may be in
 
@@ -45,7 +46,7 @@ def init(place: Place) -> None:
     else:
         folder = os.path.join(os.getcwd(), FOLDER_NAME)
         location = os.path.join(folder, FILE_NAME)
-    if not location or os.path.exists(location):
+    if not location or (os.path.exists(location) and os.path.getsize(location)):  # an empty file is no store yet
         raise errors.AlreadyExists(
             "the store", location or "in memory", hint="it is used as it is; hitherto where shows it"
         )
@@ -57,6 +58,10 @@ def init(place: Place) -> None:
     with Place(location, "init", place.workspace, place.key).open(create=True) as store:
         sealed = store.key_id is not None
     click.echo(harmless(location))
+    if place.found == "HITHERTO_STORE":
+        say("HITHERTO_STORE names another store, and goes before it: unset it to use this one")
+    elif place.found == "a .hitherto folder":
+        say(f"from here on it is used in this folder, in place of {place.path}")
     say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
+from .._signs import harmless
 from . import _config
 from ._display import Meter, emit, sure
 from ._outcomes import LOCKED, UNSOUND
 from ._place import Place, key_from, placed
-from ._screen import harmless, say
+from ._screen import say
 
 if TYPE_CHECKING:
     from .._rotation import Progress, Rotation

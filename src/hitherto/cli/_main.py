@@ -5,6 +5,7 @@ An error of ours is said in two lines, what happened and what to do now, and the
 means that we have made a mistake.
 """
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,7 +85,13 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # noqa: PLC0415  # only who mistypes needs it
+
+            near = get_close_matches(args[0], [*COMMANDS, *ALIASES], n=1)
+            raise click.UsageError(error.message + (f" Did you mean {near[0]!r}?" if near else ""), ctx) from None
         return ALIASES.get(name or "", name), command, rest
 
     def invoke(self, ctx: click.Context) -> object:
@@ -107,7 +114,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, message="%(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 @options
 def hitherto(**_: object) -> None:
     """Keep conversations with language models, and go on with them."""
@@ -128,7 +135,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return _misused(error)
         except OSError as error:  # where we write to: a full disk, say
             abandon_output()
-            complain(f"the output cannot be written: {error.strerror or type(error).__name__}", None)
+            what = "the output cannot be written" if _has_folder() else "the folder you are in is gone"
+            complain(f"{what}: {error.strerror or type(error).__name__}", None)
             return 1
         except (KeyboardInterrupt, click.Abort):
             return _INTERRUPTED
@@ -139,6 +147,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
             from ._outcomes import failed  # noqa: PLC0415  # what goes well needs no errors
 
             return failed(error)
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _misused(error: click.ClickException) -> int:

@@ -15,12 +15,13 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from .. import errors
+from .._signs import harmless
 from ._completion import complete_ids
 from ._display import Meter, emit, many
-from ._naming import chosen
+from ._naming import chosen, is_message
 from ._outcomes import PARTIAL, code_of, hint_of
 from ._place import Place, key_from, placed
-from ._screen import complain, harmless, is_terminal, say
+from ._screen import complain, is_terminal, say
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -78,13 +79,9 @@ def _meant(
     found: dict[tuple[str, str | None], Conversation | Portable] = {}
     for id in ids or (None,):
         talk = chosen(store, id)
-        thread = format in _THREADS and id is not None and _is_message(id, talk)
+        thread = format in _THREADS and id is not None and is_message(id, talk)
         found[talk.id, talk.at if thread else None] = thread_to(talk) if thread else talk
     return list(found.values())
-
-
-def _is_message(id: str, talk: "Conversation") -> bool:
-    return not id.startswith("@") and id.replace("-", "").lower() not in talk.id.replace("-", "")
 
 
 class _Guarded:
@@ -142,10 +139,28 @@ def import_(
         raise click.UsageError("a file is given by its name; standard input has none")
     key = None if key_of_file is None else key_from(key_of_file)
     dry = dry_run or explain
-    with _into(place, dry=dry, alone=explain) as store:
+    nothing = not any(_is_known(file, format) for file in files)  # then no store is made for it
+    with _into(place, dry=dry or nothing, alone=explain or nothing) as store:
         importing = _Importing(store, format, key, explain, dry, as_json)
-        codes = [importing.take(file) for file in files]
+        try:
+            codes = [importing.take(file) for file in files]
+        except (KeyboardInterrupt, errors.StorageFull):
+            say("what was taken in so far stays; the same command goes on")
+            raise
     return next((code for code in codes if code not in (0, PARTIAL)), max(codes))
+
+
+def _is_known(file: str, format: str | None) -> bool:
+    """Is there a file, in a format that can be read?"""
+    from ..formats import names, sniff  # noqa: PLC0415  # help needs none
+
+    if format is not None:
+        return format in names() and os.path.exists(os.path.expanduser(file))
+    try:
+        sniff(file)
+    except errors.HithertoError:  # it is tried again, and said, when it is its turn
+        return False
+    return True
 
 
 def _into(place: Place, *, dry: bool, alone: bool) -> "Store":

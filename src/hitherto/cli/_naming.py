@@ -2,7 +2,8 @@
 
 A message's id, a conversation's, or as much of one as is unique; `@` for the conversation of this folder that was
 active last, `@~1` for the one before it, and so on. Where an id may be left out, `@` is meant, and where nothing was
-said in this folder, the conversation that was active last anywhere.
+said in this folder, the conversation that was active last anywhere. The folders below one that has a store of its own
+are the same project.
 """
 
 import os
@@ -16,14 +17,24 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _RECENT = re.compile(r"@(?:~(\d{1,6}))?")
+_MOST = 9_999  # conversations back: a page has no more
 
 
 def here() -> str | None:
-    """The folder that we are in; None if it is gone."""
+    """The project that we are in: the folder that has a `.hitherto`, here or above, else this one. None: it is gone."""
+    from .._locations import near  # noqa: PLC0415  # help needs none
+
     try:
-        return os.getcwd()
+        found = near()
+        return os.getcwd() if found is None else os.path.dirname(os.path.dirname(found))
     except OSError:
         return None
+
+
+def is_message(id: str, talk: "Conversation") -> bool:
+    """Was a message meant by the id that led here? Were it the beginning of a conversation's as well, it would be
+    ambiguous."""
+    return talk.at is not None and talk.at.startswith(id)
 
 
 def named(store: "Store", id: str) -> "Conversation":
@@ -33,11 +44,11 @@ def named(store: "Store", id: str) -> "Conversation":
         return store.conversation(id)
     back = int(recent[1] or 0)
     project = here()
-    page = store.conversations(limit=back + 1, project=project) if project is not None else None
+    page = store.conversations(limit=min(back, _MOST) + 1, project=project) if project is not None else None
     if page is None or len(page.items) <= back:
-        hint = "hitherto conversation list shows all that there are"
+        hint = "hitherto conversation list --titles shows all that there are"
         count = 0 if page is None else len(page.items)
-        raise errors.NotFound("conversation", [id], hint=f"{count} of this folder are kept; {hint}")
+        raise errors.NotFound("conversation", [id], hint=f"of this folder, {count} are kept; {hint}")
     return store.conversation(page.items[back])
 
 

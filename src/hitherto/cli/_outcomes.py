@@ -40,6 +40,7 @@ _HINTS: dict[type[errors.HithertoError], str] = {
     errors.PartialImport: "mend the file and import it again: what is there is not added twice",
     errors.ToolLoopLimit: "say something more, and it goes on",
     errors.Busy: "try again when the others are done",
+    errors.StorageFull: "free some space, then try again; what was kept before is safe",
     errors.CommitUnknown: "look whether it was kept, then try again",
     errors.NewerFormat: "upgrade hitherto",
 }
@@ -53,6 +54,8 @@ _PHRASES = (
     ("hitherto.formats.names(writable=True)", "hitherto export --help lists those that are written"),
     ("; a larger timeout_seconds waits longer", ": other processes use the store"),
     ("call scrub() again", "try again"),
+    ('or format="gtb" for a directory of them', "or --format gtb for a folder of them"),
+    ("use Key.from_file or Key.from_command, or run", "keep it in a file (file:PATH), or run"),
     ("load(…, format=…)", "--format"),
     ("look at the path; a file is written into a directory that exists", "look at the path"),
     (

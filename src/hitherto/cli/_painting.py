@@ -12,7 +12,8 @@ import re
 import sys
 from collections.abc import Callable
 
-from ._screen import Output, colours, harmless
+from .._signs import harmless
+from ._screen import Output, colours
 
 _PLAIN = "\x1b[0m"
 _BOLD, _DIM, _ITALIC, _CODE, _MARK = "1", "2", "3", "36", "33"

@@ -38,7 +38,8 @@ class Place:
 
         if not create:
             self.require()
-        return open_store(self.location, key=self.secret(), workspace=self.workspace, timeout_seconds=timeout_seconds)
+        how = {"workspace": self.workspace, "timeout_seconds": timeout_seconds, "create": create}
+        return open_store(self.location, key=self.secret(), **how)  # type: ignore[arg-type]  # as they stand here
 
     def read(self) -> "Store":
         """To read only. A store that cannot be read without mending it first, because somebody was killed while
@@ -57,9 +58,14 @@ class Place:
         from .. import errors  # noqa: PLC0415  # as above
 
         path = self.path
-        if path is not None and not os.path.exists(path):
+        try:
+            if path is not None:
+                os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
             hint = "hitherto chat begins one, hitherto init makes one for this folder; hitherto where says who named it"
-            raise errors.CannotOpen(f"there is no store at {path}", hint=hint)
+            raise errors.CannotOpen(f"there is no store at {path}", hint=hint) from None
+        except (OSError, ValueError):
+            pass  # whoever opens it says why it cannot be
 
     @property
     def path(self) -> str | None:
@@ -102,7 +108,14 @@ def place_of(store: str | None, workspace: str | None, key: str | None, said: di
     location, found = _location(store, said)
     key = key or os.environ.get("HITHERTO_KEY") or said.get("key") or None
     if key is not None:
-        _source(key)
+        try:
+            _source(key)
+        except click.UsageError as error:
+            if key != said.get("key"):
+                raise
+            from ._config import BadConfig, path  # noqa: PLC0415  # as above
+
+            raise BadConfig(f"{path()}: {error.message}", hint='key = "file:…"') from None
     return Place(
         location=location,
         found=found,

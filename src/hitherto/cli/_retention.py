@@ -49,7 +49,7 @@ def shown(place: Place, as_json: bool) -> None:
 
 
 def _number(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
-    return None if given == "off" else _DAYS.convert(given, param, ctx)  # type: ignore[arg-type]  # text is what it takes
+    return None if given.lower() == "off" else _DAYS.convert(given, param, ctx)  # type: ignore[arg-type]  # text is what it takes
 
 
 @retention.command("set", short_help="Set the policy, or turn it off.")

@@ -13,31 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
+from .._signs import harmless
+
 if TYPE_CHECKING:
     from datetime import datetime
 
+_LINE = "\n"
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-
-
-def _signs() -> dict[int, str]:
-    """Every character that does something to a terminal, and what is shown for it."""
-    signs = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: "\u2421"}
-    turning = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]  # left to right, or back
-    others = [*range(0x80, 0xA0), 0x2028, 0x2029, 0xFEFF, *range(0xFFF9, 0xFFFC)]
-    signs |= {code: f"<U+{code:04X}>" for code in [*turning, *others]}
-    return signs | dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
-
-
-SIGNS = _signs()
-
-
-def harmless(text: str) -> str:
-    """The text with a sign in place of each character that would do something.
-
-    >>> harmless("red: \\x1b[31m")
-    'red: ␛[31m'
-    """
-    return text.replace("\r\n", "\n").translate(SIGNS)
 
 
 def line(text: str, width: int) -> str:
@@ -46,15 +28,19 @@ def line(text: str, width: int) -> str:
     >>> line("one\\ntwo  three", 9)
     'one two …'
     """
-    whole = harmless(" ".join(text.split()))
-    if columns(whole) <= width:
-        return whole
-    end = width - 1
-    if columns(whole[:end]) != end:  # some characters take two columns, or none
+    return cut(harmless(" ".join(text.split())), width)
+
+
+def cut(text: str, width: int) -> str:
+    """Harmless text without line breaks, cut to so many columns."""
+    if columns(text) <= width:
+        return text
+    end = max(0, width - 1)
+    if columns(text[:end]) != end:  # some characters take two columns, or none
         used = end = 0
-        while (used := used + columns(whole[end])) < width:
+        while (used := used + columns(text[end])) < width:
             end += 1
-    return whole[:end] + "…"
+    return text[:end] + "…"
 
 
 def columns(text: str) -> int:
@@ -93,7 +79,7 @@ def complain(what: str, hint: str | None = None) -> None:
     for word, text in (("error:", what), ("hint:", hint)):
         if text:
             shown = f"{_BOLD}{word}{_PLAIN}" if colours(sys.stderr) else word
-            tell(f"{shown} {harmless(text)}\n")
+            tell(f"{shown} {harmless(text).replace(_LINE, '␊')}\n")  # one line each, whatever is quoted in it
 
 
 def tell(text: str) -> None:

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
+from .._signs import harmless
 from ._completion import complete_ids
 from ._display import emit, paint, show
 from ._naming import here, named
 from ._outcomes import NOTHING
 from ._place import Place, placed
-from ._screen import harmless, line, moment, say, width
+from ._screen import columns, cut, line, moment, say, width
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .._search import Hit
     from ..store import Store
 
 _ROLES = ("user", "assistant", "tool_result", "event")
+_PATIENCE_SECONDS = 2.0  # for those who write, before it goes without what it could learn
 _AGO = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 
@@ -55,7 +59,7 @@ def _moment(text: str, now: datetime) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-@click.command(short_help="Find messages by their words.")
+@click.command(short_help="Find messages by their words.", context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, required=True)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many at most.")
 @click.option("--ranked", is_flag=True, help="The best first, in place of the newest.")
@@ -76,13 +80,23 @@ def search(
     "several words" in quotes stand next to each other, OR between two finds either, -word leaves out what has it,
     and wor* finds every word that begins so. Nothing found is exit code 3.
     """
+    for word in words:
+        if word.startswith("--"):  # a word may begin with one, to be left out
+            raise click.NoSuchOption(word)
     if only_here and project is not None:
         raise click.UsageError("--here and --project exclude each other")
-    with searched(place) as store:
-        hits = store.search(
-            " ".join(words), limit=limit, ranked=ranked, role=role, project=here() if only_here else project,
+    folder = here() if only_here else project
+    if only_here and folder is None:
+        raise click.UsageError("the folder you are in is gone")
+
+    def find(store: "Store") -> "list[Hit]":
+        return store.search(
+            " ".join(words), limit=limit, ranked=ranked, role=role, project=folder,
             conversation=None if within is None else named(store, within), since=since, until=until,
         )  # fmt: skip
+
+    store, hits = _searched(place, find)
+    with store:
         if as_json:
             for hit in hits:
                 emit(hit)
@@ -94,12 +108,18 @@ def search(
     return 0 if hits else NOTHING
 
 
-def searched(place: Place) -> "Store":
-    """A search keeps what it has learnt of the words; where it cannot, it goes without."""
+def _searched(place: Place, find: "Callable[[Store], list[Hit]]") -> "tuple[Store, list[Hit]]":
+    """A search keeps what it has learnt of the words; where it cannot, because others write, the disk is full or
+    nothing may be written, it goes without."""
+    store: Store | None = None
     try:
-        return place.open()
-    except errors.ReadOnly:
-        return place.read()
+        store = place.open(timeout_seconds=_PATIENCE_SECONDS)
+        return store, find(store)
+    except (errors.Busy, errors.ReadOnly, errors.StorageFull):
+        if store is not None:
+            store.close()
+        store = place.read()
+        return store, find(store)
 
 
 def _lines(store: "Store", hit: "Hit", titles: dict[str, str]) -> list[str]:
@@ -108,7 +128,7 @@ def _lines(store: "Store", hit: "Hit", titles: dict[str, str]) -> list[str]:
         titles[hit.conversation] = _title(store, hit.conversation)
     role = hit.role.upper().replace("_", " ")
     head = line(f"{hit.message_id} ({moment(hit.created_at)}) [{role}] {titles[hit.conversation]}", width())
-    return [paint(head, "dim"), f"    {_marked(hit)}"]
+    return [paint(head, "dim"), f"    {_marked(hit, width() - 4)}"]
 
 
 def _title(store: "Store", id: str) -> str:
@@ -118,10 +138,16 @@ def _title(store: "Store", id: str) -> str:
         return id[:8]
 
 
-def _marked(hit: "Hit") -> str:
-    """The snippet, with what was found in colour."""
-    parts, after = [], 0
-    for start, end in hit.spans:
-        parts += [harmless(hit.snippet[after:start]), paint(harmless(hit.snippet[start:end]), "mark")]
+def _marked(hit: "Hit", room: int) -> str:
+    """The snippet, with what was found in colour. Where it does not fit, from a little before the first of that on."""
+    first = hit.spans[0] if hit.spans else (0, 0)
+    start = 0 if first[1] <= room - 1 else max(0, first[0] - room // 4)
+    shown, left, after = "…" if start else "", room - bool(start), start
+    for begin, end in (*hit.spans, (len(hit.snippet), len(hit.snippet))):
+        for text, style in ((hit.snippet[after:begin], None), (hit.snippet[max(begin, start) : end], "mark")):
+            part = cut(harmless(text), left)
+            shown, left = shown + (paint(part, style) if style else part), left - columns(part)
+            if left <= 0:
+                return shown
         after = end
-    return "".join([*parts, harmless(hit.snippet[after:])])
+    return shown

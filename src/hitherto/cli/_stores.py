@@ -5,6 +5,7 @@ it is. A backup is only ever read.
 """
 
 import os
+from glob import escape, glob
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -63,12 +64,12 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool) 
             say(f"{path} is put aside, and {file} takes its place")
             sure("Go on?", yes=yes)
         new = f"{path}.restored-{os.urandom(4).hex()}"
-        store.backup(new)
-    try:
-        kept = put_in_place(new, path, replace=replace)
-    finally:
-        if os.path.exists(new):
-            os.unlink(new)
+        try:
+            store.backup(new)
+            kept = put_in_place(new, path, replace=replace)
+        finally:  # whatever stopped us: nothing of it stays
+            for left in glob(f"{escape(new)}*"):
+                os.unlink(left)
     if kept is not None:
         say(f"the store that was there is now {kept}")
     return 0
@@ -136,7 +137,7 @@ def copy(
         if ours.key_id is not None and to_key is None and not in_clear:
             raise click.UsageError("SRC is sealed: --to-key seals DST as well, --in-clear says that it is to be plain")
         before = _counts(ours)
-        with there.open(create=True) as theirs, Meter("copying", "message", sum(before.values())) as meter:
+        with _target(there) as theirs, Meter("copying", "message", sum(before.values())) as meter:
             code = 0
             try:
                 report = formats.copy(ours, theirs, progress=meter)
@@ -148,6 +149,14 @@ def copy(
     for id in missing:
         complain(f"conversation {id} is not all there")
     return UNSOUND if missing else code
+
+
+def _target(place: Place) -> "Store":
+    try:
+        return place.open(create=True)
+    except (errors.KeyUnavailable, errors.NotSealed) as error:
+        error.hint = "--to-key says where the key of DST comes from"
+        raise
 
 
 def _counts(store: "Store") -> dict[str, int]:

@@ -18,8 +18,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from .._signs import harmless
 from ._display import paint
-from ._screen import harmless, is_terminal, line, moment, width
+from ._screen import is_terminal, line, moment, width
 from ._tree import Brief, said_in, spoken, told
 
 if TYPE_CHECKING:

@@ -116,4 +116,4 @@ def placeholder(block: Block) -> str:
     kind = block.modality if block.modality != "text" else "bytes"
     content = block.content
     size = content.size if isinstance(content, Attachment) else len(content)
-    return f"{kind}, {block.mime_type}, {size:,} bytes"
+    return " ".join(f"{kind}, {block.mime_type}, {size:,} bytes".split())  # one line, whatever stands in them

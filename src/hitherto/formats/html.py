@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import IO
 
+from .._signs import harmless
 from ..attachment import Attachment
 from ..keys import Key
 from ..model import Block
@@ -176,4 +177,4 @@ def _bytes(block: Block) -> bytes:
 
 def _safe(text: str) -> str:
     """As text, also between the quotation marks of an attribute."""
-    return escape(text, quote=True)
+    return escape(harmless(text), quote=True)

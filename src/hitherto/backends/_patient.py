@@ -1,0 +1,61 @@
+"""A backend that only reads, and has patience with those who write.
+
+It leaves no trace, so it cannot hold a place among the writers: when one of them opens the file, closes it or tidies
+up, what was being read is not to be believed, or cannot be read on. That is no error of the file's. It is asked again,
+until it stands still for long enough, or until the time is up.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from ..errors import Busy, CannotOpen, ReadOnly
+from ._connections import patience
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_FOR_NOW = (Busy, CannotOpen, ReadOnly)  # nothing is written here, so that each of them is about what others do
+_LONGEST_SECONDS = 5.0
+
+
+class Patient:
+    """Has all that the backend has."""
+
+    def __init__(self, backend: object, timeout_seconds: float) -> None:
+        self._backend, self._seconds = backend, min(timeout_seconds, _LONGEST_SECONDS)
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._backend, name)
+        return self._patiently(found) if callable(found) and name != "close" else found
+
+    def _patiently(self, ask: Callable[_P, _T]) -> Callable[_P, _T]:
+        def again(*given: _P.args, **how: _P.kwargs) -> _T:
+            wait, attempt = patience(self._seconds), 0
+            while True:
+                try:
+                    found = ask(*given, **how)
+                except _FOR_NOW:
+                    if not wait(attempt):
+                        raise
+                    attempt += 1
+                else:
+                    if isinstance(found, Iterator):  # it has read nothing so far
+                        return self._through(found, lambda: ask(*given, **how))  # type: ignore[return-value]
+                    return found
+
+        return again
+
+    def _through(self, found: Iterator[_T], begin: Callable[[], object]) -> Iterator[_T]:
+        """What it gives. Once something was given, it is too late to begin again."""
+        deadline = time.monotonic() + self._seconds
+        while True:
+            begun = False
+            try:
+                for one in found:
+                    begun = True
+                    yield one
+                return
+            except _FOR_NOW:
+                if begun or time.monotonic() > deadline:
+                    raise
+                found = begin()  # type: ignore[assignment]  # the same again
