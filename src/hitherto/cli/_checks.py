@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__, errors
 from . import _config, _machine
-from ._outcomes import FAILED, LOCKED, UNSOUND, code_of
+from ._outcomes import FAILED, LOCKED, UNSOUND, code_of, hint_of
 from ._place import Place
 from ._stats import size
 
@@ -100,7 +100,7 @@ def found(check: Check, case: Case) -> Iterator[Finding]:
     try:
         yield from check(case)
     except errors.HithertoError as error:
-        yield Finding(name, PROBLEM, str(error), error.hint, code_of(error))
+        yield Finding(name, PROBLEM, str(error), hint_of(error), code_of(error))
     except OSError as error:
         yield Finding(name, PROBLEM, f"cannot be looked at: {error.strerror or type(error).__name__}")
     except Exception as error:  # noqa: BLE001  # whatever it is, it is what somebody ran this for
@@ -182,8 +182,7 @@ def store(case: Case) -> Iterator[Finding]:
         yield Finding("store", OK, f"{path}, {named}")
     if path is not None and os.path.islink(path):
         real = os.path.realpath(path)
-        what = f"{path} is a symbolic link: what SQLite keeps beside it lies elsewhere, and may be missed"
-        yield Finding("links", WARNING, what, f"name the file itself: {real}")
+        yield Finding("links", OK, f"{path} is a symbolic link to {real}: what belongs to it lies there")
 
 
 def permissions(case: Case) -> Iterator[Finding]:
@@ -196,7 +195,10 @@ def permissions(case: Case) -> Iterator[Finding]:
 
 
 def _file_mode(path: str) -> list[Finding]:
-    mode = stat.S_IMODE(os.stat(path).st_mode)
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:  # what lies beside a store comes and goes
+        return []
     if not mode & 0o066:
         return []
     does = " and ".join(word for bits, word in ((0o044, "read"), (0o022, "write")) if mode & bits)
@@ -205,7 +207,10 @@ def _file_mode(path: str) -> list[Finding]:
 
 
 def _owner(path: str) -> list[Finding]:
-    owner, me = os.stat(path).st_uid, os.geteuid()
+    try:
+        owner, me = os.stat(path).st_uid, os.geteuid()
+    except FileNotFoundError:  # as above
+        return []
     if owner == me or (owner == 0 and os.path.isdir(path)):
         return []
     what = f"{path} belongs to {_machine.user(owner)}, and you are {_machine.user(me)}"
@@ -231,7 +236,7 @@ def writing(case: Case) -> Iterator[Finding]:
 def disk(case: Case) -> Iterator[Finding]:
     if not os.path.isdir(case.folder):
         return
-    free, taken = shutil.disk_usage(case.folder).free, sum(os.path.getsize(path) for path in case.files)
+    free, taken = shutil.disk_usage(case.folder).free, sum(map(_length, case.files))
     what = f"{size(free)} free, the store takes {size(taken)}"
     if free < _NONE_FREE:
         yield Finding("disk", PROBLEM, f"{what}: nothing more can be kept", "make room on the disk")
@@ -239,6 +244,13 @@ def disk(case: Case) -> Iterator[Finding]:
         yield Finding("disk", WARNING, f"{what}: a backup or a rotation of keys may need more", "make room on the disk")
     else:
         yield Finding("disk", OK, what)
+
+
+def _length(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:  # as above
+        return 0
 
 
 def file_system(case: Case) -> Iterator[Finding]:
@@ -286,7 +298,7 @@ def locks(case: Case) -> Iterator[Finding]:
     elif user:
         yield Finding("locks", OK, f"{user} has the store open, and is not writing")
     elif user is not None and os.path.exists(f"{case.path}-wal") and os.path.getsize(f"{case.path}-wal"):
-        what = f"{case.path}-wal was left by a process that was killed; nothing that was saved is lost"
+        what = f"{case.path}-wal was left by a process that was killed, or had no room; nothing that was saved is lost"
         yield Finding("locks", WARNING, what, "the next write takes it in; keep it beside the store until then")
     elif user is not None:
         yield Finding("locks", OK, "nobody has the store open")
@@ -301,7 +313,7 @@ def key(case: Case) -> Iterator[Finding]:
     try:
         fetched = case.place.secret()
     except errors.HithertoError as error:
-        yield Finding("key", PROBLEM, f"{source}: {error}", error.hint, LOCKED)
+        yield Finding("key", PROBLEM, f"{source}: {error}", hint_of(error), LOCKED)
     else:
         if fetched is not None:
             yield Finding("key", OK, f"{source} gives key {fetched.id}")
@@ -330,7 +342,7 @@ def content(case: Case) -> Iterator[Finding]:
         with open_store(case.path, key=secret, workspace=case.place.workspace, read_only=True) as opened:
             yield from _inside(opened)
     except errors.HithertoError as error:
-        level, hint = next((rest for kind, *rest in _EXPLAINED if isinstance(error, kind)), (PROBLEM, error.hint))
+        level, hint = next((rest for kind, *rest in _EXPLAINED if isinstance(error, kind)), (PROBLEM, hint_of(error)))
         if os.path.exists(f"{case.path}-wal") and not os.path.exists(f"{case.path}-shm"):
             level = WARNING if isinstance(error, errors.CannotOpen) else level
         yield Finding("content", level, str(error), hint, code_of(error))

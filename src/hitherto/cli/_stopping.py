@@ -1,17 +1,23 @@
 """Ctrl+C while an answer comes: it stops the answer, but not what is being written.
 
 What was said is kept before the model is asked, and what had come of the answer is kept beside it. So that this is true
-whenever the key is pressed, a press waits for what is being written in that moment.
+whenever the key is pressed, a press works at once only where the model or the terminal is waited for. Anywhere else it
+waits: for what is being written in that moment, and for an answer that is complete, until it is kept.
 """
 
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
+
+# Where the innermost code of ours is, when it waits for the model, or shows what has come.
+_WAITING = ("hitherto.cli", "hitherto.chat._wires", "hitherto.chat._claude_local", "hitherto._tap")
+_WRITING = "hitherto.recorder"
 
 
 class Stoppable:
-    """As long as an answer comes. A press while something is written is repeated a little later; a second one is meant,
-    and is not made to wait."""
+    """As long as an answer comes. A press that has to wait is repeated a little later; a second one is meant, and is not
+    made to wait."""
 
     _PAUSE_SECONDS = 0.02
 
@@ -42,7 +48,7 @@ class Stoppable:
     def _press(self, _number: int, frame: FrameType | None) -> None:
         meant = self._pressed and not self._repeated
         self._pressed, self._repeated = True, False
-        if meant or not _is_writing(frame):
+        if meant or _is_waiting(frame):
             raise KeyboardInterrupt
         self._timer = threading.Timer(self._PAUSE_SECONDS, self._repeat)
         self._timer.daemon = True
@@ -55,10 +61,18 @@ class Stoppable:
             signal.pthread_kill(main, signal.SIGINT)
 
 
-def _is_writing(frame: FrameType | None) -> bool:
-    """Is the recorder at work in what was interrupted?"""
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Was nothing interrupted but waiting?"""
+    ours = list(_ours(frame))
+    if any(name.startswith(_WRITING) for name in ours):
+        return False
+    return not ours or ours[0].startswith(_WAITING)
+
+
+def _ours(frame: FrameType | None) -> Iterator[str]:
+    """The modules of ours in what was interrupted, the innermost first."""
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("hitherto.recorder"):
-            return True
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith("hitherto."):
+            yield name
         frame = frame.f_back
-    return False

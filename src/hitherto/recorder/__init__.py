@@ -41,9 +41,10 @@ _OURS = (Client, AsyncClient, ClaudeLocal, AsyncClaudeLocal)
 class Recording:
     """What is being recorded of one client. Get it with `hitherto.recording(client)`."""
 
-    def __init__(self, recorders: "Recorder | Listening", resumed: Resumed | None = None) -> None:
+    def __init__(self, recorders: "Recorder | Listening", listener: OwnListener | None = None) -> None:
         self._recorders = recorders
-        self.resumed = resumed  # what had to be done, if the conversation was resumed
+        self._listener = listener
+        self.resumed = None if listener is None else listener.resumed  # what had to be done, if it was resumed
 
     def _all(self) -> list[Recorder]:
         return self._recorders.recorders() if isinstance(self._recorders, Listening) else [self._recorders]
@@ -54,6 +55,12 @@ class Recording:
         recorder = self._recorders.latest if isinstance(self._recorders, Listening) else self._recorders
         talk = None if recorder is None else recorder.latest
         return None if talk is None or recorder is None else recorder.store.conversation(talk.id)
+
+    @property
+    def _place(self) -> Conversation | None:
+        """The conversation where a client of ours stands in it, wherever others have taken its head meanwhile."""
+        place = None if self._listener is None else self._listener.place
+        return self.conversation if place is None else place.handle.fork()
 
     @property
     def pending(self) -> int:
@@ -132,7 +139,7 @@ def recording(client: object) -> Recording | None:
     """What is being recorded of a client; None if nothing is."""
     if isinstance(client, _OURS):
         listener = client._listener
-        return Recording(listener.recorder, listener.resumed) if isinstance(listener, OwnListener) else None
+        return Recording(listener.recorder, listener) if isinstance(listener, OwnListener) else None
     found = listening_to(client)
     return None if found is None else Recording(found)
 
@@ -184,15 +191,22 @@ def _check_spoken(client: object, talk: Conversation, *, convert: bool) -> None:
 def _resumed(talk: Conversation, path: Sequence[Saved], restored: Restored) -> Resumed:
     said = [message for message in path if message.role != "event"]
     asked = said[-1] if said and said[-1].role in ("user", "tool_result") else None
-    unanswered = asked if asked is not None and _is_last(talk, asked.id) else None
-    partials = tuple(partial for partial in talk.partials() if partial.parent == talk.at)
+    unanswered = None if asked is None or _is_answered(talk, asked.id) else asked
+    places = {talk.at} if not said else {talk.at, said[-1].id}  # an event may stand between
+    partials = tuple(partial for partial in talk.partials() if partial.parent in places)
     found = restored.missing_handlers, restored.repairs, restored.losses
     return Resumed(talk.id, talk.at, *found, unanswered, partials)
 
 
-def _is_last(talk: Conversation, id: str) -> bool:
-    """Does nothing stand below this message, on any branch?"""
-    return id == talk.head or any(branch.id == id for branch in talk.branches())
+def _is_answered(talk: Conversation, id: str) -> bool:
+    """Does an answer stand below this message, on any branch, with nothing but events in between?"""
+    below = {talk._store._names.number(id)}
+    for row in talk._store._headers(talk._desk.id):
+        if row.parent in below and row.role == "assistant":
+            return True
+        if row.parent in below and row.role == "event":
+            below.add(row.number)
+    return False
 
 
 def history(talk: "Conversation | AsyncConversation", provider: str | None = None) -> list[Raw]:
