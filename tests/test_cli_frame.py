@@ -5,6 +5,7 @@ shown. Requirements: C13, C16, and STYLE on the command line.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,22 @@ def test_looking_leaves_no_trace(world: World) -> None:
     for command in (("verify",), ("where",), ("quarantine", "list"), ("conversation", "list"), ("log",), ("branches",)):
         assert world.command(*command).returncode == 0
     assert world.traces() == before
+
+
+def test_what_a_killed_process_left_is_read_though_it_has_to_be_mended_first(world: World) -> None:
+    killed = (
+        "import os, signal, sys, hitherto; from hitherto import Message\n"
+        "store = hitherto.open(sys.argv[1], maintenance=False)\n"
+        "store.start(title='Left').append(Message.user('still here'))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", killed, world.place], check=False, env=world.env)
+    assert done.returncode == -signal.SIGKILL
+    Path(f"{world.place}-shm").unlink()  # as after the power went, too: what is in the WAL can be read by mending only
+    with pytest.raises(errors.CannotOpen):
+        world.store(read_only=True)
+    done = world.command("conversation", "list")
+    assert (done.returncode, "still here" in done.stdout) == (0, True)
 
 
 def test_a_read_only_folder_can_be_looked_at_and_searched(world: World) -> None:

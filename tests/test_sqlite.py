@@ -1173,7 +1173,7 @@ def test_a_conversation_that_grows_while_it_is_verified_is_sound(path: Path, sea
     key = Key.generate() if sealed else None
     with hitherto.open(path, key=key) as store, hitherto.open(path, key=key) as other:
         talk = store.start()
-        talk.extend([Message.user(f"{n}") for n in range(10)])
+        talk.extend([Message.user(f"{n}", label="spoken") for n in range(10)])
         theirs, scan = other.conversation(talk.id), store.backend.scan
 
         def scan_while_others_speak(*given: Any, **how: Any) -> Any:
