@@ -39,13 +39,16 @@ def asking(commands: Sequence[str], said: Sequence[str]) -> Asking:
     return Editor((_FIRST, _FURTHER), commands, said, screen)
 
 
-def choice(asking: Asking, prompt: str, letters: str) -> str:
-    """One of these letters."""
+def choice(asking: Asking, prompt: str, words: Sequence[str]) -> str:
+    """One of these words, by itself or by its first letter. A sentence is no choice, whatever it begins with."""
     while True:
         answer = asking.answer(prompt).strip().lower().removeprefix("/")
-        if answer[:1] and answer[:1] in letters:
-            return answer[0]
-        say(f"one of {', '.join(letters)}; Ctrl+D leaves")
+        if answer in ("quit", "exit"):
+            raise EOFError
+        for word in words:
+            if answer in (word, word[0]):
+                return word
+        say(f"one of {', '.join(words)}, or the first letter of it; Ctrl+D leaves")
 
 
 class Lines:

@@ -1,34 +1,36 @@
 """One run of `hitherto chat`: a client, the conversation it goes on with, and what can be done about it meanwhile.
 
-Where we stand is a message. It is the conversation's head after each answer; `/undo` and `/fork` stand elsewhere, and
-what is said there begins a branch. Nothing is ever deleted here.
+Where we stand is a message. It is the conversation's head after each answer, unless others go on with the conversation
+at the same time; `/undo` and `/fork` stand elsewhere, and what is said there begins a branch. Nothing is ever deleted
+here.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import errors
 from ._advice import advice
-from ._asking import Asking, asking, choice
+from ._asking import asking
 from ._files import Question, question
+from ._interrupted import offer, partials, say_left, say_stopped, unanswered
 from ._naming import here
 from ._painting import answers
-from ._screen import complain, line, moment, say, width
+from ._screen import complain, line, say
 from ._slash import COMMANDS, SLASH, TITLE, act
 from ._stopping import Stoppable
 
 if TYPE_CHECKING:
-    from .._recovery import Partial
     from ..chat import ClaudeLocal, Client
     from ..conversation import Conversation
     from ..model import Block, Message
-    from ..recorder import Resumed
+    from ..recorder import Recording, Resumed
     from ..store import Store
 
 INTERRUPTED = 130  # the exit code
 _REMEMBERED = 200  # questions that the arrow keys bring back
+_SPEAKERS = {"anthropic": "claude", "gemini": "gemini", "openai-chat": "openai"}  # who goes on with a dialect as it is
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,11 @@ class Session:
         self.store = store
         self.terms = terms
         self._output = answers()
-        self.recorded = False
         self.title = ""  # of the conversation that the next question begins
-        self.nameless = False  # the question that gave the conversation its title was taken back
-        self.stand: Conversation | None = None  # where we stand, if that is not simply the head
+        self.undone = ""  # a title that the question gave which was taken back: the next one may give another
+        self._head: str | None = None  # of the conversation, as we have seen it last
         self._files: Sequence[str | Block] = ()  # that go before the next question
-        self._asking: Asking | None = None
+        self._unkept: Resumed | None = None  # of a conversation that is only read
         if talk is not None:
             self.resume(talk)
             if terms.system is not None:
@@ -72,80 +73,145 @@ class Session:
             raise errors.Unsupported(what, hint=hint)
         return self.client
 
-    def resume(self, talk: "Conversation") -> None:
-        from ..recorder import resume  # noqa: PLC0415  # help needs none
-
-        client, convert = self.own(), self.terms.convert
-        try:
-            if self.store is None:
-                client.resume(talk.thread(), talk.setup, convert=convert)
-            else:
-                resume(client, self.store, talk, convert=convert)
-                self.recorded, self.stand = True, talk
-        except errors.ProviderMismatch as error:
-            found = talk.provider or error.found
-            hint = f"--provider {found} goes on as it is; --convert tells {client.provider} what it can be told; "
-            hint += "-n begins a new conversation"
-            what = "conversation"
-            raise errors.ProviderMismatch(expected=client.provider, found=found, what=what, hint=hint) from None
+    @property
+    def messages(self) -> "list[Message]":
+        """What the model sees, as far as the client has it."""
+        return list(getattr(self.client, "messages", ()))
 
     @property
-    def _resumed(self) -> "Resumed | None":
+    def _recording(self) -> "Recording | None":
         from ..recorder import recording  # noqa: PLC0415  # help needs none
 
-        found = recording(self.client)
-        return None if found is None else found.resumed
+        return recording(self.client)
+
+    @property
+    def resumed(self) -> "Resumed | None":
+        """What had to be done to go on with the conversation."""
+        found = self._recording
+        return self._unkept if found is None else found.resumed
 
     def talk(self) -> "Conversation | None":
-        """The conversation where it stands now."""
-        from ..recorder import recording  # noqa: PLC0415  # help needs none
+        """The conversation where we stand in it; None while nothing is kept."""
+        found = self._recording
+        return None if found is None else found._place
 
-        if self.stand is not None:
-            return self.stand
-        found = recording(self.client)
-        return None if found is None else found.conversation
+    # -- going on
+
+    def resume(self, talk: "Conversation", *, same_system: bool = False) -> None:
+        """Go on from where this handle stands, with the system prompt that was in force there, or with the same as up
+        to now."""
+        client = self.own()
+        self.flush()
+        tools, system = client.tools, client.system_prompt
+        client.set_tools(())  # those that were known here come from the conversation
+        try:
+            self._resume(client, talk)
+        except errors.HithertoError:
+            client.set_tools(tools)
+            raise
+        if same_system and client.system_prompt != system:
+            client.set_system_prompt(system)
+        self.undone, self._head = "", talk.head
+
+    def _resume(self, client: "Client", talk: "Conversation") -> None:
+        try:
+            self._put_in(client, talk, convert=self.terms.convert)
+        except errors.ProviderMismatch as error:
+            if any(message.role == "assistant" for message in talk.thread(attachments="lazy")):
+                raise self._mismatch(talk, error.found) from None
+            self._put_in(client, talk, convert=True)  # nobody has answered yet: anybody may
+
+    def _put_in(self, client: "Client", talk: "Conversation", *, convert: bool) -> None:
+        from ..recorder import Resumed, resume  # noqa: PLC0415  # help needs none
+
+        if self.store is None:
+            done = client.resume(talk.thread(), talk.setup, convert=convert)
+            self._unkept = Resumed(talk.id, talk.at, done.missing_handlers, done.repairs, done.losses)
+        else:
+            resume(client, self.store, talk, convert=convert)
+
+    def _mismatch(self, talk: "Conversation", dialect: str) -> errors.ProviderMismatch:
+        """The error, with what can be done about it here."""
+        provider, found = self.client.provider, talk.provider or dialect
+        family = dialect == "openai-chat" and found in ("openai-compatible", "local")
+        fitting = found if family else _SPEAKERS.get(dialect)
+        hint = "" if fitting in (None, provider) else f"--provider {fitting} goes on as it is; "
+        hint += f"--convert tells {provider} what it can be told; -n begins a new conversation"
+        found = dialect if found == provider else found
+        return errors.ProviderMismatch(expected=provider, found=found, what="conversation", hint=hint)
+
+    def go_to(self, talk: "Conversation") -> None:
+        """Go on with another conversation: nothing of this one goes along, and the model is that one's."""
+        client = self.own()
+        system = client.system_prompt
+        client.set_system_prompt("")
+        try:
+            self.resume(talk)
+        except errors.HithertoError:
+            client.set_system_prompt(system)
+            raise
+        if talk.model and talk.provider == client.provider:
+            client.config = replace(client.config, model=talk.model)
+        self.title = ""
 
     # -- one question, or many
 
     def once(self, asked: Question) -> int:
         """One question, and its answer."""
         self.say_resumed()
-        self._say_interrupted()
+        say_left(self.resumed)
+        before = self._at()
         try:
             self._answer(asked)
         except KeyboardInterrupt:
-            say("stopped; hitherto chat, without a prompt, shows what is kept" if self.recorded else "stopped")
+            kept = "hitherto chat, without a prompt, shows what is kept"
+            unkept = "the question was not kept" if self.store is not None else ""
+            say("; ".join(filter(None, ("stopped", kept if self._at() != before else unkept))))
             return INTERRUPTED
         except errors.HithertoError as error:
-            error.hint = advice(error, prompting=False, kept=self.recorded)
+            error.hint = advice(error, prompting=False, kept=self._at() != before)
             raise
         finally:
             self.flush()
         return 0
 
-    def converse(self, files: "Sequence[str | Block]" = ()) -> int:
+    def converse(self, files: "Sequence[str | Block]" = (), names: Sequence[str] = ()) -> int:
         """Question after question, until somebody leaves."""
         self._files = files
         self.say_resumed()
-        self._asking = asking(tuple(COMMANDS), self._asked_before())
+        asker = asking(tuple(COMMANDS), self._asked_before())
         try:
-            self._offer()
+            offer(self, asker)
+            self._greet(names)
             while True:
-                self._turn(self._asking.read())
+                self.turn(asker.read())
         except EOFError:
             say("")
         finally:
             self.flush()
-        talk = self.talk()
-        if talk is not None:
-            say(f"kept: hitherto chat -c {talk.id[:8]} goes on from here")
+        with suppress(errors.NotFound):  # it was purged meanwhile
+            self._say_kept()
         return 0
+
+    def _greet(self, names: Sequence[str]) -> None:
+        kept = "" if self.store is not None else "; nothing is kept"
+        say(f"/help shows the commands, Ctrl+D leaves{kept}")
+        if names:
+            say(f"with your first question: {', '.join(names)}")
+
+    def _say_kept(self) -> None:
+        """How to come back to where we stand."""
+        talk = self.talk()
+        if talk is None:
+            return
+        talk.refresh()
+        name = talk.id[:8] if talk.at in (None, talk.head) else talk.at
+        end = " goes on with it" if talk.at is None and talk.head is not None else " goes on from here"
+        say(f"kept: hitherto chat -c {name}{end}")
 
     def _asked_before(self) -> list[str]:
         """What the arrow keys bring back: the questions of this thread, or of the last conversation in this folder."""
-        from ..chat import Client  # noqa: PLC0415  # help needs none
-
-        messages: Sequence[Message] = self.client.messages if isinstance(self.client, Client) else ()
+        messages: Sequence[Message] = self.messages
         project = here()
         if not messages and self.store is not None and project is not None:
             last = self.store.latest(project=project)
@@ -153,59 +219,73 @@ class Session:
         texts = [message.text for message in messages if message.role == "user"]
         return [text for text in texts[-_REMEMBERED:] if text.strip()]
 
-    def _turn(self, text: str) -> None:
+    def turn(self, text: str) -> None:
         """What was typed, done. What goes wrong is said, and the prompt comes back."""
         command = SLASH.fullmatch(text.rstrip())
+        before = self._at()
         try:
             if command is not None:
                 act(self, command[1], command[2] or "")
             elif text.strip():
                 self._ask(text)
         except KeyboardInterrupt:
-            self._say_stopped()
+            say_stopped(self, before, asking=command is None)
         except errors.HithertoError as error:
-            complain(str(error), advice(error, prompting=True, kept=self.recorded))
+            complain(str(error), advice(error, prompting=True, kept=True))
+
+    def _at(self) -> str | None:
+        """The message that we stand at."""
+        talk = self.talk()
+        return None if talk is None else talk.at
 
     # -- answers
 
     def _ask(self, text: str) -> None:
         """A question that was typed, with the files that go before the first one."""
-        files, self._files, before = self._files, (), self._length()
+        files, self._files, before = self._files, (), self._at()
         try:
             self._answer(question(text, files))
-        except errors.HithertoError:
-            if self._length() == before:  # it could not be said
+        except BaseException:
+            if self.store is not None and self._at() == before:  # it could not be said
                 self._files = files
             raise
 
     def _answer(self, asked: Question) -> None:
-        if self.store is not None and not self.recorded:
-            from ..recorder import record  # noqa: PLC0415  # help needs none
-
-            record(self.client, self.store, title=self.title or line(asked.words, TITLE), project=here())
-            self.recorded = True
-        elif self.nameless and self.stand is not None:
-            self.stand.rename(line(asked.words, TITLE))
-            self.nameless = False
+        if self.store is not None:
+            self._find_place(self.store, line(asked.words, TITLE))
         self._show(lambda: self.client.stream(asked.content))
+
+    def _find_place(self, store: "Store", title: str) -> None:
+        """Where the next question goes: into a conversation that begins with it, or below where we stand."""
+        from ..recorder import record  # noqa: PLC0415  # help needs none
+
+        talk = self.talk()
+        if talk is None:
+            record(self.client, store, title=self.title or title, project=here())
+            return
+        talk.refresh()
+        if self.undone and talk.title == self.undone:
+            talk.rename(title)
+        self.undone = ""
+        if talk.head != self._head:
+            say("this conversation went on elsewhere meanwhile: what you say here is a branch of its own")
 
     def retry(self) -> None:
         """Ask again what stands there. What had come of the answer before is gone when there is another."""
         client = self.own()
-        if not client.messages or client.messages[-1].role not in ("user", "tool_result"):
-            say("there is nothing to ask again: the last question was answered")
+        if not unanswered(client.messages):
+            say("there is nothing to ask again: the last question was answered. /undo takes it back, and the Up key "
+                "brings it to the prompt again")  # fmt: skip
             return
         talk = self.talk()
-        before = [] if talk is None else talk.partials()
-        at = None if talk is None else talk.at
+        before = partials(talk)
         self._show(client.stream_retry)
         for partial in before:
-            if talk is not None and partial.parent == at:
+            if talk is not None:
                 talk.discard(partial)
 
     def _show(self, begin: Callable[[], Iterator[str]]) -> None:
         """An answer, as it comes."""
-        before = self._length()
         with Stoppable() as stoppable:
             pieces = begin()
             try:
@@ -214,26 +294,22 @@ class Session:
                         self._output.write(piece)
                         stoppable.check()
             finally:
-                if self._length() != before:
-                    self.stand = None  # what was said, or answered, is the head now
+                talk = self.talk()
+                self._head = None if talk is None else talk.head
                 with suppress(BrokenPipeError):  # if that is what ended it, it is known
                     self._output.finish()
 
-    def _length(self) -> int:
-        return len(getattr(self.client, "messages", ()))
-
     def flush(self) -> None:
         """What could not be written so far is tried once more; the error, if it still cannot be."""
-        from ..recorder import recording  # noqa: PLC0415  # help needs none
-
-        found = recording(self.client)
+        found = self._recording
         if found is not None and found.pending:
             found.flush()
-
-    # -- what was left of an interruption
+        if found is not None and found._listener is not None and self.messages:
+            found._listener.catch_up(self.messages, self.own().setup)
 
     def say_resumed(self) -> None:
-        resumed = self._resumed
+        """What had to be done to go on with a conversation."""
+        resumed = self.resumed
         if resumed is None:
             return
         for repair in resumed.repairs:
@@ -242,60 +318,6 @@ class Session:
             say(f"lost in conversion: {loss}")
         if resumed.missing_handlers:
             say(f"tools that nobody can run here: {', '.join(resumed.missing_handlers)}")
-
-    def _say_interrupted(self) -> None:
-        """In a pipe nobody can be asked: what was recovered is said, and stays."""
-        resumed = self._resumed
-        if resumed is None or resumed.interrupted is None:
-            return
-        words = "the last question was not answered"
-        for partial in resumed.partials[:1]:
-            at = "" if partial.at is None else f" at {moment(partial.at)}"
-            words += f"; {len(partial.text)} characters of an answer had come{at}, and were recovered"
-        say(f"{words}: hitherto chat, without a prompt, offers to ask it again")
-
-    def _say_stopped(self) -> None:
-        if not self.recorded:
-            say("stopped; /retry asks again")
-        elif self._partials():
-            say("stopped. The question and what came of the answer are kept: /accept takes it for the answer, "
-                "/retry asks again, /discard lets go of it")  # fmt: skip
-        else:
-            say("stopped. The question is kept: /retry asks again")
-
-    def _partials(self) -> "list[Partial]":
-        talk = self.talk()
-        return [] if talk is None else [partial for partial in talk.partials() if partial.parent == talk.at]
-
-    def _offer(self) -> None:
-        """Show what was interrupted, and ask what is to become of it."""
-        resumed = self._resumed
-        if resumed is None or resumed.interrupted is None or self._asking is None:
-            return
-        say(f"not answered: {line(resumed.interrupted.text, max(20, width() - 14))}")
-        readable = [partial for partial in resumed.partials if partial.problem is None]
-        if not readable:
-            if choice(self._asking, "ask again? [y]es, [n]o: ", "yn") == "y":
-                self._turn("/retry")
-            return
-        say(f"of the answer this had come:\n{readable[0].text}")
-        chosen = choice(self._asking, "[a]ccept it as the answer, [r]etry, [d]iscard it, [l]eave it: ", "ardl")
-        if chosen != "l":
-            self._turn({"a": "/accept", "r": "/retry", "d": "/discard"}[chosen])
-
-    def settle(self, *, accept: bool) -> None:
-        """Take what came of an answer for the answer, or let go of it."""
-        talk = self.talk()
-        partials = self._partials()
-        if talk is None or not partials:
-            say("there is no interrupted answer")
-            return
-        if accept:
-            talk.accept(partials[0])
-        for partial in partials[1:] if accept else partials:
-            talk.discard(partial)
-        self.resume(talk)
-        say("accepted" if accept else "discarded")
 
 
 def say_warnings() -> None:

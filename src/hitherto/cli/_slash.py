@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import errors
+from ._interrupted import settle
 from ._naming import named
 from ._screen import line, say, width
 
@@ -76,10 +77,13 @@ def _model(session: "Session", name: str) -> None:
     client = session.own()
     if client.provider == "local":
         raise errors.Unsupported("the local model is a file", hint="leave, and give another one with --model-path")
-    client.config = replace(client.config, model=name)
+    if name == _NOTHING:
+        raise errors.InvalidArgument("a model has a name", hint="/model alone says which one it is")
     talk = session.talk()
+    config = replace(client.config, model=name)
     if talk is not None:
         talk.configure(model=name)
+    client.config = config
     say(f"from here on: {line(name, 60)}")
 
 
@@ -89,23 +93,32 @@ def _system(session: "Session", text: str) -> None:
         say(client.system_prompt or "there is no system prompt")
         return
     prompt = "" if text == _NOTHING else text
-    client.set_system_prompt(prompt)
-    talk = session.talk()
-    if talk is not None:
-        talk.configure(system_prompt=prompt)
+    talk, before = session.talk(), client.system_prompt
+    client.set_system_prompt(prompt)  # which refuses what cannot be sent
+    try:
+        if talk is not None:
+            talk.configure(system_prompt=prompt)
+    except BaseException:
+        client.set_system_prompt(before)
+        raise
     say("from here on, with this system prompt" if prompt else "from here on, without a system prompt")
 
 
 def _title(session: "Session", title: str) -> None:
+    from ..model import encodable  # noqa: PLC0415  # help needs none
+
     talk = session.talk()
     if session.store is None:
         say("nothing is kept, so there is no title")
     elif not title:
         say((session.title if talk is None else talk.title) or "there is no title")
+    elif not encodable(title):
+        raise errors.InvalidArgument("the title holds half a character, which cannot be kept", hint="say it without")
     else:
-        session.title = "" if title == _NOTHING else title
+        given = "" if title == _NOTHING else title
         if talk is not None:
-            talk.rename(session.title)
+            talk.rename(given)
+        session.title, session.undone = given, ""
         say(f"titled: {line(session.title, max(20, width() - 8))}")
 
 
@@ -114,28 +127,42 @@ def _title(session: "Session", title: str) -> None:
 
 def _fork(session: "Session", id: str) -> None:
     talk = session.talk()
-    if session.store is None or talk is None:
+    if session.store is None:
         say("nothing is kept, so there is nothing to go back to; /undo takes the last question back")
     elif id:
-        session.flush()
-        session.resume(named(session.store, id))
-        session.say_resumed()
-        say_which(session.talk() or talk, "from here on")
+        _go_to(session, named(session.store, id))
+    elif talk is None:
+        say("nothing was said yet; /fork with an id goes on from a message of another conversation")
     else:
         for message in talk.thread(attachments="lazy"):
             say(line(f"{message.id}  {message.role}: {message.text}", width()))
         say("/fork with one of these ids goes on from there")
 
 
+def _go_to(session: "Session", found: "Conversation") -> None:
+    """Go on from a message, of this conversation or of another one."""
+    talk, model = session.talk(), session.client.model
+    if talk is not None and talk.id == found.id:
+        session.resume(found)
+    else:
+        session.go_to(found)
+    session.say_resumed()
+    say_which(session.talk() or found, "from here on")
+    if session.client.model != model:
+        say(f"with its model: {line(session.client.model, 60)}")
+
+
 def _undo(session: "Session") -> None:
-    client, talk = session.own(), session.talk()
+    client = session.own()
+    session.flush()
+    talk = session.talk()
     if talk is None:
         gone: Sequence[Message] = client.undo()
     else:
-        system, gone = client.system_prompt, talk.undo()
-        session.resume(talk)
-        client.set_system_prompt(system)  # what was said is taken back, and nothing else
-        session.nameless = talk.at is None and talk.title == line(gone[0].text, TITLE)
+        gone = talk.undo()
+        session.resume(talk, same_system=True)  # what was said is taken back, and nothing else
+        title = line(gone[0].text, TITLE)
+        session.undone = title if talk.at is None and talk.title == title else ""
     say(f"taken back: {line(gone[0].text, max(20, width() - 12))}")
 
 
@@ -148,7 +175,7 @@ def _new(session: "Session") -> None:
     client.set_tools(())
     client.set_system_prompt(session.terms.beginning)
     client.resume([], Setup(), convert=False)
-    session.recorded, session.stand, session.title = False, None, ""
+    session.title = session.undone = ""
     say("a new conversation begins with your next question")
 
 
@@ -190,8 +217,8 @@ _TAKING: dict[str, Callable[["Session", str], None]] = {
 _ALONE: dict[str, Callable[["Session"], None]] = {
     "/undo": _undo,
     "/retry": lambda session: session.retry(),
-    "/accept": lambda session: session.settle(accept=True),
-    "/discard": lambda session: session.settle(accept=False),
+    "/accept": lambda session: settle(session, accept=True),
+    "/discard": lambda session: settle(session, accept=False),
     "/new": _new,
     "/help": _help,
     "/quit": _leave,

@@ -73,6 +73,11 @@ class OwnListener:
             self.recorder.add(self.place, history[count:], setup)
         self._path, self._at = list(history), self.place.handle.at
 
+    def catch_up(self, history: Sequence[Message], setup: Setup) -> None:
+        """Keep what was answered so far, if Ctrl+C has come before that."""
+        if self.place is not None and len(history) > len(self._path):
+            self.keep(history, setup, answered=True)
+
     def _is_in_step(self, history: Sequence[Message]) -> bool:
         """Is what we know to be kept the beginning of this history, and is nothing kept that we do not know of? Ctrl+C
         may come between a commit and our noting it."""
