@@ -1,6 +1,6 @@
 """Completion: what a shell is told when Tab is pressed, in a real one where it is installed.
 
-Requirements: issue 7 on care; STYLE on pipes.
+Requirements: STYLE on pipes.
 """
 
 import os

@@ -1,6 +1,6 @@
 """`hitherto doctor`: each trouble is made for real, and is found, explained and not touched.
 
-Requirements: C16, and issue 7 on care.
+Requirements: C16, and STYLE on the command line.
 """
 
 import json

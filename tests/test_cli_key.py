@@ -1,6 +1,6 @@
 """`hitherto key`: keys are made, looked at and changed, and never shown.
 
-Requirements: C16, and issue 7 on care.
+Requirements: C16, and STYLE on the command line.
 """
 
 import json

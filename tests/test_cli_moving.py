@@ -1,6 +1,6 @@
 """`hitherto export`, `import`, `backup`, `restore` and `copy`, as people and pipes use them.
 
-Requirements: issue 7, data out and in; C16.
+Requirements: C16, C17, and STYLE on the command line.
 """
 
 import contextlib

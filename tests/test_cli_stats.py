@@ -1,6 +1,6 @@
 """`hitherto stats`, and `store.activity` below it: what was said when, counted from headers alone.
 
-Requirements: issue 7 on data out and in; STYLE on pipes.
+Requirements: STYLE on pipes.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The tree of C14 and the picture of `log --graph`, as pure functions: what is drawn for which messages.
 
-Requirements: C14, and issue "The command line": a graph that stays readable at 500 messages and 30 forks.
+Requirements: C14, and a graph that stays readable at 500 messages and 30 forks.
 """
 
 import random

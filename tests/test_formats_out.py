@@ -1,6 +1,6 @@
 """Formats that are written for people and for other programs, and writing to a stream.
 
-Requirements: issue 7, data out.
+Requirements: C17, and STYLE on the command line.
 """
 
 import base64
