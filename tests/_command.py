@@ -26,7 +26,7 @@ import hitherto
 from ._forked import Forked, Forker
 
 COMMAND = [sys.executable, "-m", "hitherto"]
-PATIENCE = 60.0  # seconds: never waited for unless something is wrong
+PATIENCE = 150.0  # seconds: never waited for unless something is wrong
 _SPACE = re.compile(r"(\S)\x08\x1b\[2C")  # how the editor writes a space at the end of a line
 _STYLING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -135,7 +135,7 @@ def test_a_reader_that_goes_away_is_no_error_and_what_came_is_kept(world: World)
         process.stdout.close()
         world.service.go.set()
         assert process.wait(PATIENCE) == 0
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == b"a new store: %s\n" % os.fsencode(world.place)
     assert world.thread() == [("user", "x")]
     assert world.partials()[0].startswith("first\n")
 
@@ -154,7 +154,11 @@ def test_one_question_that_is_interrupted_is_kept_with_what_came_and_says_130(wo
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE / 4)
         assert process.returncode == 130
-        assert process.stderr.read().startswith(b"stopped")
+        said = process.stderr.read().decode()
+    with world.store() as store:
+        talk = store.latest()
+        assert talk is not None
+        assert f"\nstopped; hitherto chat -c {talk.at} shows what is kept" in said
     assert world.thread() == [("user", "x")]
     assert world.partials() == ["first\n"]
 
@@ -190,6 +194,7 @@ def test_the_providers_are_those_of_the_library() -> None:
 
 
 def test_an_error_of_the_service_is_said_and_the_question_stays(world: World) -> None:
+    world.store().close()
     world.service.status = 400
     done = world.run("x")
     assert (done.returncode, done.stdout) == (1, "")
@@ -228,15 +233,17 @@ def test_a_store_that_cannot_be_opened_is_said_and_nothing_is_asked(world: World
         ["chat", "--provider", "openai-compatible", "--base-url", "http://127.0.0.1:9/", "x"],
         ["frobnicate"],
         ["chat", "--workspace", "", "x"],
+        ["chat", "--provider", "local", "--model", "m", "x"],
+        ["chat", "--provider", "openai", "x"],
     ],
     ids=" ".join,
 )
 def test_misuse_is_exit_code_2_with_a_hint_and_makes_nothing(world: World, given: list[str]) -> None:
-    before = world.traces() if "--workspace" in given else None
+    before = world.traces()
     done = world.plain(*COMMAND, *given, forked="claude" not in given)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert re.match(r"error: .*\nhint: .*\n\Z", done.stderr), done.stderr
-    assert before in (None, world.traces())
+    assert world.traces() == before
 
 
 @pytest.mark.parametrize(
@@ -278,14 +285,47 @@ def test_a_conversation_of_another_provider_is_explained_and_can_be_converted(wo
         talk = store.start(provider="claude", model="m", project=str(world.here))
         raw: dict[str, object] = {"role": "user", "content": [{"type": "text", "text": "Guten Tag"}]}
         talk.append(Message.user("Guten Tag", raw=raw, extra={"dialect": "anthropic"}))
+        raw = {"role": "assistant", "content": [{"type": "text", "text": "Ja?"}]}
+        talk.append(Message.assistant("Ja?", raw=raw, extra={"dialect": "anthropic"}))
     done = world.run("x")
     assert done.returncode == 1
-    assert "claude" in done.stderr
-    assert "--convert" in done.stderr
+    assert "hint: --provider claude goes on as it is; --convert tells openai-compatible" in done.stderr
     assert world.service.requests == []
     done = world.run("--convert", "x")
     assert done.returncode == 0, done.stderr
+    assert [text for _, text in world.service.asked()] == ["Guten Tag", "Ja?", "x"]
+
+
+def test_a_conversation_in_another_dialect_of_its_provider_can_only_be_converted(world: World) -> None:
+    with world.store() as store:
+        talk = store.start(provider="openai-compatible", model="m", project=str(world.here))
+        for make in (Message.user, Message.assistant):
+            talk.append(make("Hm", raw={"type": "message"}, extra={"dialect": "openai-responses"}))
+    done = world.run("x")
+    assert done.returncode == 1
+    assert "hint: --convert tells openai-compatible what it can be told; -n" in done.stderr
+    assert world.run("-G", "-c", "@", "--convert", "x").returncode == 0
+
+
+def test_a_conversation_that_nobody_answered_goes_on_with_anybody(world: World) -> None:
+    with world.store() as store:
+        talk = store.start(provider="claude", model="m", project=str(world.here))
+        raw: dict[str, object] = {"role": "user", "content": [{"type": "text", "text": "Guten Tag"}]}
+        talk.append(Message.user("Guten Tag", raw=raw, extra={"dialect": "anthropic"}))
+    done = world.run("x")
+    assert done.returncode == 0, done.stderr
     assert [text for _, text in world.service.asked()] == ["Guten Tag", "x"]
+
+
+def test_what_is_lost_in_a_conversion_is_said_also_if_nothing_is_kept(world: World) -> None:
+    with world.store() as store:
+        talk = store.start(provider="claude", model="m", project=str(world.here), tools=[{"name": "read"}])
+        call = hitherto.Block.tool_call("call_1", "read", {})
+        talk.extend([Message.user("read it"), Message.assistant([call])])
+    done = world.run("-G", "-c", "@", "--convert", "go on")
+    assert done.returncode == 0, done.stderr
+    assert "mended: a call had no result" in done.stderr
+    assert "tools that nobody can run here: read" in done.stderr
 
 
 CLAUDE = r"""#!{python}
@@ -317,11 +357,28 @@ def test_what_is_said_to_the_claude_program_is_kept_in_a_conversation_of_its_own
     assert "cannot go on" in done.stderr
 
 
-def test_a_claude_program_that_is_missing_is_named_and_the_question_is_kept(world: World) -> None:
-    done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "x", forked=True, PATH=str(world.here))
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (["--provider", "claude-local"], "npm install"),
+        (
+            ["--provider", "claude", "--model", "m"],
+            "error: claude cannot be asked: there is no key\nhint: set ANTHROPIC_",
+        ),
+        (
+            ["--provider", "openai", "--model", "m"],
+            "error: openai cannot be asked: there is no key\nhint: set OPENAI_API",
+        ),
+    ],
+    ids=["claude-local", "claude", "openai"],
+)
+def test_a_provider_that_cannot_be_asked_is_found_out_before_anything_is_kept(
+    world: World, given: list[str], hint: str
+) -> None:
+    done = world.plain(*COMMAND, "chat", *given, "x", forked=True, PATH=str(world.here))
     assert done.returncode == 1
-    assert "npm install" in done.stderr
-    assert world.thread() == [("user", "x")]
+    assert hint in done.stderr
+    assert not world.place.exists()
 
 
 # -- nothing kept

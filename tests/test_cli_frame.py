@@ -183,8 +183,8 @@ def test_what_a_killed_process_left_is_read_though_it_has_to_be_mended_first(wor
         "store.start(title='Left').append(Message.user('still here'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", killed, world.place], check=False, env=world.env)
-    assert done.returncode == -signal.SIGKILL
+    process = subprocess.run([sys.executable, "-c", killed, world.place], check=False, env=world.env)
+    assert process.returncode == -signal.SIGKILL
     Path(f"{world.place}-shm").unlink()  # as after the power went, too: what is in the WAL can be read by mending only
     with pytest.raises(errors.CannotOpen):
         world.store(read_only=True)

@@ -125,3 +125,10 @@ def test_an_answer_that_is_stopped_leaves_no_style(world: World, terminal: Open)
     assert shell.shown[at:].removeprefix("^C").startswith("\x1b[0m\r\n")
     shell.press("\x04")
     assert shell.end() == 0
+
+
+@pytest.mark.parametrize("sign", ["*", "_", "`"])
+def test_a_run_without_an_end_is_text_and_is_given_out_as_it_comes(sign: str) -> None:
+    painter = Painter()
+    assert painter.feed("x" + sign * 1000).count(sign) == 1000
+    assert painter.feed("\n**b**") == painted("\n**b**").removesuffix(painter.finish())

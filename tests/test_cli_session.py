@@ -5,6 +5,7 @@ Requirements: C10, C11, C13 (what `chat` needs of it), and STYLE on the command 
 """
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -37,6 +38,14 @@ def first(world: World, index: int = 0) -> str:
         return talk.thread()[index].id
 
 
+def title(world: World) -> str:
+    """Of the newest conversation."""
+    with world.store() as store:
+        talk = store.latest()
+        assert talk is not None
+        return talk.title
+
+
 class Talk:
     """A conversation in a terminal: things said, and what is shown for them."""
 
@@ -63,7 +72,7 @@ def test_a_conversation_is_named_by_how_recent_it_is(world: World) -> None:
     assert said(world) == ["one", "Good morning.", "three"]
     done = world.run("-c", "@~7", "x")
     assert (done.returncode, done.stdout) == (4, "")
-    assert "2 of this folder" in done.stderr
+    assert "of this folder, 2 are kept" in done.stderr
 
 
 def test_a_fork_goes_on_from_a_message_on_a_branch_and_says_so(world: World) -> None:
@@ -180,10 +189,10 @@ def test_text_files_go_before_the_question_each_under_its_name(world: World) -> 
     [
         (PNG, "image/png"),
         (b"\xff\xd8\xff\xe0 jpeg", "image/jpeg"),
-        (b"GIF89a gif", "image/gif"),
+        (b"GIF89a\x01\x00\x01\x00 gif", "image/gif"),
         (b"RIFF\x00\x01\x02\x03WEBPVP8 ", "image/webp"),
         (b"RIFF\x00\x01\x02\x03WAVEfmt ", "wav"),
-        (b"ID3\x04", "mp3"),
+        (b"ID3\x04\x00", "mp3"),
         (b"\xff\xfb\x90\x00", "mp3"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -210,6 +219,15 @@ def test_standard_input_can_be_one_of_the_files(world: World) -> None:
     assert world.service.requests[-1]["messages"][-1]["content"][0]["type"] == "image_url"
 
 
+_WHY = {
+    "folder": "is a folder",
+    "pipe": "is a pipe",
+    "empty": "is empty",
+    "latin": "iconv",
+    "missing": "look at the path",
+}
+
+
 def test_what_cannot_be_sent_is_misuse_that_names_it_and_nothing_is_kept(world: World) -> None:
     (world.here / "folder").mkdir()
     os.mkfifo(world.here / "pipe")
@@ -223,6 +241,8 @@ def test_what_cannot_be_sent_is_misuse_that_names_it_and_nothing_is_kept(world: 
         done = world.run("-f", name, "What?")
         assert (done.returncode, done.stdout) == (2, ""), name
         assert name.replace("\x1b", "\u241b") in done.stderr
+        assert "--help" not in done.stderr  # but what to do about this file
+        assert _WHY.get(name, "-f ") in done.stderr
         assert "\x1b" not in done.stderr
     for given in (["-f", "-", "-f", "-", "x"], ["-f", "-"], ["-f", "zero"]):
         assert world.run(*given).returncode == 2
@@ -241,6 +261,63 @@ def test_files_without_a_question_go_before_the_first_that_is_typed(world: World
     talk.leave()
     assert world.service.requests[0]["messages"][-1]["content"] == "a.txt:\n```\none\n```\n\nWhat?"
     assert said(world) == ["Why?"]  # it was said once, and taken back with the question
+
+
+@pytest.mark.parametrize(
+    ("given", "data", "why"),
+    [
+        (["--provider", "claude", "--model", "m"], b"RIFF\x00\x01\x02\x03WAVEfmt ", "cannot be sent to claude"),
+        (["--provider", "local"], PNG, "the local model takes nothing else"),
+    ],
+    ids=["claude", "local"],
+)
+def test_a_file_that_the_provider_does_not_take_is_refused_before_anything_is_kept(
+    world: World, given: list[str], data: bytes, why: str
+) -> None:
+    (world.here / "a.bin").write_bytes(data)
+    done = world.command("chat", *given, "-f", "a.bin", "What?")
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert not world.place.exists()
+
+
+def test_text_that_begins_as_an_image_or_a_sound_does_is_text(world: World) -> None:
+    for text in ("ID3 tags are old", "GIF89a is a format"):
+        (world.here / "a.txt").write_text(text)
+        world.run("-n", "-f", "a.txt", "What?")
+        assert said(world) == [f"a.txt:\n```\n{text}\n```\n\nWhat?"]
+
+
+def test_a_conversation_is_named_by_its_question_and_not_by_what_is_piped(world: World) -> None:
+    done = world.run("What is this?", said="diff --git a b\n")
+    assert done.returncode == 0
+    assert said(world) == ["diff --git a b\n\nWhat is this?"]
+    assert title(world) == "What is this?"
+    world.run("-n", said="diff --git a b\n")
+    assert title(world) == "diff --git a b"
+
+
+def test_what_somebody_should_know_is_said_once_before_the_first_question(world: World, terminal: Open) -> None:
+    (world.here / "a.txt").write_text("one")
+    talk = Talk(terminal("-f", "a.txt"))
+    assert f"a new store: {world.place}" in talk.shell.plain
+    assert "/help shows the commands, Ctrl+D leaves\r\n" in talk.shell.plain
+    assert "with your first question: a.txt" in talk.shell.plain
+    talk.say("What?")
+    talk.leave()
+    assert talk.shell.plain.count("/help") == 1
+    talk = Talk(terminal("-G"))
+    assert "Ctrl+D leaves; nothing is kept\r\n" in talk.shell.plain
+    assert "a new store" not in talk.shell.plain
+    talk.leave()
+    assert "a new store" not in world.run("x").stderr
+
+
+def test_an_answer_that_came_to_its_limit_is_said_to_be_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "cut off" not in world.run("x").stderr
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda value: dumps(value).replace('"stop"', '"length"'))
+    assert "the answer was cut off at its limit of tokens" in world.run("x").stderr
 
 
 def test_a_zero_character_on_standard_input_is_text(world: World) -> None:
@@ -426,6 +503,96 @@ def test_titles_saving_and_new_conversations(world: World, terminal: Open) -> No
     with hitherto.open("memory:") as store:
         assert hitherto.formats.load(world.here / "a b.jsonl", store).messages == 2
     assert "format=" not in talk.shell.shown
+
+
+def test_another_conversation_is_gone_on_with_as_it_was(world: World, terminal: Open) -> None:
+    world.run("--model", "other", "--system", "Be other.", "there")
+    with world.store() as store:
+        other = store.latest()
+        assert other is not None
+        tools = [{"name": "read", "parameters": {"type": "object", "properties": {}}}]
+        store.start(provider="openai-compatible", model="mine", tools=tools, project=str(world.here), title="own")
+    talk = Talk(terminal())
+    talk.say("/system Be mine.", "with this system prompt")
+    talk.say("here")
+    assert "tools" in world.service.requests[-1]
+    talk.say(f"/fork {other.id[:8]}", "with its model: other")
+    talk.say("more")
+    talk.leave()
+    assert said(world) == ["Be other.", "there", "Good morning.", "more"]
+    assert (world.service.requests[-1]["model"], "tools" in world.service.requests[-1]) == ("other", False)
+    with world.store() as store:
+        assert [change.setup.model for change in store.conversation(other.id).setups()] == ["other"]
+
+
+def test_a_fork_is_possible_before_anything_is_said(world: World, terminal: Open) -> None:
+    world.run("one")
+    talk = Talk(terminal("-n"))
+    talk.say("/fork", "nothing was said yet")
+    talk.say("/fork @", "from here on")
+    talk.say("/fork zzzzzz", "/fork shows what can be gone on from")
+    talk.say("two")
+    talk.leave()
+    assert said(world) == ["one", "Good morning.", "two"]
+
+
+def test_a_title_that_was_given_is_not_taken_away(world: World, terminal: Open) -> None:
+    world.run("theirs")
+    with world.store() as store:
+        other = store.latest()
+        assert other is not None
+    talk = Talk(terminal("-n"))
+    talk.say("one")
+    talk.say("/undo", "taken back")
+    talk.say("two")
+    assert title(world) == "two"  # the control: the first question is gone, and so is its title
+    talk.say("/undo", "taken back")
+    talk.say("/title My own", "titled")
+    talk.say("three")
+    assert title(world) == "My own"
+    talk.say("/new", "new conversation")
+    talk.say("four")
+    talk.say("/undo", "taken back")
+    talk.say(f"/fork {other.id}", "from here on")
+    talk.say("five")
+    assert title(world) == "theirs"
+    talk.leave()
+
+
+def test_where_it_goes_on_is_said_when_leaving(world: World, terminal: Open) -> None:
+    talk = Talk(terminal())
+    talk.say("one")
+    talk.say("two")
+    talk.say("/undo", "taken back: two")
+    talk.leave()
+    assert f"kept: hitherto chat -c {first(world, 1)} goes on from here" in talk.shell.plain
+
+
+def test_a_conversation_that_was_purged_meanwhile_can_be_left_for_a_new_one(world: World, terminal: Open) -> None:
+    talk = Talk(terminal())
+    talk.say("one")
+    with world.store() as store:
+        kept = store.latest()
+        assert kept is not None
+        store.purge(kept, reason="user-requested")
+    talk.say("two", "/new begins a new conversation")
+    talk.leave()
+
+
+def test_a_command_that_fails_changes_nothing(world: World, terminal: Open) -> None:
+    talk = Talk(terminal("--model", "small"))
+    talk.say("one")
+    talk.say('/model ""', "a model has a name")
+    talk.say("/retry", "/undo takes it back")
+    with world.store() as store:
+        kept = store.latest()
+        assert kept is not None
+        store.purge(kept, reason="user-requested")
+    talk.say("/model large", "error:")
+    talk.say("/model", "openai-compatible: small")
+    talk.say("/system Be kind.", "error:")
+    talk.say("/system", "there is no system prompt")
+    talk.leave()
 
 
 def test_what_begins_with_a_space_is_no_command(world: World, terminal: Open) -> None:

@@ -276,6 +276,12 @@ class ClaudeLocal:
 
     # -- the program
 
+    def _check_ready(self) -> None:
+        """An error, if the program is not there: before anything is asked, or kept."""
+        name = _command(self.config)[0]
+        if shutil.which(name, path=self._env.get("PATH")) is None:
+            raise ProviderError(f"there is no program {name}", provider=self.provider, hint=_INSTALL)
+
     def _started(self) -> Program:
         if self._over:
             hint = "make a new client; what was said is not kept"

@@ -72,6 +72,10 @@ class _Wired(Turns):
     def model(self) -> str:
         return self.config.model or ("local" if self.config.provider == "local" else "")
 
+    def _check_ready(self) -> None:
+        """An error, if it is known before anything is asked that nothing can be: mostly there is no key."""
+        self._wire.check_ready()
+
     def _arriving(self) -> Arriving:
         assembly = self.dialect.assembly()
         return _Plain(assembly) if self._listener is None else self._listener.arriving(assembly)

@@ -33,6 +33,7 @@ _log = logging.getLogger("hitherto")
 class Wire(Protocol):
     """One provider, in both colours."""
 
+    def check_ready(self) -> None: ...
     def send(self, request: Request) -> Event: ...
     def stream(self, request: Request) -> Iterator[Event]: ...
     async def send_async(self, request: Request) -> Event: ...
@@ -85,7 +86,9 @@ def _making(provider: str, secret: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # SDKs raise errors of their own here, and plain ones
-        raise _unasked(provider, masked(str(error), secret)) from error
+        said = masked(str(error), secret)
+        keyless = "api_key" in said.lower() or "api key" in said.lower()  # which they say in words of their own
+        raise _unasked(provider, "there is no key" if keyless else said) from error
 
 
 def _unasked(provider: str, said: str) -> ChatError:
@@ -198,6 +201,14 @@ class Posting:
 
     def _errors(self) -> Any:
         return mapped(self._config.provider, self._key)
+
+    def check_ready(self) -> None:
+        """Is there what is needed to ask? Anthropic's SDK would look for a key only when it sends."""
+        sdk = self._sync
+        given = {name.lower() for name, value in sdk.default_headers.items() if isinstance(value, str) and value}
+        keyless = not given & {"authorization", "x-api-key"} and getattr(sdk, "_token_cache", None) is None
+        if keyless and self._config.provider == "claude":
+            raise _unasked("claude", "there is no key")
 
     def send(self, request: Request) -> Event:
         sdk = self._sync
@@ -331,6 +342,10 @@ class Gemini:
 
     def _errors(self) -> Any:
         return mapped("gemini", self._key)
+
+    def check_ready(self) -> None:
+        """Is there what is needed to ask?"""
+        _ = self._clients
 
     def _given(self, request: Request) -> dict[str, Any]:
         body = {name: value for name, value in request.items() if name != "model"}

@@ -13,6 +13,10 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit with its code. Without arguments, those of the process."""
-    from ._main import run  # noqa: PLC0415  # whoever only looks for the name needs nothing of it
+    try:
+        from ._main import run  # noqa: PLC0415  # whoever only looks for the name needs nothing of it
 
-    raise SystemExit(run(arguments))
+        code = run(arguments)
+    except KeyboardInterrupt:  # before there was a command, or after it
+        code = 130
+    raise SystemExit(code)

@@ -4,13 +4,14 @@ The library's errors advise people who write code: `client.retry()`, `Config(api
 and commands. What is the same for all commands is said in `_outcomes`.
 """
 
-from ..errors import HithertoError
+from ..errors import HithertoError, NotFound
 from ._outcomes import hint_of
 
 _ELSEWHERE = (
     (", or give Config(api_key=…)", ""),
     ("; or give Config(command=…)", ""),
     ("; or format=…", ""),
+    ("; or --format", ""),
     ("give the key as api_key, or in the environment,", "give the key in the environment,"),
     (
         "give the provider's https address, and the key apart from it",
@@ -29,14 +30,24 @@ _ELSEWHERE = (
     ("make a new client; what was said is not kept", "begin again: hitherto chat -n"),
     ("open it once for writing, which puts the two together", "hitherto log, once, puts the two together"),
     (": Key.generate() makes one", ": hitherto key new makes one"),
+    ("text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace') joins split pairs", "say it without"),
     ("read the conversation again before you repeat the write", "hitherto show @ tells whether it was kept"),
 )
-_AT_THE_PROMPT = (("client.retry()", "/retry"), ("client.undo()", "/undo"))
-_AGAIN = "the question is kept: hitherto chat, without a prompt, offers to ask it again"
+_AT_THE_PROMPT = (
+    ("client.retry() asks again", "/retry asks again, /undo takes the question back"),
+    ("client.retry()", "/retry"),
+    ("client.undo()", "/undo"),
+)
+_AGAIN = (
+    "the question is kept: hitherto chat, without a prompt, offers to ask it again, and /undo takes it back; -n begins "
+    "a new conversation"
+)
 _BACK = (
     "the request itself was refused, and the question is kept: hitherto chat, without a prompt, and /undo takes it "
     "back; -n begins a new conversation"
 )
+
+_GONE = "/fork shows what can be gone on from here; /new begins a new conversation"
 
 
 def advice(error: HithertoError, *, prompting: bool, kept: bool) -> str | None:
@@ -44,6 +55,8 @@ def advice(error: HithertoError, *, prompting: bool, kept: bool) -> str | None:
     hint = hint_of(error)
     for said, better in _ELSEWHERE + (_AT_THE_PROMPT if prompting else ()):
         hint = hint and hint.replace(said, better)
+    if prompting and isinstance(error, NotFound):
+        return _GONE
     if hint is None or prompting:
         return hint
     if "client.retry()" in hint:

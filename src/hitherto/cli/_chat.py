@@ -9,12 +9,14 @@ a conversation that was held with one provider is not handed to another because 
 With `-G` nothing is kept: no store is opened, or it is opened to be read only, and no file is written by us.
 """
 
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from .. import errors
 from ._config import BadConfig, load
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 PROVIDERS = ("claude", "openai", "openai-compatible", "gemini", "claude-local", "local")  # a test compares them
 _NAMELESS = ("local", "claude-local", "openai-compatible")  # providers that have a model of their own choice
+_EXAMPLES = {"claude": "claude-sonnet-4-5", "openai": "gpt-5", "gemini": "gemini-2.5-flash"}
 _LONGEST_LOCAL = 256  # tokens of the small model that comes with us: it does not always find an end
 
 
@@ -124,7 +127,7 @@ def _stays_here(url: str) -> bool:
 
 
 def _chat(options: Options, place: Place, stack: ExitStack) -> int:
-    from ._files import brought, question  # noqa: PLC0415  # help needs none
+    from ._files import brought, check_taken, question  # noqa: PLC0415  # help needs none
     from ._session import Session, say_warnings  # noqa: PLC0415  # as above
 
     say_warnings()
@@ -135,6 +138,7 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     store = _store(options, place, stack)
     talk = _found(options, store)
     options = _meant(options, said, talk)
+    check_taken(options.provider or "local", options.files, files)
     if talk is not None and options.provider == "claude-local" and options.named is None:
         talk = None  # what is said is kept, and cannot be put back into the program
     if talk is not None:
@@ -142,8 +146,11 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     terms = _terms(options, said)
     client = _client(options, terms.beginning if talk is None else options.system or "")
     stack.callback(client.close)
+    client._check_ready()
+    if store is None and not options.incognito:
+        store = _made(place, stack)  # now that nothing more can be found to be wrong
     session = Session(client, None if options.incognito else store, talk, terms)
-    return session.converse(files) if asked is None else session.once(question(asked, files))
+    return session.converse(files, options.files) if asked is None else session.once(question(*asked, files))
 
 
 # -- what is meant
@@ -164,10 +171,10 @@ def _meant(options: Options, said: dict[str, str], talk: "Conversation | None") 
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
     provider = options.provider or own or said.get("provider") or "local"
     usual = said.get("provider", "openai-compatible") == provider
-    model = options.model
+    model = _model_of(options, provider)
     if model is None and talk is not None and talk.provider == provider:
         model = talk.model or None
-    if model is None and said.get("provider", provider) == provider:
+    if model is None and provider != "local" and said.get("provider", provider) == provider:
         model = said.get("model")
     return replace(
         options,
@@ -178,6 +185,16 @@ def _meant(options: Options, said: dict[str, str], talk: "Conversation | None") 
     )
 
 
+def _model_of(options: Options, provider: str) -> str | None:
+    """The model that is named. The local one is a file: its name in the environment is meant for others."""
+    if provider != "local":
+        return options.model
+    if options.model and click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE:
+        hint = "--model-path is the path of its GGUF file; --model is for other providers"
+        raise errors.InvalidArgument("the local model is a file, and has no other name", hint=hint)
+    return None
+
+
 def _terms(options: Options, said: dict[str, str]) -> "Terms":
     from ._session import Terms  # noqa: PLC0415  # help needs none
 
@@ -185,19 +202,21 @@ def _terms(options: Options, said: dict[str, str]) -> "Terms":
     return Terms(options.convert, options.system, beginning)
 
 
-def _asked(options: Options) -> str | None:
-    """What is asked on the command line, or in a pipe, or in both; None if somebody sits at a terminal and has asked
-    nothing yet."""
+def _asked(options: Options) -> tuple[str, str] | None:
+    """What is asked on the command line, or in a pipe, or in both, and the words that it can be named by; None if
+    somebody sits at a terminal and has asked nothing yet."""
     asked = " ".join(options.prompt)
     if is_terminal(sys.stdin):
         if options.prompt and not asked.strip():
             raise click.UsageError("there is nothing in the prompt")
-        return asked or None
+        return (asked, asked) if asked else None
     piped = "" if sys.stdin is None or "-" in options.files else _piped()
     parts = [part for part in (piped, asked) if part.strip()]
+    if not parts and "-" in options.files:
+        raise click.UsageError("nothing was asked: -f - is a file, and needs a prompt beside it")
     if not parts:
         raise click.UsageError("nothing was asked: there is no prompt, and nothing on standard input")
-    return "\n\n".join(parts)
+    return "\n\n".join(parts), parts[-1]
 
 
 def _piped() -> str:
@@ -211,15 +230,29 @@ def _piped() -> str:
 
 
 def _store(options: Options, place: Place, stack: ExitStack) -> "Store | None":
+    """The store, if there is one, and if it is needed."""
     from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
-    if not options.incognito:
-        return stack.enter_context(place.open(create=options.named is None))
-    if options.named is None:
+    if options.incognito and options.named is None:
         return None
-    place.require()
-    read = open_store(place.location, key=place.secret(), workspace=place.workspace, read_only=True)
-    return stack.enter_context(read)  # and not place.read(), which may mend a store
+    if options.incognito:
+        place.require()
+        read = open_store(place.location, key=place.secret(), workspace=place.workspace, read_only=True)
+        return stack.enter_context(read)  # and not place.read(), which may mend a store
+    if options.named is None and _is_missing(place):
+        return None
+    return stack.enter_context(place.open(create=options.named is None))
+
+
+def _is_missing(place: Place) -> bool:
+    """Is there no such file yet? What is no file is found out by opening it."""
+    return place.path is not None and not os.path.lexists(place.path)
+
+
+def _made(place: Place, stack: ExitStack) -> "Store":
+    store = stack.enter_context(place.open(create=True))
+    say(f"a new store: {place.path or place.location}")
+    return store
 
 
 def _found(options: Options, store: "Store | None") -> "Conversation | None":
@@ -248,8 +281,10 @@ def _client(options: Options, system: str) -> "Client | ClaudeLocal":
 
     provider = options.provider or "local"
     if not options.model and provider not in _NAMELESS:
-        raise click.UsageError(f"which model of {provider}? Give --model, or set HITHERTO_MODEL")
-    if provider == "local":
+        example = _EXAMPLES.get(provider, "NAME")
+        hint = f"--model {example}, say, or HITHERTO_MODEL, or model in the configuration file, names it"
+        raise errors.InvalidArgument(f"which model of {provider}?", hint=hint)
+    if provider == "local" and (options.model_path is None or os.path.exists(options.model_path)):
         say("starting the local model…")
     return new_client(
         Config(

@@ -17,9 +17,10 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_input
-from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.input.vt100_parser import Vt100Parser
 from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
@@ -65,8 +66,15 @@ class Editor:
             parser = Vt100Parser(pressed.append)
             parser.feed(typed.replace("\n", "\r") if typed.count("\n") == 1 else typed)
             parser.flush()
-            store_typeahead(self._input, pressed)
+            store_typeahead(self._input, _meant([*get_typeahead(self._input), *pressed]))
             return session.prompt(prompt)
+
+
+def _meant(pressed: list[KeyPress]) -> list[KeyPress]:
+    """What is left of what was typed before the prompt was shown. Ctrl+C was meant for what went on then: it clears
+    what came before it, and does not leave."""
+    last = max((i for i, press in enumerate(pressed) if press.key == Keys.ControlC), default=-1)
+    return pressed[last + 1 :]
 
 
 def _typed() -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from .._signs import harmless
+from ..errors import InvalidArgument
 from ._screen import is_terminal
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 4_000_000  # bytes of one text: more than any model reads
 LARGEST = 20_000_000  # bytes of one image or sound: providers take less
 _STDIN = "-"
+_DIALECTS = {"claude": "anthropic", "claude-local": "anthropic", "gemini": "gemini"}  # the others speak OpenAI's
 _KINDS = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -40,7 +42,7 @@ class Question(NamedTuple):
     words: str
 
 
-def question(asked: str, files: "Sequence[str | Block]" = ()) -> Question:
+def question(asked: str, words: str, files: "Sequence[str | Block]" = ()) -> Question:
     """A question with what goes before it. Texts that follow each other are one text."""
     joined: list[str | Block] = []
     for part in (*files, asked):
@@ -49,7 +51,7 @@ def question(asked: str, files: "Sequence[str | Block]" = ()) -> Question:
         else:
             joined.append(part)
     only = joined[0]
-    return Question(only if len(joined) == 1 and isinstance(only, str) else joined, asked)
+    return Question(only if len(joined) == 1 and isinstance(only, str) else joined, words)
 
 
 def brought(names: Iterable[str]) -> "list[str | Block]":
@@ -60,11 +62,25 @@ def brought(names: Iterable[str]) -> "list[str | Block]":
     return [_part(name, _standard_input() if name == _STDIN else _content(name)) for name in given]
 
 
+def check_taken(provider: str, names: Sequence[str], files: "Sequence[str | Block]") -> None:
+    """Whom we talk to has to take what is brought: what is refused would be so with each question."""
+    from ..dialects import dialect  # noqa: PLC0415  # help needs none
+    from ..model import Message  # noqa: PLC0415  # as above
+
+    spoken = dialect(_DIALECTS.get(provider, "openai-chat"))
+    for name, part in zip(names, files, strict=True):
+        losses = [] if isinstance(part, str) else spoken.build(Message.user([part])).losses
+        if losses:
+            raise _refused(name, f"cannot be sent to {provider}: {'; '.join(losses)}")
+        if provider == "local" and not isinstance(part, str):
+            raise _refused(name, "is no text, and the local model takes nothing else")
+
+
 def _part(name: str, data: bytes) -> "str | Block":
     from ..model import Block  # noqa: PLC0415  # help needs none
 
     kind = next((kind for beginning, kind in _KINDS if beginning.match(data)), None)
-    if kind is not None:
+    if kind is not None and not _is_text(data):
         made = Block.image if kind.startswith("image/") else Block.audio
         return made(data, kind)
     if len(data) > LONGEST_TEXT:
@@ -72,10 +88,19 @@ def _part(name: str, data: bytes) -> "str | Block":
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _refused(name, "is neither UTF-8 text nor an image or a sound that is known here") from None
+        hint = "if it is text in another encoding: iconv -f latin1 -t utf-8 FILE | hitherto chat -f - PROMPT"
+        raise _refused(name, "is neither UTF-8 text nor an image or a sound that is known here", hint) from None
     if "\0" in text:
         raise _refused(name, "is no text: it holds zero characters")
     return fenced("standard input" if name == _STDIN else name, text)
+
+
+def _is_text(data: bytes) -> bool:
+    """Is it text that happens to begin as an image or a sound does? Those hold zeros, or what is no UTF-8."""
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
 
 
 def fenced(name: str, text: str) -> str:
@@ -103,11 +128,13 @@ def _content(name: str) -> bytes:
             if not stat.S_ISREG(kind):
                 raise _refused(name, "is a pipe or a device, not a file; -f - reads standard input")
             data = file.read(LARGEST + 1)
+    except InvalidArgument:
+        raise
     except IsADirectoryError:
         raise _refused(name, "is a folder") from None
     except (OSError, ValueError) as error:  # a name with a zero character is the latter
         reason = error.strerror if isinstance(error, OSError) else "this is no name of a file"
-        raise _refused(name, f"cannot be read: {reason}") from None
+        raise _refused(name, f"cannot be read: {reason}", "look at the path; ls -l shows who may read it") from None
     return _small(name, data)
 
 
@@ -125,5 +152,5 @@ def _small(name: str, data: bytes) -> bytes:
     return data
 
 
-def _refused(name: str, why: str) -> click.UsageError:
-    return click.UsageError(f"-f {harmless(name)} {why}")
+def _refused(name: str, why: str, hint: str = "leave it out, or bring another file") -> InvalidArgument:
+    return InvalidArgument(f"-f {harmless(name)} {why}", hint=hint)

@@ -22,7 +22,7 @@ _BULLET = re.compile(r"[-+*] |\d{1,9}[.)] ")
 _HEADING = re.compile(r"#{1,6} ")
 _FENCE = re.compile(r"(`{3,}|~{3,})(?![`~])")
 _RULE = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}\n")
-_LONGEST_BEGINNING = 80  # characters: a rule that is longer is text
+_LONGEST_BEGINNING = 80  # characters: a rule that is longer is text, and so is a run of markers
 # What may still become one of these, or has become one with the next character.
 _BEGINNING = re.compile(r"#{1,6}|\d{1,9}[.)]?|`+|~+|[-+*_]|([-*_])[ \t]*(?:\1[ \t]*)+|([-*_])[ \t]+")
 
@@ -65,6 +65,7 @@ class Painter:
         self._span = 0  # backticks that close the code that we are in
         self._before = " "  # the character before
         self._escaped = False
+        self._endless = ""  # the character of a run that is too long to be a marker
 
     def feed(self, piece: str) -> str:
         text = self._return + piece
@@ -173,7 +174,7 @@ class Painter:
     def _end_line(self) -> None:
         self._do = self._begin
         self._line, self._open, self._span = frozenset(), set(), 0
-        self._before, self._escaped = " ", False
+        self._before, self._escaped, self._endless = " ", False, ""
 
     # -- within a line
 
@@ -196,14 +197,20 @@ class Painter:
         """Text in a line. A run of markers is held until the character after it is known."""
         if self._held and character != self._held[0]:
             self._marker(character)
+        self._endless = self._endless if character == self._endless else ""
         if character == "\n":
             self._give(character, "")
             self._end_line()
+        elif self._endless:
+            self._plain(character)
         elif self._escaped:
             self._plain(character)
             self._escaped = False
         elif character in _RUNS and (character == "`" or not self._span):
             self._held += character
+            if len(self._held) > _LONGEST_BEGINNING:
+                self._endless, self._before = character, character
+                self._release(self._styles())
         else:
             self._escaped = character == "\\" and not self._span
             self._plain(character)

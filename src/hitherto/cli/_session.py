@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # the exit code
 _REMEMBERED = 200  # questions that the arrow keys bring back
+_CUT = {"length", "max_tokens", "MAX_TOKENS"}  # why an answer has ended, in the words of the providers
 _SPEAKERS = {"anthropic": "claude", "gemini": "gemini", "openai-chat": "openai"}  # who goes on with a dialect as it is
 
 
@@ -164,9 +165,7 @@ class Session:
         try:
             self._answer(asked)
         except KeyboardInterrupt:
-            kept = "hitherto chat, without a prompt, shows what is kept"
-            unkept = "the question was not kept" if self.store is not None else ""
-            say("; ".join(filter(None, ("stopped", kept if self._at() != before else unkept))))
+            self._say_interrupted(before)
             return INTERRUPTED
         except errors.HithertoError as error:
             error.hint = advice(error, prompting=False, kept=self._at() != before)
@@ -174,6 +173,14 @@ class Session:
         finally:
             self.flush()
         return 0
+
+    def _say_interrupted(self, before: str | None) -> None:
+        at = self._at()
+        if self.store is None:
+            say("stopped")
+        else:
+            kept = f"hitherto chat -c {at} shows what is kept"
+            say(f"stopped; {'the question was not kept' if at == before else kept}")
 
     def converse(self, files: "Sequence[str | Block]" = (), names: Sequence[str] = ()) -> int:
         """Question after question, until somebody leaves."""
@@ -222,8 +229,9 @@ class Session:
     def turn(self, text: str) -> None:
         """What was typed, done. What goes wrong is said, and the prompt comes back."""
         command = SLASH.fullmatch(text.rstrip())
-        before = self._at()
+        before = None
         try:
+            before = self._at()
             if command is not None:
                 act(self, command[1], command[2] or "")
             elif text.strip():
@@ -242,11 +250,12 @@ class Session:
 
     def _ask(self, text: str) -> None:
         """A question that was typed, with the files that go before the first one."""
-        files, self._files, before = self._files, (), self._at()
+        files, self._files = self._files, ()
+        before = self._at(), len(self.messages)
         try:
-            self._answer(question(text, files))
+            self._answer(question(text, text, files))
         except BaseException:
-            if self.store is not None and self._at() == before:  # it could not be said
+            if (self._at(), len(self.messages)) == before:  # it could not be said
                 self._files = files
             raise
 
@@ -294,18 +303,28 @@ class Session:
                         self._output.write(piece)
                         stoppable.check()
             finally:
-                talk = self.talk()
-                self._head = None if talk is None else talk.head
+                with suppress(errors.HithertoError):  # it was purged, say: what ended the answer is what counts
+                    talk = self.talk()
+                    self._head = None if talk is None else talk.head
                 with suppress(BrokenPipeError):  # if that is what ended it, it is known
                     self._output.finish()
+        self._say_cut()
+
+    def _say_cut(self) -> None:
+        """An answer that has come to a limit ends in the middle of a sentence."""
+        last = next(iter(self.messages[-1:]), None)
+        extra = {} if last is None else last.extra or {}
+        if _CUT & {str(extra.get(name)) for name in ("finish_reason", "stop_reason", "finishReason")}:
+            count = 0 if last is None or last.usage is None else last.usage.output_tokens
+            say(f"the answer was cut off at {count or 'its limit of'} tokens")
 
     def flush(self) -> None:
         """What could not be written so far is tried once more; the error, if it still cannot be."""
         found = self._recording
-        if found is not None and found.pending:
-            found.flush()
         if found is not None and found._listener is not None and self.messages:
             found._listener.catch_up(self.messages, self.own().setup)
+        if found is not None and found.pending:
+            found.flush()
 
     def say_resumed(self) -> None:
         """What had to be done to go on with a conversation."""

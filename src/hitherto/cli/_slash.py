@@ -198,9 +198,11 @@ def _save(session: "Session", path: str) -> None:
 
 
 def _help(_: "Session") -> None:
+    import textwrap  # noqa: PLC0415  # only this needs it
+
     for name, what in COMMANDS.items():
         if what:
-            say(f"{name:10}{what}")
+            say(textwrap.fill(f"{name:10}{what}", width(), subsequent_indent=" " * 10))
 
 
 def _leave(_: "Session") -> None:

@@ -16,14 +16,16 @@ _WRITING = "hitherto.recorder"
 
 
 class Stoppable:
-    """As long as an answer comes. A press that has to wait is repeated a little later; a second one is meant, and is not
-    made to wait."""
+    """As long as an answer comes. A press that has to wait is repeated a little later; a second one is meant, and does
+    not wait."""
 
     _PAUSE_SECONDS = 0.02
 
     def __init__(self) -> None:
         self._pressed = False
         self._repeated = False
+        self._starting = False
+        self._insisted = False  # somebody pressed again while the timer was being started
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> "Stoppable":
@@ -46,13 +48,18 @@ class Stoppable:
             raise KeyboardInterrupt
 
     def _press(self, _number: int, frame: FrameType | None) -> None:
-        meant = self._pressed and not self._repeated
+        if self._starting:
+            self._insisted = True
+            return
+        meant = self._insisted or (self._pressed and not self._repeated)
         self._pressed, self._repeated = True, False
         if meant or _is_waiting(frame):
             raise KeyboardInterrupt
+        self._starting = True
         self._timer = threading.Timer(self._PAUSE_SECONDS, self._repeat)
         self._timer.daemon = True
         self._timer.start()
+        self._starting = False
 
     def _repeat(self) -> None:
         self._repeated = True
