@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
@@ -16,7 +17,7 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message, _signs, errors
-from hitherto.cli import _config, _display, _main, _outcomes, _place, _screen
+from hitherto.cli import _config, _display, _main, _outcomes, _place, _screen, _search
 
 from ._command import COMMAND, Open, World
 
@@ -576,3 +577,38 @@ def test_a_long_list_is_looked_at_from_its_end(world: World, terminal: Open) -> 
     shown = terminal(command=[*COMMAND, "conversation", "list"], size=(80, 3), PAGER=str(world.root / "less"))
     assert shown.end() == 0
     assert "given: +G" in shown.shown
+
+
+def test_chat_makes_a_workspace_only_when_somebody_can_be_asked(world: World) -> None:
+    said(world)
+    typo = ("--workspace", "typo", "chat", "--provider", "claude", "--model", "x", "hi")
+    assert world.command(*typo).returncode == 1  # there is no key
+    assert world.command("--workspace", "typo", "conversation", "list").returncode == 4
+    done = world.run("--workspace", "meant", "hi")
+    assert (done.returncode, "a new workspace: meant" in done.stderr) == (0, True)
+    assert "a new workspace" not in world.run("--workspace", "meant", "hi").stderr
+
+
+def test_whoever_leaves_by_ctrl_c_is_told_how_to_come_back(world: World, terminal: Open) -> None:
+    said(world)
+    shown = terminal("--convert")
+    shown.read("> ")
+    assert shown.interrupt() == 130
+    assert "kept: hitherto chat -c" in shown.shown
+
+
+@pytest.mark.parametrize(
+    ("snippet", "spans", "room", "shown"),
+    [
+        ("x" * 30, [(29, 30)], 30, "x" * 30),
+        ("a needle", [(2, 8)], 30, "a needle"),
+        ("漢" * 50 + "needle", [(50, 56)], 40, "…漢漢漢漢漢needle"),
+        ("needle" + "y" * 50, [(0, 6)], 10, "needleyyy…"),
+        ("no span at all", [], 8, "no span…"),
+    ],
+)
+def test_a_snippet_is_cut_around_what_was_found(
+    snippet: str, spans: list[tuple[int, int]], room: int, shown: str
+) -> None:
+    hit = hitherto.Hit("m", "c", "user", datetime.now(UTC), snippet, tuple(spans), 0.0)
+    assert _search._marked(hit, room) == shown

@@ -1196,3 +1196,47 @@ def test_a_message_that_nobody_added_is_noticed_though_it_comes_last(path: Path)
     foreign(path, "UPDATE message SET seq = seq + 100 WHERE seq = (SELECT max(seq) FROM message)")
     with hitherto.open(path) as store:
         assert any("out of order" in problem.what for problem in store.verify().problems)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("what", ["label", "purge", "delete"])
+def test_what_others_do_to_conversations_that_are_still_to_be_verified_is_no_damage(
+    path: Path, sealed: bool, what: str
+) -> None:
+    key = Key.generate() if sealed else None
+    with hitherto.open(path, key=key) as store, hitherto.open(path, key=key) as other:
+        talks = [store.start(project="/p") for _ in range(3)]
+        last = [talk.extend([Message.user("a", label="L"), Message.user("b", label="L")])[-1] for talk in talks]
+
+        def meddle(done: int) -> None:
+            if done == 1 and what == "label":
+                other.conversation(last[2].id).label("M")
+            elif done == 1 and what == "purge":
+                other.purge(talks[2].id, reason="user-requested")
+            elif done == 1:
+                other.delete([last[2].id])
+
+        report = store.verify(progress=meddle)
+        assert report.ok, report.problems
+        assert store.verify().ok
+
+
+def test_what_is_configured_on_a_branch_counts_there_and_nowhere_else(path: Path) -> None:
+    """A handle that stands before the head says how it goes on from there; the head goes on as it was."""
+    with hitherto.open(path) as store:
+        firsts: list[dict[str, Any]] = [{}, {"system_prompt": "S0", "model": "m0"}]
+        for first in firsts:
+            talk = store.start(**first)
+            one, _ = talk.extend([Message.user("one"), Message.assistant("two")])
+            branch = talk.fork(at=one.id)
+            branch.configure(system_prompt="S7", model="m7")
+            assert store.conversation(talk.id).setup.system_prompt == first.get("system_prompt", "")
+            said = branch.append(Message.assistant("another"))
+            there, here = store.conversation(said.id), store.conversation(talk.id)
+            assert [(h.system_prompt, h.model) for h in (there, here, branch)] == [("S7", "m7")] * 3  # it is the head
+            back = store.conversation(one.id)
+            assert (back.system_prompt, back.model) == (first.get("system_prompt", ""), first.get("model", ""))
+            here.configure(system_prompt="S8")
+            assert store.conversation(talk.id).system_prompt == "S8"
+            assert store.conversation(one.id).system_prompt == first.get("system_prompt", "")
+        assert store.verify().ok

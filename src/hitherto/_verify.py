@@ -61,6 +61,8 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
     try:
         for row in _rows(store):
             count, found = _verify_conversation(store, row, tags)
+            if found:  # what is known of labels and projects may be older than what others did since
+                count, found = _verify_conversation(store, row, _Tags(store))
             for _ in range(_LOOKS):  # a conversation that moved while we read it proves nothing: look again
                 now = store.backend.lookup(ids=[row.id]) if found else [row]
                 if not now:
@@ -76,13 +78,26 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
             messages += count
             if progress is not None:
                 progress(conversations)
-        if not problems and tags.strange():
+        if not problems and any(_is_strange(store, *accused) for accused in tags.strange()):
             problems.append(Problem("conversations are found by labels or projects that are not theirs"))
     except Busy:
         raise
     except HithertoError as error:
         problems.append(Problem(f"the conversations cannot be listed: {error}"))
     return Report(tuple(problems), conversations, messages)
+
+
+def _is_strange(store: "Store", found_by: tuple[str, str], conversation: bytes) -> bool:
+    """Is a conversation really found by what is another's? It may have changed since it was looked at: look until it
+    stands still."""
+    for _ in range(_LOOKS):
+        rows, tags = store.backend.lookup(ids=[conversation]), _Tags(store)
+        for row in rows:
+            _verify_conversation(store, row, tags)
+        strange = tags.is_strange(found_by, conversation)
+        if not strange or [row.token for row in store.backend.lookup(ids=[conversation])] == [r.token for r in rows]:
+            return strange
+    raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
 
 
 def _rows(store: "Store") -> Iterator[ConversationRow]:
@@ -110,15 +125,21 @@ class _Tags:
 
     def fit(self, conversation: bytes, meant: dict[tuple[str, str], set[int | None]], later: set[int]) -> bool:
         """Is a conversation found by what it is meant to be found by? What came later may be found as well."""
-        for found_by, numbers in meant.items():
+        for found_by in meant:
             self._meant.setdefault(found_by, set()).add(conversation)
-            if self.of(*found_by, conversation) - later != numbers:
-                return False
-        return True
+        return all(self.of(*found_by, conversation) - later == numbers for found_by, numbers in meant.items())
 
-    def strange(self) -> bool:
-        """Is any conversation found by what is another's?"""
-        return any(found.keys() - self._meant[found_by] for found_by, found in self._found.items())
+    def strange(self) -> list[tuple[tuple[str, str], bytes]]:
+        """The conversations that seem to be found by what is another's, each with what it is found by."""
+        return [
+            (found_by, id)
+            for found_by, found in self._found.items()
+            for id in found.keys() - self._meant.get(found_by, set())
+        ]
+
+    def is_strange(self, found_by: tuple[str, str], conversation: bytes) -> bool:
+        found = self.of(*found_by, conversation)
+        return bool(found) and conversation not in self._meant.get(found_by, set())
 
 
 def _verify_conversation(store: "Store", row: ConversationRow, tags: _Tags) -> tuple[int, list[Problem]]:

@@ -339,7 +339,8 @@ class Conversation:
         def make(row: ConversationRow) -> Change:
             envelope = desk.check(row)
             number = open_meta(envelope, row).setups + 1
-            fields = {"setup": number, "setup_seq": row.next_seq} if self._main else {}
+            ahead = self._main and self._sure == row.head  # elsewhere it counts for what is said below this handle
+            fields = {"setup": number, "setup_seq": row.next_seq} if ahead else {}
             numbers.append(number)
             change = described(desk, row, setups=number, **fields)
             return replace(change, put=(*change.put, setup_item(envelope, desk.id, number, new)))
@@ -353,7 +354,8 @@ class Conversation:
         if self._setup is None:
             meta = self._desk.meta
             self._setup = meta.setup
-            if meta.setups > 0 and meta.setup_seq > 0 and self._sure is not None:
+            first = (meta.setups, meta.setup, meta.setup_seq) == (1, 1, 0)  # all was said with it
+            if meta.setups > 0 and not first and self._sure is not None:
                 row = self._own(self._store._names.id(self._sure))
                 if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
                     self._setup = self._store._read(row, self._desk)[1].setup

@@ -97,19 +97,15 @@ def _backend(
         return MemoryBackend()
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
 
-    found = SqliteBackend(
-        path,
-        workspace=workspace,
-        vfs=vfs,
-        timeout_seconds=timeout_seconds,
-        read_only=bool(read_only),
-        create=bool(create),
-    )
+    def make() -> SqliteBackend:
+        how = {"timeout_seconds": timeout_seconds, "read_only": bool(read_only), "create": bool(create)}
+        return SqliteBackend(path, workspace=workspace, vfs=vfs, **how)  # type: ignore[arg-type]  # as they stand here
+
     if not read_only:
-        return found
+        return make()
     from .backends._patient import Patient  # noqa: PLC0415  # see above
 
-    return cast("Backend", Patient(found, timeout_seconds))
+    return cast("Backend", Patient(make, path, timeout_seconds))
 
 
 def key_id_of(location: str | os.PathLike[str], workspace: str) -> str | None:

@@ -982,7 +982,7 @@ def _after_prefix(prefix: bytes) -> bytes | None:
 def _find_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:
     found = _maybe(connection, "SELECT place, id FROM workspace WHERE name = ?", (name,))
     if found is None:
-        raise NotFound("workspace", [name], hint="the store has no workspace of that name; writing to one makes it")
+        raise NotFound("workspace", [name], hint="the store has no workspace of that name")
     return found[0], found[1]
 
 

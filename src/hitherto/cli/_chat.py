@@ -241,17 +241,26 @@ def _store(options: Options, place: Place, stack: ExitStack) -> "Store | None":
         return stack.enter_context(read)  # and not place.read(), which may mend a store
     if options.named is None and _is_missing(place):
         return None
-    return stack.enter_context(place.open(create=options.named is None))
+    try:
+        return stack.enter_context(place.open(create=place.path is None))
+    except errors.NotFound:  # the workspace
+        if options.named is not None:
+            raise
+        return None
 
 
 def _is_missing(place: Place) -> bool:
-    """Is there no such file yet? What is no file is found out by opening it."""
-    return place.path is not None and not os.path.lexists(place.path)
+    """Is there no such file yet, or an empty one? What is no file is found out by opening it."""
+    path = place.path
+    return path is not None and (not os.path.lexists(path) or (os.path.isfile(path) and not os.path.getsize(path)))
 
 
 def _made(place: Place, stack: ExitStack) -> "Store":
+    what = f"a new store: {place.path or place.location}"
+    if not _is_missing(place):
+        what = f"a new workspace: {place.workspace}"
     store = stack.enter_context(place.open(create=True))
-    say(f"a new store: {place.path or place.location}")
+    say(what)
     return store
 
 

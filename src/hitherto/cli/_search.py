@@ -141,7 +141,11 @@ def _title(store: "Store", id: str) -> str:
 def _marked(hit: "Hit", room: int) -> str:
     """The snippet, with what was found in colour. Where it does not fit, from a little before the first of that on."""
     first = hit.spans[0] if hit.spans else (0, 0)
-    start = 0 if first[1] <= room - 1 else max(0, first[0] - room // 4)
+    start = 0
+    if columns(harmless(hit.snippet)) > room and columns(harmless(hit.snippet[: first[1]])) > room - 1:
+        start = first[0]
+        while start and columns(harmless(hit.snippet[start - 1 : first[0]])) <= room // 4:
+            start -= 1
     shown, left, after = "…" if start else "", room - bool(start), start
     for begin, end in (*hit.spans, (len(hit.snippet), len(hit.snippet))):
         for text, style in ((hit.snippet[after:begin], None), (hit.snippet[max(begin, start) : end], "mark")):

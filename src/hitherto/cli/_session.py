@@ -194,11 +194,14 @@ class Session:
                 self.turn(asker.read())
         except EOFError:
             say("")
+            code = 0
+        except KeyboardInterrupt:
+            code = INTERRUPTED
         finally:
             self.flush()
         with suppress(errors.NotFound):  # it was purged meanwhile
             self._say_kept()
-        return 0
+        return code
 
     def _greet(self, names: Sequence[str]) -> None:
         kept = "" if self.store is not None else "; nothing is kept"
