@@ -10,7 +10,6 @@ import inspect
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -663,24 +662,24 @@ def test_without_create_nothing_is_made(tmp_path: Path) -> None:
 
 def test_whoever_only_reads_is_patient_with_those_who_open_write_and_close(tmp_path: Path) -> None:
     """Each of these makes what is being read unbelievable, or unreadable, for a moment."""
-    place, ended = tmp_path / "chats.db", threading.Event()
+    place = tmp_path / "chats.db"
     with hitherto.open(place) as store:
         talk = store.start()
         talk.extend([Message.user(f"message {n}") for n in range(300)])
-
-    def come_and_go() -> None:
-        while not ended.is_set():
-            with hitherto.open(place) as store:
-                store.conversation(talk.id).append(Message.user("more"))
-
-    writer = threading.Thread(target=come_and_go)
-    writer.start()
+    come_and_go = (
+        "import sys, hitherto; from hitherto import Message\n"
+        "while True:\n"
+        "    with hitherto.open(sys.argv[1]) as store:\n"
+        "        store.conversation(sys.argv[2]).append(Message.user('more'))\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", come_and_go, place, talk.id])
     try:
         for _ in range(40):
             with hitherto.open(place, read_only=True) as reader:
                 assert reader.stats().messages >= 300
                 assert len(reader.conversation(talk.id).branches()) == 1
                 assert reader.verify().ok
+        assert writer.poll() is None
     finally:
-        ended.set()
-        writer.join()
+        writer.kill()
+        writer.wait()
