@@ -671,10 +671,13 @@ def test_whoever_only_reads_is_patient_with_those_who_open_write_and_close(tmp_p
         "while True:\n"
         "    with hitherto.open(sys.argv[1]) as store:\n"
         "        store.conversation(sys.argv[2]).append(Message.user('more'))\n"
+        "    print('.', end='', flush=True)\n"
     )
-    writer = subprocess.Popen([sys.executable, "-c", come_and_go, place, talk.id])
+    writer = subprocess.Popen([sys.executable, "-c", come_and_go, place, talk.id], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
     try:
-        for _ in range(40):
+        writer.stdout.read(1)  # it has begun
+        for _ in range(60):
             with hitherto.open(place, read_only=True) as reader:
                 assert reader.stats().messages >= 300
                 assert len(reader.conversation(talk.id).branches()) == 1
@@ -682,4 +685,5 @@ def test_whoever_only_reads_is_patient_with_those_who_open_write_and_close(tmp_p
         assert writer.poll() is None
     finally:
         writer.kill()
+        writer.stdout.close()
         writer.wait()
