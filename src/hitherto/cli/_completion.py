@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._place import OPTIONS, place_of
+from ._options import NAMES
+from ._place import place_of
 from ._screen import line, moment, say
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _opened(ctx: click.Context) -> "Store":
     from ..opening import open as open_store  # noqa: PLC0415  # as above
 
     above, given = ctx.find_root().params, ctx.params
-    store, workspace, key = (given.get(name) or above.get(name) for name in OPTIONS)
+    store, workspace, key = (given.get(name) or above.get(name) for name in NAMES)
     place = place_of(store, workspace, key)
     secret = place.secret() if place.key is not None and place.key.startswith("file:") else None
     return open_store(place.location, key=secret, workspace=place.workspace, read_only=True, timeout_seconds=0)

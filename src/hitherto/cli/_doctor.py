@@ -16,8 +16,9 @@ from .._signs import harmless
 from . import _config
 from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, found
 from ._display import emit, paint, show
+from ._options import options
 from ._outcomes import FAILED, LOCKED, UNSOUND
-from ._place import options, place_of
+from ._place import place_of
 from ._screen import is_terminal, width
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from .. import __version__
-from ._place import options
-from ._screen import abandon_output, complain, streams
+from ._options import options
+from ._streams import abandon_output, streams
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -136,7 +136,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:  # where we write to: a full disk, say
             abandon_output()
             what = "the output cannot be written" if _has_folder() else "the folder you are in is gone"
-            complain(f"{what}: {error.strerror or type(error).__name__}", None)
+            _complain(f"{what}: {error.strerror or type(error).__name__}", None)
             return 1
         except (KeyboardInterrupt, click.Abort):
             return _INTERRUPTED
@@ -161,5 +161,11 @@ def _misused(error: click.ClickException) -> int:
     where = getattr(error, "ctx", None)
     path = "hitherto" if where is None else where.command_path
     hint = f"{path} --help shows how" if isinstance(error, click.UsageError) else None
-    complain(error.format_message(), hint)
+    _complain(error.format_message(), hint)
     return error.exit_code
+
+
+def _complain(what: str, hint: str | None) -> None:
+    from ._screen import complain  # noqa: PLC0415  # what goes well needs none
+
+    complain(what, hint)

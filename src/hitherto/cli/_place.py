@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from ._options import SOURCES, options
+
 if TYPE_CHECKING:
     from ..keys import Key
     from ..store import Store
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_SOURCES = "file:PATH, command:WORDS, keyring:SERVICE or credential:NAME"
-OPTIONS = ("store", "workspace", "key")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _source(source: str) -> tuple[str, str]:
     """The kind of source, and which one of that kind."""
     kind, _, rest = source.partition(":")
     if not rest or kind not in ("file", "command", "keyring", "credential"):
-        raise click.UsageError(f"a key is named by where it comes from: {_SOURCES}")  # and not repeated: it may be one
+        raise click.UsageError(f"a key is named by where it comes from: {SOURCES}")  # and not repeated: it may be one
     return kind, rest
 
 
@@ -151,14 +151,3 @@ def placed(command: _Command) -> _Command:
         return command(place=place, **given)
 
     return options(update_wrapper(run, command))  # type: ignore[return-value]  # the same to click
-
-
-def options(command: _Command) -> _Command:
-    """The three options alone."""
-    for option in (
-        click.option("--key", metavar="SOURCE", help=f"Where the key of a sealed store comes from: {_SOURCES}."),
-        click.option("--workspace", metavar="NAME", help="The workspace in the store.  [default: default]"),
-        click.option("--store", metavar="PATH", help="The store, in place of the usual one."),
-    ):
-        command = option(command)
-    return command

@@ -9,8 +9,7 @@ standard error, and is always made harmless: titles and names are stored text, t
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from .._signs import harmless
@@ -123,25 +122,3 @@ class Output:
             self._last = "\n"
         sys.stdout.write(held)
         sys.stdout.flush()
-
-
-@contextmanager
-def streams() -> Iterator[None]:
-    """What cannot be written in the terminal's own encoding is spelled out, and never an error. A stream that is closed
-    (`>&-`) is one that nobody reads."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
-    yield
-
-
-def abandon_output() -> None:
-    """Nobody reads any more: what is left to be written goes nowhere, and makes no noise at exit."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

@@ -1,0 +1,24 @@
+"""The options that every command with a store has, and the group of all commands as well.
+
+They stand apart from what they mean, because the list of commands is shown without asking that.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+SOURCES = "file:PATH, command:WORDS, keyring:SERVICE or credential:NAME"  # where a key comes from
+NAMES = ("store", "workspace", "key")
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def options(command: _Command) -> _Command:
+    """The three options alone."""
+    for option in (
+        click.option("--key", metavar="SOURCE", help=f"Where the key of a sealed store comes from: {SOURCES}."),
+        click.option("--workspace", metavar="NAME", help="The workspace in the store.  [default: default]"),
+        click.option("--store", metavar="PATH", help="The store, in place of the usual one."),
+    ):
+        command = option(command)
+    return command
