@@ -69,7 +69,8 @@ def test_an_hour_at_the_command_line(world: World, terminal: Open) -> None:
     assert begun in ok("conversation", "ls")
     assert str(head) in ok("log", "--graph")
     compared = json.loads(ok("compare", str(thread[5]["id"]), str(head), "--json"))
-    assert compared
+    assert (compared["shared"], compared["fork"]) == (2, thread[1]["id"])
+    assert [len(compared[side]["messages"]) for side in ("left", "right")] == [4, 2]
     before = ok("stats", "--json")
     assert ok("chat", "-G", "Forget this.").strip()
     assert json.loads(ok("stats", "--json"))["messages"] == json.loads(before)["messages"]

@@ -50,7 +50,7 @@ def branched(store: Store) -> tuple[Conversation, list[str]]:
 # -- all three
 
 
-@pytest.mark.parametrize("format", [markdown, html, openai], ids=lambda module: module.name)
+@pytest.mark.parametrize("format", [markdown.FORMAT, html.FORMAT, openai.FORMAT], ids=lambda format: format.name)
 class TestWrittenNotRead:
     def test_it_is_written_by_its_name_and_never_read(self, format: Any, store: Store, tmp_path: Path) -> None:
         talk, _ = branched(store)

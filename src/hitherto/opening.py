@@ -98,8 +98,14 @@ def _backend(
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
 
     def make() -> SqliteBackend:
-        how = {"timeout_seconds": timeout_seconds, "read_only": bool(read_only), "create": bool(create)}
-        return SqliteBackend(path, workspace=workspace, vfs=vfs, **how)  # type: ignore[arg-type]  # as they stand here
+        return SqliteBackend(
+            path,
+            workspace=workspace,
+            vfs=vfs,
+            timeout_seconds=timeout_seconds,
+            read_only=bool(read_only),
+            create=bool(create),
+        )
 
     if not read_only:
         return make()

@@ -38,8 +38,8 @@ class Place:
 
         if not create:
             self.require()
-        how = {"workspace": self.workspace, "timeout_seconds": timeout_seconds, "create": create}
-        return open_store(self.location, key=self.secret(), **how)  # type: ignore[arg-type]  # as they stand here
+        key, workspace = self.secret(), self.workspace
+        return open_store(self.location, key=key, workspace=workspace, timeout_seconds=timeout_seconds, create=create)
 
     def read(self) -> "Store":
         """To read only. A store that cannot be read without mending it first, because somebody was killed while

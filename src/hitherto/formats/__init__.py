@@ -139,7 +139,8 @@ def _named(name: str) -> Format:
         return _added[name]
     if name not in _OURS:
         raise InvalidArgument(f"no such format: {name!r:.40}", hint=f"known are {', '.join(names())}")
-    return cast("Format", import_module(f"{__name__}.{name}"))
+    module = import_module(f"{__name__}.{name}")
+    return cast("Format", getattr(module, "FORMAT", module))
 
 
 def _source(path: Path) -> Source:

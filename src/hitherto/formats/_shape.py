@@ -104,8 +104,3 @@ class Format(Protocol):
 def not_written(name: str) -> InvalidArgument:
     """For formats that are only read."""
     return InvalidArgument(f"the format {name} is read, not written", hint="hitherto.formats.names(writable=True)")
-
-
-def not_read(name: str) -> InvalidArgument:
-    """For formats that are only written."""
-    return InvalidArgument(f"the format {name} is written, not read", hint="jsonl is both, and has everything")

@@ -16,7 +16,8 @@ from typing import IO
 
 from ..errors import AlreadyExists, CannotOpen, Denied, HithertoError, InvalidArgument, StorageError, StorageFull
 from ..keys import Key
-from ._shape import Portable
+from ..snapshots import Unreadable
+from ._shape import Portable, Source
 
 WriteTo = Callable[[Iterable[Portable], IO[bytes]], int]
 
@@ -51,12 +52,26 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def write_plain(write_to: WriteTo, talks: Iterable[Portable], path: Path, key: Key | None) -> int:
-    """Write a new file by what writes to any; for formats that are in clear."""
-    if key is not None:
-        raise InvalidArgument("this format is written in clear", hint="leave the key out; seal the file yourself")
-    with new_file(path) as file:
-        return write_to(talks, file)
+class OnlyWritten:
+    """A format for people or other programs: made of what writes to an open file, in clear, and never read back."""
+
+    writes, reads = True, False
+
+    def __init__(self, name: str, suffixes: tuple[str, ...], write_to: WriteTo) -> None:
+        self.name, self.suffixes, self.write_to = name, suffixes, write_to
+
+    def recognises(self, source: Source) -> str | None:  # noqa: ARG002  # the shape of a format
+        return None
+
+    def read(self, path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:  # noqa: ARG002  # as above
+        what = f"the format {self.name} is written, not read"
+        raise InvalidArgument(what, hint="jsonl is both, and has everything")
+
+    def write(self, talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+        if key is not None:
+            raise InvalidArgument("this format is written in clear", hint="leave the key out; seal the file yourself")
+        with new_file(path) as file:
+            return self.write_to(talks, file)
 
 
 @contextmanager

@@ -6,23 +6,16 @@ those, only kinds that cannot hold a script. Tool calls, their results and thoug
 """
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from html import escape
-from pathlib import Path
 from typing import IO
 
 from .._signs import harmless
 from ..attachment import Attachment
-from ..keys import Key
 from ..model import Block
-from ..snapshots import Unreadable
 from ._sections import Section, call_in, moment, placeholder, sections, setup_of, text_in
-from ._shape import Portable, Said, Source, not_read
-from ._writing import write_plain
-
-name = "html"
-suffixes = (".html", ".htm")
-writes, reads = True, False
+from ._shape import Portable, Said
+from ._writing import OnlyWritten
 
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _AT_ONCE = 3 << 16  # bytes of an image: a multiple of three, so that the pieces in base64 are one
@@ -45,23 +38,14 @@ details { margin: .5rem 0; } summary { cursor: pointer; color: #888; font-size: 
 """
 
 
-def recognises(source: Source) -> str | None:  # noqa: ARG001  # the shape of a format
-    return None
-
-
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:  # noqa: ARG001  # as above
-    raise not_read(name)
-
-
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
-    return write_plain(write_to, talks, path, key)
-
-
 def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
     page = _Page(file)
     for talk in talks:
         page.add(talk)
     return page.finish()
+
+
+FORMAT = OnlyWritten("html", (".html", ".htm"), write_to)
 
 
 class _Page:

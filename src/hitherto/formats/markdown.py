@@ -7,37 +7,18 @@ after it, a fence that is not closed, HTML, is closed or shown as what it is. Ot
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import IO
 
-from ..keys import Key
 from ..model import Block
-from ..snapshots import Unreadable
 from ._sections import call_in, moment, placeholder, sections, setup_of, text_in
-from ._shape import Portable, Said, Source, not_read
-from ._writing import write_plain
-
-name = "markdown"
-suffixes = (".md", ".markdown")
-writes, reads = True, False
+from ._shape import Portable, Said
+from ._writing import OnlyWritten
 
 _HEADING = re.compile(r"( {0,3})(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"( {0,3})(`{3,}(?!.*`)|~{3,})(.*)")
 _HTML = re.compile(r" {0,3}<")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
 _ROLES = {"tool_result": "Tool result"}
-
-
-def recognises(source: Source) -> str | None:  # noqa: ARG001  # the shape of a format
-    return None
-
-
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:  # noqa: ARG001  # as above
-    raise not_read(name)
-
-
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
-    return write_plain(write_to, talks, path, key)
 
 
 def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
@@ -47,6 +28,9 @@ def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
             file.write(f"{part}\n\n".encode(errors="replace"))
         count += 1
     return count
+
+
+FORMAT = OnlyWritten("markdown", (".md", ".markdown"), write_to)
 
 
 def _document(talk: Portable) -> Iterator[str]:

@@ -7,8 +7,7 @@ other providers is put into OpenAI's words on the way, and what a provider would
 It is written, not read.
 """
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import IO
 
 import msgspec
@@ -16,27 +15,9 @@ import msgspec
 from ..dialects import dialect
 from ..dialects._repair import repair
 from ..errors import HithertoError, InvalidArgument
-from ..keys import Key
-from ..snapshots import Unreadable
 from ._sections import setup_of, thread
-from ._shape import Portable, Source, not_read
-from ._writing import write_plain
-
-name = "openai"
-suffixes = (".openai.jsonl",)
-writes, reads = True, False
-
-
-def recognises(source: Source) -> str | None:  # noqa: ARG001  # the shape of a format
-    return None
-
-
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:  # noqa: ARG001  # as above
-    raise not_read(name)
-
-
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
-    return write_plain(write_to, talks, path, key)
+from ._shape import Portable
+from ._writing import OnlyWritten
 
 
 def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
@@ -45,6 +26,9 @@ def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
         file.write(msgspec.json.encode(_request(talk)) + b"\n")
         count += 1
     return count
+
+
+FORMAT = OnlyWritten("openai", (".openai.jsonl",), write_to)
 
 
 def _request(talk: Portable) -> dict[str, object]:
