@@ -45,6 +45,7 @@ from hitherto.backend import (
     Change,
     Changes,
     ConversationRow,
+    Disk,
     Info,
     ItemRow,
     Loose,
@@ -438,8 +439,11 @@ class PostgresBackend:
             )
             values = (*values, where.tag)
         if where.alive_at is not None:
-            condition += " AND (c.expires_at IS NULL OR c.expires_at > %s)"
+            condition += " AND (c.expires_at IS NULL OR c.expires_at > %s OR c.held)"
             values = (*values, where.alive_at)
+        if where.expired_at is not None:
+            condition += " AND c.expires_at <= %s"
+            values = (*values, where.expired_at)
         return condition, values
 
     def messages(
@@ -690,6 +694,9 @@ class PostgresBackend:
         self._do(lambda connection: connection.execute(f"VACUUM conversation, {', '.join(_OWNED)}"))
         return True
 
+    def is_scrubbed(self) -> bool:
+        return True
+
     def size(self) -> int:
         """The bytes of this workspace, before PostgreSQL compresses them: the files belong to all workspaces, and grow
         and shrink with what others do."""
@@ -698,6 +705,16 @@ class PostgresBackend:
             for table in ("message", "pack", "chunk")
         )
         return sum(int(found or 0) for (found,) in self._all(query, (self._w,) * 3))
+
+    def used(self) -> int:
+        query = (
+            "SELECT sum(size) FROM conversation WHERE workspace = %s UNION ALL "
+            "SELECT sum(octet_length(body)) FROM chunk WHERE workspace = %s"
+        )
+        return sum(int(found or 0) for (found,) in self._all(query, (self._w,) * 2))
+
+    def disk(self) -> Disk | None:
+        return None
 
 
 def _passes(error: Exception) -> bool:

@@ -149,6 +149,14 @@ class Batch(Struct, frozen=True, gc=False):
     require: tuple[tuple[bytes, bytes], ...] = ()  # conversations whose token must be this until the commit is done
 
 
+def removes(batch: Batch) -> bool:
+    """Does it make the store smaller, and nothing else? What is amended or packed anew by it is less than before."""
+    return all(
+        change.row is None or (not (change.add or change.attach) and bool(change.drop or change.unput or change.detach))
+        for change in batch.changes
+    )
+
+
 class Done(Struct, frozen=True):
     """It is kept."""
 
@@ -183,7 +191,8 @@ class Where(Struct, frozen=True):
 
     kind: str = CHAT
     tag: bytes | None = None
-    alive_at: int | None = None  # leave out those that expired by then
+    alive_at: int | None = None  # leave out those that expired by then, but not what is on hold
+    expired_at: int | None = None  # leave out all but those that expired by then
 
 
 class Loose(Struct, frozen=True, gc=False):
@@ -219,6 +228,14 @@ class Info(Struct, frozen=True):
     durable: bool  # acknowledged writes outlive the process
     can_backup: bool = False
     workspace_name: str = ""  # what people call the workspace
+
+
+class Disk(Struct, frozen=True):
+    """What there is for more, in bytes."""
+
+    free: int
+    total: int
+    reserve: bool = True  # some is set aside, so that something can be purged when nothing is free
 
 
 class Backend(Protocol):
@@ -333,8 +350,19 @@ class Backend(Protocol):
     def scrub(self) -> bool:
         """Take deleted bytes out of the files. False if a reader delays it: call again later."""
 
+    def is_scrubbed(self) -> bool:
+        """Is nothing left of what was removed, by anybody, as far as `scrub` could do something about it?"""
+
     def size(self) -> int:
         """About how many bytes it takes, on disk or in memory."""
+
+    def used(self) -> int:
+        """How many bytes the messages of this workspace have (`size` of its conversations), and its attachments as they
+        are kept, adopted or not. Reads every conversation's row."""
+
+    def disk(self) -> Disk | None:
+        """The disk that it lies on; None if it knows of none. On a full one all that writes raises `StorageFull`, but
+        for what only removes."""
 
     def close(self, *, untouched: bool = False) -> None:
         """Let go of everything. Idempotent. `untouched`: it was opened in vain, and nothing is to be changed."""

@@ -23,7 +23,7 @@ import apsw
 
 from .. import _forks
 from ..errors import Busy, CannotOpen, Closed, Damaged, NotAStore, StorageError
-from ._files import make_private, sync, translated
+from ._files import lacks_room, make_private, sync, translated
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
 _inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
@@ -76,12 +76,13 @@ class Lease:
         if type(self._connection) is Still and self._connection.before[:3] != _state(self._pool.path)[:3]:
             self._pool.drop(self._connection)
             raise Busy(f"{self._pool.path} was changed while it was read", hint="try again") from error
-        if self._pool.read_only and isinstance(error, apsw.Error):  # others got in its way: the next may be luckier
+        ours = translated(error, self._pool.path, self._connection) if isinstance(error, apsw.Error) else None
+        if self._pool.read_only and ours is not None:  # others got in its way: the next may be luckier
             self._pool.drop(self._connection)
         else:
             self._pool.give_back(self._connection)
-        if isinstance(error, apsw.Error):
-            raise translated(error, self._pool.path) from error
+        if ours is not None:
+            raise ours from error
         if isinstance(error, UnicodeDecodeError):  # where bytes were, something claims to be text
             raise Damaged(f"{self._pool.path} is damaged: text that is none") from error
         if isinstance(error, OverflowError):
@@ -107,6 +108,7 @@ class Pool:
         self.idle: list[apsw.Connection] = []
         self.made = 0  # connections, idle or in use
         self._prepare = prepare
+        self.make_room: Callable[[], bool] = lambda: False  # called if the disk is too full to open it; can it help?
         self.vfs = vfs
         self.read_only = read_only
         self._forks = _forks.count()
@@ -125,12 +127,24 @@ class Pool:
         self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
         _pools.add(self)
 
+    def pending(self) -> int:
+        """How many bytes the WAL has."""
+        return _size(f"{self.path}-wal")
+
     def lease(self) -> Lease:
         """A connection that nobody else uses meanwhile."""
         return Lease(self)
 
     def connect(self) -> apsw.Connection:
         """One more connection."""
+        while True:
+            try:
+                return self._connect()
+            except apsw.Error as error:
+                if self.read_only or not lacks_room(error) or not self.make_room():
+                    raise
+
+    def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
         left = os.path.exists(f"{self.path}-wal")  # if the file is another program's, closing must not touch this
         if self.read_only:

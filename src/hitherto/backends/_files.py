@@ -5,6 +5,7 @@ process holds on it, because POSIX locks belong to the process, not to the descr
 """
 
 import os
+from errno import EDQUOT, EFBIG, ENOSPC
 
 import apsw
 
@@ -76,10 +77,39 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
+def free_bytes(path: str) -> int:
+    """How much more the disk of this file takes. What is kept back for root is root's."""
+    found = os.statvfs(os.path.dirname(path))
+    blocks = found.f_bavail if os.geteuid() else found.f_bfree
+    return blocks * (found.f_frsize or found.f_bsize)
+
+
+def lacks_room(error: apsw.Error, connection: apsw.Connection | None = None) -> bool:
+    """Was it that the disk is full? SQLite has a word of its own for the memory that it shares, and none for a quota of
+    the file system: that is known to the connection."""
+    if isinstance(error, apsw.IOError):
+        shared = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
+        return shared or (connection is not None and connection.system_errno in (ENOSPC, EDQUOT, EFBIG))
+    return isinstance(error, apsw.FullError)
+
+
+def full(path: str, reason: object) -> StorageFull:
+    """The error for a write that the disk has no room for."""
+    try:
+        room = f"{free_bytes(path):,} bytes are free on the disk of {os.path.dirname(path)}"
+    except OSError:
+        room = "how much is free cannot be found out"
+    return StorageFull(f"no space is left for {path}: {room} ({reason})", hint=_MAKE_ROOM)
+
+
+_MAKE_ROOM = (
+    "nothing that was acknowledged is lost, and reading goes on; make room on the disk, or purge conversations, "
+    "which needs none: then writing goes on by itself"
+)
+
 _CLASSES: tuple[tuple[type[apsw.Error], type[HithertoError], str], ...] = (
     (apsw.BusyError, Busy, "other writers held the lock of {path} for too long"),
     (apsw.LockedError, Busy, "{path} is locked"),
-    (apsw.FullError, StorageFull, "no space is left for {path}"),
     (apsw.NotADBError, NotAStore, "{path} is not a database"),
     (apsw.CorruptError, Damaged, "{path} is damaged"),
     (apsw.ReadOnlyError, ReadOnly, "{path} may not be written"),
@@ -87,8 +117,10 @@ _CLASSES: tuple[tuple[type[apsw.Error], type[HithertoError], str], ...] = (
 )
 
 
-def translated(error: apsw.Error, path: str) -> HithertoError:
+def translated(error: apsw.Error, path: str, connection: apsw.Connection | None = None) -> HithertoError:
     """The error of ours for one of SQLite's."""
+    if lacks_room(error, connection):
+        return full(path, error)
     for theirs, ours, text in _CLASSES:
         if isinstance(error, theirs):
             return ours(f"{text.format(path=path)} ({error})")

@@ -133,4 +133,8 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             ) STRICT, WITHOUT ROWID""",
         ),
     ),
+    (
+        "what went and may have left something behind",
+        ("ALTER TABLE workspace ADD COLUMN untidy INTEGER NOT NULL DEFAULT 0",),
+    ),
 )

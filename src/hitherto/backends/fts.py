@@ -31,10 +31,12 @@ import apsw
 
 from .. import _forks
 from .._query import Query, words
-from ..errors import Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError
+from ..errors import Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
 from ..textindex import Entry, Found, IndexDamaged, Known
 from ._connections import Pool, empty_wal, ensure_wal, transaction
 from ._files import translated
+from ._gaps import Gaps
+from ._room import give_all_back, sparing
 
 APPLICATION_ID: Final = 0x48544853  # "HTHS"
 FORMAT: Final = 1
@@ -49,6 +51,7 @@ _SMALLEST_DATABASE = 512  # bytes; SQLite would take a shorter file for an empty
 _SLICE = 256  # pages of FTS5 that one step of a merge may write: about 10 ms
 _FEW = 32  # conversations: it is worth while to look where they begin and end
 _FREED = 512  # pages that one step gives back
+_BY_FORCE = 1 << 40  # counted as dropped where what is free was not overwritten
 
 # The file holds what it should not, or lacks what it should have. Our statements are always the same, so an error in
 # one of them is the file's.
@@ -77,8 +80,11 @@ class FtsIndex:
         *,
         vfs: str | None = None,
         timeout_seconds: float = 30.0,
+        make_room: Callable[[], None] = lambda: None,
     ) -> None:
+        """`make_room` is called on a full disk, before all words are taken out of the file."""
         self.was_reset = False
+        self._make_room = make_room
         self._workspace = workspace
         self._timeout_seconds = timeout_seconds
         self._vfs = vfs
@@ -182,25 +188,39 @@ class FtsIndex:
         try:
             if self._run(self._drop_tables):
                 return
+        except StorageFull:
+            if self._path is None:
+                raise
+            self._run(self._drop_by_force)
+            return
         except IndexDamaged:
             if self._path is None:
                 raise
         assert self._path is not None
         self._begin_again(self._path)
 
-    def _drop_tables(self, connection: apsw.Connection) -> bool:
+    def _drop_by_force(self, connection: apsw.Connection) -> None:
+        """The same without room for it. The words are then on free pages until the last of these was given back, which
+        `scrub` goes on with."""
+        self._make_room()
+        with sparing(connection):
+            self._drop_tables(connection, _BY_FORCE)
+            give_all_back(connection, str(self._path), self._timeout_seconds)
+
+    def _drop_tables(self, connection: apsw.Connection, count: int = 1) -> bool:
         """Make our tables anew. False if that did not help."""
         with transaction(connection):
             for table in (self._words, self._entry, self._conversation):
                 connection.execute(f"DROP TABLE IF EXISTS {table}")
             connection.execute("DELETE FROM hitherto_search WHERE workspace = ?", (self._workspace,))
             self._make(connection)
-            self._note_dropped(connection)
+            self._note_dropped(connection, count)
         return bool(_value(connection, "PRAGMA quick_check(1)") == "ok")
 
-    def _note_dropped(self, connection: apsw.Connection) -> None:
+    def _note_dropped(self, connection: apsw.Connection, count: int = 1) -> None:
         """Words went that are still in the WAL: the next scrub has something to do."""
-        connection.execute("UPDATE hitherto_search SET dropped = dropped + 1 WHERE workspace = ?", (self._workspace,))
+        query = "UPDATE hitherto_search SET dropped = dropped + ? WHERE workspace = ?"
+        connection.execute(query, (count, self._workspace))
 
     def keep_only(self, workspaces: Collection[bytes]) -> None:
         """Drop what is left of workspaces that the store does not have: an earlier store may have lain at its path."""
@@ -441,16 +461,23 @@ class FtsIndex:
         ((dropped, scrubbed),) = self._run(lambda connection: _all(connection, query, (self._workspace,))) or [(0, 0)]
         if dropped == scrubbed:
             return True
-        for step in (self._merge_some, self._give_back_some):
+        give_back = self._give_back_some if dropped - scrubbed < _BY_FORCE else self._give_back_all
+        for step in (self._merge_some, give_back):
             while not self._run(step):
                 if deadline is not None and time.monotonic() >= deadline:
                     return False
         if self._path is not None and not self._run(lambda connection: empty_wal(connection, self._timeout_seconds)):
             return False
-        # What was dropped meanwhile is not counted.
-        done = "UPDATE hitherto_search SET scrubbed = ? WHERE workspace = ?"
-        self._run(lambda connection: connection.execute(done, (dropped, self._workspace)).fetchall())
-        return True
+
+        def done(connection: apsw.Connection) -> None:
+            query = "UPDATE hitherto_search SET scrubbed = ? WHERE workspace = ?"
+            connection.execute(query, (dropped, self._workspace)).fetchall()  # not what was dropped meanwhile
+
+        pool = self._pool
+        if not isinstance(pool, Pool):
+            self._run(done)
+            return True
+        return self._run(lambda _: Gaps(pool).close(done, lambda: done, deadline))
 
     def _merge_some(self, connection: apsw.Connection) -> bool:
         """One step. True if nothing is left to merge.
@@ -483,6 +510,12 @@ class FtsIndex:
             return True
         connection.execute(f"PRAGMA incremental_vacuum({min(_FREED, free - pages // 10)})").fetchall()
         return bool(connection.pragma("freelist_count") >= free)
+
+    def _give_back_all(self, connection: apsw.Connection) -> bool:
+        """One step of returning all of them: they hold words."""
+        free = connection.pragma("freelist_count")
+        connection.execute(f"PRAGMA incremental_vacuum({_FREED})").fetchall()
+        return bool(connection.pragma("freelist_count") in (0, free))
 
     def size(self) -> int:
         if self._path is None:

@@ -17,6 +17,7 @@ from ..backend import (
     Change,
     Changes,
     ConversationRow,
+    Disk,
     Info,
     ItemRow,
     Loose,
@@ -208,7 +209,10 @@ class MemoryBackend:
                 continue
             if where.tag is not None and (where.tag, row.id, None) not in self._tags:
                 continue
-            if where.alive_at is not None and row.expires_at is not None and row.expires_at <= where.alive_at:
+            expired = row.expires_at is not None and not row.held
+            if where.alive_at is not None and expired and (row.expires_at or 0) <= where.alive_at:
+                continue
+            if where.expired_at is not None and (row.expires_at is None or row.expires_at > where.expired_at):
                 continue
             yield row
 
@@ -378,11 +382,22 @@ class MemoryBackend:
     def scrub(self) -> bool:
         return True
 
+    def is_scrubbed(self) -> bool:
+        return True
+
     def size(self) -> int:
         with self._open():
             bodies = [m.body or b"" for m in self._messages.values()] + [p.body for p in self._packs.values()]
             chunks = (chunk for kept in self._attachments.values() for chunk in kept.chunks.values())
             return sum(map(len, bodies)) + sum(map(len, chunks))
+
+    def used(self) -> int:
+        with self._open():
+            chunks = (chunk for kept in self._attachments.values() for chunk in kept.chunks.values())
+            return sum(row.size for row in self._conversations.values()) + sum(map(len, chunks))
+
+    def disk(self) -> Disk | None:
+        return None
 
     def close(self, *, untouched: bool = False) -> None:  # noqa: ARG002  # there is nothing to touch
         self._closed = True

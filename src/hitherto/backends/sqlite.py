@@ -24,8 +24,9 @@ call, and a test reads every pragma back.
 """
 
 import os
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import apsw
@@ -38,6 +39,7 @@ from ..backend import (
     Change,
     Changes,
     ConversationRow,
+    Disk,
     Info,
     ItemRow,
     Loose,
@@ -50,6 +52,7 @@ from ..backend import (
     Tag,
     Taken,
     Where,
+    removes,
 )
 from ..errors import (
     AlreadyExists,
@@ -67,8 +70,10 @@ from ..errors import (
 )
 from ..ids import RUN, new_conversation_id
 from ..textindex import TextIndex
-from ._connections import Pool, empty_wal, ensure_wal, transaction
-from ._files import make_private, sync, translated
+from ._connections import Pool, ensure_wal, transaction
+from ._files import free_bytes, make_private, sync, translated
+from ._gaps import Gaps
+from ._room import OFTEN, Room, size_of
 from ._schema import APPLICATION_ID, MIGRATIONS
 
 PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON", "journal_size_limit = 4194304")
@@ -133,7 +138,11 @@ class SqliteBackend:
         is, too."""
         self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only, create=create)
         self._path = self._pool.path
+        self._room = Room(self._path, timeout_seconds)
+        self._pool.make_room = self._room.ballast.give_for_opening
         self._connection = self._pool.lease
+        self._gaps = Gaps(self._pool)
+        self._scrubbing = threading.Lock()  # two at once would be in each other's way
         with self._pool.mapped():
             first = self._pool.connect()
             try:
@@ -189,21 +198,41 @@ class SqliteBackend:
         if not batches:
             return []  # what can be read was synced
         with self._connection() as connection:
+            weight = sum(len(m.body or b"") for batch in batches for change in batch.changes for m in change.add)
+            if weight > OFTEN or self._room.is_outgrown:
+                self._room.expect(connection, weight)
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                outcomes = [self._commit_one(connection, batch) for batch in batches]
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            try:
-                connection.execute("COMMIT" if DONE in outcomes else "ROLLBACK")
-            except apsw.Error as error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                reason = translated(error, self._path)
-                raise CommitUnknown(f"the commit was interrupted: {reason}", reason=reason) from error
+                outcomes = self._transact(connection, batches)
+            except (apsw.Error, CommitUnknown) as error:
+                if not self._room.was_missing(error, connection):
+                    raise
+                if all(map(removes, batches)):
+                    return self._room.by_force(connection, lambda begun: self._transact(connection, batches, begun))
+                if not self._room.gained(connection):
+                    raise
+                outcomes = self._transact(connection, batches)
+            self._room.wrote(connection, weight)
             return outcomes
+
+    def _transact(
+        self, connection: apsw.Connection, batches: Sequence[Batch], begun: Callable[[], None] = lambda: None
+    ) -> list[Outcome]:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            begun()
+            outcomes = [self._commit_one(connection, batch) for batch in batches]
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        try:
+            connection.execute("COMMIT" if DONE in outcomes else "ROLLBACK")
+        except apsw.Error as error:
+            reason = translated(error, self._path, connection)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise CommitUnknown(f"the commit was interrupted: {reason}", reason=reason) from error
+        return outcomes
 
     def _commit_one(self, connection: apsw.Connection, batch: Batch) -> Outcome:
         for id, token in batch.require:
@@ -278,6 +307,8 @@ class SqliteBackend:
         place = found[0]
         if change.row is None or change.drop:
             self._retire(connection, change, place)
+        if change.row is None or change.drop or change.amend or change.unput or change.detach:
+            self._leaves_something(connection)
         if change.row is None:
             packs = "SELECT number FROM message WHERE conversation = ? AND body IS NULL"
             execute(f"DELETE FROM pack WHERE first IN ({packs})", (place,))
@@ -399,6 +430,10 @@ class SqliteBackend:
         query = "UPDATE workspace SET retired = max(retired, ?) WHERE place = ?"
         connection.execute(query, (highest, self._workspace))
 
+    def _leaves_something(self, connection: apsw.Connection) -> None:
+        """What is removed or replaced may have been moved about before: then its bytes still lie on other pages."""
+        connection.execute("UPDATE workspace SET untidy = untidy + 1 WHERE place = ?", (self._workspace,))
+
     def _tag_values(self, tag: Tag, place: int) -> tuple[int, bytes, int, int]:
         return self._workspace, tag.value, place, -1 if tag.message is None else tag.message
 
@@ -473,8 +508,11 @@ class SqliteBackend:
             )
             values += (where.tag,)
         if where.alive_at is not None:
-            condition += " AND (c.expires_at IS NULL OR c.expires_at > ?)"
+            condition += " AND (c.expires_at IS NULL OR c.expires_at > ? OR c.held)"
             values += (where.alive_at,)
+        if where.expired_at is not None:
+            condition += " AND c.expires_at <= ?"
+            values += (where.expired_at,)
         return condition, values
 
     def kinds(self) -> list[str]:
@@ -642,7 +680,21 @@ class SqliteBackend:
         self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
     ) -> None:
         key = (self._workspace, conversation, attachment)
-        with self._connection() as connection, transaction(connection):
+        weight = sum(map(len, chunks))
+        with self._connection() as connection:
+            self._room.expect(connection, weight)
+            try:
+                self._stage(connection, key, start, chunks, last=last, at=at)
+            except apsw.Error as error:
+                if not self._room.was_missing(error, connection) or not self._room.gained(connection):
+                    raise
+                self._stage(connection, key, start, chunks, last=last, at=at)
+            self._room.wrote(connection, weight)
+
+    def _stage(
+        self, connection: apsw.Connection, key: _Values, start: int, chunks: Sequence[bytes], *, last: bool, at: int
+    ) -> None:
+        with transaction(connection):
             query = (
                 "INSERT INTO attachment (workspace, conversation, name, chunks, staged_at) VALUES (?, ?, ?, 0, ?) "
                 "ON CONFLICT DO UPDATE SET staged_at = excluded.staged_at RETURNING place, chunks"
@@ -695,9 +747,15 @@ class SqliteBackend:
             "SELECT place FROM attachment a WHERE workspace = ? AND conversation = ? AND name = ? "
             "AND NOT EXISTS (SELECT 1 FROM reference r WHERE r.attachment = a.place)"
         )
-        with self._connection() as connection, transaction(connection):
-            for name in names:
-                self._remove_attachments(connection, query, (self._workspace, conversation, name))
+        with self._connection() as connection:
+
+            def work(begun: Callable[[], None]) -> int:
+                with transaction(connection):
+                    begun()
+                    mine = (self._workspace, conversation)
+                    return sum(self._remove_attachments(connection, query, (*mine, name)) for name in names)
+
+            self._room.removing(connection, work)
 
     def collect(self, before: int) -> int:
         query = (
@@ -708,8 +766,13 @@ class SqliteBackend:
         with self._connection() as connection:
             if not _all(connection, query, values):
                 return 0
-            with transaction(connection):
-                return self._remove_attachments(connection, query, values)
+
+            def work(begun: Callable[[], None]) -> int:
+                with transaction(connection):
+                    begun()
+                    return self._remove_attachments(connection, query, values)
+
+            return self._room.removing(connection, work)
 
     # -- care
 
@@ -753,7 +816,8 @@ class SqliteBackend:
         from .fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
         timeout = self._pool.timeout_seconds
-        index = FtsIndex(path, self.info.workspace, vfs=self._pool.vfs, timeout_seconds=timeout)
+        room = self._room.ballast.give_up
+        index = FtsIndex(path, self.info.workspace, vfs=self._pool.vfs, timeout_seconds=timeout, make_room=room)
         with self._connection() as connection:
             mine = {id for (id,) in _all(connection, "SELECT id FROM workspace")}
         index.keep_only(mine)
@@ -766,15 +830,20 @@ class SqliteBackend:
         with self._connection() as connection:
             free = connection.pragma("freelist_count")
             while free > 0:
-                with transaction(connection):
-                    _all(connection, f"PRAGMA incremental_vacuum({_VACUUM})")
+                try:
+                    with transaction(connection):
+                        _all(connection, f"PRAGMA incremental_vacuum({_VACUUM})")
+                except apsw.FullError:
+                    return self._room.shrink(connection)
                 before, free = free, connection.pragma("freelist_count")
                 if free >= before:  # a file that another program has written anew may not know how
                     break
                 if free > 0 and time.monotonic() > deadline:
                     return False
-        self.scrub()  # which truncates the WAL, if nobody reads
-        return True
+        with self._scrubbing:
+            with self._connection() as connection:
+                self._room.scrub(connection)  # which truncates the WAL, if nobody reads
+            return self._tidied(deadline)
 
     def _copy_into(self, connection: apsw.Connection, path: str) -> None:
         try:
@@ -852,12 +921,59 @@ class SqliteBackend:
         return problems + [f"conversation {id.lower()} is listed out of order" for id in sorted(misplaced)]
 
     def scrub(self) -> bool:
+        with self._scrubbing:
+            with self._connection() as connection:
+                scrubbed = self._room.scrub(connection)
+            return scrubbed and self._tidied()
+
+    def _tidied(self, deadline: float | None = None) -> bool:
+        """Overwrite what was moved about and is gone since, in the gaps of pages. False if that has to wait."""
+        if self.is_scrubbed():
+            return True
+
+        def work(begun: Callable[[], None]) -> bool:
+            def touch(connection: apsw.Connection) -> None:
+                begun()
+                connection.execute("UPDATE workspace SET untidy = untidy")
+
+            return self._gaps.close(touch, lambda: self._untidy(begun), deadline)
+
         with self._connection() as connection:
-            return empty_wal(connection, self._pool.timeout_seconds)
+            return self._room.removing(connection, work)
+
+    def _untidy(self, begun: Callable[[], None]) -> Callable[[apsw.Connection], None]:
+        """What says that all that was removed until now is overwritten; what is removed meanwhile counts on."""
+        with self._connection() as connection:
+            untidy = _all(connection, "SELECT untidy, place FROM workspace WHERE untidy > 0")
+
+        def done(connection: apsw.Connection) -> None:
+            begun()
+            for row in untidy:
+                connection.execute("UPDATE workspace SET untidy = untidy - ? WHERE place = ?", row)
+
+        return done
+
+    def is_scrubbed(self) -> bool:
+        query = "SELECT NOT EXISTS (SELECT 1 FROM workspace WHERE untidy > 0)"
+        with self._connection() as connection:
+            return bool(_one(connection, query)[0])
+
+    def disk(self) -> Disk | None:
+        found = os.statvfs(os.path.dirname(self._path))
+        return Disk(free_bytes(self._path), found.f_blocks * found.f_frsize, self._room.ballast.is_enough)
+
+    def used(self) -> int:
+        messages = "SELECT coalesce(sum(size), 0) FROM conversation WHERE workspace = ?"
+        chunks = (
+            "SELECT coalesce(sum(length(c.body)), 0) FROM attachment a CROSS JOIN chunk c "
+            f"ON c.number >= a.place << {_CHUNK_BITS} AND c.number < (a.place + 1) << {_CHUNK_BITS} "
+            "WHERE a.workspace = ?"
+        )
+        with self._connection() as connection:
+            return sum(int(_one(connection, query, (self._workspace,))[0]) for query in (messages, chunks))
 
     def size(self) -> int:
-        files = (f"{self._path}{suffix}" for suffix in ("", "-wal"))
-        return sum(os.path.getsize(file) for file in files if os.path.exists(file))
+        return sum(size_of(f"{self._path}{suffix}") for suffix in ("", "-wal"))
 
     def pragmas(self, names: Sequence[str]) -> dict[str, object]:
         """What SQLite says these settings are."""
@@ -880,6 +996,12 @@ def _check_ours(connection: apsw.Connection) -> int:
     try:
         return _format(connection)
     finally:
+        _end(connection)
+
+
+def _end(connection: apsw.Connection) -> None:
+    """Of a transaction, unless what went wrong has ended it."""
+    if connection.in_transaction:
         connection.execute("ROLLBACK")
 
 

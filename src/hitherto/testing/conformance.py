@@ -329,6 +329,13 @@ class BackendContract:
         assert [r.id for r in oldest] == [ids[3], ids[4], ids[5]]
         assert backend.count(Where()) == 6
 
+    def test_a_page_can_begin_at_a_time(self, backend: Backend) -> None:
+        """D10: what has been quiet since then, without a look at the others."""
+        for id, at in ((A, 50), (B, 40), (C, 30)):
+            backend.commit([create(id=id, active_at=at)])
+        for at, found in ((51, [A, B, C]), (50, [B, C]), (41, [B, C]), (40, [C]), (30, [])):
+            assert [r.id for r in backend.page(Where(), Position(at, b""), 9)] == found
+
     def test_pages_show_what_was_asked_for(self, backend: Backend) -> None:
         backend.commit([create(id=A), create(id=B, expires_at=100), create(id=C, kind="state")])
         backend.commit([update(1, tag=(Tag(b"p"), Tag(b"q", 0)))])
@@ -338,7 +345,14 @@ class BackendContract:
         assert backend.page(Where(tag=b"q"), None, 9) == []
         assert [r.id for r in backend.page(Where(alive_at=100), None, 9)] == [A]
         assert [r.id for r in backend.page(Where(alive_at=99), None, 9)] == [B, A]
+        other = b"\xd0" * 16
+        backend.commit([create(id=other, expires_at=100, held=True)])
+        assert other in [r.id for r in backend.page(Where(alive_at=100), None, 9)]
+        backend.commit([Batch((Change(other, backend.lookup(ids=[other])[0].token, None),))])
         assert (backend.count(Where(alive_at=100)), backend.count(Where(tag=b"p"))) == (1, 1)
+        assert [r.id for r in backend.page(Where(expired_at=100), None, 9)] == [B]
+        assert backend.page(Where(expired_at=99), None, 9) == []
+        assert backend.count(Where(expired_at=100)) == 1
 
     def test_prefixes_find_conversations(self, backend: Backend) -> None:
         backend.commit([create(id=A), create(id=B)])
@@ -647,6 +661,22 @@ class BackendContract:
         backend.commit([create(message_row(0)), update(1, pack=(pack_row(0, 1, body=b"p" * 70_000),))])
         backend.stage(A, b"n", 0, [b"x" * 60_000], last=True, at=1)
         assert backend.size() >= 130_000
+
+    def test_what_is_used_is_the_messages_and_the_attachments_of_this_workspace(self, backend: Backend) -> None:
+        assert backend.used() == 0
+        backend.commit([create(message_row(0), id=A), create(message_row(64, B), id=B)])
+        empty = backend.used()
+        assert empty == sum(row.size for row in backend.lookup(ids=[A, B]))
+        backend.stage(A, b"n", 0, [b"x" * 600, b"y" * 60], last=True, at=1)
+        backend.stage(B, b"n", 0, [b"z" * 6], last=False, at=1)
+        assert backend.used() == empty + 666
+        backend.unstage(A, [b"n"])
+        backend.commit([Batch((Change(B, token(1), None),))])
+        assert backend.used() == sum(row.size for row in backend.lookup(ids=[A]))
+
+    def test_the_disk_has_no_more_free_than_there_is(self, backend: Backend) -> None:
+        disk = backend.disk()
+        assert disk is None or 0 <= disk.free <= disk.total
 
     # -- numbers
 

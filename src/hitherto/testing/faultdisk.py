@@ -23,14 +23,15 @@ opens, and in xDelete when asked to. Whatever is pending when the power fails go
 What is not modelled. Drives that lie about a sync; damage to bytes that were not being written (SQLite
 calls their safety "powersafe overwrite", and this disk promises it); garbage instead of zeros in a hole;
 blocks of deleted files, which a forensic reader of the raw device may still find; temporary files, and
-files in other directories; -shm files, which SQLite rebuilds; other processes. What the program does to
+files in other directories; -shm files, which SQLite rebuilds; -ballast files, which take room and hold
+nothing; other processes. What the program does to
 files itself stays unseen too, with two exceptions: a file that the disk meets for the first time counts as
 durable with the content it then has, and a program which calls os.fsync on a file or on the directory is
 heard if the test puts `disk.fsync` in the place of `os.fsync`.
 
 The same disk also fails while it runs: `fail()` makes one operation, or all from one on, raise an error,
-and `capacity` makes the disk full. No real sync is ever made, for nobody will cut the real power, and this
-is what makes thousands of crash points affordable.
+`capacity` makes the disk full, and `syncing` lets it be slow, or hang. No real sync is ever made, for nobody will
+cut the real power, and this is what makes thousands of crash points affordable.
 """
 
 import itertools
@@ -78,6 +79,7 @@ class FaultDisk:
         self.log: list[Operation] = []
         self.marks: list[tuple[int, str]] = []
         self.capacity: int | None = None
+        self.syncing: Callable[[], None] = lambda: None  # called before each sync: to be slow, or to hang
         self._live: dict[str, int] = {}  # The names as the running program sees them.
         self._files = itertools.count(_DIRECTORY + 1)
         self._failures: dict[int, type[apsw.Error]] = {}
@@ -209,7 +211,7 @@ class FaultDisk:
 
     def _adopt_strangers(self) -> None:
         for name in self._names():
-            if name not in self._live:
+            if name not in self._live and not name.endswith("-ballast"):
                 number = self._live[name] = next(self._files)
                 content = (self.directory / name).read_bytes()
                 self.log.append(Operation("adopt", name, number, data=content))
@@ -286,6 +288,7 @@ class _File(apsw.VFSFile):
         self._disk._perform(operation, partial(super().xTruncate, newsize))
 
     def xSync(self, flags: int) -> None:  # noqa: ARG002 (every kind of sync syncs all)
+        self._disk.syncing()  # without the lock, so that a test can talk to a disk that hangs
         operation = Operation("sync", self._key, self._number, directory=self._new_journal)
         self._disk._perform(operation, lambda: None)
         self._new_journal = False

@@ -290,14 +290,22 @@ class BackendMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["chat", "state", "none"]),
         tag=st.none() | VALUES,
         alive=st.none() | st.integers(0, 5),
+        expired=st.none() | st.integers(0, 5),
         after=st.none() | st.builds(Position, st.integers(0, 5), st.sampled_from(IDS)),
         limit=st.integers(1, 4),
         oldest=st.booleans(),
     )
     def page(
-        self, kind: str, tag: bytes | None, alive: int | None, after: Position | None, limit: int, oldest: bool
+        self,
+        kind: str,
+        tag: bytes | None,
+        alive: int | None,
+        expired: int | None,
+        after: Position | None,
+        limit: int,
+        oldest: bool,
     ) -> None:
-        where = Where(kind, tag, alive)
+        where = Where(kind, tag, alive, expired)
         answers = [b.page(where, after, limit, oldest_first=oldest) for b in (self.model, self.real)]
         assert answers[0] == answers[1]
         assert self.model.count(where) == self.real.count(where)

@@ -22,6 +22,7 @@ from ..backend import (
     Batch,
     Changes,
     ConversationRow,
+    Disk,
     Info,
     ItemRow,
     Loose,
@@ -274,8 +275,17 @@ class Contrary:
     def scrub(self) -> bool:
         return self.inner.scrub()
 
+    def is_scrubbed(self) -> bool:
+        return self.inner.is_scrubbed()
+
     def size(self) -> int:
         return self.inner.size()
+
+    def used(self) -> int:
+        return self.inner.used()
+
+    def disk(self) -> Disk | None:
+        return self.inner.disk()
 
     def close(self, *, untouched: bool = False) -> None:
         self.inner.close(untouched=untouched)
