@@ -30,7 +30,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup chat test keycoverage lint format bench docs coverage wheel lock clean distclean
+.PHONY: help setup chat test keycoverage sweepcoverage lint format bench docs coverage wheel lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -43,7 +43,7 @@ chat: setup $(MODEL_DONE) ## Talk to a small model on this machine; ARGS="--prov
 
 test: setup $(MODEL_DONE) $(AZURITE_DONE) ## Run the tests (ARGS= adds pytest arguments)
 	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
-	@test -n "$(ARGS)" || $(MAKE) --no-print-directory keycoverage
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory keycoverage sweepcoverage
 
 # Where keys come from, and what is derived from them, is covered to the last branch, or the tests fail.
 KEY_CODE := src/hitherto/keys.py,src/hitherto/_crypto.py
@@ -51,6 +51,13 @@ keycoverage: setup ## Check that the tests cover all of the code that handles ke
 	@COVERAGE_FILE=.coverage-keys $(PY) -m coverage run --rcfile=/dev/null --branch --include=$(KEY_CODE) \
 		-m pytest -q --no-header tests/test_keys.py tests/test_crypto.py
 	@COVERAGE_FILE=.coverage-keys $(PY) -m coverage report --rcfile=/dev/null --show-missing --fail-under=100
+
+# What decides that something is destroyed, and when, is covered but for a few branches.
+SWEEP_CODE := src/hitherto/retention.py,src/hitherto/_sweeping.py,src/hitherto/_schedule.py
+sweepcoverage: setup ## Check that the tests cover the code that handles retention
+	@COVERAGE_FILE=.coverage-sweeps $(PY) -m coverage run --rcfile=/dev/null --branch --include=$(SWEEP_CODE) \
+		-m pytest -q --no-header tests/test_retention.py tests/test_schedule.py
+	@COVERAGE_FILE=.coverage-sweeps $(PY) -m coverage report --rcfile=/dev/null --show-missing --fail-under=95
 
 lint: setup ## Check style, types and import arrows (ruff, mypy, tests/test_architecture.py)
 	$(PY) -m ruff check .
@@ -88,7 +95,7 @@ lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgra
 	$(COMPILE) $(ARGS) --no-deps requirements/model.in --output-file requirements/model.txt
 
 clean: ## Remove build products, caches and coverage data
-	rm -rf dist build htmlcov .coverage .coverage.* .coverage-keys .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist build htmlcov .coverage .coverage.* .coverage-keys .coverage-sweeps .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . \( -name .git -o -name .venv -o -name .tools \) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## Remove .venv and .tools as well

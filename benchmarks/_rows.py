@@ -21,9 +21,12 @@ from ._corpus import content_bytes, messages, turns
 from ._leaving import leaving
 from ._messages import Plain
 from ._recording import recording
+from ._records import records
+from ._sanitising import sanitising
 from ._sealing import purging, rotating
 from ._search import million, search, search_sealed
 from ._sides import SEALED_SIDES, SIDES, Ours, Raw, Tasks
+from ._sweeping import sweep
 from ._table import Bench, Row, at_least, at_most, both, ms, none, ratios
 
 Side = Raw | Ours
@@ -666,10 +669,13 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "maintenance": maintenance,
     "attachments": attachments,
     "purge": purge,
+    "sweep": sweep,
     "rotation": rotation,
     "recording": recording,
+    "records": records,
     "leaving": leaving,
     "search": search,
     "search_sealed": search_sealed,
+    "sanitiser": sanitising,
     "million": million,
 }

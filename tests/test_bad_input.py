@@ -48,7 +48,7 @@ from hitherto.errors import (
 )
 from hitherto.ids import RUN
 from hitherto.listing import write_cursor
-from hitherto.snapshots import Snapshot
+from hitherto.snapshots import FileStore, MemoryFiles, Snapshot
 
 Call = Callable[[Store, Conversation], object]
 
@@ -1232,6 +1232,7 @@ STORE_CALLS: dict[str, Call] = {
     "search": lambda store, _: store.search("because"),
     "delete": lambda store, talk: store.delete([str(talk.at)], recursive=True),
     "purge": lambda store, talk: store.purge(talk, reason="user-requested"),
+    "know_checkpoints": lambda store, _: store.know_checkpoints(FileStore("copies", fs=MemoryFiles())),
     "scrub": lambda store, _: store.scrub(),
     "maintain": lambda store, _: store.maintain(0.1),
     "backup": backed_up,
@@ -1244,12 +1245,15 @@ STORE_CALLS: dict[str, Call] = {
     "purge_quarantine": lambda store, _: store.purge_quarantine(),
     "retention": lambda store, _: store.retention,
     "set_retention": lambda store, _: store.set_retention(None),
+    "quota": lambda store, _: store.quota,
+    "set_quota": lambda store, _: store.set_quota(None),
+    "used_bytes": lambda store, _: store.used_bytes,
     "plan_sweep": lambda store, _: store.plan_sweep(),
     "activity": lambda store, _: store.activity(),
     "sweep": lambda store, _: store.sweep(),
 }
 # What asks nobody. And `close`, which may be repeated.
-STORE_INSIDE = {"close", "key_id", "read_only", "resume_writing", "subscribe"}
+STORE_INSIDE = {"close", "key_id", "read_only", "resume_writing", "subscribe", "wait_for_listeners"}
 CONVERSATION_CALLS: dict[str, Call] = {
     "append": lambda _, talk: talk.append(Message.user("x")),
     "extend": lambda _, talk: talk.extend([Message.user("x")]),
@@ -1283,6 +1287,7 @@ CONVERSATION_CALLS: dict[str, Call] = {
 # What a handle knows without asking.
 CONVERSATION_KNOWN = {
     "id", "at", "head", "title", "key", "project", "metadata", "count", "created_at", "active_at", "held",
+    "exportable",
 }  # fmt: skip
 CALLS = {f"Store.{name}": call for name, call in STORE_CALLS.items()} | {
     f"Conversation.{name}": call for name, call in CONVERSATION_CALLS.items()

@@ -453,7 +453,7 @@ def test_a_store_that_is_there_is_replaced_only_when_that_is_said(world: World, 
     asked.read("[y/N] ")
     asked.press("n\n")
     assert asked.end() == 130
-    assert sorted(os.listdir(world.place.parent)) == ["chats.db"]
+    assert sorted(os.listdir(world.place.parent)) == ["chats.db", "chats.db-ballast"]
     assert counts(world.place) == [2, 2, 2]
     asked = terminal(command=[*COMMAND, "restore", "b.db", "--replace"])
     asked.read("[y/N] ")
@@ -475,7 +475,7 @@ def test_what_is_replaced_is_kept_whole_and_its_index_is_not(world: World) -> No
     assert found is not None
     kept = Path(found[1])
     assert re.fullmatch(r"chats\.db\.replaced-\d{8}T\d{6}Z", kept.name)
-    assert sorted(os.listdir(world.place.parent)) == sorted(["chats.db", kept.name])
+    assert sorted(os.listdir(world.place.parent)) == sorted(["chats.db", "chats.db-ballast", kept.name])
     assert world.place.stat().st_mode & 0o777 == 0o600
     assert counts(world.place) == [2]
     assert counts(kept) == [2, 2, 2]
@@ -584,7 +584,7 @@ def test_what_is_no_backup_is_not_restored(world: World) -> None:
         done = world.command("restore", name, "--replace", "--yes", "--no-verify")
         assert done.returncode in (1, 2, 7), name
         assert done.stderr.startswith("error: ")
-    assert sorted(os.listdir(world.place.parent)) == ["chats.db"]
+    assert sorted(os.listdir(world.place.parent)) == ["chats.db", "chats.db-ballast"]
     assert counts(world.place) == [2]
     assert world.command("--store", "memory:", "restore", "noise").returncode == 2
 
@@ -686,3 +686,16 @@ def test_copy_that_is_killed_goes_on(world: World) -> None:
     done = world.command("copy", str(world.place), str(target))
     assert done.returncode == 0
     assert counts(target) == [2] * 40
+
+
+def test_what_is_copied_is_cleaned_where_that_is_asked_for(world: World) -> None:
+    secret = "gh" + "p_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
+    with world.store() as store:
+        store.start(title="T").append(Message.user(f"token={secret}"))
+    done = world.command("copy", str(world.place), "clean.db", HITHERTO_SANITISE="secrets")
+    assert done.returncode == 0
+    files = [file for file in world.here.glob("clean.db*") if secret.encode() in file.read_bytes()]
+    assert files == []
+    dirty = world.command("copy", str(world.place), "dirty.db")
+    assert dirty.returncode == 0
+    assert [file for file in world.here.glob("dirty.db*") if secret.encode() in file.read_bytes()]

@@ -31,7 +31,7 @@ def said(world: World, age: int, title: str = "", *, held: bool = False, **how: 
 
 
 def left(world: World, **how: Any) -> set[str]:
-    with world.store(**how) as store:
+    with world.store(**how, maintenance=False) as store:  # looking is no reason to purge
         return {info.id for info in store.conversations(limit=1000)}
 
 
@@ -55,11 +55,14 @@ def test_without_a_policy_everything_is_kept(world: World, due: tuple[str, ...])
     assert row == {"days": None, "conversations": 3, "due": 0, "held": 0}
 
 
-def test_a_policy_is_set_says_how_many_would_go_and_destroys_nothing(world: World, due: tuple[str, ...]) -> None:
-    done = world.plain(*COMMAND, "retention", "set", "30")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "1 of 3 conversations would go now: hitherto retention run" in done.stderr
-    assert left(world) == set(due)
+def policy(world: World, days: int) -> None:
+    """As if it had been set before what is there now was due."""
+    with world.store(maintenance=False) as store:
+        store.set_retention(RetentionPolicy(days))
+
+
+def test_a_policy_is_shown_with_how_many_would_go(world: World, due: tuple[str, ...]) -> None:
+    policy(world, 30)
     shown = world.command("retention", "show").stdout.splitlines()
     assert shown == [
         "30 days after the last word",
@@ -67,6 +70,32 @@ def test_a_policy_is_set_says_how_many_would_go_and_destroys_nothing(world: Worl
     ]
     (row,) = rows(world.command("retention", "show", "--json").stdout)
     assert row == {"days": 30, "conversations": 3, "due": 1, "held": 1}
+    assert left(world) == set(due)
+
+
+def test_a_policy_that_lets_something_go_shows_it_and_asks(world: World, due: tuple[str, ...]) -> None:
+    held, old, new = due
+    done = world.command("retention", "set", "30", said="y\n")
+    assert done.returncode == 2
+    assert "Failing build" in done.stderr
+    assert "--yes" in done.stderr
+    assert left(world) == set(due)
+    assert world.command("retention", "show").stdout == "off: everything is kept\n"
+    done = world.plain(*COMMAND, "retention", "set", "30", "--yes")
+    assert (done.returncode, done.stdout) == (0, "")
+    shown = done.stderr.splitlines()
+    assert shown[0].startswith("1 of 3 conversations to purge: 30 days without a word")
+    assert shown[1].startswith(f"purge {old}: last active ")
+    assert shown[2:] == [f"left alone: {held}: on hold", "destroyed: 1"]
+    assert left(world) == {held, new}
+    assert world.command("retention", "set", "7").stderr == ""  # nothing more goes: nobody is asked
+
+
+def test_a_command_that_writes_lets_go_of_what_is_due_by_itself(world: World, due: tuple[str, ...]) -> None:
+    held, _, new = due
+    policy(world, 30)
+    assert world.command("rename", new, "another title").returncode == 0
+    assert left(world) == {held, new}
 
 
 def test_a_policy_without_a_number_is_30_days_and_one_that_lets_nothing_go_is_set_quietly(world: World) -> None:
@@ -140,7 +169,7 @@ def test_a_dry_run_prints_the_plan_and_destroys_nothing(world: World, due: tuple
 
 def test_a_run_shows_what_goes_and_destroys_it_and_names_what_is_on_hold(world: World, due: tuple[str, ...]) -> None:
     held, old, new = due
-    world.command("retention", "set", "30")
+    policy(world, 30)
     done = world.plain(*COMMAND, "retention", "run", "--yes")
     assert (done.returncode, done.stdout) == (0, "")
     shown = done.stderr.splitlines()
@@ -213,10 +242,10 @@ def test_a_sealed_store_has_its_policy_under_its_key(world: World) -> None:
     locked = world.command("retention", "show")
     assert locked.returncode == 6
     key = ["--key", f"file:{file}"]
-    assert world.command("retention", "set", "30", *key).returncode == 0
+    assert world.command("retention", "set", "60", *key).returncode == 0
     assert b"retention_days" not in world.place.read_bytes()
-    assert world.command("retention", "show", *key).stdout.startswith("30 days")
-    assert old in world.command("retention", "run", "--yes", *key).stderr
+    assert world.command("retention", "show", *key).stdout.startswith("60 days")
+    assert old in world.command("retention", "run", "--days", "30", "--yes", *key).stderr
     assert left(world, key=KEY) == set()
 
 
@@ -240,13 +269,13 @@ def test_what_fails_is_named_and_is_exit_code_1(
 ) -> None:
     """Damage that shows only when a conversation is looked at again, after the plan."""
 
-    def broken(_: bytes) -> None:
+    def broken(*_: object) -> None:
         raise hitherto.Damaged("it is damaged")
 
     with world.store() as store:
         plan = store.plan_sweep(RetentionPolicy())
         with monkeypatch.context() as patch:
-            patch.setattr(store, "_fresh_row", broken)
+            patch.setattr(store, "_steady", broken)
             assert _retention._done(store, plan, yes=True, as_json=True) == 1
     out, err = capsys.readouterr()
     assert f"left alone: {due[1]}: it is damaged" in err

@@ -703,8 +703,8 @@ def _hints() -> Iterator[str]:
 _NAMES = {"hint", "_INSTALL", "_LOOK", "_UNLOADABLE", "_ANOTHER"}
 # What only a program can bring about.
 _NEVER = re.compile(
-    r"Config\(provider|own client|set the tools|set_system_prompt|page\.|store\.|Message\.|cursor|export_history"
-    r"|load\(|resume\(|recursive=|on_conflict|hitherto\.open"
+    r"Config\(provider|Records\(|own client|set the tools|set_system_prompt|page\.|store\.|Message\.|cursor"
+    r"|export_history|load\(|resume\(|recursive=|on_conflict|hitherto\.open"
 )
 
 

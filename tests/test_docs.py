@@ -18,6 +18,7 @@ import hitherto.formats
 import hitherto.snapshots
 from hitherto import Conflict, HithertoError, Message, NotFound, _content
 from hitherto.chat import _wires, validate_base_url
+from hitherto.records import Record
 from hitherto.snapshots import FileStore, ObjectStore, Snapshot
 
 from ._provider import (
@@ -155,7 +156,7 @@ def test_a_failing_example_is_noticed_and_a_marked_one_is_not_run(tmp_path: Path
 # Lists
 
 
-MODULES = (hitherto, hitherto.chat, hitherto.formats, hitherto.snapshots)
+MODULES = (hitherto, hitherto.chat, hitherto.formats, hitherto.records, hitherto.snapshots)
 FUNCTIONS = {name for name in hitherto.formats.__all__ if inspect.isfunction(getattr(hitherto.formats, name))}
 
 
@@ -241,6 +242,8 @@ def _documented(written: str) -> list[tuple[str, str, object]]:
     found: list[tuple[str, str, object]] = [
         (arg.arg, "plain", default) for arg, default in zip(a.args, plain, strict=True)
     ]
+    if a.vararg:
+        found.append((a.vararg.arg, "several", inspect.Parameter.empty))
     for arg, default in zip(a.kwonlyargs, a.kw_defaults, strict=True):
         found.append((arg.arg, "keyword", inspect.Parameter.empty if default is None else ast.literal_eval(default)))
     return found + ([(a.kwarg.arg, "rest", inspect.Parameter.empty)] if a.kwarg else [])
@@ -249,6 +252,7 @@ def _documented(written: str) -> list[tuple[str, str, object]]:
 def _real(target: Callable[..., object]) -> list[tuple[str, str, object]]:
     kinds: dict[object, str] = {
         inspect.Parameter.POSITIONAL_OR_KEYWORD: "plain",
+        inspect.Parameter.VAR_POSITIONAL: "several",
         inspect.Parameter.KEYWORD_ONLY: "keyword",
         inspect.Parameter.VAR_KEYWORD: "rest",
     }
@@ -267,7 +271,9 @@ def test_every_field_of_a_value_is_in_the_reference(struct: type[msgspec.Struct]
     assert missing == []
 
 
-@pytest.mark.parametrize("kind", [hitherto.chat.Config, hitherto.chat.Tool], ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize(
+    "kind", [hitherto.chat.Config, hitherto.chat.Tool, Record], ids=lambda kind: str(kind.__name__)
+)
 def test_every_field_of_a_configuration_is_in_the_reference(kind: type) -> None:
     text = section(DOCS / "reference.md", f"`{kind.__name__}`")
     assert [f for f in inspect.signature(kind).parameters if f"`{f}`" not in text] == []

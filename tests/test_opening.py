@@ -146,7 +146,7 @@ def test_the_argument_comes_before_everything(world: World, monkeypatch: pytest.
     monkeypatch.setenv("HITHERTO_STORE", str(world.home / "named.db"))
     with hitherto.open(world.here / "argued.db") as store:
         assert store.backend.info.location == str(world.here / "argued.db")
-    assert sorted(p.name for p in world.here.iterdir()) == [".hitherto", "argued.db"]
+    assert sorted(p.name for p in world.here.iterdir()) == [".hitherto", "argued.db", "argued.db-ballast"]
     assert list(world.home.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """Group commit and the answer to "was it kept?" (C4, C15), with a backend that can be stopped and interrupted."""
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,7 @@ from hitherto._pen import Entry, Pen, kept
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Done, Outcome, Stale
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import CommitUnknown, HithertoError, StorageError, StorageFull
+from hitherto.events import Listeners
 from hitherto.testing.conformance import A, B, C, conversation_row, create, message_row, token, update
 
 
@@ -236,3 +238,136 @@ def test_closing_waits_but_not_for_ever() -> None:
     go_on.set()
     assert pen.drain(10)
     thread.join(10)
+
+
+# -- who has the pen
+
+
+def all_come_home(drain: Callable[[Pen], object], seconds: float) -> bool:
+    """Somebody drains, and meets one whose owner is about to come and one whose owner sleeps. Do both come home?"""
+    backend = Scripted()
+    pen = Pen(backend)
+    writing, go_on = threading.Event(), threading.Event()
+    backend.before = [stopping(writing, go_on)]
+    late, asleep = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
+    works = [lambda: drain(pen), lambda: pen.outcome(asleep), lambda: pen.outcome(late)]
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    threads[0].start()
+    assert writing.wait(10)
+    threads[1].start()
+    wait_for(lambda: asleep.waits)
+    threads[2].start()
+    wait_for(lambda: late.waits or not pen._taken)
+    go_on.set()
+    wait_for(lambda: asleep.result is not None)
+    for thread in threads:
+        thread.join(seconds)
+    home = not any(thread.is_alive() for thread in threads)
+    asleep.wake()  # nobody is left behind by a test that fails
+    return home and backend.sizes == [2]
+
+
+def test_who_drains_has_the_pen_in_its_own_name() -> None:
+    assert all_come_home(lambda pen: pen.drain(10), 10)
+
+
+def test_control_whoever_answers_for_the_entry_of_another_leaves_a_third_asleep() -> None:
+    assert not all_come_home(lambda pen: pen.outcome(pen._queue[0]), 0.2)
+
+
+def test_there_is_one_writer_at_a_time_however_often_somebody_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = MemoryBackend()
+    pen, commit = Pen(backend), backend.commit
+    inside: set[int] = set()
+    most, over = [0], threading.Event()
+
+    def counted(batches: Sequence[Batch]) -> list[Outcome]:
+        inside.add(threading.get_ident())
+        most[0] = max(most[0], len(inside))
+        try:
+            return commit(batches)
+        finally:
+            inside.discard(threading.get_ident())
+
+    def drain() -> None:
+        while not over.is_set():
+            pen.drain(0.01)
+
+    monkeypatch.setattr(backend, "commit", counted)
+    drainers = [threading.Thread(target=drain) for _ in range(2)]
+    results: list[dict[bytes, object]] = [{} for _ in range(300)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in drainers:
+            thread.start()
+        writers = [in_thread(pen, create(id=n.to_bytes(16)), result) for n, result in enumerate(results)]
+        for thread in writers:
+            thread.join(10)
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+    assert not any(thread.is_alive() for thread in writers)
+    assert most == [1]
+    assert [next(iter(result.values())) for result in results] == [DONE] * 300
+    assert (pen._writer, pen._queue, pen.unsettled) == (None, [], 0)
+
+
+def test_who_drains_and_is_interrupted_leaves_the_pen_to_others() -> None:
+    backend = Scripted()
+    pen = Pen(backend)
+    forgotten = pen.enqueue(create(id=A))
+    backend.after = [raising(KeyboardInterrupt())]
+    with pytest.raises(KeyboardInterrupt):
+        pen.drain(10)
+    assert pen.write(create(id=B)) == DONE
+    assert forgotten.result == DONE
+    assert pen.drain(0)
+
+
+# -- what was kept
+
+
+def test_removals_were_kept_only_if_all_of_them_are_gone() -> None:
+    """Others may have removed some of them: a sweep must not say that the rest went, too."""
+    backend = Scripted()
+    pen = Pen(backend)
+    for id in (A, B):
+        pen.write(create(id=id))
+    removal = Batch((Change(A, token(1), None), Change(B, token(1), None)))
+
+    def others_remove_one() -> None:
+        MemoryBackend.commit(backend, [Batch((Change(A, token(1), None),))])
+        raise unknown()
+
+    backend.before = [others_remove_one]
+    told: list[Batch] = []
+    outcome = pen.write(removal, tell=lambda batch, _: told.append(batch) or [])  # type: ignore[func-returns-value]
+    assert isinstance(outcome, Stale)
+    assert told == []
+    assert len(backend.lookup(ids=[A, B])) == 1
+    assert not kept(backend, removal.changes)
+    MemoryBackend.commit(backend, [Batch((Change(B, token(1), None),))])
+    assert kept(backend, removal.changes)
+    assert not kept(backend, ())
+
+
+def test_one_change_that_bears_our_token_proves_the_others() -> None:
+    backend = MemoryBackend()
+    backend.commit([create(id=A), create(id=B)])
+    both = Batch((*update(1, id=A).changes, Change(B, token(1), None)))
+    assert not kept(backend, both.changes)
+    backend.commit([Batch((Change(B, token(1), None),))])
+    assert not kept(backend, both.changes)  # somebody else removed it: ours was not kept
+
+
+def test_what_was_kept_is_told_before_its_owner_can_know_it() -> None:
+    """Whoever waits for listeners after its own write waits for its own event, too."""
+    listeners = Listeners()
+    listeners.subscribe(lambda _: None)
+    pen = Pen(MemoryBackend(), listeners)
+    seen: list[object] = []
+    entry = pen.enqueue(create(), tell=lambda _, __: seen.append(entry.result) or [])  # type: ignore[func-returns-value]
+    assert pen.outcome(entry) == DONE
+    assert seen == [None]
+    listeners.close(1)

@@ -639,8 +639,12 @@ def test_a_snapshot_of_a_conversation_that_changed_its_provider_is_known(store: 
 def test_a_store_that_is_closed_meanwhile_is_not_taken_for_a_bad_file(store: Store, tmp_path: Path) -> None:
     some_lines(store, tmp_path)
     other = hitherto.open("memory:")
+
+    def close(_: int) -> None:
+        other.close()
+
     with pytest.raises(hitherto.Closed):
-        formats.load(tmp_path / "whole.jsonl", other, progress=lambda _: other.close())
+        formats.load(tmp_path / "whole.jsonl", other, progress=close)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -210,12 +211,19 @@ class Life:
 
         def call() -> None:
             try:
-                assert not self.store.purge(talk.id, reason="user-requested").scrub_pending
+                if self.store.purge(talk.id, reason="user-requested").scrub_pending:
+                    self._scrubbed()  # the disk failed in the last step, which can be done again
             except NotFound:  # an earlier try got so far
                 assert self._tries > 1
                 assert self.store.scrub()
 
         self._try(lambda: self._step(step, call))
+
+    def _scrubbed(self) -> None:
+        deadline = time.monotonic() + 10
+        while not self.store.scrub():  # maintenance, which was called for, may be at it
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
     def close(self) -> None:
         try:
@@ -585,6 +593,9 @@ def test_without_the_sync_of_the_truncated_wal_purged_text_comes_back(
 ) -> None:
     """The control for the purge: SQLite truncates the WAL, but only `scrub` syncs it."""
     monkeypatch.setattr(_connections, "sync", lambda _: None)
+    monkeypatch.setattr(
+        sqlite.SqliteBackend, "_tidied", lambda *_: True
+    )  # whose commits would put new frames over the old
     life = Life(disk)
     live(life)
     _, lost = losses(life, "none", place / "images")
@@ -653,15 +664,32 @@ def test_a_backend_that_hides_io_errors_loses_messages(place: Path, monkeypatch:
 
 
 def fill(life: Life, talk: Conversation) -> None:
-    """Go on until the disk is full."""
+    """Go on until the disk is full: until not even a little fits."""
 
-    def go_on() -> None:
+    def go_on(size: int) -> None:
         for _ in range(100):
-            life.turn(talk)
+            life.turn(talk, size=size)
 
-    with pytest.raises(StorageFull) as refused:
-        go_on()
-    assert refused.value.hint
+    for size in (2000, 30):
+        with pytest.raises(StorageFull) as refused:
+            go_on(size)
+        assert refused.value.hint
+
+
+def some_losses(life: Life, place: Path, first: int = 0) -> list[str]:
+    """What was lost at some of the crash points, or at all: on a full disk much is done again and again."""
+    if THOROUGH:
+        return [loss for mode in MODES for loss in losses(life, mode, place / "images")[1]]
+    lost: list[str] = []
+    known: Known = {}
+    for number in sorted(random.Random(1).sample(range(first, life.disk.operations + 1), 50)):
+        image = life.disk.image(number, "torn", place / "images" / str(number), seed=number)  # or lost, by chance
+        try:
+            check(life, number, image, known)
+        except (Lost, Damaged, NotAStore) as error:
+            lost.append(str(error))
+        shutil.rmtree(image)
+    return lost
 
 
 @pytest.mark.parametrize("room", [0, 1_000, 30_000, 100_000])
@@ -672,13 +700,18 @@ def test_a_full_disk_refuses_writes_and_reads_go_on(disk: FaultDisk, place: Path
     life.turn(talk)
     disk.capacity = disk.used + room
     fill(life, talk)
+    fill(life, other)
+
+    def go_on() -> None:
+        for number in range(100):
+            life.start(f"more {number}")
+
     with pytest.raises(StorageFull):
-        life.start("three")
-    with pytest.raises(StorageFull):
-        life.turn(other)
+        go_on()
     words = [life.words[message.id] for message in talk.thread()]
-    assert words == list(life.words.values())
-    assert life.store.stats().messages == len(words)
+    others = [life.words[message.id] for message in other.thread()]
+    assert words + others == list(life.words.values())
+    assert life.store.stats().messages == len(words + others)
     assert life.store.verify().ok
     with hitherto.open(disk.directory / FILE, vfs=disk.name) as second:
         assert len(second.conversation(talk.id).thread()) == len(words)
@@ -687,21 +720,19 @@ def test_a_full_disk_refuses_writes_and_reads_go_on(disk: FaultDisk, place: Path
     life.turn(other)
     assert len(talk.thread()) == len(words) + 2
     life.close()
-    for mode in MODES if THOROUGH else ("none", "torn"):  # what is torn is also lost at random
-        assert losses(life, mode, place / "images")[1] == []
+    assert some_losses(life, place) == []
 
 
-@pytest.mark.xfail(strict=True, raises=StorageFull, reason="D14: a purge needs room in the WAL before it frees any")
 def test_a_purge_on_a_full_disk_makes_room(disk: FaultDisk, place: Path) -> None:
     """D14: a purge still works, frees space, and then writes resume."""
     life = Life(disk)
     talk, large = life.start("one"), life.start("two")
-    secrets = [message for _ in range(20) for message in life.turn(large, SECRET, size=200)]
+    secrets = [message for _ in range(8) for message in life.turn(large, SECRET, size=400)]
     life.turn(talk)
     disk.capacity = disk.used
     fill(life, talk)
+    before = disk.operations
     life.purge(large, SECRET, secrets)
     life.turn(talk)
     life.close()
-    for mode in MODES:
-        assert losses(life, mode, place / "images")[1] == []
+    assert some_losses(life, place, before) == []

@@ -1,6 +1,7 @@
 """Retention: the plan as a pure function, the policy in the store, and sweeps that others run into.
 
-Requirements: D10 (without what happens by itself), D9 where a sweep purges, D21 on retention.
+What happens by itself is in `test_schedule`; here stores do nothing by themselves. Requirements: D10, D9 where a sweep
+purges, D21 on retention.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,21 +24,30 @@ from msgspec.structs import replace
 
 import hitherto
 from hitherto import (
+    Busy,
+    CommitUnknown,
     Conversation,
     Damaged,
     Held,
     InvalidArgument,
+    KeyUnavailable,
     Message,
     NotFound,
     ReadOnly,
     RetentionPolicy,
+    StorageFull,
     Store,
+    _copies,
     _sweeping,
 )
+from hitherto._closing import Purges
 from hitherto._desk import changed
-from hitherto.backend import Batch, Outcome
+from hitherto.backend import Batch, ConversationRow, Outcome
+from hitherto.events import PurgeCompleted
 from hitherto.model import from_datetime
+from hitherto.records import Records, _purging
 from hitherto.retention import Candidate, SweepItem, SweepPlan, decide, plan
+from hitherto.snapshots import FileStore
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -71,18 +82,23 @@ candidates = st.lists(
         st.none() | near | times,
         st.none() | near | times,
         st.booleans(),
+        st.booleans(),
+        st.none() | near,
     ),
     max_size=20,
     unique_by=lambda one: one.conversation,
 )
 
 
-def due_by_hand(one: Candidate, policy: RetentionPolicy) -> bool:
+def due_by_hand(one: Candidate, policy: RetentionPolicy | None) -> bool:
     """The rule, said another way: in seconds, and without a sum that could overflow."""
     assert one.active_at is not None
     if one.expires_at is not None:
         return one.expires_at <= NOW
-    return (NOW - one.active_at).total_seconds() >= policy.days * 86400
+    if policy is None:
+        return False
+    since = one.active_at if one.active_at.year >= 2020 else one.seen_at or NOW
+    return (NOW - since).total_seconds() >= policy.days * 86400
 
 
 @given(candidates, policies)
@@ -95,9 +111,10 @@ def test_a_plan_says_something_of_every_conversation_and_purges_only_what_is_due
     for item in found.items:
         one = ones[item.conversation]
         assert item.active_at == one.active_at
-        wanted = policy is not None and one.active_at is not None and due_by_hand(one, policy)
-        assert (item.action == "purge") == (wanted and not one.held)
+        wanted = one.active_at is not None and due_by_hand(one, policy)
+        assert (item.action == "purge") == (wanted and not one.held and not one.recorded)
         assert (item.reason == "held") == (wanted and one.held)
+        assert (item.reason == "being-recorded") == (wanted and one.recorded and not one.held)
         assert (item.reason == "damaged") == (one.active_at is None)
         if one.expires_at is not None:
             assert item.expires_at == one.expires_at
@@ -131,7 +148,7 @@ def test_more_days_and_earlier_moments_never_purge_more(given_: list[Candidate],
 def test_a_plan_explains_itself_a_line_for_each(given_: list[Candidate], policy: RetentionPolicy | None) -> None:
     found = plan(given_, policy, NOW)
     first, *lines = found.explain().split("\n")
-    if policy is None:
+    if policy is None and all(item.reason in ("off", "damaged") for item in found.items):
         assert "Retention is off" in first
         assert not lines
         return
@@ -149,17 +166,26 @@ def test_what_a_plan_says() -> None:
         Candidate("e", NOW - 99 * DAY, expires_at=NOW + DAY, held=True),
         Candidate("f", None),
         Candidate("g", NOW + 5 * DAY),
+        Candidate("h", NOW - 31 * DAY, recorded=True),
+        Candidate("i", datetime(1970, 1, 1, tzinfo=UTC)),
+        Candidate("j", datetime(1970, 1, 1, tzinfo=UTC), seen_at=NOW - 30 * DAY),
     ]
     assert plan(ones, POLICY, NOW).explain().splitlines() == [
         (
-            "2 of 7 conversations to purge: 30 days without a word; 1 due, but on hold; 1 damaged, and kept."
-            " It is 2026-05-01 12:00 UTC."
+            "3 of 10 conversations to purge: 30 days without a word; 1 due, but on hold; 1 due, but being recorded;"
+            " 1 damaged, and kept. It is 2026-05-01 12:00 UTC."
         ),
         "purge a: last active 2026-03-31 12:00, due since 2026-04-30 12:00",
-        "purge d: an expiry of its own, 2026-05-01 12:00",
+        "purge d: an expiry of its own, since 2026-05-01 12:00",
+        "purge j: last active 1970-01-01 00:00, due since 2026-05-01 12:00",
         "keep c: on hold, due since 2026-04-30 12:00",
+        "keep h: an answer is being recorded, due since 2026-04-30 12:00",
         "keep b: last active 2026-04-02 12:00, due 2026-05-02 12:00",
-        "keep e: an expiry of its own, 2026-05-02 12:00",
+        "keep e: an expiry of its own, not before 2026-05-02 12:00",
+        (
+            "keep i: last active 1970-01-01 00:00, which cannot be; counted from when a sweep saw it first,"
+            " due 2026-05-31 12:00"
+        ),
         "keep g: last active 2026-05-06 12:00, due 2026-06-05 12:00",
         "keep f: damaged, nobody knows how old it is",
     ]
@@ -167,6 +193,11 @@ def test_what_a_plan_says() -> None:
         "Retention is off: no policy is set, and everything is kept (1 conversation)."
     )
     assert str(decide(ones[0], None, NOW)) == "keep a: retention is off"
+    assert plan([ones[0], ones[3]], None, NOW).explain().splitlines() == [
+        "1 of 2 conversations to purge: an expiry of their own, no policy is set. It is 2026-05-01 12:00 UTC.",
+        "purge d: an expiry of its own, since 2026-05-01 12:00",
+        "keep a: retention is off",
+    ]
 
 
 def test_a_conversation_is_due_to_the_microsecond() -> None:
@@ -217,7 +248,7 @@ def again(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Itera
             return opened[0]
         key = KEY if request.param == "sealed" else None
         place = "memory:" if request.param == "memory" else str(tmp_path / "a.db")
-        opened.append(hitherto.open(place, **({"key": key, "clock": clock} | how)))
+        opened.append(hitherto.open(place, **({"key": key, "clock": clock, "maintenance": False} | how)))
         return opened[-1]
 
     yield open_it
@@ -330,15 +361,22 @@ def test_what_is_no_policy_is_refused_everywhere(wrong: Any) -> None:
 
 
 def test_who_only_reads_sees_the_policy_and_the_plan_and_changes_neither(tmp_path: Path, clock: Clock) -> None:
-    with hitherto.open(tmp_path / "a.db", clock=clock) as store:
+    with hitherto.open(tmp_path / "a.db", clock=clock, maintenance=False) as store:
         store.set_retention(POLICY)
         talk = started(store, clock, 31 * DAY)
-    with hitherto.open(tmp_path / "a.db", clock=clock, read_only=True) as reader:
+    with hitherto.open(tmp_path / "a.db", clock=clock, read_only=True, timeout_seconds=60) as reader:
         assert reader.retention == POLICY
         assert [item.conversation for item in reader.plan_sweep().purges] == [talk.id]
-        for write in (lambda: reader.set_retention(None), reader.sweep):
-            with pytest.raises(ReadOnly):
+        began = time.monotonic()
+        for write in (
+            lambda: reader.set_retention(None),
+            reader.sweep,
+            lambda: reader.purge(talk, reason="user-requested"),
+            lambda: Records(reader).purge_all(reason="user-requested"),
+        ):
+            with pytest.raises(ReadOnly, match="it was opened to be read only"):
                 write()
+        assert time.monotonic() - began < 4  # nobody waits five seconds for what cannot be
         assert reader.sweep(RetentionPolicy(days=99)).swept == ()  # nothing to do, and nothing done
 
 
@@ -367,13 +405,23 @@ def test_a_sweep_purges_what_is_due_and_leaves_the_rest(store: Store, clock: Clo
 
 def test_without_a_policy_everything_is_kept_and_said_to_be(store: Store, clock: Clock) -> None:
     talk = started(store, clock, 1000 * DAY)
-    expiring(talk, NOW - DAY)
     found = store.plan_sweep()
     assert found.policy is None
     assert not found.purges
     assert "everything is kept (1 conversation)" in found.explain()
     assert store.sweep().swept == ()
     assert left(store) == {talk.id}
+
+
+def test_an_expiry_of_its_own_is_a_promise_that_needs_no_policy(store: Store, clock: Clock) -> None:
+    gone, kept, held, _ = (started(store, clock, age * DAY) for age in (1, 1, 1, 1000))
+    expiring(gone, NOW)
+    expiring(kept, NOW + DAY)
+    expiring(held, NOW)
+    held.hold()
+    assert store.plan_sweep().explain().startswith("1 of 4 conversations to purge: an expiry of their own")
+    report = store.sweep()
+    assert (report.policy, report.swept, report.skipped) == (None, (gone.id,), ((held.id, "held"),))
 
 
 def test_a_policy_that_is_given_outranks_that_of_the_store(store: Store, clock: Clock) -> None:
@@ -483,7 +531,7 @@ def test_without_the_second_look_what_was_said_meanwhile_would_be_lost(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the test above."""
-    monkeypatch.setattr(_sweeping._Sweep, "_still_due", lambda self, id: self._store._fresh_row(id))
+    monkeypatch.setattr(_sweeping.Sweep, "_still_due", lambda *_: True)
     talk = started(store, clock, 40 * DAY)
     report = store.sweep(POLICY, progress=lambda done, _: spoke(talk) if done == 0 else None)
     assert report.swept == (talk.id,)
@@ -496,18 +544,18 @@ def test_a_word_said_in_the_very_moment_of_the_commit_keeps_a_conversation(
 ) -> None:
     """After the second look, before the commit: the token of the row tells. The control goes by the newest token."""
     talk = started(store, clock, 40 * DAY)
-    handle, look = store.conversation(talk.id), _sweeping._Sweep._still_due
+    handle, look = store.conversation(talk.id), _sweeping.Sweep._still_due
     said: list[bool] = []
 
-    def late(self: _sweeping._Sweep, id: bytes) -> Any:
-        row = look(self, id)
+    def late(self: _sweeping.Sweep, row: ConversationRow) -> bool:
+        due = look(self, row)
         if not said:
             said.append(True)
             spoke(handle)
-            return row if protected else store._fresh_row(id)
-        return row
+            return due
+        return due or not protected
 
-    monkeypatch.setattr(_sweeping._Sweep, "_still_due", late)
+    monkeypatch.setattr(_sweeping.Sweep, "_still_due", late)
     report = store.sweep(POLICY)
     assert left(store) == ({talk.id} if protected else set())
     assert report.skipped == (((talk.id, "recent"),) if protected else ())
@@ -549,8 +597,11 @@ def test_what_others_purged_meanwhile_is_no_failure(store: Store, clock: Clock) 
     assert (report.swept, report.skipped, report.failures) == ((), ((talk.id, "gone"),), ())
 
 
-def test_a_sweep_that_was_interrupted_is_finished_by_the_next(again: Opened, clock: Clock) -> None:
+def test_a_sweep_that_was_interrupted_is_finished_by_the_next(
+    again: Opened, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = again()
+    monkeypatch.setattr(_sweeping, "_AT_ONCE", 16)
     talks = {started(store, clock, 40 * DAY).id for _ in range(40)}
 
     def stop(done: int, _: int) -> None:
@@ -569,10 +620,11 @@ def test_a_sweep_that_was_interrupted_is_finished_by_the_next(again: Opened, clo
 
 _KILLED = """
 import os, signal, sys
-import hitherto
+import hitherto, hitherto._sweeping
 def die(done, total):
     if done >= 16:
         os.kill(os.getpid(), signal.SIGKILL)
+hitherto._sweeping._AT_ONCE = 16
 hitherto.open(sys.argv[1]).sweep(hitherto.RetentionPolicy(), progress=die)
 """
 
@@ -580,7 +632,7 @@ hitherto.open(sys.argv[1]).sweep(hitherto.RetentionPolicy(), progress=die)
 def test_a_sweep_that_was_killed_is_finished_by_the_next(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "a.db"
     with hitherto.open(path, clock=clock) as store:
-        talks = {started(store, clock, 9999 * DAY, f"secret{n}").id for n in range(40)}
+        talks = {started(store, clock, 999 * DAY, f"secret{n}").id for n in range(40)}
     done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     with hitherto.open(path, clock=clock) as store:
@@ -599,32 +651,69 @@ def test_what_cannot_be_purged_is_named_and_the_others_go(
 ) -> None:
     talks = [started(store, clock, 40 * DAY) for _ in range(5)]
     bad = talks[2]._desk.id
-    inner = store._fresh_row
+    inner = store._steady
 
-    def broken(id: bytes) -> Any:
-        if id == bad:
-            raise Damaged("the disk has a hole here")
-        return inner(id)
+    def broken(row: ConversationRow, read: Callable[[ConversationRow], Any]) -> Any:
+        if row.id == bad and read == store._checked:
+            raise Busy("the disk has a hole here")
+        return inner(row, read)
 
-    monkeypatch.setattr(store, "_fresh_row", broken)
+    monkeypatch.setattr(store, "_steady", broken)
     report = store.sweep(POLICY)
     assert report.failures == ((talks[2].id, "the disk has a hole here"),)
     assert set(report.swept) == {talk.id for talk in talks if talk is not talks[2]}
 
 
+def test_a_key_that_is_gone_is_asked_for_once(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lie far away, and each would wait for it."""
+    talks = {started(store, clock, 40 * DAY).id for _ in range(5)}
+    asked: list[bytes] = []
+
+    def nobody(row: ConversationRow, _: object) -> None:
+        asked.append(row.id)
+        raise KeyUnavailable("nobody answers")
+
+    found = store.plan_sweep(POLICY)
+    monkeypatch.setattr(store, "_steady", nobody)
+    report = _sweeping.carry_out(store, found, None)
+    assert dict(report.failures) == dict.fromkeys(talks, "nobody answers")
+    assert len(asked) == 1
+
+
+def test_a_purge_of_which_nobody_knows_whether_it_was_kept_leaves_the_files(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = started(store, clock, 40 * DAY)
+    inner = store._pen.write
+
+    def write(*given: Any, **how: Any) -> None:
+        inner(*given, **how)
+        raise CommitUnknown("the disk does not say")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._pen, "write", write)
+        report = store.sweep(POLICY)
+    assert (report.swept, report.failures) == ((), ((talk.id, "the disk does not say"),))
+    assert report.scrub_pending
+    assert left(store) == set()
+    assert store._purges.pending == 1
+    assert store.scrub()
+    assert store._purges.pending == 0
+
+
 def test_a_conversation_that_never_stands_still_is_busy_and_not_destroyed(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talk, look = started(store, clock, 40 * DAY), _sweeping._Sweep._still_due
+    talk, look = started(store, clock, 40 * DAY), _sweeping.Sweep._still_due
     monkeypatch.setattr(_sweeping, "_TRIES", 3)
     titles = iter(range(100))
 
-    def restless(self: _sweeping._Sweep, id: bytes) -> Any:
-        row = look(self, id)
+    def restless(self: _sweeping.Sweep, row: ConversationRow) -> bool:
+        due = look(self, row)
         talk.rename(str(next(titles)))
-        return row
+        return due
 
-    monkeypatch.setattr(_sweeping._Sweep, "_still_due", restless)
+    monkeypatch.setattr(_sweeping.Sweep, "_still_due", restless)
     ((id, why),) = store.sweep(POLICY).failures
     assert id == talk.id
     assert "faster" in why
@@ -666,11 +755,94 @@ def test_a_sweep_leaves_no_trace_in_any_file(tmp_path: Path, clock: Clock, key: 
         assert secret not in files(tmp_path)
 
 
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def by_sweep(store: Store, _: str) -> None:
+    store.sweep(POLICY, progress=lambda done, _: interrupted() if done else None)
+
+
+def by_purging_all(store: Store, _: str) -> None:
+    Records(store).purge_all(reason="user-requested", progress=lambda done, _: interrupted() if done else None)
+
+
+def by_purge(store: Store, id: str) -> None:
+    store._search.forget = interrupted  # type: ignore[method-assign,assignment]  # it comes at a bad time
+    try:
+        store.purge(id, reason="user-requested")
+    finally:
+        del store._search.forget
+
+
+@pytest.mark.parametrize("act", [by_sweep, by_purging_all, by_purge])
+@pytest.mark.parametrize("how", ["upkeep", "closing", "unprotected"])
+def test_what_was_gone_when_somebody_pressed_ctrl_c_leaves_the_files_all_the_same(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, act: Callable[[Store, str], None], how: str
+) -> None:
+    """While the store is open, or where nothing happens by itself, as it is closed. The control forgets it."""
+    monkeypatch.setattr(_sweeping, "_AT_ONCE", 1)
+    monkeypatch.setattr(_purging, "_AT_ONCE", 1)
+    if how == "unprotected":
+        monkeypatch.setattr(Purges, "later", lambda *_: None)
+    told: list[object] = []
+    with hitherto.open(tmp_path / "a.db", clock=clock, maintenance=how == "upkeep") as store:
+        gone = started(store, clock, 50 * DAY, "unmentionable")
+        rest = started(store, clock, 40 * DAY, "harmless")
+        store.scrub()
+        store.subscribe(told.append)
+        with pytest.raises(KeyboardInterrupt):
+            act(store, gone.id)
+        assert left(store) == {rest.id}
+        if how == "upkeep":
+            until(lambda: b"unmentionable" not in files(tmp_path))
+            until(lambda: not store._purges.pending)
+        elif how == "unprotected":
+            assert b"unmentionable" in files(tmp_path)
+            assert store._purges.pending == 0
+            return
+    assert b"unmentionable" not in files(tmp_path)
+    assert [event.purged_count for event in told if isinstance(event, PurgeCompleted)] == [1]
+
+
+def test_what_cannot_be_noted_of_checkpoints_does_not_stop_a_purge(tmp_path: Path, clock: Clock) -> None:
+    with hitherto.open(tmp_path / "a.db", clock=clock, maintenance=False) as store:
+        talks = [started(store, clock, 40 * DAY, "unmentionable") for _ in range(2)]
+        place = FileStore(tmp_path / "elsewhere")
+        store.know_checkpoints(place)
+        for talk in talks:
+            _copies.remember(talk._desk, _copies.location_of(place))
+        inner = store._workspace.note
+
+        def full(put: Any = None, unput: Any = ()) -> None:
+            if unput:
+                raise StorageFull("no space is left")
+            inner(put, unput)
+
+        store._workspace.note = full  # type: ignore[method-assign]  # a disk is hard to fill at the right moment
+        one = store.purge(talks[0], reason="user-requested")
+        two = store.sweep(POLICY)
+        assert (one.purged_count, two.purged_count) == (1, 1)
+        assert not one.scrub_pending
+        assert not two.scrub_pending
+        for talk, ((id, why),) in zip(talks, (one.failures, two.failures), strict=True):
+            assert id == talk.id
+            assert "no space is left" in why
+        assert b"unmentionable" not in (tmp_path / "a.db").read_bytes() + (tmp_path / "a.db-wal").read_bytes()
+
+
 def test_async_code_has_the_same(tmp_path: Path, clock: Clock) -> None:
     async def main() -> None:
-        async with hitherto.open_async(tmp_path / "a.db", clock=clock) as store:
+        async with hitherto.open_async(tmp_path / "a.db", clock=clock, maintenance=False) as store:
             talk = started(store.sync, clock, 40 * DAY)
-            await store.set_retention(POLICY)
+            assert await store.set_retention(POLICY) is None
             assert await store.retention() == POLICY
             assert len((await store.plan_sweep(now=NOW)).purges) == 1
             assert (await store.sweep(progress=lambda *_: None)).swept == (talk.id,)

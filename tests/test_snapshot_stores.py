@@ -824,6 +824,9 @@ class Watched:
     def things(self, prefix: str = "") -> Iterator[Thing]:
         return self._bucket.things(prefix)
 
+    def tidy(self) -> None:
+        self._bucket.tidy()
+
     def stray(self) -> Iterator[tuple[str, str]]:
         return self._bucket.stray()
 

@@ -1365,7 +1365,7 @@ def test_no_word_can_be_read_in_any_file_of_a_sealed_store(tmp_path: Path) -> No
     with opened(path, key) as store:
         store.purge(store.ensure("wombat-ensured"), reason="user-requested")
         assert not traces(folder)
-    assert {path.name for path in folder.iterdir()} == {"chats.db", "backup.db"}
+    assert {path.name for path in folder.iterdir()} == {"chats.db", "chats.db-ballast", "backup.db"}
     assert not traces(folder)
 
 

@@ -16,8 +16,10 @@ TYPE_CHECKING = False  # type checkers take it for true; importing typing for it
 if TYPE_CHECKING:
     from . import chat as chat
     from . import formats as formats
+    from . import records as records
     from . import snapshots as snapshots
-    from ._recovery import Partial
+    from ._closing import Closing
+    from ._recovery import Partial, RecoverySnapshot
     from ._rotation import Progress, Rotation
     from ._search import Hit
     from ._upkeep import Maintenance
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
         MissingExtra,
         NewerFormat,
         NotAStore,
+        NotClean,
+        NotExportable,
         NotFound,
         NotSealed,
         PartialImport,
@@ -62,11 +66,25 @@ if TYPE_CHECKING:
         ReadOnly,
         StorageError,
         StorageFull,
+        Suspended,
         ToolLoopLimit,
         Unavailable,
         Unsupported,
     )
-    from .events import Event, KeyRotated, Quarantined, TurnedReadOnly
+    from .events import (
+        BreakerChanged,
+        CapacityWarning,
+        ConversationDeleted,
+        ConversationStored,
+        Event,
+        KeyRotated,
+        PurgeCompleted,
+        Quarantined,
+        SlowCommit,
+        SnapshotRebuilt,
+        SweepFinished,
+        TurnedReadOnly,
+    )
     from .keys import Key
     from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
@@ -74,6 +92,7 @@ if TYPE_CHECKING:
     from .recorder import Recording, history, into, record, recording, resume
     from .recorder._own import Resumed
     from .retention import RetentionPolicy, SweepItem, SweepPlan, SweepReport
+    from .sanitiser import Cleaned, Finding, Rule, Sanitiser, Stream
     from .store import PurgeReport, Stats, Store
     from .threads import Comparison, MessageDeleter, MessageGetter, MessageLister, MessageSaver, compare, thread
 
@@ -89,18 +108,25 @@ __all__ = [
     "Block",
     "BlockType",
     "Branch",
+    "BreakerChanged",
     "Busy",
     "CannotOpen",
+    "CapacityWarning",
     "ChatError",
+    "Cleaned",
     "Closed",
+    "Closing",
     "CommitUnknown",
     "Comparison",
     "Conflict",
     "Conversation",
+    "ConversationDeleted",
     "ConversationInfo",
+    "ConversationStored",
     "Damaged",
     "Denied",
     "Event",
+    "Finding",
     "HasChildren",
     "Held",
     "Hit",
@@ -128,6 +154,8 @@ __all__ = [
     "Modality",
     "NewerFormat",
     "NotAStore",
+    "NotClean",
+    "NotExportable",
     "NotFound",
     "NotSealed",
     "Page",
@@ -138,23 +166,32 @@ __all__ = [
     "Progress",
     "ProviderError",
     "ProviderMismatch",
+    "PurgeCompleted",
     "PurgeReport",
     "Quarantined",
     "ReadOnly",
     "Recording",
+    "RecoverySnapshot",
     "Repair",
     "Report",
     "Resumed",
     "RetentionPolicy",
     "Role",
     "Rotation",
+    "Rule",
+    "Sanitiser",
     "Saved",
     "Setup",
     "SetupChange",
+    "SlowCommit",
+    "SnapshotRebuilt",
     "Stats",
     "StorageError",
     "StorageFull",
     "Store",
+    "Stream",
+    "Suspended",
+    "SweepFinished",
     "SweepItem",
     "SweepPlan",
     "SweepReport",
@@ -178,7 +215,11 @@ __all__ = [
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _MODULES = {
-    "_recovery": ("Partial",),
+    "_closing": ("Closing",),
+    "_recovery": (
+        "Partial",
+        "RecoverySnapshot",
+    ),
     "_rotation": (
         "Progress",
         "Rotation",
@@ -230,6 +271,8 @@ _MODULES = {
         "MissingExtra",
         "NewerFormat",
         "NotAStore",
+        "NotClean",
+        "NotExportable",
         "NotFound",
         "NotSealed",
         "PartialImport",
@@ -239,14 +282,23 @@ _MODULES = {
         "ReadOnly",
         "StorageError",
         "StorageFull",
+        "Suspended",
         "ToolLoopLimit",
         "Unavailable",
         "Unsupported",
     ),
     "events": (
+        "BreakerChanged",
+        "CapacityWarning",
+        "ConversationDeleted",
+        "ConversationStored",
         "Event",
         "KeyRotated",
+        "PurgeCompleted",
         "Quarantined",
+        "SlowCommit",
+        "SnapshotRebuilt",
+        "SweepFinished",
         "TurnedReadOnly",
     ),
     "keys": ("Key",),
@@ -281,6 +333,13 @@ _MODULES = {
         "SweepPlan",
         "SweepReport",
     ),
+    "sanitiser": (
+        "Cleaned",
+        "Finding",
+        "Rule",
+        "Sanitiser",
+        "Stream",
+    ),
     "store": (
         "PurgeReport",
         "Stats",
@@ -296,7 +355,7 @@ _MODULES = {
         "thread",
     ),
 }
-_PACKAGES = ("chat", "formats", "snapshots")
+_PACKAGES = ("chat", "formats", "records", "snapshots")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 

@@ -250,7 +250,9 @@ def _stored(desk: "Desk", attached: Attached) -> Attachment:
                 raise LetGo("attachment", [attached.name.hex()[:12]], hint=hint)
             raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
 
-    return Attachment(attached.size, pieces, text=attached.text)
+    made = Attachment(attached.size, pieces, text=attached.text)
+    made._name = attached.name
+    return made
 
 
 def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:

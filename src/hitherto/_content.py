@@ -85,6 +85,9 @@ class Meta(Struct, frozen=True, omit_defaults=True):
     setup_seq: int = 0  # before the message with this sequence
     opening: str | None = None  # what the first message of a recorded conversation is like, to find it again
     created: int = 0  # when it was begun, if that was elsewhere; 0: when the row says
+    kept_in: bool = False  # it must not leave its store
+    checkpoints: tuple[str, ...] = ()  # where checkpoints of it are kept
+    record: int = 0  # which state of what lies beside a record is the one that counts; 0: there is none
 
 
 class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
@@ -94,6 +97,12 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     name: str = ""  # of the workspace, if it is sealed
     retired: dict[bytes, bytes] = {}  # while keys are rotated: wrapping keys of before, by the ids of their keys
     retention_days: int = 0  # after so many days without a word a conversation is due; 0: never
+    quota_bytes: int = 0  # of content; 0: as much as the disk holds
+    expiring: bool = False  # a conversation has, or had, an expiry of its own
+    checkpoints: tuple[str, ...] = ()  # where checkpoints lie, or lay, of any conversation
+    sweeper: tuple[bytes, int] | None = None  # who sweeps now, and until when the others leave it to them
+    clocks: tuple[str, int, int] | None = None  # which boot, its clock, and what the time was then, as far as we know
+    undated: dict[bytes, int] = {}  # conversations whose time cannot be right: when a sweep saw them first
 
 
 class Packed(Struct, frozen=True, array_like=True, gc=False):

@@ -18,10 +18,10 @@ from msgspec.structs import force_setattr, replace
 from ._attachments import Outdated, Sources, kept, spilled, stage, unstage
 from ._content import Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
 from ._ledger import Ledger, read
-from ._pen import Entry
+from ._pen import Entry, Tell, stored
 from .attachment import LARGE
-from .backend import Batch, Change, ConversationRow, MessageRow, Missing, Stale, Tag, Taken
-from .errors import Busy, Damaged, NotFound, PayloadTooLarge
+from .backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missing, Stale, Tag, Taken
+from .errors import Busy, Conflict, Damaged, NotFound, PayloadTooLarge, StorageFull
 from .ids import RUN, new_token, show_conversation_id
 from .model import Message, Saved, check, text_size
 from .vault import Codec, Envelope, next_row
@@ -129,6 +129,7 @@ class Desk:
         prepare: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
+        tell: Tell | None = None,
     ) -> T:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
@@ -142,7 +143,7 @@ class Desk:
                 row, epoch = self.row, self.epoch  # `prepare` may have looked again
                 if change is None:
                     return result
-                entry = self.store._pen.enqueue(Batch((change,)))
+                entry = self.store._pen.enqueue(Batch((change,)), tell=tell)
                 enqueued(entry, change)
                 if change.row is not None:
                     self.row = change.row
@@ -171,32 +172,51 @@ class Desk:
         choose: Callable[[ConversationRow], Spot],
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
         unput: tuple[bytes, ...] = (),
+        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
     ) -> list[Saved]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. Items
-        that they make superfluous go with it."""
+        that they make superfluous go with it, and those come along that `put` gives."""
 
-        def prepare(row: ConversationRow) -> "Prepared[list[Saved]]":
+        def prepare(drafts: Sequence[Draft], row: ConversationRow) -> "Prepared[list[Saved]]":
             spot = choose(row)
             change, messages = self.prepare(self.row, drafts, spot)  # `choose` may have looked again
-            return (replace(change, unput=unput) if unput and change is not None else change), messages
+            if change is not None and (unput or put is not None):
+                change = replace(change, unput=unput, put=() if put is None else put(self.envelope))
+            return change, messages
 
+        with self.store._telemetry.span("append"):
+            return self.write(drafts, prepare, enqueued)
+
+    def write(
+        self,
+        drafts: Sequence[Draft],
+        prepare: Callable[[Sequence[Draft], ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+    ) -> T:
+        """Commit what `prepare` makes of the drafts, with their large content, and again as `commit` does."""
         while True:
             try:
                 self.stage(drafts)
-                return self.commit(prepare, enqueued, partial(self.stage, drafts))
+                return self.commit(partial(prepare, drafts), enqueued, partial(self.stage, drafts), stored)
             except Outdated:
                 for one in drafts:
                     unstage(self, one.sources)
                 drafts = [one if one.again is None else one.again() for one in drafts]
-            except Exception:
+            except Exception as error:
                 for one in drafts:
                     unstage(self, one.sources)  # nobody refers to it, and it might be secret
+                if isinstance(error, StorageFull):
+                    self.store._quota.met(error)
+                if isinstance(error, Conflict):
+                    self.store._telemetry.conflict("head")
                 raise
 
     def stage(self, drafts: Sequence[Draft]) -> None:
-        """Keep the large content of these drafts."""
+        """Keep the large content of these drafts, if the workspace may hold them."""
+        self.store._quota.admit(drafts, self._new)
         for one in drafts:
             if one.sources:
+                self.store._pen.check()
                 stage(self, one.sources, one.generation)
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
@@ -207,6 +227,11 @@ class Desk:
         keys = {tag: key for key in wanted for tag in self.envelope.tags("key", key)}
         rows = self.store.backend.messages(keys=(self.id, list(keys)))
         return {keys[row.key]: row for row in rows if row.key is not None}
+
+    def _new(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Those that are not there already."""
+        known = self._known(drafts)
+        return [one for one in drafts if one.message.key is None or one.message.key not in known]
 
     def prepare(
         self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot, *, head_at: int | None = None
@@ -301,8 +326,10 @@ def draft(
     origin: str | None = None,
     at: int | None = None,
 ) -> Draft:
-    """Check and encode a message."""
+    """Check and encode a message, without what is not to be kept."""
     check(message)
+    if desk.store._redactor is not None:
+        message = desk.store._redactor.message(message)
     body = body_of(message, setup, origin)
     try:
         data = encode(body)
@@ -370,12 +397,12 @@ def described(desk: Desk, row: ConversationRow, **fields: object) -> Change:
 
 
 def changed(desk: Desk, row: ConversationRow, **fields: object) -> Change:
-    """The change that sets these fields of a conversation's row. In a sealed one the ledger is written along, or the
-    row of before could be put back."""
+    """The change that sets these fields of a conversation's row. It counts as one that rewrites something, so that
+    whoever compares revisions hears of it. In a sealed one the ledger is written along, or the row of before could be
+    put back."""
     envelope = desk.check(row)
     found = read(desk.store, envelope, row)
-    if found is None:
-        return Change(row.id, row.token, next_row(envelope, row, (), (), **fields))
     rewrites = row.rewrites + 1
     after = next_row(envelope, row, (), (), rewrites=rewrites, **fields)
-    return Change(row.id, row.token, after, put=(found.item(envelope, row.id, rewrites),))
+    put = () if found is None else (found.item(envelope, row.id, rewrites),)
+    return Change(row.id, row.token, after, put=put)

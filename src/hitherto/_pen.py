@@ -8,26 +8,80 @@ transaction with one sync. Nobody is told "done" before that sync.
 It is also the one place that answers "was it kept?": if a commit's outcome is unknown, the pen reads back what it
 meant to write and compares tokens. What was kept is done; what was not is written again, or fails with the error that
 caused it.
+
+Whoever holds the pen is also the first who knows that something was kept, and in which order: so it is the pen that
+tells those who listen. And it sees how commits go: too many failures of the disk in a row, and no more are tried for a
+while; too slow, and it is said, when the pen is put down again.
+
+There is one pen, and one who has it: the owner of an entry, from the moment in which it was free or was handed over,
+or whoever drains the queue, in its own name. Only an owner waits for its entry, and nobody else answers for it.
 """
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
 
-from .backend import DONE, Backend, Batch, Change, Outcome
-from .errors import Busy, Closed, CommitUnknown, HithertoError, ReadOnly, StorageFull
+from ._breaker import CLOSED, HALF_OPEN, OPEN, SLOW_SECONDS, Breaker, Pace
+from .backend import DONE, Backend, Batch, Change, Done, Outcome, Stale, Taken, removes
+from .errors import (
+    Busy,
+    Closed,
+    CommitUnknown,
+    HithertoError,
+    ReadOnly,
+    StorageError,
+    StorageFull,
+    Suspended,
+    Unavailable,
+)
+from .events import (
+    BreakerChanged,
+    ConversationDeleted,
+    ConversationStored,
+    Event,
+    Listeners,
+    SlowCommit,
+    hush,
+    speak,
+    warn,
+)
+from .ids import show_conversation_id
+from .model import to_datetime
+from .telemetry import Telemetry
 
 _MOST = 512  # batches in one transaction
 _TRIES = 8  # how often a commit of unknown outcome is written again
+
+Tell = Callable[[Batch, datetime], Iterable[Event]]  # what there is to tell of a batch that was kept
+
+
+def stored(batch: Batch, at: datetime) -> list[Event]:
+    """Conversations were begun, added to or changed."""
+    return [ConversationStored(at, show_conversation_id(c.conversation), len(c.add)) for c in batch.changes]
+
+
+def deleted(reason: str) -> Tell:
+    """Conversations are gone; those of which only a part went were changed."""
+
+    def tell(batch: Batch, at: datetime) -> list[Event]:
+        names = [(show_conversation_id(change.conversation), change.row is None) for change in batch.changes]
+        gone: list[Event] = [ConversationDeleted(at, name, reason) for name, is_gone in names if is_gone]
+        return [*gone, *(ConversationStored(at, name, 0) for name, is_gone in names if not is_gone)]
+
+    return tell
 
 
 class Entry:
     """One batch on its way to the disk."""
 
-    __slots__ = ("_wake", "batch", "result", "unsure")
+    __slots__ = ("_wake", "batch", "probe", "result", "tell", "unsure")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, tell: Tell | None = None) -> None:
         self.batch = batch
+        self.tell = tell  # to be told if it is kept, once
+        self.probe = False  # it alone is tried, to see whether writing works again
         self.result: Outcome | Exception | None = None
         self.unsure = False  # it was in a commit of unknown outcome: it may be kept already, or still be under way
         self._wake: threading.Lock | None = None
@@ -53,13 +107,26 @@ class Entry:
 class Pen:
     """Commits batches through a backend, together where they meet."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        listeners: Listeners | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        """`clock` gives microseconds since 1970, for the events."""
         self._backend = backend
-        self._mutex = threading.Lock()
+        self._listeners = listeners or Listeners()
+        self._clock = clock
+        self._telemetry = telemetry or Telemetry(backend.info.name)
+        self.breaker = Breaker(changed=partial(_changed, self._listeners, clock))  # which must not know us: no circles
+        self._pace = Pace()
+        self._mutex = threading.RLock()  # a signal may find us in it, and its handler may close the store
         self._queue: list[Entry] = []
         self._writer: Entry | None = None  # whose owner has the pen
         self._taken: list[Entry] = []  # what the writer took from the queue
         self.refused: str | None = None  # why nothing is written any more
+        self.insists = False  # whatever the breaker says: there is no later
         self._hint = ""
 
     @property
@@ -70,18 +137,46 @@ class Pen:
         """Take no more batches, but those that are `always` taken; None: take them again."""
         self.refused, self._hint = reason, hint
 
-    def enqueue(self, batch: Batch, *, always: bool = False) -> Entry:
-        """Put a batch in line. Batches are applied in the order of these calls."""
-        if self.refused is not None and not always:
+    def check(self) -> None:
+        """Raise what a write would be refused with now."""
+        self._admit(look=True)
+
+    def _admit(self, *, look: bool = False) -> None:
+        if self.refused is not None:
             raise ReadOnly(f"the store takes no writes: {self.refused}", hint=self._hint)
-        entry = Entry(batch)
+        seconds = None if self.insists else self.breaker.refusal(look=look)
+        if seconds is not None:
+            failures = self.breaker.failures
+            what = f"writing failed {failures} times in a row, and is not tried for {seconds:.1f} seconds"
+            raise Suspended(what, retry_seconds=seconds)
+
+    def enqueue(self, batch: Batch, *, always: bool = False, tell: Tell | None = None) -> Entry:
+        """Put a batch in line. Batches are applied in the order of these calls. `tell` makes the events that are told
+        if it is kept."""
+        entry = Entry(batch, tell)
+        if not always and (self.refused is not None or self.breaker.state != CLOSED):
+            try:
+                hush()
+                self._admit()
+            finally:
+                speak()
+            entry.probe = self.breaker.state == HALF_OPEN
         with self._mutex:
             self._queue.append(entry)
         return entry
 
-    def outcome(self, entry: Entry) -> Outcome:
-        """Wait for the outcome of an enqueued batch, writing if the pen is free or handed over."""
+    def withdraw(self, entry: Entry) -> None:
+        """Nobody waits for this batch any more: it is not written, unless somebody writes it already."""
         try:
+            hush()
+            self._abandon(entry)
+        finally:
+            speak()
+
+    def outcome(self, entry: Entry) -> Outcome:
+        """Wait for the outcome of a batch that one has enqueued oneself, writing if the pen is free or handed over."""
+        try:
+            hush()
             while entry.result is None:
                 with self._mutex:
                     wake = self._turn(entry)
@@ -92,6 +187,8 @@ class Pen:
         except BaseException:  # Ctrl+C, anywhere: the others must not suffer
             self._abandon(entry)
             raise
+        finally:
+            speak()
         if isinstance(entry.result, Exception):
             raise entry.result
         return entry.result
@@ -99,33 +196,90 @@ class Pen:
     def _turn(self, entry: Entry) -> "threading.Lock | None":
         """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
         if self._writer is None or self._writer is entry:
-            self._writer = entry
+            self._pick_up(entry)
             return None
         wake = entry.prepare_to_sleep()
         if entry.result is not None:
             entry.wake()
         return wake
 
-    def write(self, batch: Batch, *, always: bool = False) -> Outcome:
+    def write(self, batch: Batch, *, always: bool = False, tell: Tell | None = None) -> Outcome:
         """Commit one batch and wait for its outcome."""
-        return self.outcome(self.enqueue(batch, always=always))
+        return self.outcome(self.enqueue(batch, always=always, tell=tell))
+
+    @property
+    def unsettled(self) -> int:
+        """Batches that are on their way."""
+        with self._mutex:
+            return sum(entry.result is None for entry in (*self._taken, *self._queue))
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Wait until nobody writes or waits. False if the time ran out."""
+        """Wait until nobody writes or waits. False if the time ran out. What lies in the queue while nobody has the pen
+        is written here: whoever put it there may have been interrupted before they could wait for it."""
         deadline = time.monotonic() + timeout_seconds
-        while time.monotonic() < deadline:
-            with self._mutex:
-                if not self._held and not self._queue:
-                    return True
-            time.sleep(0.001)
-        return False
+        ours = Entry(Batch(()))  # in no queue: it is we who have the pen, and not the owner of what we write
+        try:
+            hush()
+            while True:
+                with self._mutex:
+                    if not self._held and not self._queue:
+                        return True
+                    if time.monotonic() >= deadline:
+                        return False
+                    if not self._held:
+                        self._pick_up(ours)
+                if self._writer is ours:
+                    self._write()
+                else:
+                    time.sleep(0.001)
+        except BaseException:  # as in `outcome`
+            self._abandon(ours)
+            raise
+        finally:
+            speak()
+
+    def _pick_up(self, entry: Entry) -> None:
+        """Have the pen in the name of this entry, and take what has gathered. Called under the mutex."""
+        self._writer = entry
+        self._taken, self._queue = self._queue[:_MOST], self._queue[_MOST:]
 
     def _write(self) -> None:
-        with self._mutex:
-            self._taken, self._queue = self._queue[:_MOST], self._queue[_MOST:]
+        """Commit what was taken, and put the pen down."""
+        started = time.perf_counter()
         self._commit(self._taken)
+        self._look_back(self._taken, time.perf_counter() - started)
         with self._mutex:
             self._put_down()
+
+    # -- how it went
+
+    def _look_back(self, entries: Sequence[Entry], seconds: float) -> None:
+        """One transaction, or what became of it, is one success or one failure."""
+        failure: Exception | None = None
+        for entry in entries:
+            if not isinstance(entry.result, Exception):
+                failure = None
+                break
+            failure = entry.result if failure is None or _of_the_place(entry.result) else failure
+        if failure is not None and _of_the_place(failure):
+            self.breaker.failed()
+        elif self.breaker.failures:
+            self.breaker.succeeded()
+        if failure is None and (p95 := self._pace.took(seconds)) is not None:
+            self._slow(p95)
+        if self._telemetry.is_on:
+            self._measure(entries, seconds, failure)
+
+    def _measure(self, entries: Sequence[Entry], seconds: float, failure: Exception | None) -> None:
+        size = sum(_size(entry.batch) for entry in entries)
+        self._telemetry.committed(size, len(entries), seconds, "" if failure is None else type(failure).__name__)
+        for entry in entries:
+            if isinstance(entry.result, (Stale, Taken)):
+                self._telemetry.conflict(type(entry.result).__name__.lower())
+
+    def _slow(self, p95: float) -> None:
+        warn(f"commits are slow: one in twenty takes {p95 * 1000:.0f} ms or more")
+        self._listeners.tell(SlowCommit(to_datetime(self._clock()), p95, SLOW_SECONDS))
 
     def _put_down(self) -> None:
         """Wake whose batches are settled, and hand the pen to the first who waits. Called under the mutex, under which
@@ -148,6 +302,8 @@ class Pen:
             if entry in self._queue:
                 self._queue.remove(entry)
                 entry.result = CommitUnknown("the write was interrupted before it began")
+            if entry.probe and (self._writer is entry or entry not in self._taken):
+                self.breaker.withdrawn()  # unless another writes it
             if self._writer is entry:
                 entry.result = entry.result or CommitUnknown("the write was interrupted")
                 others = [other for other in self._taken if other.result is None]
@@ -163,12 +319,13 @@ class Pen:
                 return
             try:
                 for entry, outcome in zip(open_, self._backend.commit([entry.batch for entry in open_]), strict=True):
-                    self._tell(entry, outcome)
+                    self._take_in(entry, outcome)
                 return
             except CommitUnknown as error:
                 open_ = self._still_open(open_, error)
             except Exception as error:  # noqa: BLE001  # whose batch is it that the backend cannot take? Each for itself
-                if len(open_) == 1 or isinstance(error, (Busy, Closed, StorageFull)):  # or it is nobody's
+                open_ = [entry for entry in open_ if entry.result is None]  # what is kept is not written again
+                if len(open_) == 1 or _meets_all(error, open_):
                     for entry in open_:
                         entry.result = error
                     return
@@ -178,17 +335,27 @@ class Pen:
         for entry in open_:
             entry.result = CommitUnknown(f"the commit was interrupted {_TRIES} times")
 
-    def _tell(self, entry: Entry, outcome: Outcome) -> None:
+    def _take_in(self, entry: Entry, outcome: Outcome) -> None:
         """What becomes of an entry. If an earlier attempt was still under way when we looked, what is in the way now
         may be that attempt itself."""
         if entry.unsure and outcome != DONE and self._settled(entry):
             return
-        entry.result = outcome
+        self._settle(entry, outcome)
+
+    def _settle(self, entry: Entry, outcome: Outcome) -> None:
+        tell, entry.tell = entry.tell, None  # at most once, whatever interrupts us
+        if tell is not None and self._listeners.some and isinstance(outcome, Done):
+            try:
+                for event in tell(entry.batch, to_datetime(self._clock())):
+                    self._listeners.tell(event)
+            except Exception as error:  # noqa: BLE001  # it is kept all the same: nobody may write it again
+                warn(f"what was kept could not be told: {type(error).__name__}")
+        entry.result = outcome  # last: its owner may see it at once, and what it did is told by then
 
     def _settled(self, entry: Entry) -> bool:
         if kept(self._backend, entry.batch.changes):
             self._backend.commit([])  # what can be seen is not always durable yet: wait for that
-            entry.result = DONE
+            self._settle(entry, DONE)
         return entry.result is not None
 
     def _still_open(self, entries: Sequence[Entry], unknown: CommitUnknown) -> list[Entry]:
@@ -202,23 +369,58 @@ class Pen:
                 entry.result = entry.result or unknown
             return []
         if unknown.reason is not None:  # what was not kept would not be kept the next time either
+            if len(again) > 1 and not _meets_all(unknown.reason, again):
+                for entry in again:
+                    self._commit([entry])
+                return []
             for entry in again:
                 entry.result = unknown.reason
             return []
         return again
 
 
+def _changed(listeners: Listeners, clock: Callable[[], int], state: str, failures: int) -> None:
+    """The breaker is in another state."""
+    if state == OPEN:
+        warn(f"writing is suspended for a while: it failed {failures} times in a row")
+    elif state != HALF_OPEN:
+        warn("writing goes on")
+    listeners.tell(BreakerChanged(to_datetime(clock()), state, failures))
+
+
+def _size(batch: Batch) -> int:
+    """The bytes of content in a batch."""
+    bodies = (row.body for c in batch.changes for rows in (c.add, c.amend, c.pack, c.put) for row in rows)
+    return sum(len(body) for body in bodies if body is not None)
+
+
+def _of_the_place(error: Exception) -> bool:
+    """Is it the infrastructure that failed? What can be refused for good reason has an error of its own."""
+    return type(error) is StorageError or isinstance(error, (Unavailable, CommitUnknown))
+
+
+def _meets_all(error: Exception, entries: Sequence[Entry]) -> bool:
+    """Is it nobody's batch that is the reason? On a full disk, what only removes is better off alone."""
+    if isinstance(error, StorageFull):
+        return not any(removes(entry.batch) for entry in entries)
+    return isinstance(error, (Busy, Closed))
+
+
 def kept(backend: Backend, changes: Sequence[Change]) -> bool:
-    """Were these changes, which happen together or not at all, kept? The tokens of the rows tell."""
-    for change in changes:
-        rows = backend.lookup(ids=[change.conversation])
-        if change.row is None:
-            return not rows
-        if rows and rows[0].token == change.row.token:
-            return True
-        if change.add:  # others may have written to the conversation since
-            found = backend.messages(numbers=[change.add[0].number], bodies=False)
-            return bool(found) and found[0].token == change.add[0].token
-        if change.drop:
-            return not backend.messages(numbers=change.drop, bodies=False)
-    return False
+    """Were these changes, which happen together or not at all, kept? One that bears our token proves it for all. What
+    only removes leaves no token: it was kept if all that was to go is gone."""
+    traces = [_trace(backend, change) for change in changes]
+    return True in traces or (bool(traces) and False not in traces)
+
+
+def _trace(backend: Backend, change: Change) -> bool | None:
+    """Is this change seen to be ours? False: it is not. None: what it removes is gone, by us or by others."""
+    rows = backend.lookup(ids=[change.conversation])
+    if change.row is None:
+        return False if rows else None
+    if rows and rows[0].token == change.row.token:
+        return True
+    if change.add:  # others may have written to the conversation since
+        found = backend.messages(numbers=[change.add[0].number], bodies=False)
+        return bool(found) and found[0].token == change.add[0].token
+    return None if change.drop and not backend.messages(numbers=change.drop, bodies=False) else False

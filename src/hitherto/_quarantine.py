@@ -12,24 +12,25 @@ follow.
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
+from . import _copies
 from ._attachments import filled
 from ._content import item_place, open_pack_raw
 from ._desk import Desk
 from ._packs import Moved, run_of
+from ._pen import deleted
 from ._removal import check_not_held, deletion
-from .backend import Batch, Change, ConversationRow, Done, ItemRow, PackRow
-from .errors import Busy, Closed, Damaged, HithertoError, NotFound
+from .backend import Change, ConversationRow, PackRow
+from .errors import Closed, Damaged, HithertoError, NotFound
 from .events import Quarantined, TurnedReadOnly, warn
 from .ids import show_conversation_id
 from .model import to_datetime
-from .vault import next_row
 
 if TYPE_CHECKING:
     from .store import Store
@@ -113,7 +114,7 @@ class Quarantine:
         note = _Note(store._clock(), problem)
         self._known()[record] = note
         try:
-            self._write(put={_key(record): msgpack.encode(note)})
+            self._store._workspace.note(put={_key(record): msgpack.encode(note)})
         except HithertoError as error:  # the disk is full, say: it stays noted in this process
             warn(f"a record could not be put into quarantine: {error}")
         shown = show_conversation_id(conversation)
@@ -136,7 +137,7 @@ class Quarantine:
         """The conversation is gone, or can be trusted: so are the notes of it."""
         notes = [record for record in self._known() if record[0] == conversation]
         if notes:
-            self._write(unput=[_key(record) for record in notes])
+            self._store._workspace.note(unput=[_key(record) for record in notes])
             for record in notes:
                 self._known().pop(record, None)
 
@@ -144,44 +145,31 @@ class Quarantine:
         """Somebody looked at it: begin to count again."""
         self._recent.clear()
 
-    def _write(self, put: "dict[bytes, bytes] | None" = None, unput: Iterable[bytes] = ()) -> None:
-        space = self._store._workspace
-        for _ in range(_TRIES):
-            row, envelope = space.row, space.envelope
-            items = tuple(
-                ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), body))
-                for key, body in (put or {}).items()
-            )
-            after = next_row(envelope, row)
-            batch = Batch((Change(row.id, row.token, after, put=items, unput=tuple(unput)),))
-            if isinstance(self._store._pen.write(batch, always=True), Done):
-                space.take(after)
-                return
-            space.refresh()
-        raise Busy("the workspace changes all the time")
-
     # -- going
 
     def purge(self, before: int) -> tuple[int, dict[str, str]]:
         """Destroy what was quarantined before then, and cannot be read to this day; how many records, and what failed.
         What can be read again, because it was restored, is released."""
         self._notes = None
-        purged, failures = 0, {}
+        purged = 0
+        failures: dict[str, str] = {}
         for record, note in sorted(self._known().items(), key=lambda pair: (pair[0][1] is not None, pair[1].at)):
             if note.at > before:
                 continue
             try:
-                purged += self._destroyed(record)
-                self._write(unput=[_key(record)])
+                purged += self._destroyed(record, failures)
+                self._store._workspace.note(unput=[_key(record)])
                 self._known().pop(record, None)
             except HithertoError as error:
                 failures[show_conversation_id(record[0])] = str(error)
         return purged, failures
 
-    def _destroyed(self, record: _Record) -> bool:
-        """Destroy a record, unless it can be read: looked at in the state in which it is destroyed."""
+    def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
+        """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
+        conversation that cannot be reached are failures."""
         conversation, message = record
         readable = True
+        copies: dict[bytes, tuple[str, ...]] = {}
 
         def make(row: ConversationRow) -> Change | None:
             nonlocal readable
@@ -189,11 +177,15 @@ class Quarantine:
             if readable:
                 return None
             check_not_held(row)
+            if message is not None:
+                return without(self._store, row, message)
+            copies.update(_copies.note(self._store, [row]))
             self._store._workspace.forget(row)
-            return Change(row.id, row.token, None) if message is None else without(self._store, row, message)
+            return Change(row.id, row.token, None)
 
         with suppress(NotFound):  # it is gone already
-            self._store._change(conversation, make, always=True)
+            self._store._change(conversation, make, always=True, tell=deleted("corruption-detected"))
+        failures.update(_copies.reach(self._store, copies))
         return not readable
 
     def _readable(self, row: ConversationRow, message: int | None) -> bool:

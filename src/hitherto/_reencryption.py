@@ -20,6 +20,7 @@ from ._ledger import KEY as LEDGER
 from ._ledger import NOTHING
 from ._ledger import place as ledger_place
 from ._packs import Moved, run_of
+from ._recovery import MARK, mark
 from ._wordcache import PREFIX as WORDS
 from .backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Stale, Tag
 from .errors import Busy, Damaged, HithertoError
@@ -385,5 +386,10 @@ def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelo
     for item in store.backend.items(row.id):
         if not item.key.startswith(WORDS) and (item.key != LEDGER or (old.proves and new.proves)):
             place = ledger_place(row.id, row.rewrites) if item.key == LEDGER else item_place(row.id, item.key)
-            anew.append(replace(item, body=new.close(place, old.open(place, item.body))))
+            try:
+                anew.append(replace(item, body=new.close(place, old.open(place, item.body))))
+            except Damaged:
+                if item.key != MARK:
+                    raise
+                anew.append(mark(store, new, row.id))  # the tree has all that a torn one said
     return tuple(anew)

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from ._content import encode, item_place, meta_place
 from ._packs import Moved
+from ._pen import Entry
 from ._reencryption import Begin, Steps
 from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, Stale, Where
 from .errors import Busy, Damaged, InvalidArgument, NotFound
@@ -292,12 +293,17 @@ class _Job:
 
     def _rewrap(self, rows: Sequence[ConversationRow]) -> None:
         """Those who were changed by others meanwhile come again in the next pass."""
-        store, entries = self._store, []
-        for row in rows:
-            change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
-            if change is not None:
-                entries.append((store._pen.enqueue(Batch((change,), self._require)), change))
-        outcomes = [(store._pen.outcome(entry), change) for entry, change in entries]
+        store, entries = self._store, list[tuple[Entry, Change]]()
+        try:
+            for row in rows:
+                change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
+                if change is not None:
+                    entries.append((store._pen.enqueue(Batch((change,), self._require)), change))
+            outcomes = [(store._pen.outcome(entry), change) for entry, change in entries]
+        except BaseException:  # Ctrl+C, say: nobody waits for the others any more
+            for entry, _ in entries:
+                store._pen.withdraw(entry)
+            raise
         for outcome, change in outcomes:
             self.changed += 1
             if isinstance(outcome, Done):

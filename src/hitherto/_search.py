@@ -25,8 +25,8 @@ from msgspec.structs import replace
 
 from ._packs import Reader
 from .attachment import Attachment
-from .backend import CHAT, ConversationRow, MessageRow, Where
-from .errors import Busy, Closed, Damaged, HithertoError, NotFound
+from .backend import CHAT, Changes, ConversationRow, MessageRow, Where
+from .errors import Busy, Closed, Damaged, HithertoError, NotFound, StorageError, StorageFull
 from .events import warn
 from .listing import conversations, merged
 from .textindex import Entry, IndexDamaged, Known, TextIndex
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # messages, and bytes of text, taken in at a time
 _LONGEST = 1 << 20  # bytes of a text in an attachment that are looked at
+_TIGHT = 16 << 20  # bytes that are free: then the index does not grow
 _MANY = 256  # messages: a search that took in so many keeps what it made of them
 _TRIES = 50  # how often we start over because another process was faster
 
@@ -81,6 +82,7 @@ class Search:
         self._feeding = threading.Lock()
         self._saving = threading.Lock()
         self._could_save = True
+        self._said = False  # that the index cannot be written
 
     @property
     def _store(self) -> "Store":
@@ -141,6 +143,35 @@ class Search:
 
     def find(self, asked: Asked) -> list[Hit]:
         """The hits, newest or best first."""
+        try:
+            return self._find(asked)
+        except StorageError as error:
+            if not isinstance(error, StorageFull) and type(error) is not StorageError:
+                raise
+            if not self._said:
+                self._said = True
+                warn(f"the search index takes nothing in, and each search makes its own: {type(error).__name__}")
+            return self._find_without_it(asked)
+
+    def _find_without_it(self, asked: Asked) -> list[Hit]:
+        """The disk is full, or fails what is written, and the index takes nothing in: reading goes on all the same, by
+        one in memory, for this search alone."""
+        if self._store._codec.in_clear:
+            from .backends.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
+
+            index: TextIndex = FtsIndex(None, self._store.backend.info.workspace)
+        else:
+            from ._wordindex import WordIndex  # noqa: PLC0415  # as above
+
+            index = WordIndex()
+        try:
+            for _ in self._updates(index, Changes(b"once", True, [], [])):
+                pass
+            return self._hits(index, asked)
+        finally:
+            index.close()
+
+    def _find(self, asked: Asked) -> list[Hit]:
         index = self._opened(create=True)
         if index is None:
             raise AssertionError("there is always an index in memory")
@@ -197,7 +228,7 @@ class Search:
         if alive_at is None:
             return set()
         rows = self._store.backend.lookup(ids=list(ids))
-        return {row.id for row in rows if row.expires_at is not None and row.expires_at <= alive_at}
+        return {row.id for row in rows if row.expires_at is not None and row.expires_at <= alive_at and not row.held}
 
     def _hit(self, row: MessageRow, score: float, query: "Query", reader: Reader) -> Hit:
         from ._snippets import snippet  # noqa: PLC0415  # only those who search need it
@@ -234,7 +265,7 @@ class Search:
 
                 done = drop_outdated(self._store, conversations)
             else:
-                done = self.keep_up(seconds)[1]
+                done = self._keep_up_or_clear(seconds)
         except HithertoError as error:  # the messages are gone, whatever becomes of the index
             warn(f"the search index keeps words of what was deleted until maintenance succeeds: {error}")
             done = False
@@ -242,15 +273,39 @@ class Search:
             self._store._upkeep.ask()
         return done
 
+    def _keep_up_or_clear(self, seconds: float) -> bool:
+        """Taking words out of an index takes room. Without any, all of them go: it is made again when there is some."""
+        index = self._opened(create=False)
+        try:
+            if index is None or self._words is not None or not self.is_tight:
+                return self.keep_up(seconds)[1]
+        except StorageFull:
+            if index is None or self._words is not None:
+                raise
+        index.clear()
+        return index.scrub(seconds)
+
+    @property
+    def is_tight(self) -> bool:
+        """Is there so little room on the disk that the index, which can be made again, is not to take it?"""
+        disk = self._store.backend.disk()
+        return disk is not None and disk.free < _TIGHT
+
     def scrub(self) -> bool:
         """The same, however long it takes. False if a reader delays it."""
         index = self._opened(create=False)
         if index is None:
             return True
-        self._catch_up(index)
-        if self._words is not None and self._words.unsaved():
-            return self._save() and self._store.backend.scrub()
-        return index.scrub()
+        try:
+            self._catch_up(index)
+            if self._words is not None and self._words.unsaved():
+                return self._save() and self._store.backend.scrub()
+            return index.scrub()
+        except StorageFull:
+            if self._words is not None:
+                return False
+            index.clear()
+            return index.scrub()
 
     def _save(self, deadline: float = float("inf"), *, urgent_only: bool = False) -> bool:
         """Keep what is new in the index of a sealed store, or only take out what must not stay. False if there was not
@@ -292,11 +347,11 @@ class Search:
             self._feeding.release()
         raise Busy("the search index is updated by others all the time")
 
-    def _updates(self, index: TextIndex) -> Iterator[int | None]:
+    def _updates(self, index: TextIndex, changes: Changes | None = None) -> Iterator[int | None]:
         """Bring the index up to date step by step: the number of messages taken in by each, or None if somebody else
         has updated it since."""
         stamp, position = index.state()
-        changes = self._store.backend.changes(position)
+        changes = changes or self._store.backend.changes(position)
         if not changes.everything and changes.position == position:
             return
         if changes.everything and position is not None:  # of another copy of the store, or of long ago
@@ -307,7 +362,7 @@ class Search:
         drop: list[int] = []
         forget = list(changes.gone)
         if changes.everything:
-            everything = self._everything if self._words is None else self._kept_and_new
+            everything = self._kept_and_new if index is self._words else self._everything
             rows = everything(index, known, grown, drop, forget)
         else:
             moved = self._store.backend.lookup(ids=changes.moved)

@@ -7,7 +7,8 @@ too: each is a commit of its own, and what is left over is found again by whoeve
 
 The trigger: a store that has written much does it in a thread of its own as soon as nobody writes for a moment, and at
 the latest when a good deal has gathered; a delete whose words do not leave the index at once calls for it; closing a
-store that has written does a little of it; `store.maintain()` does all of it now.
+store that has written does a little of it; `store.maintain()` does all of it now. The same thread purges what
+retention says is due, when `_schedule` says that it is time for that.
 """
 
 import threading
@@ -22,6 +23,7 @@ from msgspec import Struct
 from . import _forks
 from ._packs import pack
 from .backend import Loose
+from .errors import StorageFull
 from .events import warn
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ _PAUSE_SECONDS = 0.25  # for so long nobody wrote
 _SLICE_SECONDS = 0.05  # then others may fork
 _LOOK_SECONDS = 5.0  # how often the thread looks whether its store is still there
 _AT_CLOSE_SECONDS = 0.25
+_SWEEP_SECONDS = 0.1  # a sweep has at least so long: programs that are short-lived would never get to it otherwise
 _QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run is packed although it is not full
 _ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that nobody adopted are removed
 _RUNS = 16  # packed in one commit
@@ -54,12 +57,18 @@ def maintain(store: "Store", seconds: float | None = None, *, quiet_only: bool =
     would have to be packed again."""
     deadline = time.monotonic() + (_EVER if seconds is None else min(seconds, _EVER))
     before = store._clock() - _QUIET if quiet_only else None
+    store._quota.look_at_disk()
     rotated = _rotate_on(store, deadline)
     _purge_old_quarantine(store)
-    packed, all_packed = _pack_all(store, deadline, before)
-    indexed, all_indexed = store._search.keep_up(max(0.0, deadline - time.monotonic()))
+    try:
+        packed, all_packed = _pack_all(store, deadline, before)
+    except StorageFull:  # it takes room before it gives some back; what follows gives some
+        packed, all_packed = 0, False
+    indexed, all_indexed = 0, True
+    if not store._search.is_tight:
+        indexed, all_indexed = store._search.keep_up(max(0.0, deadline - time.monotonic()))
     collected = store.backend.collect(store._clock() - _ABANDONED)
-    tidy = store.backend.maintain(max(0.0, deadline - time.monotonic()))
+    tidy = store.backend.maintain(max(0.0, deadline - time.monotonic())) and store._purges.retry()
     return Maintenance(packed, indexed, collected, rotated and all_packed and all_indexed and tidy)
 
 
@@ -146,6 +155,15 @@ class Upkeep:
         self._asked = True
         self._begin()
 
+    def watch(self) -> None:
+        """Something may be due by retention, now or later."""
+        if not self._stopped and self._sweeps():
+            self._begin()
+
+    def _sweeps(self) -> bool:
+        store = self._store()
+        return store is not None and store._schedule.wanted
+
     def _begin(self) -> None:
         with self._starting:
             if self._thread is None and not self._stopped:
@@ -160,6 +178,7 @@ class Upkeep:
         while not self._stopped and self._store() is not None:
             self._wake.wait(_LOOK_SECONDS)
             self._wake.clear()
+            self._sweep()
             while not self._stopped and (self._asked or self._writes - self._done >= _WRITES):
                 seen = self._writes
                 if seen - self._done < _BACKLOG and not self._asked:
@@ -189,11 +208,28 @@ class Upkeep:
             warn(f"maintenance was interrupted and will be tried again: {error}")
             return None
 
-    def stop(self) -> None:
-        """Wait for the thread; then do a little of what is left, so that programs that are short-lived do it, too."""
+    def _sweep(self) -> None:
+        """Purge what is due, if it is time for that. As above: nobody who writes suffers."""
+        store = self._store()
+        if store is None or store.read_only or not store._schedule.is_due():
+            return
+        least = time.monotonic() + _SWEEP_SECONDS
+        try:
+            store._schedule.sweep(lambda: not (self._stopped or store._closed) or time.monotonic() < least)
+        except Exception as error:  # noqa: BLE001  # as above
+            warn(f"a sweep was interrupted and will be tried again: {error}")
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """End the thread. False if it is still at it when the time is up."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(max(0.0, timeout_seconds))
+        return self._thread is None or not self._thread.is_alive()
+
+    def do_last(self) -> None:
+        """Do a little of what is left when the thread has ended, so that programs that are short-lived do it, too."""
+        if not self._never and self._sweeps():
+            self._sweep()
         if not self._never and (self._writes != self._done or self._asked):
             self._attempt(_AT_CLOSE_SECONDS)

@@ -15,7 +15,8 @@ from ._content import Attached, decode_body, item_place, open_meta, open_setup
 from ._desk import Desk, description_fields, label_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
-from ._recovery import PARTIAL, open_partial
+from ._record import check_items
+from ._recovery import MARK, PARTIAL, open_mark, open_partial
 from .backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
 from .errors import Busy, HithertoError
 from .ids import RUN, show_conversation_id
@@ -233,6 +234,13 @@ class _Check:
                     open_partial(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
+            for item in self.store.backend.items(self.row.id, MARK):
+                try:
+                    open_mark(self.envelope, item)
+                except HithertoError as error:
+                    self.say(str(error))
+            for problem in check_items(self.store, self.envelope, self.row):
+                self.say(str(problem))
             if len(items) != self.setups:
                 self.say(f"{len(items)} setups are stored, {self.setups} are meant to be")
 

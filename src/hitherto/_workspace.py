@@ -9,14 +9,14 @@ read, so a process that has not heard of a rotation cannot write by the old rule
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ._content import WorkspaceMeta, encode, meta_place, open_workspace
+from ._content import WorkspaceMeta, encode, item_place, meta_place, open_workspace
 from ._pen import Pen
-from .backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done
+from .backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done, ItemRow
 from .errors import Busy, Damaged, KeyUnavailable, NotSealed
 from .ids import new_conversation_id, new_token
 from .vault import Codec, Envelope, Plain, next_row
@@ -61,6 +61,11 @@ def described(envelope: Envelope, row: ConversationRow, meta: bytes) -> Conversa
     return replace(row, proof=envelope.prove(row, 0))
 
 
+def _rules(meta: WorkspaceMeta) -> tuple[int, bool]:
+    """What makes conversations due."""
+    return meta.retention_days, meta.expiring
+
+
 class Workspace:
     """The workspace as this store knows it."""
 
@@ -77,6 +82,7 @@ class Workspace:
         self._key = key
         self._lock = threading.RLock()
         self._coming: tuple[Key | None, ...] = ()
+        self.heard: Callable[[], None] = lambda: None  # called when others have changed what sweeps go by, or we have
         for _ in range(_TRIES):
             if self._look():
                 return
@@ -90,6 +96,12 @@ class Workspace:
     def require(self) -> tuple[tuple[bytes, bytes], ...]:
         """What a batch has to require that depends on the state of the workspace."""
         return ((self.row.id, self.row.token),)
+
+    @property
+    def standing(self) -> tuple[WorkspaceMeta, tuple[tuple[bytes, bytes], ...]]:
+        """The description, and what a batch has to require that goes by it: of one moment."""
+        with self._lock:
+            return self.meta, self.require
 
     @property
     def sealed(self) -> "Sealed | None":
@@ -123,8 +135,9 @@ class Workspace:
                     raise
             time.sleep(0.02)
 
-    def describe(self, make: Callable[[WorkspaceMeta], WorkspaceMeta]) -> None:
-        """Commit another description of the workspace, made from the one that stands now."""
+    def describe(self, make: Callable[[WorkspaceMeta], WorkspaceMeta], *, always: bool = False) -> None:
+        """Commit another description of the workspace, made from the one that stands now; `always`, even if nothing
+        else is written any more."""
         for _ in range(_TRIES):
             self.refresh()
             with self._lock:  # of one moment
@@ -134,9 +147,27 @@ class Workspace:
             if meta == before:
                 return
             after = next_row(envelope, row, meta=envelope.close(meta_place(row.id), encode(meta)))
-            if isinstance(self._pen.write(Batch((Change(row.id, row.token, after),))), Done):
+            if isinstance(self._pen.write(Batch((Change(row.id, row.token, after),)), always=always), Done):
                 self.refresh()
                 return
+        raise Busy("the workspace changes all the time")
+
+    def note(self, put: Mapping[bytes, bytes] | None = None, unput: Iterable[bytes] = ()) -> None:
+        """Commit notes that belong to the workspace, closed, and let go of others; always, even if nothing else is
+        written any more."""
+        for _ in range(_TRIES):
+            with self._lock:  # of one moment
+                row, envelope = self.row, self.envelope
+            items = [
+                ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), body))
+                for key, body in (put or {}).items()
+            ]
+            after = next_row(envelope, row)
+            change = Change(row.id, row.token, after, put=tuple(items), unput=tuple(unput))
+            if isinstance(self._pen.write(Batch((change,)), always=True), Done):
+                self.take(after)
+                return
+            self.refresh()
         raise Busy("the workspace changes all the time")
 
     def forget(self, row: ConversationRow) -> None:
@@ -157,6 +188,7 @@ class Workspace:
 
     def take(self, row: ConversationRow) -> None:
         """Believe this row: the key check."""
+        before = getattr(self, "meta", None)  # which there is none of at the first look
         self.envelope = self._checked(row)
         self.row, self.meta = row, open_workspace(self.envelope, row)
         if self.sealed is not None:
@@ -164,6 +196,8 @@ class Workspace:
         if self.meta.name != self._name():
             hint = "somebody has changed the names of workspaces in the file"
             raise Damaged("the workspace was made under another name", hint=hint)
+        if before is not None and _rules(before) != _rules(self.meta):
+            self.heard()
 
     def _name(self) -> str:
         """What the workspace was called when it was made, if it is sealed: it cannot be put in the place of another."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from ._closing import Closing
 from ._recovery import Partial
 from ._search import Hit
 from ._upkeep import Maintenance
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from ._rotation import Progress, Rotation
     from .keys import Key
     from .retention import RetentionPolicy, SweepPlan, SweepReport
-    from .snapshots import Snapshot
+    from .sanitiser import Sanitiser
+    from .snapshots import Snapshot, SnapshotStore
 
 _AHEAD = 32  # messages of a listing fetched at a time
 
@@ -121,6 +123,10 @@ class AsyncConversation:
     @property
     def metadata(self) -> dict[str, str]:
         return self._talk.metadata
+
+    @property
+    def exportable(self) -> bool:
+        return self._talk.exportable
 
     @property
     def count(self) -> int:
@@ -246,10 +252,12 @@ class AsyncStore:
         """The store itself, for code that waits."""
         return self._store
 
-    async def close(self, *, timeout_seconds: float = 10.0) -> None:
-        if not self._threads.closed:
-            await self._run(self._store.close, timeout_seconds=timeout_seconds)
-            self._threads.close()
+    async def close(self, *, timeout_seconds: float = 10.0) -> Closing:
+        if self._threads.closed:
+            return self._store.close()  # it is closed: the same report
+        report = await self._run(self._store.close, timeout_seconds=timeout_seconds)
+        self._threads.close()
+        return report
 
     async def start(
         self,
@@ -419,12 +427,26 @@ class AsyncStore:
         plain = conversation.sync if isinstance(conversation, AsyncConversation) else conversation
         return await self._run(self._store.purge, plain, reason=reason)
 
+    async def know_checkpoints(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
+        return await self._run(self._store.know_checkpoints, place)
+
     async def retention(self) -> "RetentionPolicy | None":
         """After how long conversations are due, as it stands in the store now; None: never."""
         return await self._run(lambda: self._store.retention)
 
-    async def set_retention(self, policy: "RetentionPolicy | None") -> None:
-        await self._run(self._store.set_retention, policy)
+    async def quota(self) -> int | None:
+        """How many bytes this workspace may hold, as it stands in the store now; None: as many as the disk."""
+        return await self._run(lambda: self._store.quota)
+
+    async def set_quota(self, limit: int | None) -> None:
+        await self._run(self._store.set_quota, limit)
+
+    async def used_bytes(self) -> int:
+        """How many bytes of its quota this workspace uses."""
+        return await self._run(lambda: self._store.used_bytes)
+
+    async def set_retention(self, policy: "RetentionPolicy | None") -> "SweepReport | None":
+        return await self._run(self._store.set_retention, policy)
 
     async def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
         return await self._run(self._store.plan_sweep, policy, now=now)
@@ -464,6 +486,9 @@ class AsyncStore:
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self._store.subscribe(listener)
+
+    async def wait_for_listeners(self, *, timeout_seconds: float = 10.0) -> bool:
+        return await self._run(self._store.wait_for_listeners, timeout_seconds=timeout_seconds)
 
     @property
     def key_id(self) -> str | None:
@@ -533,6 +558,7 @@ def open_async(
     quarantine_days: float | None = None,
     read_only: bool = False,
     create: bool = True,
+    sanitiser: "Sanitiser | None" = None,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> _Opening:
@@ -549,6 +575,7 @@ def open_async(
             quarantine_days=quarantine_days,
             read_only=read_only,
             create=create,
+            sanitiser=sanitiser,
             vfs=vfs,
             clock=clock,
         )

@@ -21,7 +21,7 @@ class Attachment:
     `size` is in bytes; `text` is true for what was text before it was kept (a long string in `raw`).
     """
 
-    __slots__ = ("_base64", "_pieces", "in_memory", "size", "text")
+    __slots__ = ("_base64", "_name", "_pieces", "in_memory", "size", "text")
 
     def __init__(
         self, size: int, pieces: Callable[[], Iterator[bytes]], *, text: bool = False, in_memory: bool = False
@@ -33,6 +33,7 @@ class Attachment:
         self.size = size
         self.text = text
         self._pieces = pieces
+        self._name: bytes | None = None  # its fingerprint, if it is in a store
         self._base64: tuple[Attachment, int, str] | None = None  # the bytes that this text says, and how it says them
 
     @classmethod

@@ -25,7 +25,7 @@ from ._recovery import Partial, interrupted, key_of
 from ._recovery import drop as drop_partial
 from ._recovery import found as found_partials
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
-from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotFound, PayloadTooLarge
+from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
 from .model import (
     Message,
     Saved,
@@ -155,6 +155,11 @@ class Conversation:
         return self._desk.row.held
 
     @property
+    def exportable(self) -> bool:
+        """May it leave its store? If not, `snapshot`, exports, copies and checkpoints raise `NotExportable`."""
+        return not self._desk.meta.kept_in
+
+    @property
     def setup(self) -> Setup:
         """Provider, model, system prompt and tools in force where this handle stands."""
         number = self._setup_number()
@@ -225,6 +230,7 @@ class Conversation:
         on_conflict: OnConflict = "branch",
         expect_head: "str | Saved | None" = None,
         unput: tuple[bytes, ...] = (),
+        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
     ) -> list[Saved]:
         store = self._store
         store._ensure_open()
@@ -241,7 +247,7 @@ class Conversation:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, store._max_write_bytes)
         expected = self._expected(on_conflict, expect_head)
-        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._enqueued, unput)
+        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._enqueued, unput, put)
         with self._desk.lock:
             self._settle()
             if written[-1].key is not None:  # it may have been there already, and nothing was written
@@ -331,6 +337,8 @@ class Conversation:
         )
 
     def _configure(self, new: Setup) -> None:
+        if self._store._redactor is not None:
+            new = self._store._redactor.setup(new)
         if new == self.setup:
             return
         desk = self._desk
@@ -483,6 +491,8 @@ class Conversation:
         it ends with."""
         from .snapshots._thread import snapshot_of  # noqa: PLC0415  # most never need it
 
+        if not self.refresh().exportable:  # others may have said so
+            raise NotExportable(self.id)
         path, setup = self._path(), self.setup
         head = path[-1].id if path else ""
         return snapshot_of(
@@ -593,28 +603,40 @@ class Conversation:
 
     def rename(self, title: str) -> None:
         self._store._ensure_open()
-        self._describe(title=checked_text(title, "the title", self._store._max_write_bytes))
+        checked_text(title, "the title", self._store._max_write_bytes)
+        redactor = self._store._redactor
+        self._describe(title=title if redactor is None else redactor.text(title))
 
     def describe(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata."""
         self._store._ensure_open()
-        self._describe(metadata=check_strings(metadata, "metadata"))
+        given, redactor = check_strings(metadata, "metadata"), self._store._redactor
+        self._describe(metadata=given if redactor is None else redactor.strings(given))
 
     def _describe(self, **fields: object) -> None:
-        self._store._change(self._desk.id, lambda row: described(self._desk, row, **fields))
+        def make(row: ConversationRow) -> Change | None:
+            meta = open_meta(self._desk.check(row), row)
+            same = all(getattr(meta, name) == value for name, value in fields.items())
+            return None if same else described(self._desk, row, **fields)
+
+        self._store._change(self._desk.id, make)
 
     def label(self, label: str | None, *, message: "str | Saved | None" = None) -> None:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
         self._store._ensure_open()
         if label is not None:
             checked_text(label, "the label", self._store._max_write_bytes)
+            if self._store._redactor is not None:
+                self._store._redactor.name(label, "the label")
         number = self._sure if message is None else self._store._names.number(id_of(message))
         if number is None:
             raise InvalidArgument("there is no message to label yet")
         desk, store = self._desk, self._store
 
-        def make(row: ConversationRow) -> Change:
+        def make(row: ConversationRow) -> Change | None:
             old, body = store._read(self._own(store._names.id(number)), desk)
+            if body.label == label:
+                return None
             data = encode(replace(body, label=label))
             if (
                 len(data) > store._max_write_bytes

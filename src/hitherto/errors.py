@@ -7,6 +7,7 @@
     ├── Conflict                 somebody was faster; carries the current head
     ├── HasChildren              a message that others answer is not deleted alone
     ├── Held                     a hold forbids deleting
+    ├── NotExportable            a conversation that must not leave its store
     ├── InvalidArgument          (also a ValueError) the call itself is wrong; nothing was stored
     │   ├── InvalidID            not the shape of an id
     │   ├── InvalidMessage       holds something that cannot be kept as it is
@@ -15,7 +16,8 @@
     │   ├── InvalidQuery         words to search for that cannot be understood
     │   ├── InvalidBaseURL       an address no credential is sent to; never shows it
     │   ├── InvalidSnapshotID    not the shape of a snapshot's id
-    │   └── PayloadTooLarge      more text and JSON than one write may carry, or too large an attachment
+    │   ├── PayloadTooLarge      more text and JSON than one write may carry, or too large an attachment
+    │   └── NotClean             a name that holds what the sanitiser takes out, or a rule that failed
     ├── Closed                   the store was closed, or opened before os.fork
     ├── KeyUnavailable           no key, another one, or one that cannot be fetched; nothing was touched
     ├── Damaged                  stored bytes that do not read back as what was written
@@ -36,7 +38,8 @@
         ├── NewerFormat          written by a newer hitherto
         ├── ReadOnly             may be read, not written
         ├── Busy                 other writers held the lock for too long
-        ├── StorageFull          no space; what was acknowledged is safe
+        ├── StorageFull          no space, or the quota is used up; what was acknowledged is safe
+        ├── Suspended            writing failed again and again: for a while it is not tried
         └── CommitUnknown        the store could not find out whether the write was kept
 
 Each error says what happened, carries the data a program needs to react, and has a `hint`: what to do now.
@@ -129,6 +132,18 @@ class Held(HithertoError):
     hint = "release the hold first"
 
 
+class NotExportable(HithertoError):
+    """The conversation must not leave its store: it is not exported, copied elsewhere, or made a snapshot of."""
+
+    hint = "whoever may decide it says so: Records(store).update(id, privacy={'exportable': True})"
+
+    def __init__(self, conversation: str, *others: str) -> None:
+        self.conversation = conversation
+        self.conversations = (conversation, *others)  # all that stand in the way
+        many = f"conversations {_named(self.conversations)} are" if others else f"conversation {conversation} is"
+        super().__init__(f"{many} not to leave the store")
+
+
 class InvalidArgument(HithertoError, ValueError):
     """The call itself is wrong; nothing was read or stored."""
 
@@ -200,6 +215,13 @@ class PayloadTooLarge(InvalidArgument):
         super().__init__(f"{size:,} bytes of {what}; the limit is {limit:,}", hint=hint)
         self.size = size
         self.limit = limit
+
+
+class NotClean(InvalidArgument):
+    """Something that cannot be kept clean, so that nothing of it was kept: a name that holds what the sanitiser takes
+    out (by a name things are found again, so that it cannot be another), or a rule that failed."""
+
+    hint = "choose a name that says nothing"
 
 
 class Closed(HithertoError):
@@ -296,9 +318,13 @@ class Unsupported(ChatError):
 class StorageError(HithertoError):
     """Something about the place where the data lies."""
 
+    hint = "look at the disk and at the log of the system, then try again; what was acknowledged before is kept"
+
 
 class CannotOpen(StorageError):
     """The store cannot be opened or created here."""
+
+    hint = "check the path and the permissions"
 
 
 class Denied(StorageError):
@@ -349,6 +375,17 @@ class StorageFull(StorageError):
     """No space is left. This write was not acknowledged; everything acknowledged before is safe."""
 
     hint = "free some space, or purge conversations, then try again"
+
+
+class Suspended(StorageError):
+    """Writing failed again and again, so for a while it is not tried at all. Reading and purging go on. This write was
+    not acknowledged. `retry_seconds` is when the next one is tried."""
+
+    hint = "look at the disk; writing resumes by itself"
+
+    def __init__(self, message: str, *, retry_seconds: float = 0.0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_seconds = retry_seconds
 
 
 class CommitUnknown(StorageError):

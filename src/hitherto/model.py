@@ -28,6 +28,7 @@ else:
     Content = Any  # msgspec decodes no union of str and bytes; msgpack itself tells the two apart
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 def to_datetime(microseconds: int) -> datetime:
@@ -40,8 +41,10 @@ def to_datetime(microseconds: int) -> datetime:
 
 def from_datetime(time: datetime, what: str) -> int:
     """The microseconds of an aware datetime."""
-    if not isinstance(time, datetime) or time.tzinfo is None:
+    if not isinstance(time, datetime) or time.utcoffset() is None:
         raise InvalidArgument(f"{what} is a datetime with a time zone", hint="datetime.now(UTC)")
+    if not _FIRST <= time <= _LAST:  # it could not be given back
+        raise InvalidArgument(f"{what} lies outside the years 1 to 9999 in UTC", hint="leave it out, for never")
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -16,6 +16,7 @@ from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
 
 if TYPE_CHECKING:
     from .keys import Key
+    from .sanitiser import Sanitiser
 
 
 def open(
@@ -30,6 +31,7 @@ def open(
     quarantine_days: float | None = None,
     read_only: bool = False,
     create: bool = True,
+    sanitiser: "Sanitiser | None" = None,
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Store:
@@ -41,8 +43,9 @@ def open(
     write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background,
     and `maintain` is the caller's to call. With `quarantine_days`, what has been in quarantine for so long is purged by
     maintenance; without, by command only. With `read_only` a store that is there is read without leaving a trace: no
-    file is made, no byte is written, nothing happens in the background, and what would write is `ReadOnly`. `vfs` names
-    an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
+    file is made, no byte is written, nothing happens in the background, and what would write is `ReadOnly`. With a
+    `sanitiser`, secrets are taken out of all that is written through this store, before it is. `vfs` names an SQLite
+    VFS; `clock` gives microseconds since 1970; both are for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")
@@ -67,6 +70,7 @@ def open(
             max_attachment=max_attachment,
             maintenance=maintenance and not read_only,
             quarantine_days=quarantine_days,
+            sanitiser=sanitiser,
         )
     except KeyUnavailable:
         backend.close(untouched=True)
@@ -76,6 +80,8 @@ def open(
         raise
     if read_only:
         store._pen.refuse("it was opened to be read only", "open it without read_only to write")
+    else:
+        store._quota.look_at_disk()
     return store
 
 

@@ -6,8 +6,12 @@ and nothing is destroyed here. Whoever sweeps asks `decide` once more, about the
 which it would go.
 
 Age is counted from the last interaction, so a conversation from the future is young. An expiry of its own outranks the
-policy; a hold outranks both. Without a policy everything stays. The reason that a plan names is the one that decides: a
-conversation on hold that is not due anyway stays because it is not due.
+policy, and is a promise that was made for this one: when it has come the conversation goes, even where no policy is
+set. A hold outranks both, and what is being recorded is not touched. The reason that a plan names is the one that
+decides: a conversation on hold that is not due anyway stays because it is not due.
+
+A last interaction from before there was anybody to talk to is the work of a clock that had lost its time. How old such
+a conversation is nobody knows; it is counted from when a sweep saw it first.
 """
 
 from collections import Counter
@@ -21,10 +25,11 @@ from .errors import InvalidArgument
 from .model import from_datetime
 
 SHORTEST_DAYS, LONGEST_DAYS = 7, 180
+DATED = datetime(2020, 1, 1, tzinfo=UTC)  # nobody talked to a model before
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 Action = Literal["keep", "purge"]
-Reason = Literal["expired", "own-expiry", "recent", "held", "damaged", "off"]
+Reason = Literal["expired", "own-expiry", "recent", "undated", "held", "being-recorded", "damaged", "off"]
 
 
 class RetentionPolicy(Struct, frozen=True):
@@ -44,6 +49,8 @@ class Candidate(Struct, frozen=True, gc=False):
     active_at: datetime | None  # None: it is damaged, and nobody knows
     expires_at: datetime | None = None  # of its own
     held: bool = False
+    recorded: bool = False  # an answer is on its way into it
+    seen_at: datetime | None = None  # by a sweep, for the first time; only of one whose time cannot be right
 
 
 class SweepItem(Struct, frozen=True, gc=False):
@@ -82,15 +89,17 @@ class SweepPlan(Struct, frozen=True):
 
     def lines(self) -> Iterator[str]:
         """The same, line by line."""
-        if self.policy is None:
+        counted = Counter(item.reason for item in self.items)
+        if self.policy is None and not counted.keys() & {"own-expiry", "held", "being-recorded"}:
             yield f"Retention is off: no policy is set, and everything is kept ({_many(len(self.items))})."
             return
-        counted = Counter(item.reason for item in self.items)
-        said = f"{len(self.purges)} of {_many(len(self.items))} to purge: {self.policy.days} days without a word"
-        if counted["held"]:
-            said += f"; {counted['held']} due, but on hold"
-        if counted["damaged"]:
-            said += f"; {counted['damaged']} damaged, and kept"
+        rule = "an expiry of their own, no policy is set"
+        if self.policy is not None:
+            rule = f"{self.policy.days} days without a word"
+        said = f"{len(self.purges)} of {_many(len(self.items))} to purge: {rule}"
+        for reason, words in _ASIDE.items():
+            if counted[reason]:
+                said += f"; {counted[reason]} {words}"
         yield f"{said}. It is {_moment(self.now)} UTC."
         yield from map(str, self.items)
 
@@ -106,6 +115,7 @@ class SweepReport(Struct, frozen=True):
     failures: tuple[tuple[str, str], ...] = ()  # id and error
     scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
     reason: str = "retention-expired"
+    behind_seconds: float = 0.0  # the clock ran ahead, and was not believed: it went by a time so much earlier
 
     @property
     def purged_count(self) -> int:
@@ -128,19 +138,31 @@ def plan(candidates: Iterable[Candidate], policy: RetentionPolicy | None, now: d
 
 def decide(one: Candidate, policy: RetentionPolicy | None, now: datetime) -> SweepItem:
     """What becomes of one conversation."""
-    due = one.expires_at
-    if one.active_at is None:
-        return SweepItem(one.conversation, None, due, "keep", "damaged")
-    if policy is None:
-        return SweepItem(one.conversation, one.active_at, due, "keep", "off")
-    own = due is not None
-    if due is None:
-        due = _later(one.active_at, policy.days)
+    id, active = one.conversation, one.active_at
+    young: Reason = "recent"
+    old: Reason = "expired"
+    if active is None:
+        return SweepItem(id, None, one.expires_at, "keep", "damaged")
+    if one.expires_at is not None:
+        due, young, old = one.expires_at, "own-expiry", "own-expiry"
+    elif policy is None:
+        return SweepItem(id, active, None, "keep", "off")
+    elif active < DATED <= now:
+        due, young = _later(one.seen_at or now, policy.days), "undated"
+    else:
+        due = _later(active, policy.days)
     if due > now:
-        return SweepItem(one.conversation, one.active_at, due, "keep", "own-expiry" if own else "recent")
-    if one.held:
-        return SweepItem(one.conversation, one.active_at, due, "keep", "held")
-    return SweepItem(one.conversation, one.active_at, due, "purge", "own-expiry" if own else "expired")
+        return SweepItem(id, active, due, "keep", young)
+    if one.held or one.recorded:
+        return SweepItem(id, active, due, "keep", "held" if one.held else "being-recorded")
+    return SweepItem(id, active, due, "purge", old)
+
+
+_ASIDE: dict[Reason, str] = {  # what the first line says beside what goes
+    "held": "due, but on hold",
+    "being-recorded": "due, but being recorded",
+    "damaged": "damaged, and kept",
+}
 
 
 def _later(time: datetime, days: int) -> datetime:
@@ -154,11 +176,13 @@ def _why(item: SweepItem) -> str:
     active = "" if item.active_at is None else _moment(item.active_at)
     due = "" if item.expires_at is None else _moment(item.expires_at)
     if item.reason == "own-expiry":
-        return f"an expiry of its own, {due}"
+        return f"an expiry of its own, {'since' if item.action == 'purge' else 'not before'} {due}"
     return {
         "expired": f"last active {active}, due since {due}",
         "recent": f"last active {active}, due {due}",
+        "undated": f"last active {active}, which cannot be; counted from when a sweep saw it first, due {due}",
         "held": f"on hold, due since {due}",
+        "being-recorded": f"an answer is being recorded, due since {due}",
         "damaged": "damaged, nobody knows how old it is",
         "off": "retention is off",
     }[item.reason]

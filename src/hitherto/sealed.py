@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from . import _crypto
 from .backend import ConversationRow, MessageRow, PackRow
-from .errors import Damaged, InvalidArgument, KeyUnavailable
+from .errors import Closed, Damaged, InvalidArgument, KeyUnavailable
 from .vault import MODULUS, Envelope, Fingerprint, Place, Plain
 
 if TYPE_CHECKING:
@@ -230,9 +230,17 @@ class Sealed:
 
     def _wrapped(self, conversation: bytes, slot: Slot, secret: Secret) -> Slot:
         bare = Slot(AES, slot.generation, slot.epoch, self.key_id, secret.commitment)
-        wrap = self._wraps[self.key_id]
+        wrap = self._wrap(self.key_id)
+        if wrap is None:
+            raise AssertionError("the key of now is always known")
         place = _slot_place(self._workspace, conversation, bare)
         return Slot(AES, slot.generation, slot.epoch, self.key_id, secret.commitment, secret.wrapped(wrap, place))
+
+    def _wrap(self, key_id: bytes) -> _crypto.Cipher | None:
+        """What data keys are wrapped with, if we know the key of this id."""
+        if not self._wraps:
+            raise Closed("the store was closed meanwhile, and its keys are forgotten")
+        return self._wraps.get(key_id)
 
     def rewrapped(self, conversation: bytes, slots: Sequence[Slot]) -> tuple[Slot, ...]:
         """The same data keys under the workspace's key of now."""
@@ -249,7 +257,7 @@ class Sealed:
             return known
         if slot.key_id not in self._wraps or slot.epoch > self.epoch:
             self._reread()  # others may have rotated the key
-        wrap = self._wraps.get(slot.key_id)
+        wrap = self._wrap(slot.key_id)
         if wrap is None:
             raise Damaged("a conversation is sealed with a key that is not its workspace's")
         try:

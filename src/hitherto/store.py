@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from . import _forks
 from ._attachments import LetGo, filled, unstage
+from ._closing import Closing, Purge, Purges, close, patience
 from ._content import (
     Body,
     Meta,
@@ -36,9 +37,13 @@ from ._content import (
 from ._desk import Desk, Draft, Spot, check_size, close_meta, description_fields, draft
 from ._ledger import read as read_ledger
 from ._packs import Moved, Reader, run_of
-from ._pen import Pen
+from ._pen import Pen, Tell, deleted, stored
 from ._quarantine import Quarantine
+from ._quota import Quota
+from ._record import about as about_record
+from ._record import items as record_items
 from ._removal import check_not_held, deletion
+from ._schedule import Schedule
 from ._search import Asked, Hit, Search
 from ._upkeep import Maintenance, Upkeep, maintain
 from ._workspace import Workspace, described, new_row
@@ -61,8 +66,8 @@ from .backend import (
     Where,
 )
 from .conversation import Attachments, Conversation, checked_setup, checked_text, is_lazy, setup_item
-from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, HithertoError, InvalidArgument, InvalidID, NotFound
-from .events import Listener, Listeners, Quarantined, warn
+from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, InvalidArgument, InvalidID, NotFound, StorageFull
+from .events import Listener, Listeners, Quarantined
 from .ids import (
     RUN,
     Names,
@@ -98,16 +103,20 @@ from .model import (
     listed,
     to_datetime,
 )
+from .telemetry import Telemetry, spanned
 from .vault import Codec, Envelope
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from ._copies import Prunes
+    from ._redaction import Redactor
     from ._rotation import Progress, Rotation
     from ._verify import Report
     from .keys import Key
     from .retention import RetentionPolicy, SweepPlan, SweepReport
-    from .snapshots import Snapshot
+    from .sanitiser import Sanitiser
+    from .snapshots import Snapshot, SnapshotStore
 
 MAX_WRITE_BYTES = 10_000_000
 MAX_ATTACHMENT = 4 << 30
@@ -122,6 +131,7 @@ _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.2  # to wait for words to leave the se
 _DEEPEST = 1_000_000  # hits that can be passed over
 _MOST_DAYS = 10_000  # to count messages of
 _REMEMBERED = 1000  # conversations
+_READS_ONLY = "it was opened to be read only"  # what `opening` says then
 _LOOKS = 100  # how often we look again at what changes while we read
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
@@ -159,6 +169,7 @@ class More(Struct, frozen=True):
     head_at: int | None = None  # the place of the head among the messages, if it is not the last
     held: bool = False
     items: Callable[[Desk, list[Saved]], Iterable[ItemRow]] = lambda _, __: ()
+    expires_at: int | None = None  # of its own
 
 
 def _now() -> int:
@@ -179,18 +190,27 @@ class Store:
         max_attachment: int = MAX_ATTACHMENT,
         maintenance: bool = True,
         quarantine_days: float | None = None,
+        sanitiser: "Sanitiser | None" = None,
     ) -> None:
         """`key` opens a sealed workspace, and seals a new one. `clock` gives microseconds since 1970; `max_write_bytes`
         limits the text and JSON of one write, `max_attachment` the bytes of one binary block. Without `maintenance` it
         is done only when somebody calls `maintain`. What has been in quarantine for `quarantine_days` is purged by
-        maintenance; without a number, by command only."""
+        maintenance; without a number, by command only. `sanitiser` cleans all that is written from now on."""
         self.backend = backend
         self._clock = clock or _now
         self._max_write_bytes = max_write_bytes
         self._max_attachment = max_attachment
-        self._pen = Pen(backend)
+        self._telemetry = Telemetry(backend.info.name)
+        self._listeners = Listeners(self._telemetry.heard)
+        self._pen = Pen(backend, self._listeners, self._clock, self._telemetry)
+        self._purges = Purges(self)
         self._last: dict[object, Callable[[], None]] = {}  # to be called before the store is closed, by whom
+        self._last_waits: dict[object, Callable[[float], bool]] = {}  # and then, with the seconds that they may take
+        self._places: dict[object, Prunes] = {}  # where checkpoints of this store may lie
+        self._recorded: dict[bytes, int] = {}  # how many recorders keep a conversation now
         self._closed = False
+        self._closing: Closing | None = None  # what became of it
+        self._ending = threading.RLock()
         self._forks = _forks.count()
         self._runs = threading.Lock()
         self._settled: set[int] = set()  # runs that are packed as far as they can be
@@ -199,13 +219,19 @@ class Store:
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._workspace = Workspace(backend, self._pen, self._clock, codec, key)
         self._names = Names(self._workspace.meta.seed)
-        self._listeners = Listeners()
+        self._redactor = None if sanitiser is None else self._redactor_for(sanitiser)
         self._rotating = threading.Lock()
         self._stuck = False  # a rotation cannot go on, because of damage
         self._quarantine_seconds = None if quarantine_days is None else quarantine_days * 86_400
         self._quarantine = Quarantine(self)
         self._search = Search(self)
+        self._schedule = Schedule(self, machine=clock is None, never=not maintenance)
+        self._quota = Quota(self)
         self._upkeep = Upkeep(self, stopped=not maintenance)
+        self._workspace.heard = self._schedule.heard
+        self._upkeep.watch()
+        if maintenance and not backend.is_scrubbed():  # somebody was killed, or had to leave it to the next
+            self._upkeep.ask()
 
     def __enter__(self) -> "Store":
         return self
@@ -218,29 +244,25 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.backend.info.location}>"
 
-    def close(self, *, timeout_seconds: float = 10.0) -> None:
-        """Wait for writes that are on their way, then let go of everything. Idempotent."""
-        if not self._closed:
-            self._say_last()
-            self._closed = True
-            if self._forks == _forks.count():  # the locks that a child inherits may never open
-                self._pen.drain(timeout_seconds)
-                self._upkeep.stop()
-            try:
-                self._search.close()
-            finally:
-                self.backend.close()
-                self._workspace.close()
-                self._listed.clear()
+    def close(self, *, timeout_seconds: float = 10.0) -> Closing:
+        """Wait for what is on its way, for about so long, then let go of everything; what could not be finished.
+        Idempotent: another call gives the same report, or says that somebody else is still closing it."""
+        seconds = patience(timeout_seconds)
+        if self._forks != _forks.count():
+            return close(self, 0.0)
+        if not self._ending.acquire(timeout=0.0 if self._listeners.are_here else seconds):  # who closes waits for them
+            return Closing(complete=False, unfinished=("somebody else is closing it",))
+        try:
+            if self._closing is None:
+                self._closing = close(self, seconds)
+            return self._closing
+        finally:
+            self._ending.release()
 
-    def _say_last(self) -> None:
-        """What others hold, and could not write so far, is tried once more before the end."""
-        for write in list(self._last.values()):
-            try:
-                write()
-            except HithertoError as error:
-                warn(f"the store is closed, and what was held is lost: {type(error).__name__}")
-        self._last.clear()
+    def _ensure_removing(self) -> None:
+        """What removes is written even if nothing else is, but for a store that was opened to be read only."""
+        if self._pen.refused == _READS_ONLY:
+            self._pen.check()
 
     def _ensure_open(self) -> None:
         if self._closed:
@@ -309,6 +331,15 @@ class Store:
     def _setup(self, provider: str, model: str, system_prompt: str, tools: Tools) -> Setup:
         return checked_setup(provider, model, system_prompt, tools, self._max_write_bytes)
 
+    def _redactor_for(self, sanitiser: "Sanitiser") -> "Redactor":
+        """What cleans by these rules, and hashes what it finds with a key of this workspace."""
+        from ._redaction import Redactor  # noqa: PLC0415  # only those who clean need it
+
+        if not hasattr(sanitiser, "keyed"):
+            hint = "sanitiser=hitherto.Sanitiser.secrets()"
+            raise InvalidArgument(f"a {type(sanitiser).__name__} where a sanitiser is wanted", hint=hint)
+        return Redactor(sanitiser, self._workspace.meta.seed)
+
     def _create(
         self,
         id: bytes,
@@ -318,10 +349,13 @@ class Store:
         more: More | None = None,
     ) -> tuple[Conversation, list[Saved]] | None:
         """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
+        if self._redactor is not None:
+            meta = _clean(meta, self._redactor)
+            setups = [self._redactor.setup(setup) for setup in setups]
         for _ in range(_TRIES):
             try:
                 return self._create_now(id, meta, setups, make, more or More())
-            except Moved:  # keys were rotated meanwhile
+            except Moved:  # keys were rotated meanwhile, or there is another policy
                 self._workspace.refresh()
                 if meta.key is not None:
                     return None  # and the conversation may be there under another name: look again
@@ -335,12 +369,14 @@ class Store:
         make: Callable[[Desk], list[Draft]],
         more: More,
     ) -> tuple[Conversation, list[Saved]] | None:
+        if more.expires_at is not None:
+            self._schedule.expect_expiry()
         require = self._workspace.require
         key = None if meta.key is None else self._codec.tag("conversation", meta.key)
         now = self._clock()
         row = new_row(self._codec, id, CHAT, key, _born(meta, now))
         active = min(meta.created or now, now)
-        desk = Desk(self, replace(row, active_at=active, held=more.held), new=True)
+        desk = Desk(self, replace(row, active_at=active, held=more.held, expires_at=more.expires_at), new=True)
         kept = [] if list(setups) == [Setup()] and not meta.setups else setups
         meta = replace(meta, setups=len(kept), setup=meta.setup if meta.setups else len(kept))
         closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
@@ -348,26 +384,31 @@ class Store:
         put = tuple(setup_item(desk.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
         tags = tuple(Tag(self._codec.tag(field, value)) for field, value in description_fields(meta))
         drafts = make(desk)
-        desk.stage(drafts)
-        for _ in range(_TRIES):
-            first, messages = desk.prepare(row, drafts, Spot(None), head_at=more.head_at)
-            change = first or Change(id, None, row)
-            items = (*put, *more.items(desk, messages))
-            change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
-            outcome = self._pen.write(Batch((change,), require))
-            if isinstance(outcome, Done):
-                desk.row = change.row or row
-                self._desks[id] = desk
-                return Conversation(desk, desk.row.head), messages
-            if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
-                self._unstage(desk, drafts)
-                return None
-            if isinstance(outcome, Stale) and outcome.conversation == self._workspace.row.id:
-                self._unstage(desk, drafts)
-                raise Moved
-            if isinstance(outcome, Missing):
-                desk.stage(drafts)
-        raise Busy("the conversation could not be started")
+        try:
+            desk.stage(drafts)
+            for _ in range(_TRIES):
+                first, messages = desk.prepare(row, drafts, Spot(None), head_at=more.head_at)
+                change = first or Change(id, None, row)
+                items = (*put, *more.items(desk, messages))
+                change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
+                outcome = self._pen.write(Batch((change,), require), tell=stored)
+                if isinstance(outcome, Done):
+                    desk.row = change.row or row
+                    self._desks[id] = desk
+                    return Conversation(desk, desk.row.head), messages
+                if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
+                    self._unstage(desk, drafts)
+                    return None
+                if isinstance(outcome, Stale) and outcome.conversation == self._workspace.row.id:
+                    raise Moved
+                if isinstance(outcome, Missing):
+                    desk.stage(drafts)
+            raise Busy("the conversation could not be started")
+        except Exception as error:
+            self._unstage(desk, drafts)  # nobody refers to it, and on a full disk it would stay full
+            if isinstance(error, StorageFull):
+                self._quota.met(error)
+            raise
 
     def _unstage(self, desk: Desk, drafts: Sequence[Draft]) -> None:
         for one in drafts:
@@ -376,6 +417,10 @@ class Store:
     def _copy_thread(self, source: Desk, path: Sequence[Saved], setup: int, title: str | None) -> Conversation:
         """A new conversation that holds a copy of this path."""
         self._ensure_open()
+        source.refresh()  # others may have said that it is not to leave the store, and the copy is not either
+        beside = self._sure(source, lambda own: about_record(self, own.envelope, own.row)).portable
+        if self._redactor is not None:  # it may be older than the sanitiser
+            beside = beside.cleaned(self._redactor.value)
         reader = Reader(self)
         rows = sorted(
             self.backend.messages(numbers=[self._names.number(m.id) for m in path]), key=lambda row: row.number
@@ -395,10 +440,12 @@ class Store:
 
         items = self.backend.items(source.id, b"setup/")
         setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
-        meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path), created=0)
+        meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path), created=0, checkpoints=())
         if title is not None:
             meta = replace(meta, title=checked_text(title, "the title", self._max_write_bytes))
-        made = self._create(new_conversation_id(), meta, setups, make)
+        meta = replace(meta, record=beside.details.number)
+        more = More(items=lambda desk, _: record_items(desk.envelope, desk.id, beside))
+        made = self._create(new_conversation_id(), meta, setups, make, more)
         if made is None:
             raise Busy("the conversation could not be copied")
         return made[0]
@@ -804,13 +851,15 @@ class Store:
                 changes = [deletion(self, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
             except Moved:
                 continue
-            if not changes or isinstance(self._pen.write(Batch(tuple(changes))), Done):
+            if not changes or isinstance(self._pen.write(Batch(tuple(changes)), tell=stored), Done):
                 for change in changes:
                     self._tell_desk(change.conversation, change.row)
+                self._quota.freed()
                 self._search.forget(_DELETE_SECONDS, [change.conversation for change in changes])
                 return [self._names.id(number) for change in changes for number in change.drop]
         raise Busy("the conversation changes faster than this delete can be prepared")
 
+    @spanned
     def search(
         self,
         query: str,
@@ -886,6 +935,7 @@ class Store:
             raise InvalidArgument("a backup goes to a path")
         self.backend.backup(name)
 
+    @spanned
     def purge(self, conversation: "str | UUID | Conversation | ConversationInfo", *, reason: str) -> PurgeReport:
         """Destroy a conversation with all its branches, and take its bytes out of the files.
 
@@ -894,13 +944,15 @@ class Store:
         `scrub_pending` in the report means that a reader delays the last step: `scrub` finishes it.
         """
         self._ensure_open()
-        if reason not in PURGE_REASONS:
-            raise InvalidArgument(
-                f"not a reason for a purge: {reason!r:.60}", hint="one of " + ", ".join(PURGE_REASONS)
-            )
+        check_reason(reason)
+        from ._copies import note  # noqa: PLC0415  # rare
+        from ._sweeping import reached  # noqa: PLC0415  # rare
+
         id = parse_conversation_id(id_of(conversation))
+        self._ensure_removing()
         started = self._clock()
         doomed: list[ConversationRow] = []
+        copies: dict[bytes, tuple[str, ...]] = {}
 
         def make(row: ConversationRow) -> Change:
             if self._proven(row):
@@ -909,19 +961,54 @@ class Store:
                 hint = 'reason="corruption-detected" purges it all the same'
                 raise Damaged("the row of the conversation was tampered with: it may have been on hold", hint=hint)
             doomed.append(row)
+            copies.update(note(self, [row]))
             return Change(row.id, row.token, None)
 
-        self._change(id, make, always=True)
-        self._gone(doomed[-1])
-        forgotten = self._search.forget(_PURGE_SECONDS)
-        scrubbed = self.backend.scrub() and forgotten
-        return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, (), not scrubbed)
+        purge = Purge(reason, started)
+        with self._purges.under_way(purge):
+            self._change(id, make, always=True, tell=deleted(reason))
+            purge.count = 1
+            self._gone(doomed[-1])
+            forgotten = self._search.forget(_PURGE_SECONDS)
+            purge.failures = tuple(reached(self, copies).items())
+            scrubbed = self._purges.finish(purge, lambda: self.backend.scrub() and forgotten)
+        return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, purge.failures, not scrubbed)
+
+    def know_checkpoints(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
+        """Checkpoints of conversations of this store may lie in this snapshot store: a purge deletes them there, too.
+        What purges of before could not reach there is deleted now. Returns what still cannot be, as id and error."""
+        self._ensure_open()
+        from ._copies import finish, know  # noqa: PLC0415  # rare
+
+        know(self, place)
+        return tuple(finish(self).items())
 
     def _gone(self, row: ConversationRow) -> None:
         """The conversation is purged: so is what we know of it."""
         self._workspace.forget(row)
         self._listed.pop(row.id, None)
         self._quarantine.release(row.id)
+        self._quota.freed()
+
+    @property
+    def quota(self) -> int | None:
+        """How many bytes this workspace may hold, as it stands in the store now; None: as many as the disk."""
+        self._ensure_open()
+        return self._quota.look() or None
+
+    def set_quota(self, limit: int | None) -> None:
+        """Keep a limit in the store, for every process that opens this workspace; None: no limit.
+
+        It is for the content of messages and for attachments. A write that does not fit is `StorageFull`; nothing that
+        removes is refused. `CapacityWarning` is told at nine tenths of it, and when it is used up."""
+        self._ensure_open()
+        self._quota.set(limit)
+
+    @property
+    def used_bytes(self) -> int:
+        """How many bytes of its quota this workspace uses. Reads every conversation's row."""
+        self._ensure_open()
+        return self.backend.used()
 
     @property
     def retention(self) -> "RetentionPolicy | None":
@@ -931,13 +1018,14 @@ class Store:
 
         return policy_of(self)
 
-    def set_retention(self, policy: "RetentionPolicy | None") -> None:
+    def set_retention(self, policy: "RetentionPolicy | None") -> "SweepReport | None":
         """Keep this policy in the store, for every process that opens this workspace; None: everything is kept.
-        Nothing is purged by it: `sweep` does that."""
-        self._ensure_open()
-        from ._sweeping import set_policy  # noqa: PLC0415
 
-        set_policy(self, policy)
+        What a policy of fewer days than before makes due is purged before this returns, and the report says what that
+        was; stores then purge what is due by themselves, as they are opened and every six hours. None: nothing more is
+        due by it than before. A store without `maintenance` purges nothing until somebody calls `sweep`."""
+        self._ensure_open()
+        return self._schedule.set_policy(policy)
 
     def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
         """What a sweep would purge, what it would keep, and why. Without a policy, by that of the store."""
@@ -946,6 +1034,7 @@ class Store:
 
         return plan_sweep(self, policy, now)
 
+    @spanned
     def sweep(
         self,
         policy: "RetentionPolicy | None" = None,
@@ -955,13 +1044,14 @@ class Store:
     ) -> "SweepReport":
         """Purge what is due by this policy, or by that of the store; without either, nothing.
 
-        Whoever says something in a conversation, or puts it on hold, until the moment in which it would go keeps it.
+        Whoever says something in a conversation, or puts it on hold, until the moment in which it would go keeps it. If
+        somebody sets another policy meanwhile, what is left of those that went by the store's stays.
         `progress` hears how many are done, and of how many. What was interrupted is finished by the same call again.
         """
         self._ensure_open()
         from ._sweeping import carry_out, plan_sweep  # noqa: PLC0415
 
-        return carry_out(self, plan_sweep(self, policy, now), progress)
+        return carry_out(self, plan_sweep(self, policy, now, recorded=False), progress, given=policy is not None)
 
     def rotate(
         self, key: "Key | bytes", *, reencrypt: bool = False, progress: "Callable[[Progress], None] | None" = None
@@ -1006,13 +1096,13 @@ class Store:
         self._ensure_open()
         if not isinstance(older_than_seconds, (int, float)) or not older_than_seconds >= 0:
             raise InvalidArgument("older_than_seconds is a number from 0 up")
-        started = self._clock()
-        count, failures = self._quarantine.purge(started - int(min(older_than_seconds, 1e10) * 1_000_000))
-        scrubbed = self.scrub() if count else True
-        now = to_datetime(self._clock())
-        return PurgeReport(
-            "corruption-detected", to_datetime(started), now, count, tuple(failures.items()), not scrubbed
-        )
+        purge = Purge("corruption-detected", started := self._clock())
+        with self._purges.under_way(purge):
+            purge.count, failures = self._quarantine.purge(started - int(min(older_than_seconds, 1e10) * 1_000_000))
+            purge.failures = tuple(failures.items())
+            scrubbed = self._purges.finish(purge, self._scrub)
+        done = to_datetime(started), to_datetime(self._clock()), purge.count, purge.failures, not scrubbed
+        return PurgeReport(purge.reason, *done)
 
     @property
     def read_only(self) -> str | None:
@@ -1025,8 +1115,14 @@ class Store:
         self._pen.refuse(None)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call this with every event from now on. Returns what ends it."""
+        """Call this with every event from now on, in a thread of its own. Returns what ends it. At most 100 listen to
+        a store: each is woken by every event."""
+        self._ensure_open()
         return self._listeners.subscribe(listener)
+
+    def wait_for_listeners(self, *, timeout_seconds: float = 10.0) -> bool:
+        """Wait until those who listen have heard all that was told so far. False if the time ran out."""
+        return self._listeners.wait(patience(timeout_seconds))
 
     @property
     def key_id(self) -> str | None:
@@ -1046,6 +1142,9 @@ class Store:
     def scrub(self) -> bool:
         """Take deleted bytes out of the files now. False if a reader delays it."""
         self._ensure_open()
+        return self._purges.retry() if self._purges.pending else self._scrub()
+
+    def _scrub(self) -> bool:
         scrubbed = self.backend.scrub()
         return self._search.scrub() and scrubbed
 
@@ -1090,10 +1189,15 @@ class Store:
     # -- for the modules beside this one
 
     def _change(
-        self, conversation: bytes, make: Callable[[ConversationRow], Change | None], *, always: bool = False
+        self,
+        conversation: bytes,
+        make: Callable[[ConversationRow], Change | None],
+        *,
+        always: bool = False,
+        tell: Tell | None = stored,
     ) -> None:
         """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
-        somebody was faster. None: there is nothing to do."""
+        somebody was faster. None: there is nothing to do. `tell` makes the events; None: nobody need hear of it."""
         for _ in range(_TRIES):
             row = self._fresh_row(conversation)
             try:
@@ -1104,13 +1208,15 @@ class Store:
                 if self._fresh_row(conversation).token != row.token:
                     continue
                 raise
-            if change is None or self._commit_now(change, always=always):
+            if change is None or self._commit_now(change, always=always, tell=tell):
                 return
         raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
 
-    def _commit_now(self, change: Change, *, always: bool = False) -> bool:
+    def _commit_now(self, change: Change, *, always: bool = False, tell: Tell | None = None) -> bool:
         """Commit a change if nobody was faster."""
-        done = isinstance(self._pen.write(Batch((change,)), always=always), Done)
+        if change.row is not None and change.row.expires_at is not None:
+            self._schedule.expect_expiry()
+        done = isinstance(self._pen.write(Batch((change,)), always=always, tell=tell), Done)
         if done:
             self._tell_desk(change.conversation, change.row)
         return done
@@ -1287,6 +1393,19 @@ class Store:
             raise Damaged(f"message {top.parent}, which message {top.id} answers, is missing")
         stretches.reverse()
         return [message for stretch in stretches for message in stretch]
+
+
+def _clean(meta: Meta, redactor: "Redactor") -> Meta:
+    """The description of a conversation without what is not to be kept."""
+    redactor.name(meta.key, "the key")
+    redactor.folder(meta.project)
+    return replace(meta, title=redactor.text(meta.title), metadata=redactor.strings(meta.metadata))
+
+
+def check_reason(reason: str) -> None:
+    """A purge has one of the reasons that are known."""
+    if reason not in PURGE_REASONS:
+        raise InvalidArgument(f"not a reason for a purge: {reason!r:.60}", hint="one of " + ", ".join(PURGE_REASONS))
 
 
 def as_key(key: "Key | bytes") -> "Key":

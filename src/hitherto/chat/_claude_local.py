@@ -94,7 +94,8 @@ class ClaudeLocal:
         self._turn_lock = threading.Lock()
         self.dialect = dialect("anthropic")
         self._listener: Listener | None = None
-        self._told: list[Message] = []  # what whoever records this has been told
+        self._hearing: Listener | None = None  # who is told of the turn that is under way, or was of the last
+        self._told: list[Message] = []  # what they have been told
         self._end: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -166,6 +167,8 @@ class ClaudeLocal:
             hint = "wait for it, or give the other one its own client"
             raise ChatError("a turn is running in this client", hint=hint)
         try:
+            if self._hearing is not self._listener:
+                self._hearing, self._told = self._listener, []
             content = [*self._added, *said]
             self._tell(self.dialect.parse({"role": "user", "content": content}))
             program, self._added = self._started(), []
@@ -253,8 +256,9 @@ class ClaudeLocal:
     # -- being recorded
 
     def listen(self, listener: Listener | None) -> None:
-        """Tell this listener from now on what is said. It can be kept; it cannot be put back into the program."""
-        self._listener, self._told = listener, []
+        """Tell this listener from the next turn on what is said. It can be kept; it cannot be put back into the
+        program."""
+        self._listener = listener
 
     @property
     def setup(self) -> Setup:
@@ -263,9 +267,9 @@ class ClaudeLocal:
         return Setup(self.provider, self.model, self.config.system_prompt, tools)
 
     def _tell(self, *messages: Message, answered: bool = False) -> None:
-        if self._listener is not None and messages:
+        if self._hearing is not None and messages:
             self._told = [*self._told, *messages]
-            self._listener.keep(self._told, self.setup, answered=answered)
+            self._hearing.keep(self._told, self.setup, answered=answered)
 
     def _spoken(self, event: Mapping[str, object]) -> list[Message]:
         """What the model said, as messages. What the program wrote itself, about an error, is none."""

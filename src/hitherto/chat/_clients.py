@@ -13,7 +13,8 @@ from .._waiting import shared
 from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import opened
 from ..dialects._repair import repair
-from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError
+from ..errors import ChatError, Closed, InvalidArgument, InvalidMessage, ProviderError
+from ..events import warn
 from ..model import Message, Usage
 from ..snapshots import Snapshot
 from . import _handlers
@@ -78,7 +79,7 @@ class _Wired(Turns):
 
     def _arriving(self) -> Arriving:
         assembly = self.dialect.assembly()
-        return _Plain(assembly) if self._listener is None else self._listener.arriving(assembly)
+        return _Plain(assembly) if self._hearing is None else self._hearing.arriving(assembly)
 
     def _read(self, body: dict[str, object]) -> Answer:
         self._check_success(body)
@@ -123,11 +124,18 @@ class _Wired(Turns):
         return answer
 
     def _keep_now(self, step: Keep) -> None:
-        if self._listener is not None:
-            self._listener.keep(self.messages, self.setup, answered=step.answered)
+        if self._hearing is None:
+            return
+        try:
+            self._hearing.keep(self.messages, self.setup, answered=step.answered)
+        except Closed:
+            if self._hearing is self._listener:
+                raise
+            self._hearing = None  # nobody records this client any more: the turn does not suffer for it
+            warn("the rest of a turn is not kept: its recording was closed, and then its store")
 
     def _prepared(self, step: Run) -> Callable[[], None]:
-        return (lambda: None) if self._listener is None else self._listener.running(step.call)
+        return (lambda: None) if self._hearing is None else self._hearing.running(step.call)
 
     def _asked_aside(self) -> Call:
         """The question for a summary, which is no part of the history."""
@@ -145,8 +153,8 @@ class _Wired(Turns):
     def _summed_up(self, summary: Message) -> None:
         messages = self._written(summary)
         with self._alone():
-            if self._listener is not None:
-                messages = [self._listener.compacted(messages[0], self.setup), *messages[1:]]
+            if self._hearing is not None:
+                messages = [self._hearing.compacted(messages[0], self.setup), *messages[1:]]
             self._replace(messages)
 
 

@@ -73,6 +73,9 @@ class Listener(Protocol):
     def compacted(self, summary: Message, setup: Setup) -> Message:
         """The history is now this summary alone. Gives the message as it was kept."""
 
+    def check_leaving(self) -> None:
+        """The history is about to be given out as a snapshot. If this raises, it is not."""
+
     def running(self, call: Block) -> "Callable[[], None]":
         """A tool is about to run. Returns what is to be called when it is done."""
 
@@ -98,6 +101,7 @@ class Turns:
         self._lock = threading.Lock()  # of the history
         self._turn_lock = threading.Lock()  # one turn at a time
         self._listener: Listener | None = None
+        self._hearing: Listener | None = None  # who is told of the turn that is under way
         self._answer: list[Message] = []
         self._usage = Usage()
         self._closed = False
@@ -209,9 +213,11 @@ class Turns:
             raise ChatError(
                 "a turn is running in this client", hint="wait for it, or give the other one its own client"
             )
+        self._hearing = self._listener
         try:
             yield
         finally:
+            self._hearing = None
             self._turn_lock.release()
 
     def _rounds(self, options: Mapping[str, object]) -> Turn:
@@ -345,7 +351,10 @@ class Turns:
 
     def save(self) -> Snapshot:
         """The chat as a value: the history in the provider's own JSON, the system prompt, the tools without their
-        handlers, and never an API key. Each one has an id of its own."""
+        handlers, and never an API key. Each one has an id of its own. `NotExportable` if it is recorded into a
+        conversation that must not leave its store."""
+        if self._listener is not None:
+            self._listener.check_leaving()
         tools = [tool.described() for tool in self._tools.values()]
         metadata = {"dialect": self.dialect.name}
         return Snapshot.new(
@@ -404,7 +413,8 @@ class Turns:
         return Restored(self._declare(setup.tools), self._mend(), losses)
 
     def listen(self, listener: Listener | None) -> None:
-        """Tell this listener from now on; there is one at a time."""
+        """Tell this listener from now on; there is one at a time. A turn that is under way is told to its end to whom
+        its beginning was told."""
         self._listener = listener
 
 

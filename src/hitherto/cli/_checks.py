@@ -87,7 +87,7 @@ class Case:
     @property
     def files(self) -> list[str]:
         """The store's file, and those that belong to it, as far as they are there."""
-        names = ("", "-wal", "-shm", "-search", "-search-wal", "-search-shm")
+        names = ("", "-wal", "-shm", "-ballast", "-search", "-search-wal", "-search-shm")
         return [f"{self.path}{name}" for name in names if self.path and os.path.exists(f"{self.path}{name}")]
 
 
@@ -239,11 +239,26 @@ def disk(case: Case) -> Iterator[Finding]:
     free, taken = shutil.disk_usage(case.folder).free, sum(map(_length, case.files))
     what = f"{size(free)} free, the store takes {size(taken)}"
     if free < _NONE_FREE:
-        yield Finding("disk", PROBLEM, f"{what}: nothing more can be kept", "make room on the disk")
+        hint = "make room on the disk, or purge conversations, which needs none: hitherto purge"
+        yield Finding("disk", PROBLEM, f"{what}: nothing more can be kept", hint)
     elif free < max(taken, _LEAST_FREE):
         yield Finding("disk", WARNING, f"{what}: a backup or a rotation of keys may need more", "make room on the disk")
     else:
         yield Finding("disk", OK, what)
+
+
+def ballast(case: Case) -> Iterator[Finding]:
+    """What is set aside beside the store, to purge with when the disk is full. Where there is room, whoever writes next
+    sets some aside."""
+    path = f"{case.path}-ballast"
+    if case.path is None or (os.path.isfile(path) and _length(path)):
+        return
+    if os.path.lexists(path) and not os.path.isfile(path):
+        what = f"{path} is no file: on a full disk nothing could be purged"
+        yield Finding("ballast", WARNING, what, "move it away; the next command that writes sets space aside")
+    elif shutil.disk_usage(case.folder).free < _NONE_FREE:
+        what = "no space is set aside beside the store: nothing can be purged before there is room"
+        yield Finding("ballast", WARNING, what, "make room on the disk; the next command that writes sets some aside")
 
 
 def _length(path: str) -> int:
@@ -367,6 +382,6 @@ def _inside(opened: "Store") -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    versions, encoding, configuration, local_model, store, permissions, writing, disk, file_system, left_over, locks,
-    key, keyring, content,
+    versions, encoding, configuration, local_model, store, permissions, writing, disk, ballast, file_system, left_over,
+    locks, key, keyring, content,
 )  # fmt: skip

@@ -19,6 +19,7 @@ NAMES = {  # what may stand in it, and what each is
     "store": "the store, if neither an option nor a .hitherto folder names one",
     "workspace": "the workspace in the store",
     "key": "where the key comes from: file:PATH, command:WORDS, keyring:SERVICE or credential:NAME",
+    "sanitise": "what is taken out of all that is written: secrets, personal, everything or off",
     "provider": "whom `chat` talks to",
     "model": "the model's name",
     "system": "the system prompt of new conversations",

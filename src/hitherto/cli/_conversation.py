@@ -133,6 +133,7 @@ class _Listing:
 
     def finish(self) -> int:
         """How it went."""
+        self._store.wait_for_listeners()
         if not self._problems and not self._store.quarantine():
             return 0
         say("not all can be read: hitherto quarantine lists what was put aside, hitherto verify finds the rest")

@@ -13,6 +13,7 @@ _CODES: tuple[tuple[type[errors.HithertoError], int], ...] = (
     (errors.Ambiguous, UNKNOWN),
     (errors.InvalidID, UNKNOWN),
     (errors.Held, HELD),
+    (errors.NotExportable, HELD),
     (errors.KeyUnavailable, LOCKED),
     (errors.InvalidKey, LOCKED),
     (errors.NotSealed, LOCKED),
@@ -27,6 +28,7 @@ _CODES: tuple[tuple[type[errors.HithertoError], int], ...] = (
 _HINTS: dict[type[errors.HithertoError], str] = {
     errors.NotFound: "hitherto conversation list shows what there is",
     errors.Held: "hitherto release takes the hold away",
+    errors.NotExportable: "export the others by their ids; hitherto backup keeps the store as a whole",
     errors.HasChildren: "--cascade takes everything below it, too",
     errors.KeyUnavailable: "--key, HITHERTO_KEY or the configuration file says where its key comes from",
     errors.NotSealed: "leave --key out, or seal the store: hitherto key seal",

@@ -18,9 +18,11 @@ from ._options import SOURCES, options
 
 if TYPE_CHECKING:
     from ..keys import Key
+    from ..sanitiser import Sanitiser
     from ..store import Store
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+SANITISED = ("secrets", "personal", "everything", "off")
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,24 @@ class Place:
     found: str  # what named the location: in words
     workspace: str
     key: str | None  # where it comes from
+    sanitise: str | None = None  # what is taken out of all that is written
 
-    def open(self, *, create: bool = False, timeout_seconds: float = 30.0) -> "Store":
-        """To read and write. What is not there is an error, unless it is to be made."""
+    def open(self, *, create: bool = False, timeout_seconds: float = 30.0, maintenance: bool = True) -> "Store":
+        """To read and write. What is not there is an error, unless it is to be made. Without `maintenance` nothing is
+        purged but by command."""
         from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
         if not create:
             self.require()
-        key, workspace = self.secret(), self.workspace
-        return open_store(self.location, key=key, workspace=workspace, timeout_seconds=timeout_seconds, create=create)
+        return open_store(
+            self.location,
+            key=self.secret(),
+            workspace=self.workspace,
+            timeout_seconds=timeout_seconds,
+            create=create,
+            maintenance=maintenance,
+            sanitiser=self.sanitiser(),
+        )
 
     def read(self) -> "Store":
         """To read only. A store that cannot be read without mending it first, because somebody was killed while
@@ -51,7 +62,7 @@ class Place:
         try:
             return open_store(self.location, key=self.secret(), workspace=self.workspace, read_only=True)
         except (errors.CannotOpen, errors.ReadOnly):
-            return self.open()
+            return self.open(maintenance=False)
 
     def require(self) -> None:
         """An error, if there is no such store."""
@@ -73,6 +84,15 @@ class Place:
         from .._locations import path_of  # noqa: PLC0415  # as above
 
         return path_of(self.location)
+
+    def sanitiser(self) -> "Sanitiser | None":
+        """What takes out what is not to be kept."""
+        if self.sanitise is None:
+            return None
+        from ..sanitiser import Sanitiser  # noqa: PLC0415  # as above
+
+        made: Sanitiser = getattr(Sanitiser, self.sanitise)()
+        return made
 
     def secret(self) -> "Key | None":
         """The key, fetched from where it is."""
@@ -121,7 +141,19 @@ def place_of(store: str | None, workspace: str | None, key: str | None, said: di
         found=found,
         workspace=workspace or os.environ.get("HITHERTO_WORKSPACE") or said.get("workspace") or "default",
         key=key,
+        sanitise=_sanitise(said),
     )
+
+
+def _sanitise(said: dict[str, str]) -> str | None:
+    """What is to be taken out, by the environment or the configuration; what is misspelt must not mean nothing."""
+    named = os.environ.get("HITHERTO_SANITISE") or said.get("sanitise") or "off"
+    if named not in SANITISED:
+        from ._config import BadConfig  # noqa: PLC0415  # as above
+
+        hint = f"HITHERTO_SANITISE, and sanitise in the configuration file, are one of {', '.join(SANITISED)}"
+        raise BadConfig(f"not something to be taken out: {named!r:.40}", hint=hint)
+    return None if named == "off" else named
 
 
 def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:

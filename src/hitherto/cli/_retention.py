@@ -1,7 +1,8 @@
 """`hitherto retention`: how long conversations are kept, and letting go of what is due.
 
-The policy is kept in the store, and does nothing by itself here: `run` shows what is due and why, asks, and destroys
-that. Nothing goes that was not shown: what is carried out is the very plan that was.
+The policy is kept in the store. Whoever has it open to write purges what is due by it, in the background. These
+commands do not, so that they can show what is due and why, ask, and destroy that. Nothing goes that was not shown: what
+is carried out is the very plan that was. A policy that lets more go than the one before it is asked for the same way.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 _FIRST = 10  # conversations that are named before it is asked
 _TITLE = 40  # columns
 _DAYS = click.IntRange(7, 180)
-_STAYS = {"held": "on hold", "recent": "something was said in it meanwhile", "gone": "somebody else destroyed it"}
+_STAYS = {
+    "held": "on hold",
+    "being-recorded": "an answer is being recorded",
+    "recent": "something was said in it meanwhile",
+    "gone": "somebody else destroyed it",
+    "policy-changed": "another policy was set meanwhile",
+}
 
 
 @click.group(short_help="How long conversations are kept.")
@@ -36,16 +43,20 @@ def retention() -> None:
 def shown(place: Place, as_json: bool) -> None:
     """Print the policy of the store, and how many conversations would go now."""
     with place.read() as store:
-        plan = store.plan_sweep()
+        plan, behind = store.plan_sweep(), store._schedule.behind_seconds
     days = None if plan.policy is None else plan.policy.days
     due, held = len(plan.purges), len(plan.held)
     if as_json:
         emit({"days": days, "conversations": len(plan.items), "due": due, "held": held})
     elif days is None:
-        click.echo("off: everything is kept")
+        also = f", but {due} with an expiry of their own that has come" if due else ""
+        click.echo(f"off: everything is kept{also}")
     else:
         also = f"; {held} more due, but on hold" if held else ""
         click.echo(f"{days} days after the last word\n{due} of {len(plan.items)} conversations would go now{also}")
+    if behind and not as_json:
+        said = f"the clock was put forward by {behind / 3600:,.1f} hours since the machine was booted"
+        say(f"{said}: by itself a store goes by the time of before; hitherto retention run goes by the clock")
 
 
 def _number(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
@@ -54,19 +65,25 @@ def _number(ctx: click.Context, param: click.Parameter, given: str) -> int | Non
 
 @retention.command("set", short_help="Set the policy, or turn it off.")
 @click.argument("days", default="30", callback=_number, metavar="[DAYS|off]")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @placed
-def set_(place: Place, days: int | None) -> None:
+def set_(place: Place, days: int | None, yes: bool) -> int:
     """Keep conversations for DAYS days after the last word in them: 7 to 180, 30 without a number. `off` keeps all.
 
-    The policy is part of the store. Setting it destroys nothing: that is what `hitherto retention run` is for.
+    The policy is part of the store: whatever has it open to write destroys what is due. What would go at once is shown,
+    and asked for, before the policy is set.
     """
     from ..retention import RetentionPolicy  # noqa: PLC0415  # help needs none
 
-    with place.open() as store:
-        store.set_retention(None if days is None else RetentionPolicy(days))
-        plan = store.plan_sweep()
-    if plan.purges:
-        say(f"{len(plan.purges)} of {len(plan.items)} conversations would go now: hitherto retention run asks")
+    with place.open(maintenance=False) as store:
+        policy = None if days is None else RetentionPolicy(days)
+        plan = store.plan_sweep(policy) if policy is not None else None
+        if plan is None or not plan.purges:
+            store.set_retention(policy)
+            return 0
+        _ask(store, plan, yes=yes, more=f"hitherto retention run --days {days} --dry-run")
+        store.set_retention(policy)
+        return _carried_out(store, plan, given=False, as_json=False)
 
 
 @retention.command("run", short_help="Destroy what is due.")
@@ -83,13 +100,13 @@ def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool)
     """
     from ..retention import RetentionPolicy  # noqa: PLC0415  # as above
 
-    with place.read() if dry_run else place.open() as store:
+    with place.read() if dry_run else place.open(maintenance=False) as store:
         plan = store.plan_sweep(None if days is None else RetentionPolicy(days))
-        if plan.policy is None:
+        if plan.policy is None and not plan.purges and not plan.held:
             hint = "hitherto retention set DAYS sets one for the store, --days DAYS is for this once"
-            raise errors.InvalidArgument("no policy is set, so nothing is ever due", hint=hint)
+            raise errors.InvalidArgument("no policy is set, and no expiry of a conversation has come", hint=hint)
         if not dry_run:
-            return _done(store, plan, yes=yes, as_json=as_json)
+            return _done(store, plan, yes=yes, as_json=as_json, given=days is not None)
         if not as_json:
             show(_lines(store, plan))
         for item in plan.items if as_json else ():
@@ -113,24 +130,33 @@ def _title(store: "Store", id: str) -> str:
         return ""
 
 
-def _done(store: "Store", plan: "SweepPlan", *, yes: bool, as_json: bool) -> int:
+def _done(store: "Store", plan: "SweepPlan", *, yes: bool, as_json: bool, given: bool = True) -> int:
     """Say what goes, ask, and let it go."""
+    if plan.purges:
+        _ask(store, plan, yes=yes, more="--dry-run")
+    return _carried_out(store, plan, given=given, as_json=as_json)
+
+
+def _ask(store: "Store", plan: "SweepPlan", *, yes: bool, more: str) -> None:
+    """Say what goes, and ask."""
+    many = len(plan.purges)
+    for text in islice(_lines(store, plan), 1 + min(_FIRST, many)):
+        say(text)
+    if many > _FIRST:
+        say(f"and {many - _FIRST} more; {more} prints them all")
+    sure("Destroy it for good?" if many == 1 else f"Destroy these {many} for good?", yes=yes)
+
+
+def _carried_out(store: "Store", plan: "SweepPlan", *, given: bool, as_json: bool) -> int:
     from .._sweeping import carry_out  # noqa: PLC0415  # as above
 
-    many = len(plan.purges)
-    if many:
-        for text in islice(_lines(store, plan), 1 + min(_FIRST, many)):
-            say(text)
-        if many > _FIRST:
-            say(f"and {many - _FIRST} more; --dry-run prints them all")
-        sure("Destroy it for good?" if many == 1 else f"Destroy these {many} for good?", yes=yes)
     with Meter("destroying", "conversation") as meter:
-        report = carry_out(store, plan, meter)
+        report = carry_out(store, plan, meter, given=given)
     if as_json:
         emit(_told(report))
     for id, why in (*report.skipped, *report.failures):
         say(f"left alone: {id}: {_STAYS.get(why, why)}")
-    say(f"destroyed: {report.purged_count}" if many else "nothing to destroy")
+    say(f"destroyed: {report.purged_count}" if plan.purges else "nothing to destroy")
     if report.scrub_pending:
         say("the last bytes leave the files when whoever reads now is done, or at the next opening")
     return 1 if report.failures else 0
@@ -141,4 +167,6 @@ def _told(report: "SweepReport") -> dict[str, object]:
 
     skipped = [{"id": id, "reason": why} for id, why in report.skipped]
     failures = [{"id": id, "error": why} for id, why in report.failures]
-    return asdict(report) | {"skipped": skipped, "failures": failures}
+    fields = asdict(report) | {"skipped": skipped, "failures": failures}
+    del fields["behind_seconds"]  # of sweeps that happen by themselves
+    return fields

@@ -132,11 +132,12 @@ def copy(
 
     above = click.get_current_context().find_root().params
     here = place_of(source, workspace or above["workspace"], key or above["key"])
-    there = Place(target, "DST", to_workspace or here.workspace, to_key)
+    there = Place(target, "DST", to_workspace or here.workspace, to_key, here.sanitise)
     with lasting(here) as ours:
         if ours.key_id is not None and to_key is None and not in_clear:
             raise click.UsageError("SRC is sealed: --to-key seals DST as well, --in-clear says that it is to be plain")
         before = _counts(ours)
+        formats.outgoing(ours)  # what is refused is refused before DST is made
         with _target(there) as theirs, Meter("copying", "message", sum(before.values())) as meter:
             code = 0
             try:

@@ -21,7 +21,16 @@ from msgspec.structs import replace
 from .._attachments import LetGo
 from ..backend import Where
 from ..conversation import Conversation
-from ..errors import Busy, Closed, HithertoError, InvalidArgument, NotFound, PartialImport, StorageError
+from ..errors import (
+    Busy,
+    Closed,
+    HithertoError,
+    InvalidArgument,
+    NotExportable,
+    NotFound,
+    PartialImport,
+    StorageError,
+)
 from ..ids import parse_conversation_id, show_conversation_id
 from ..keys import Key
 from ..listing import ConversationInfo, Page, conversations
@@ -31,7 +40,7 @@ from ..store import Store, as_key
 from ._importing import Admitted, Plan, admit, planned
 from ._sections import upto
 from ._shape import HEAD, Format, Half, Portable, Said, Source, not_written
-from ._taking import taken
+from ._taking import Taken, taken
 from ._writing import WriteTo, of_files
 
 if TYPE_CHECKING:
@@ -206,12 +215,13 @@ def copy(
 
     It is as loading a file of lines that the first store was saved to, one conversation after the other: each is
     written whole or not at all, and those that cannot be read are left out, and then `PartialImport` is raised at the
-    end, with the report. `progress` hears how many messages have been looked at.
+    end, with the report. `progress` hears how many messages have been looked at. If one must not leave its store,
+    `NotExportable` names it, and nothing is copied.
     """
     own, other = _store(source), _store(target)
     if _is_same(own, other):
         raise InvalidArgument("a store cannot be copied into itself", hint="give two stores, or two workspaces of one")
-    return _put(other, _out_of(own), _Summing("store", "it is a store", False), "jsonl", progress)
+    return _put(other, _out_of(own, outgoing(own)), _Summing("store", "it is a store", False), "jsonl", progress)
 
 
 def _is_same(source: Store, target: Store) -> bool:
@@ -225,10 +235,10 @@ def _is_same(source: Store, target: Store) -> bool:
     return same and ours.workspace == theirs.workspace
 
 
-def _out_of(store: Store) -> Iterator[Portable | Unreadable]:
-    for _, id in sorted(_births(store)):
+def _out_of(store: Store, ids: Iterable[bytes]) -> Iterator[Portable | Unreadable]:
+    for id in ids:
         try:
-            yield taken(store, id).portable
+            yield _leaving(store, id).portable
         except NotFound:  # deleted meanwhile
             continue
         except (StorageError, Closed):
@@ -346,8 +356,9 @@ def save(
     """Write a new file with all conversations of a store, or with these. Returns how many.
 
     The format is seen from the name, unless one is given. Nothing is overwritten, and the file appears when it is
-    complete. In place of a path, a binary file that is open to be written will do, for formats that are one stream of
-    text: then `format` says which, and what goes wrong with the file is the file's own error.
+    complete. If one of them must not leave its store, `NotExportable` names it, and nothing is written. In place of a
+    path, a binary file that is open to be written will do, for formats that are one stream of text: then `format` says
+    which, and what goes wrong with the file is the file's own error.
     """
     if isinstance(path, io.TextIOBase):
         raise InvalidArgument("a stream is a binary file, and this one is of text", hint="sys.stdout.buffer, for one")
@@ -357,7 +368,7 @@ def save(
     chosen = _named(format) if format is not None else _by_name(cast("Path", where))
     if not chosen.writes:
         raise not_written(chosen.name)
-    talks = _portables(what)
+    talks = _portables(_whole(what))
     opened = None if key is None else as_key(key)
     try:
         if where is None:
@@ -386,7 +397,8 @@ def _by_name(path: Path) -> Format:
     return max(fitting, key=lambda format: max(len(s) for s in format.suffixes if path.name.endswith(s)))
 
 
-def _portables(what: object) -> Iterator[Portable]:
+def _whole(what: object) -> list[Portable | tuple[Store, bytes]]:
+    """What is to be written, in order. `NotExportable` before anything is."""
     found = getattr(what, "sync", what)
     if isinstance(found, Page):
         if found.next_cursor is not None:
@@ -395,33 +407,64 @@ def _portables(what: object) -> Iterator[Portable]:
         found = found.items
     if isinstance(found, Store):
         found._ensure_open()
-        for _, id in sorted(_births(found)):
-            yield taken(found, id).portable
-        return
+        return [(found, id) for id in outgoing(found)]
     handles = [found] if isinstance(found, (Conversation, ConversationInfo)) else listed(found, "conversations")
-    for handle in handles:
-        talk = getattr(handle, "sync", handle)
-        if isinstance(talk, Portable):
-            yield talk
-            continue
-        if not isinstance(talk, (Conversation, ConversationInfo)):
-            raise InvalidArgument(f"a {type(handle).__name__} where a conversation is wanted")
-        yield taken(talk._store, parse_conversation_id(talk.id)).portable
+    meant = [_meant(handle) for handle in handles]
+    inside = [one for one in meant if isinstance(one, tuple) and _is_kept_in(*one)]
+    if inside:
+        raise NotExportable(*(show_conversation_id(id) for _, id in inside))
+    return meant
+
+
+def _meant(handle: object) -> Portable | tuple[Store, bytes]:
+    talk = getattr(handle, "sync", handle)
+    if isinstance(talk, Portable):
+        return talk
+    if not isinstance(talk, (Conversation, ConversationInfo)):
+        raise InvalidArgument(f"a {type(handle).__name__} where a conversation is wanted")
+    return talk._store, parse_conversation_id(talk.id)
+
+
+def _is_kept_in(store: Store, id: bytes) -> bool:
+    store._ensure_open()
+    return store._desk(store._fresh_row(id)).meta.kept_in
+
+
+def _portables(whole: Iterable[Portable | tuple[Store, bytes]]) -> Iterator[Portable]:
+    for one in whole:
+        yield _leaving(*one).portable if isinstance(one, tuple) else one
+
+
+def _leaving(store: Store, id: bytes) -> Taken:
+    """A conversation on its way out, if it may go now: it was looked at before, but others go on."""
+    found = taken(store, id)
+    if found.kept_in:
+        raise NotExportable(show_conversation_id(id))
+    return found
 
 
 def thread_to(talk: Conversation) -> Portable:
     """The conversation with nothing but the thread that ends where this handle stands. For the command line."""
-    found = taken(talk._store, parse_conversation_id(talk.id))
+    found = _leaving(talk._store, parse_conversation_id(talk.id))
     for id, number in found.numbers.items():
         if number == talk._sure:
             return upto(found.portable, id)
     raise NotFound("message", [talk.at or ""])
 
 
-def _births(store: Store) -> Iterator[tuple[int, bytes]]:
-    """When each conversation was begun, wherever that was: the order in which they are written."""
+def outgoing(store: Store) -> list[bytes]:
+    """All conversations in the order in which they were begun, wherever that was. `NotExportable` if one of them must
+    not leave the store: who wants the others names them. For the command line, too."""
+    births: list[tuple[int, bytes]] = []
+    inside: list[str] = []
     for row in conversations(store.backend, Where(), oldest_first=True):
-        yield store._desk(row).meta.created or row.created_at, row.id
+        meta = store._desk(row).meta
+        births.append((meta.created or row.created_at, row.id))
+        if meta.kept_in:
+            inside.append(show_conversation_id(row.id))
+    if inside:
+        raise NotExportable(*inside)
+    return [id for _, id in sorted(births)]
 
 
 def _store(store: object) -> Store:

@@ -20,6 +20,8 @@ from msgspec.structs import replace
 
 from .._content import Meta, encode, open_meta
 from .._desk import Desk, Draft, Spot, check_size, described, draft
+from .._record import About, ensure_expiring
+from .._record import items as record_items
 from .._recovery import closed, encoded, keep, new_key
 from ..backend import CHAT, Change, ConversationRow, ItemRow
 from ..conversation import Conversation, checked_setup, checked_text, setup_item
@@ -69,12 +71,38 @@ class Admitted(Struct, frozen=True):
 
 def planned(store: "Store", portable: Portable, format: str) -> Plan:
     """What would be done. Nothing is written; what would be refused is refused."""
+    return _plan(store, _clean(store, portable), format)
+
+
+def _clean(store: "Store", portable: Portable) -> Portable:
+    """Without what the store does not keep: what is there already lies there without it, too."""
+    redactor = store._redactor
+    if redactor is None:
+        return portable
+    for said in portable.messages:
+        check(said.message)
+    messages = tuple(
+        replace(said, message=redactor.message(said.message), origin=redactor.id(said.origin))
+        for said in portable.messages
+    )
+    return replace(
+        portable,
+        messages=messages,
+        opening=redactor.id(portable.opening),
+        title=redactor.text(portable.title),
+        metadata=redactor.strings(check_strings(portable.metadata, "metadata")),
+        setups=tuple(redactor.setup(setup) for setup in portable.setups),
+        record=portable.record.cleaned(redactor.value),
+    )
+
+
+def _plan(store: "Store", portable: Portable, format: str) -> Plan:
     for _ in range(_TRIES):
         try:
             return _planned(store, portable, format)
         except NotFound:  # deleted while we looked at it
             continue
-    raise Busy(f"conversation {portable.id:.40} changes faster than it can be looked at")
+    raise Busy("a conversation changes faster than it can be looked at")
 
 
 def _planned(store: "Store", portable: Portable, format: str) -> Plan:
@@ -147,6 +175,8 @@ def _differences(there: Portable, coming: Portable) -> tuple[str, ...]:
     different = [name for name, here, others in fields if others and here != others]
     if coming.setup and _held_with(coming) != _held_with(there):
         different.append("setup")
+    if coming.record not in (About(), there.record):
+        different.append("what a record has more")
     theirs = {name: value for name, value in coming.metadata.items() if name not in _PROVENANCE}
     if any(there.metadata.get(name) != value for name, value in theirs.items()):
         different.append("metadata")
@@ -160,8 +190,9 @@ def _held_with(portable: Portable) -> tuple[str, str, str]:
 
 def admit(store: "Store", portable: Portable, format: str) -> Admitted:
     """Put it into the store. A new conversation is one transaction; so is what is added to one."""
+    portable = _clean(store, portable)
     for _ in range(_TRIES):
-        plan = planned(store, portable, format)
+        plan = _plan(store, portable, format)
         try:
             if plan.there is None:
                 return _made(store, portable, plan, format)
@@ -193,15 +224,18 @@ def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitt
     def items(desk: Desk, messages: list[Saved]) -> Iterable[ItemRow]:
         places = {said.id: store._names.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
         for half in portable.partials:
-            data = encoded(store, half.messages, half.at_us or store._clock())
+            data = encoded(store, half.messages, half.at_us or store._clock(), complete=True)
             yield closed(desk.envelope, desk.id, _half_key(store, places[half.parent], half), data)
+        yield from record_items(desk.envelope, desk.id, portable.record)
 
+    if portable.expires_us is not None:
+        ensure_expiring(store)
     made = store._create(
         parse_conversation_id(plan.id),
         meta,
         setups,
         lambda desk: _drafts(desk, plan, format, min(meta.created, store._clock())),
-        More(head, portable.held, items),
+        More(head, portable.held, items, portable.expires_us),
     )
     if made is None:
         raise _Again
@@ -223,6 +257,7 @@ def _description(store: "Store", portable: Portable) -> tuple[Meta, list[Setup]]
         portable.setup_at,
         portable.opening,
         max(created, _EARLIEST) if created else 0,
+        record=portable.record.details.number,
     )
     if (size := len(encode(meta))) > limit:
         raise PayloadTooLarge(size, limit)
@@ -304,7 +339,7 @@ def _keep_halves(store: "Store", portable: Portable, plan: Plan, there: Taken, i
         here = ours.get(number, half.parent)
         if not {half.parent, here} & answered and (here, _digest(store, half.messages)) not in kept:
             with suppress(NotFound):  # what it answers was deleted meanwhile
-                keep(desk, _half_key(store, number, half), half.messages, half.at_us or None)
+                keep(desk, _half_key(store, number, half), half.messages, half.at_us or None, complete=True)
 
 
 def _half_key(store: "Store", parent: int, half: Half) -> bytes:
@@ -313,7 +348,7 @@ def _half_key(store: "Store", parent: int, half: Half) -> bytes:
 
 
 def _digest(store: "Store", messages: Sequence[Message]) -> bytes:
-    return hashlib.sha256(encoded(store, messages, 0)).digest()[:16]
+    return hashlib.sha256(encoded(store, messages, 0, complete=True)).digest()[:16]
 
 
 # -- messages
@@ -357,12 +392,12 @@ def check_tree(portable: Portable) -> None:
     """Refuse what is no tree of ours: `InvalidArgument` says what is wrong with it."""
     seen: dict[str, Said] = {}
     keys: set[str] = set()
-    for said in portable.messages:
-        _check_place(said, seen)
+    for number, said in enumerate(portable.messages, 1):  # they are told by their place: what came is in no error
+        _check_place(said, seen, f"message {number}")
         if not 0 <= said.setup <= len(portable.setups):
-            raise InvalidArgument(f"message {said.id:.40} was made with a setup that is missing")
+            raise InvalidArgument(f"message {number} was made with a setup that is missing")
         if said.message.key is not None and said.message.key in keys:
-            raise InvalidArgument(f"message {said.id:.40} has the key of another")
+            raise InvalidArgument(f"message {number} has the key of another")
         keys |= {said.message.key} if said.message.key is not None else set()
         seen[said.id] = said
     if portable.head is not None and not (portable.head in seen and seen[portable.head].main):
@@ -379,17 +414,16 @@ def check_tree(portable: Portable) -> None:
             raise InvalidArgument(f"the {what} of a conversation is text")
 
 
-def _check_place(said: Said, seen: dict[str, Said]) -> None:
-    name = f"{said.id:.40}"
+def _check_place(said: Said, seen: dict[str, Said], name: str) -> None:
     if not said.id or said.id in seen:
-        raise InvalidArgument(f"message {name} is there twice" if said.id else "a message has no id")
+        raise InvalidArgument(f"{name} has the id of another" if said.id else f"{name} has no id")
     above = None if said.parent is None else seen.get(said.parent)
     if said.parent is not None and above is None:
-        raise InvalidArgument(f"message {name} answers one that does not stand before it")
+        raise InvalidArgument(f"{name} answers one that does not stand before it")
     if said.link is not None and (said.parent is not None or said.link not in seen):
-        raise InvalidArgument(f"message {name} is linked to one that does not stand before it, or is no root")
+        raise InvalidArgument(f"{name} is linked to one that does not stand before it, or is no root")
     if said.main and above is not None and not above.main:
-        raise InvalidArgument(f"message {name} is on the main flow below one that is not")
+        raise InvalidArgument(f"{name} is on the main flow below one that is not")
 
 
 def _check_message(store: "Store", message: Message) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from .._record import About
 from ..errors import InvalidArgument
 from ..keys import Key
 from ..model import Message, Setup
@@ -57,6 +58,8 @@ class Portable(Struct, frozen=True, kw_only=True):
     held: bool = False
     created_us: int = 0  # 0: as old as its first message
     partials: tuple[Half, ...] = ()
+    record: About = About()  # what lies beside it, if it is a record
+    expires_us: int | None = None  # an expiry of its own
     upto: str | None = None  # the message that a snapshot ends with, by its id where it was taken
 
 

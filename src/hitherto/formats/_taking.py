@@ -14,6 +14,7 @@ from .._attachments import filled
 from .._content import open_setup, saved
 from .._desk import Desk
 from .._packs import Reader
+from .._record import about
 from .._recovery import found as found_partials
 from ..backend import ConversationRow, MessageRow
 from ..errors import Busy, Damaged
@@ -38,6 +39,7 @@ class Taken(Struct, frozen=True):
     numbers: dict[str, int]  # of the messages, by what they are called outside
     rewrites: int
     next_seq: int
+    kept_in: bool = False  # it must not leave its store
 
 
 def taken(store: "Store", conversation: bytes) -> Taken:
@@ -93,8 +95,10 @@ def _taken(store: "Store", desk: Desk) -> Taken:
         held=row.held,
         created_us=meta.created or row.created_at,
         partials=tuple(_halves(desk, {names.id(number): id for number, id in ids.items()})),
+        record=about(store, desk.envelope, row).portable,
+        expires_us=row.expires_at,
     )
-    return Taken(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq)
+    return Taken(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
 
 
 def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[Half]:

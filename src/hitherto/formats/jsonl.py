@@ -31,6 +31,7 @@ from msgspec import Meta as Limits
 from msgspec import Struct
 
 from .._attachments import in_base64
+from .._record import About, ConversationSummary, Details, Measure, Participant
 from ..attachment import CHUNK, Attachment
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, NewerFormat, NotSealed, PayloadTooLarge
 from ..keys import Key
@@ -69,6 +70,13 @@ class _Setup(Struct, omit_defaults=True, forbid_unknown_fields=True):
     raw: object = None
 
 
+class _Record(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    participants: tuple[Participant, ...] = ()
+    consent: str | None = None
+    metrics: dict[Measure, int] = {}
+    summaries: tuple[ConversationSummary, ...] = ()
+
+
 class _Conversation(Struct, omit_defaults=True, forbid_unknown_fields=True):
     id: str
     messages: Annotated[int, Limits(ge=0)]
@@ -84,6 +92,8 @@ class _Conversation(Struct, omit_defaults=True, forbid_unknown_fields=True):
     held: bool = False
     created_at: str = ""
     partials: Annotated[int, Limits(ge=0)] = 0
+    expires_at: str = ""
+    record: _Record | None = None
 
 
 class _Block(Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -214,7 +224,7 @@ def _write(talks: Iterable[Portable], out: _Hashed) -> int:
         about = _Conversation(
             talk.id, len(talk.messages), talk.title, talk.key, talk.project, talk.metadata,
             len(talk.setups), talk.setup, talk.setup_at, talk.opening, head, talk.held,
-            _shown(talk.created_us), len(talk.partials),
+            _shown(talk.created_us), len(talk.partials), _expiry(talk.expires_us), _record_line(talk.record),
         )  # fmt: skip
         out.line(_Line(conversation=about))
         for setup in talk.setups:
@@ -228,6 +238,12 @@ def _write(talks: Iterable[Portable], out: _Hashed) -> int:
     out.line(_Line(end=_End(count, out.sha256)))
     out.finish()
     return count
+
+
+def _record_line(record: About) -> _Record | None:
+    details = record.details
+    found = _Record(details.participants, details.consent, details.metrics, record.summaries)
+    return None if found == _Record() else found
 
 
 def _setup_line(setup: Setup) -> _Setup:
@@ -263,7 +279,14 @@ def _object(value: object) -> dict[str, object] | None:
 
 
 def _shown(microseconds: int) -> str:
-    return to_datetime(microseconds).isoformat(timespec="microseconds").replace("+00:00", "Z") if microseconds else ""
+    return _expiry(microseconds) if microseconds else ""
+
+
+def _expiry(microseconds: int | None) -> str:
+    """The same of a time that may be 1970 itself."""
+    if microseconds is None:
+        return ""
+    return to_datetime(microseconds).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class _Attached:
@@ -583,6 +606,8 @@ class _Reading:
                 held=about.held,
                 created_us=_time(about.created_at),
                 partials=tuple(self._halves),
+                record=_recorded(about.record),
+                expires_us=_time(about.expires_at) if about.expires_at else None,
             )
         except HithertoError as error:
             return Unreadable(self._name, str(error))
@@ -596,6 +621,12 @@ class _Reading:
         if len(tools) != len(setup.tools):
             raise Damaged("a tool is no object")
         return Setup(setup.provider, setup.model, setup.system_prompt, tools, self._value(setup.raw))
+
+
+def _recorded(found: _Record | None) -> About:
+    if found is None:
+        return About()
+    return About(Details(found.participants, found.consent, found.metrics), found.summaries).portable
 
 
 def _said(m: _Message, value: Callable[[object], object]) -> Said:

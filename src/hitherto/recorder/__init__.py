@@ -10,27 +10,33 @@ back the same object, with the same calls, and from then on everything is kept: 
 """
 
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from .._content import Meta
+from .._waiting import shared
 from ..chat._claude_local import ClaudeLocal
 from ..chat._clients import AsyncClaudeLocal, AsyncClient, Client
 from ..chat._turns import Restored
 from ..conversation import Conversation
 from ..dialects import Raw, dialect
 from ..dialects._repair import repair
-from ..errors import InvalidArgument, ProviderMismatch, Unsupported
+from ..errors import HithertoError, InvalidArgument, ProviderMismatch, Unsupported
+from ..events import warn
 from ..model import Saved
 from ..snapshots._thread import named, spoken_in
 from ..store import Path, Store
 from ._checkpoints import Checkpoints
 from ._own import OwnListener, Resumed, trace
 from ._recorder import PARTIAL_SECONDS, Recorder, into
-from ._sdk import Listening, dialects_of, http_clients, listen, listening_to
+from ._sdk import Listening, dialects_of, http_clients, listen, listening_to, unlisten
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore
     from ..listing import ConversationInfo
+    from ..sanitiser import Sanitiser
 
 __all__ = ["Recording", "Resumed", "history", "into", "record", "recording", "resume"]
 
@@ -39,12 +45,40 @@ _OURS = (Client, AsyncClient, ClaudeLocal, AsyncClaudeLocal)
 
 
 class Recording:
-    """What is being recorded of one client. Get it with `hitherto.recording(client)`."""
+    """What is being recorded of one client. Get it with `hitherto.recording(client)`.
 
-    def __init__(self, recorders: "Recorder | Listening", listener: OwnListener | None = None) -> None:
+        with hitherto.recording(client):
+            client.chat("What fails?")
+
+    At the end of the block, also by an exception, the recording is closed.
+    """
+
+    def __init__(self, client: object, recorders: "Recorder | Listening", listener: OwnListener | None = None) -> None:
+        self._client = client
         self._recorders = recorders
         self._listener = listener
         self.resumed = None if listener is None else listener.resumed  # what had to be done, if it was resumed
+
+    def __enter__(self) -> "Recording":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except HithertoError as failure:
+            if error is None:
+                raise
+            warn(f"the recording could not be closed: {type(failure).__name__}")  # the other error is what counts
+
+    async def __aenter__(self) -> "Recording":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await shared().run(self.__exit__, kind, error, trace)
 
     def _all(self) -> list[Recorder]:
         return self._recorders.recorders() if isinstance(self._recorders, Listening) else [self._recorders]
@@ -79,6 +113,23 @@ class Recording:
         for recorder in self._all():
             recorder.flush(timeout_seconds)
 
+    def close(self, *, timeout_seconds: float = 10.0) -> None:
+        """Stop recording; the client goes on as it was before. What could not be written so far is written, or its
+        error raised: then it is still held, and `close` tries again. What has come of an answer on its way is kept as a
+        partial. Every conversation is committed with its metrics, and its recovery snapshot goes."""
+        if isinstance(self._recorders, Listening):
+            unlisten(self._client, self._recorders)
+        elif isinstance(self._client, _OURS) and self._client._listener is self._listener:
+            self._client.listen(None)
+        failure: HithertoError | None = None
+        for recorder in self._all():
+            try:
+                recorder.close(timeout_seconds)
+            except HithertoError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
 
 def record(
     client: C,
@@ -96,6 +147,7 @@ def record(
     checkpoint_turns: int | None = None,
     checkpoint_seconds: float | None = None,
     checkpoint_keep: int | None = None,
+    sanitiser: "Sanitiser | None" = None,
 ) -> C:
     """Keep what is said through this client from now on; the client is given back.
 
@@ -108,6 +160,8 @@ def record(
     `checkpoint` gets a `Snapshot` of the conversation after every `checkpoint_turns` answers, or at the latest
     `checkpoint_seconds` after one: a snapshot store, anything else with a method `save`, or a function. It is called in
     a thread of its own. Of each conversation a snapshot store keeps the newest `checkpoint_keep`, by default 10.
+
+    With a `sanitiser`, secrets are taken out of what is kept, before it is; the provider gets what was said.
     """
     kept = _store(store)
     _check_seconds(partial_seconds)
@@ -118,18 +172,29 @@ def record(
     if checkpoint is None and (checkpoint_turns, checkpoint_seconds, checkpoint_keep) != (None, None, None):
         raise InvalidArgument("checkpoints are to go nowhere", hint="checkpoint=FileStore(…), or a function")
     due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds, checkpoint_keep)
-    return _attach(client, kept, about, talk, float(partial_seconds), due)
+    if sanitiser is not None:
+        redactor = kept._redactor_for(sanitiser)
+        redactor.folder(about.project)
+        about = replace(about, title=redactor.text(about.title), metadata=redactor.strings(about.metadata))
+    return _attach(client, kept, about, talk, float(partial_seconds), due, sanitiser)
 
 
 def _attach(
-    client: C, store: Store, about: Meta, talk: Conversation | None, seconds: float, due: Checkpoints | None = None
+    client: C,
+    store: Store,
+    about: Meta,
+    talk: Conversation | None,
+    seconds: float,
+    due: Checkpoints | None = None,
+    sanitiser: "Sanitiser | None" = None,
 ) -> C:
     if isinstance(client, _OURS):
-        client.listen(OwnListener(Recorder(store, client.dialect, client.provider, about, talk, seconds, due)))
+        recorder = Recorder(store, client.dialect, client.provider, about, talk, seconds, due, sanitiser)
+        client.listen(OwnListener(recorder))
         return client
 
     def make(name: str, provider: str) -> Recorder:
-        return Recorder(store, dialect(name), provider, about, talk, seconds, due)
+        return Recorder(store, dialect(name), provider, about, talk, seconds, due, sanitiser)
 
     listen(client, make)
     return client
@@ -139,9 +204,9 @@ def recording(client: object) -> Recording | None:
     """What is being recorded of a client; None if nothing is."""
     if isinstance(client, _OURS):
         listener = client._listener
-        return Recording(listener.recorder, listener) if isinstance(listener, OwnListener) else None
+        return Recording(client, listener.recorder, listener) if isinstance(listener, OwnListener) else None
     found = listening_to(client)
-    return None if found is None else Recording(found)
+    return None if found is None else Recording(client, found)
 
 
 def resume(
@@ -151,6 +216,7 @@ def resume(
     *,
     convert: bool = False,
     partial_seconds: float = PARTIAL_SECONDS,
+    sanitiser: "Sanitiser | None" = None,
 ) -> C:
     """Go on with a conversation, from its head or from one of its messages, and keep what is said from now on.
 
@@ -167,12 +233,12 @@ def resume(
     if isinstance(client, (Client, AsyncClient)):
         path = talk._path()
         restored = client.resume(path, talk.setup, convert=convert)
-        _attach(client, kept, Meta(), talk, partial_seconds)
+        _attach(client, kept, Meta(), talk, partial_seconds, None, sanitiser)
         if isinstance(client._listener, OwnListener):
             client._listener.stand(talk, path, _resumed(talk, path, restored))
         return client
     _check_spoken(client, talk, convert=convert)
-    return _attach(client, kept, Meta(), talk, partial_seconds)
+    return _attach(client, kept, Meta(), talk, partial_seconds, None, sanitiser)
 
 
 def _check_spoken(client: object, talk: Conversation, *, convert: bool) -> None:

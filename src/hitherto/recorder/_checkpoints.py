@@ -13,12 +13,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..errors import InvalidArgument
+from .._copies import AUTOMATIC, Prunes, copying, finish, is_there, know, location_of, remember
+from ..errors import InvalidArgument, NotExportable
 from ..events import warn
 from ..snapshots import Snapshot
 
@@ -27,15 +28,6 @@ if TYPE_CHECKING:
 
 KEEP = 10  # checkpoints of one conversation, unless another number is given
 _REMEMBERED = 1000  # conversations whose answers are counted
-_LAST_SECONDS = 10.0  # to wait for what is left when the store is closed
-_MARK = {"checkpoint": "automatic"}  # in the metadata of each
-
-
-@runtime_checkable
-class Prunes(Protocol):
-    """A place for snapshots that can let go of old ones."""
-
-    def prune(self, *, keep: int, metadata: Mapping[str, str]) -> object: ...
 
 
 class _Since(Struct):
@@ -70,9 +62,11 @@ class Checkpoints:
             raise InvalidArgument("checkpoint_keep is for a snapshot store", hint="pass a FileStore or an ObjectStore")
         self._save: Callable[[Snapshot], object] = found
         self._prunes = save if isinstance(save, Prunes) else None
+        self._location = location_of(save)
         self._keep = KEEP if keep is None else keep
         self._turns = 1 if turns is None and seconds is None else turns
         self._seconds = seconds
+        self._worked_off: weakref.WeakSet[Store] = weakref.WeakSet()
         self._begin()
         _all.add(self)
 
@@ -82,6 +76,7 @@ class Checkpoints:
         self._due: dict[str, _Due] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._staying: set[str] = set()  # conversations that must not leave the store, and of which that was said
         self.failure: Exception | None = None  # of the last one, if it could not be made
 
     def answered(self, store: "Store", conversation: str, message: str) -> None:
@@ -93,7 +88,7 @@ class Checkpoints:
             at = self._when(since, now)
             if at is not None:
                 self._due[conversation] = _Due(store, message, at)
-                store._last[self] = self._finish
+                store._last_waits[self] = self._finish
                 self._wake()
             if at is None or at > now:
                 self._since[conversation] = since
@@ -129,6 +124,11 @@ class Checkpoints:
             try:
                 self._make(due)
                 self.failure = None
+            except NotExportable as error:  # it stays where it is, however often it is answered
+                self.failure = error
+                if error.conversation not in self._staying:
+                    self._staying.add(error.conversation)
+                    warn(f"no checkpoints are made: {error}")
             except Exception as error:  # noqa: BLE001  # a failed copy must not stop the chat, and is said
                 self.failure = error
                 warn(f"a checkpoint could not be made: {type(error).__name__}: {error}"[:300])
@@ -145,14 +145,36 @@ class Checkpoints:
         return None
 
     def _make(self, due: _Due) -> None:
-        talk = due.store.conversation(due.message)
-        self._save(talk.snapshot(metadata=_MARK))
-        if self._prunes is not None:
-            self._prunes.prune(keep=self._keep, metadata={**_MARK, "conversation": talk.id})
+        store = due.store
+        talk = store.conversation(due.message)
+        snapshot = talk.snapshot(metadata=AUTOMATIC)
+        remember(talk._desk, self._location)
+        with copying(talk._desk, self._location):
+            self._save(snapshot)
+        if not is_there(talk._desk):  # it was purged meanwhile: then nothing of it is to stay
+            self.known_to(store)
+            self._work_off(store)
+        elif self._prunes is not None:
+            self._prunes.prune(keep=self._keep, metadata={**AUTOMATIC, "conversation": talk.id})
+            if store not in self._worked_off:  # the place can be reached
+                self._work_off(store)
 
-    def _finish(self) -> None:
-        if not self.wait(_LAST_SECONDS):
+    def _work_off(self, store: "Store") -> None:
+        """What purges of before could not delete goes now."""
+        self._worked_off.add(store)
+        for conversation, problem in finish(store).items():
+            warn(f"after the purge of {conversation}: {problem}")
+
+    def known_to(self, store: "Store") -> None:
+        """A recorder of this store makes checkpoints here: whoever purges reaches them."""
+        if self._prunes is not None:
+            know(store, self._prunes)
+
+    def _finish(self, seconds: float) -> bool:
+        made = self.wait(seconds)
+        if not made:
             warn("the store is closed before the last checkpoint was made")
+        return made
 
     def wait(self, timeout_seconds: float) -> bool:
         """Make now what is to be made, and wait for it. False if there is still something to do."""

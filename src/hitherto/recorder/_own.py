@@ -12,11 +12,12 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._copies import is_there
 from .._recovery import Partial
 from ..conversation import Conversation
 from ..dialects import Answer, Assembly
 from ..dialects._repair import Repair
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, NotExportable, NotFound
 from ..model import Block, Message, Saved, Setup
 from ._arriving import Arriving
 from ._recorder import Place, Recorder
@@ -60,7 +61,22 @@ class OwnListener:
         self.place, self._path, self.resumed = self.recorder.start(talk), list(path), resumed
         self._at = self.place.handle.at
 
+    def check_leaving(self) -> None:
+        """What is said here is about to leave: is it of a conversation that may?"""
+        if self.place is not None and not self.place.handle.refresh().exportable:
+            raise NotExportable(self.place.handle.id)
+
     def keep(self, history: Sequence[Message], setup: Setup, *, answered: bool) -> None:
+        try:
+            self._keep(history, setup, answered=answered)
+        except NotFound as error:
+            place = self.place
+            if place is None or is_there(place.handle._desk):
+                raise
+            hint = "it was purged: go on with a new client; record(client, store) keeps all that this one has said anew"
+            raise NotFound("conversation", [place.handle.id], hint=hint) from error
+
+    def _keep(self, history: Sequence[Message], setup: Setup, *, answered: bool) -> None:
         count = len(self._path)
         if self.place is not None:
             self.recorder.check_into(self.place)

@@ -7,41 +7,52 @@ is kept as soon as the tool has returned. While an answer streams in, what has c
 If the question cannot be kept, the model is not asked. If an answer cannot be kept, it is held here and tried again
 before anything else is written: the caller has the answer, and gets the error with the next question.
 
+With the first thing that it writes to a conversation a recorder leaves a mark there, which goes when it is closed: a
+mark that is found later is that of a recorder which died (`_recovery`).
+
 The recorder knows messages, not who says them: `_sdk` listens to the SDKs of others, our own chat clients tell it
 themselves.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from .._content import Meta
 from .._desk import Desk, Draft, check_size, draft
-from .._recovery import drop, keep, new_key
-from ..backend import CHAT, Where
+from .._recovery import drop, keep, marks, new_key, new_mark
+from ..backend import CHAT, ItemRow, Where
 from ..conversation import Conversation, checked_setup
 from ..dialects import Answer, Assembly, Dialect
 from ..errors import Busy, Closed, Damaged, HithertoError, InvalidArgument, NotFound, StorageError
 from ..events import warn
 from ..ids import new_conversation_id, show_conversation_id
-from ..model import Message, Saved, Setup
+from ..model import Message, Saved, Setup, check
+from ..store import More
+from ..vault import Envelope
 from ._arriving import Arriving
 from ._checkpoints import Checkpoints
+from ._ending import END_SECONDS, ending
 from ._known import History, Tree, steps
+from ._watched import watch
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation
+    from ..sanitiser import Sanitiser
     from ..store import Store
 
 _HANDLES = 64  # places of one conversation that can be gone on from without looking them up
 _CONVERSATIONS = 256  # of one recorder, that can be gone on from without looking them up
 _CANDIDATES = 20  # conversations that began alike, of which one may be meant
 _LOOKS = 10  # how often a conversation is looked for that others remove
+_SURE_SECONDS = 1.0  # for which our mark is believed to be there: another process may end what both record
 PARTIAL_SECONDS = 1.0
 
 Talk = TypeVar("Talk", bound="Conversation | AsyncConversation")
@@ -53,6 +64,7 @@ class Place(Struct):
     kept: "Kept"
     handle: Conversation
     partials: tuple[bytes, ...] = ()  # the keys under which the answer on its way is kept
+    asked: float = field(default_factory=time.perf_counter)  # when what stands there was kept
 
 
 class Kept:
@@ -65,6 +77,9 @@ class Kept:
         self._handles: dict[str | None, Conversation] = {}
         self._responses: dict[str, str] = {}  # the provider's name of an answer, and its last message
         self._pending: list[tuple[Place, list[Message]]] = []
+        self._sure_until = 0.0  # that our mark is there
+        self.begun = False  # the store knows that it is being recorded
+        self.ended = False  # what comes after that leaves no mark
 
     def catch_up(self) -> None:
         """See what others have written, and what they have deleted."""
@@ -134,10 +149,23 @@ class Kept:
         return self._write(place, messages)
 
     def _write(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
-        saved = place.handle._extend(messages, unput=place.partials)
+        saved = place.handle._extend(messages, unput=place.partials, put=self._mark())
         place.partials = ()
         self.wrote(saved)
+        if not self.ended:
+            self.is_marked()
         return saved
+
+    def _mark(self) -> Callable[[Envelope], tuple[ItemRow, ...]] | None:
+        """What leaves our mark with a write, if it may be missing."""
+        return None if self.ended or time.monotonic() < self._sure_until else marks(self.talk._desk)
+
+    def is_marked(self) -> None:
+        """Our mark is there: it was just written, or seen to be."""
+        now = time.monotonic()
+        if now >= self._sure_until:
+            self._sure_until = now + _SURE_SECONDS
+            ending(self.talk._store).wrote(self.talk._desk.id)
 
     def hold(self, place: Place, messages: list[Message]) -> None:
         self.talk._store._last[self] = self.flush
@@ -198,6 +226,7 @@ class Recorder:
         conversation: Conversation | None = None,
         partial_seconds: float = PARTIAL_SECONDS,
         checkpoints: Checkpoints | None = None,
+        sanitiser: "Sanitiser | None" = None,
     ) -> None:
         self.store = store
         self.dialect = dialect
@@ -205,10 +234,20 @@ class Recorder:
         self._about = about
         self._partial_seconds = partial_seconds
         self._checkpoints = checkpoints
-        self._lock = threading.Lock()  # of the two below
+        own = None if sanitiser is None else store._redactor_for(sanitiser)
+        self._redactors = [redactor for redactor in (own, store._redactor) if redactor is not None]
+        self._lock = threading.Lock()  # of what follows
         self._kept: dict[tuple[str, str | None], Kept] = {}  # by conversation and flow, the one used last at the end
         self._latest: Kept | None = None
-        self._pinned = None if conversation is None else self._known(conversation)
+        self.begun: set[Kept] = set()  # what is to be ended
+        self._arriving: WeakSet[Arriving] = WeakSet()
+        if checkpoints is not None:
+            checkpoints.known_to(store)
+        self._ending = ending(store)
+        self._ending.watch(self)
+        self._pinned: Kept | None = None
+        if conversation is not None:
+            self._pinned = self._known(conversation)
 
     @property
     def latest(self) -> Conversation | None:
@@ -236,6 +275,40 @@ class Recorder:
         if self._checkpoints is not None and not self._checkpoints.wait(timeout_seconds):
             raise Busy("a checkpoint is still being made")
 
+    def close(self, timeout_seconds: float = END_SECONDS) -> None:
+        """The end; then wait for a checkpoint that is being made, which may take long and costs nobody an answer."""
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            self.end(timeout_seconds)
+        finally:
+            left = max(0.0, deadline - time.monotonic())
+            made = self._checkpoints is None or self._checkpoints.wait(left)
+        if not made:
+            raise Busy("a checkpoint is still being made")
+
+    def end(self, timeout_seconds: float = END_SECONDS) -> None:
+        """What is held is written, what is on its way is kept as far as it came, and every conversation is committed.
+        Of several errors the first, when all was tried; what could not be ended is by another call."""
+        with self._lock:
+            all_arriving, all_kept = list(self._arriving), list(self.begun)
+        failure: Exception | None = None
+        deadline = time.monotonic() + timeout_seconds
+        for arriving in all_arriving:
+            try:
+                arriving.close(keep=True)
+            except Exception as error:  # noqa: BLE001  # an answer that cannot be put together costs no other
+                failure = failure or error
+        for kept in all_kept:
+            try:
+                self._ending.end(kept, deadline - time.monotonic())
+                with self._lock:
+                    self.begun.discard(kept)
+            except Exception as error:  # noqa: BLE001  # as above
+                failure = failure or error
+        self._ending.tidy(None)  # what this recorder has forgotten is among it
+        if failure is not None:
+            raise failure
+
     # -- finding the place
 
     def _known(self, talk: Conversation) -> Kept:
@@ -245,14 +318,25 @@ class Recorder:
             kept = self._kept.pop(name, None) or Kept(talk, self.dialect)
             self._kept[name] = kept
             self._latest = kept
-            idle = [name for name, other in self._kept.items() if not other.pending and other is not kept]
+            if not kept.ended:
+                self.begun.add(kept)
+                self._ending.begin(kept)
+            wanted = (kept, self._pinned)
+            idle = [name for name, other in self._kept.items() if not other.pending and other not in wanted]
             for old in idle[: max(0, len(self._kept) - _CONVERSATIONS)]:
-                del self._kept[old]
+                self._let_go(self._kept.pop(old))
             return kept
+
+    def _let_go(self, kept: Kept) -> None:
+        """It is ended by whoever passes by next: we may be in the middle of something."""
+        if kept in self.begun:
+            self.begun.discard(kept)
+            self._ending.leave(kept)
 
     def _forget(self, kept: Kept) -> None:
         with self._lock:
             self._kept = {name: other for name, other in self._kept.items() if other is not kept}
+            self._let_go(kept)
 
     def _find(self, history: History, after: str | None, within: str | None) -> Kept | None:
         """The conversation that a history belongs to."""
@@ -307,7 +391,9 @@ class Recorder:
     ) -> Place:
         """Keep a history as far as it is new, before it is sent. The place is where its answer goes."""
         self.store._ensure_open()
-        setup = replace(setup, provider=self.provider)
+        self._ending.tidy()
+        setup = self._clean_setup(replace(setup, provider=self.provider))
+        messages = self._clean(messages)  # before it is compared with what is kept
         history = steps(self.dialect, messages)
         for _ in range(_LOOKS):
             kept = self._find(history, after, within)
@@ -335,7 +421,7 @@ class Recorder:
                 found = kept.tree.follow(history)
                 count, at = found.count, found.at
             place = Place(kept, kept.handle(at))
-            self.add(place, messages[count:], setup)
+            self._add(place, messages[count:], setup)
             return place
 
     def _begin(self, messages: Sequence[Message], setup: Setup, history: History) -> Place:
@@ -350,12 +436,15 @@ class Recorder:
             return drafts
 
         opening = history[0][0].digest.hex() if history and history[0] else None
-        made = store._create(new_conversation_id(), replace(self._about, opening=opening), [setup], make)
+        marked_as_ours = More(items=lambda desk, _: (new_mark(desk),))
+        about = replace(self._about, opening=opening)
+        made = store._create(new_conversation_id(), about, [setup], make, marked_as_ours)
         if made is None:
             raise Busy("the conversation could not be started")
         talk, saved = made
         kept = self._known(talk)
         kept.wrote(saved)
+        kept.is_marked()
         return Place(kept, kept.handle(talk.at))
 
     def check_into(self, place: Place) -> None:
@@ -372,13 +461,18 @@ class Recorder:
 
     def add(self, place: Place, messages: Sequence[Message], setup: Setup | None = None) -> list[Saved]:
         """Add messages below a place, which moves there. A setup that is another from here on is kept too."""
+        return self._add(place, self._clean(messages), None if setup is None else self._clean_setup(setup))
+
+    def _add(self, place: Place, messages: Sequence[Message], setup: Setup | None) -> list[Saved]:
         kept = place.kept
         with kept.lock:
             if messages:
                 place.partials = ()  # an answer that broke off is still offered, where it belongs
             if messages and setup is not None:
                 place.handle._configure(replace(setup, provider=setup.provider or self.provider))
-            return kept.write(place, [self._marked(m) for m in messages]) if messages else []
+            saved = kept.write(place, [self._marked(m) for m in messages]) if messages else []
+            place.asked = time.perf_counter()
+            return saved
 
     def answer(self, place: Place, answer: Answer) -> list[Saved]:
         """Keep an answer. If it cannot be kept now, it is held, and tried again before the next write."""
@@ -389,6 +483,8 @@ class Recorder:
             if not answer.messages:
                 self.forget(place)
                 return []
+            if self.store._telemetry.is_on:
+                watch(place, self.provider, answer)
             saved = self._write(place, answer.messages, answer)
             if saved:
                 kept.put_back(place.handle)
@@ -398,7 +494,12 @@ class Recorder:
 
     def _write(self, place: Place, messages: Sequence[Message], answer: Answer) -> list[Saved]:
         """Keep what was answered, or hold it if that cannot be done now."""
-        kept, marked = place.kept, [self._marked(m, answer) for m in messages]
+        kept = place.kept
+        try:
+            marked = [self._marked(m, answer) for m in self._clean(messages)]
+        except HithertoError as error:
+            warn(f"an answer cannot be kept, and is lost: {error}")
+            return []
         try:
             return kept.write(place, marked)
         except _FOR_NOW as error:
@@ -419,17 +520,35 @@ class Recorder:
         def keep_so_far(answer: Answer) -> None:
             with place.kept.lock:
                 if key is not None:
-                    keep(place.handle._desk, key, [self._marked(m) for m in answer.messages])
+                    so_far = self._clean(answer.messages, complete=False)
+                    recording = not place.kept.ended
+                    keep(place.handle._desk, key, [self._marked(m) for m in so_far], recording=recording)
                     if place.handle.at == at and key not in place.partials:
                         place.partials += (key,)
 
-        return Arriving(assembly, keep_so_far, self._partial_seconds, self.store._last)
+        made = Arriving(assembly, keep_so_far, self._partial_seconds, self.store._last)
+        with self._lock:
+            self._arriving.add(made)
+        return made
 
     def forget(self, place: Place) -> None:
         """Let go of what was kept of an answer that turned out to be none."""
         for key in place.partials:
             drop(place.handle._desk, key)
         place.partials = ()
+
+    def _clean(self, messages: Sequence[Message], *, complete: bool = True) -> Sequence[Message]:
+        """The messages without what is not to be kept."""
+        for redactor in self._redactors:
+            for message in messages:
+                check(message)
+            messages = redactor.messages(messages, complete=complete)
+        return messages
+
+    def _clean_setup(self, setup: Setup) -> Setup:
+        for redactor in self._redactors:
+            setup = redactor.setup(setup)
+        return setup
 
     def _marked(self, message: Message, answer: Answer | None = None) -> Message:
         """The message as a value, with a note in which dialect its raw is, and which response it came in."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import msgspec
 from msgspec.structs import replace
@@ -149,6 +149,7 @@ def understood(dialect: Dialect, body: Mapping[str, object]) -> Answer:
 
 
 _listening: WeakKeyDictionary[Any, Listening] = WeakKeyDictionary()  # by HTTP client
+_tapped: WeakSet[Any] = WeakSet()  # HTTP clients that have our hook, whether anybody listens or not
 
 
 def listening_to(sdk: object) -> Listening | None:
@@ -168,17 +169,28 @@ def listen(sdk: object, make: Make) -> Listening:
     provider, clients = found
     listening = Listening(provider, make)
     for http in clients:
-        if http not in _listening:
+        if http not in _tapped:
             tap(http, partial(_hear, ref(http)))
+            _tapped.add(http)
         _listening[http] = listening
     if provider == "claude":
         _let_our_errors_through(sdk)
     return listening
 
 
+def unlisten(sdk: object, listening: Listening) -> None:
+    """Do not listen any more, if it is us who do. Requests that were sent are heard to their end."""
+    found = http_clients(sdk)
+    for http in () if found is None else found[1]:
+        if _listening.get(http) is listening:
+            del _listening[http]
+
+
 def _hear(http: "ref[Any]", method: str, path: str, body: bytes) -> Exchange | None:
     """Whoever listens now. The hook must not keep its own client alive."""
-    listening = _listening[http()]
+    listening = _listening.get(http())
+    if listening is None:
+        return None
     try:
         return listening.hear(method, path, body)
     except HithertoError as error:

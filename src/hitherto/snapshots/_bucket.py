@@ -1,6 +1,6 @@
 """Where snapshots lie: a bucket, which keeps bytes under names.
 
-A folder of files and a bucket in the cloud can do the same five things, and nothing more is asked of them. What the
+A folder of files and a bucket in the cloud can do the same few things, and nothing more is asked of them. What the
 bytes mean, whether they are sealed, and which name belongs to which snapshot is decided above, so that it is decided
 once. A name is a short text without a slash, or with one, as in `media/abc`; it was checked by whoever asks.
 
@@ -78,6 +78,10 @@ class Bucket(Protocol):
 
     def remove(self, name: str) -> bool:
         """Take it away, durably. False if there was nothing."""
+        ...
+
+    def tidy(self) -> None:
+        """Take away what puts have left that never came to their end."""
         ...
 
     def things(self, prefix: str = "") -> Iterator[Thing]:

@@ -314,6 +314,22 @@ class _DiskFolder:
                 directory.sync()
                 return True
 
+    def tidy(self) -> None:
+        """Whoever holds the lock knows that an unfinished file is that of a process that died."""
+        inner = sorted({thing.name for thing in self._folders()})
+        for above in ("", *inner):
+            with self._errors(_UNFINISHED), self._opened(above) as directory:
+                if directory is None or directory.state(_UNFINISHED) is None:
+                    continue
+                with _Directory(self._path) as folder, self._locked(folder), suppress(FileNotFoundError):
+                    directory.remove(_UNFINISHED)
+                    directory.sync()
+
+    def _folders(self) -> list[os.DirEntry[str]]:
+        with self._errors("its folders"), self._opened("") as directory:
+            entries = [] if directory is None else directory.entries()
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+
     # -- the folder and its lock
 
     @contextmanager
@@ -621,6 +637,9 @@ class _MemoryFolder:
             kept = list(self._kept.items())
         slashes = prefix.count("/")
         return iter([Thing(n, c.size, c.tag) for n, c in kept if n.startswith(prefix) and n.count("/") == slashes])
+
+    def tidy(self) -> None:
+        """What is not kept is gone."""
 
     def stray(self) -> Iterator[tuple[str, str]]:
         return iter(())

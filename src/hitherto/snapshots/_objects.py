@@ -414,6 +414,9 @@ class _Objects:
         if found.kind != _NOTHING:
             raise self._error("list", found)
 
+    def tidy(self) -> None:
+        """The parts of a put that was broken off are no objects; the server's own rules say when they go."""
+
     def stray(self) -> Iterator[tuple[str, str]]:
         return iter(())
 

@@ -13,7 +13,7 @@ Nothing is kept open, and every call stands for itself, so that threads and proc
 import builtins
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import (
@@ -285,6 +285,14 @@ class SnapshotStore:
         pairs = set(check_strings(metadata, "metadata").items())
         matching = [summary.id for summary in self.list() if pairs <= set(summary.metadata_items)]
         return self._delete(matching[keep:])
+
+    def _forget(self, unwanted: Callable[[Summary], bool]) -> set[str]:
+        """Delete these snapshots, and what a save that never came to its end has left, which may be of one. The names
+        of what cannot be read, so that nobody knows whether it is unwanted."""
+        self._bucket.tidy()
+        found = self.list()
+        self._delete([summary.id for summary in found if unwanted(summary)])
+        return {one.name for one in found.unreadable}
 
 
 class FileStore(SnapshotStore):

@@ -1,0 +1,129 @@
+"""Records in a list: by last interaction, newest first, without those that are due and not on hold.
+
+What is due by an expiry of its own is left out by the backend. What is due by the policy of the workspace has been
+quiet for so many days, so that it stands at the end of the list: from there on each is looked at.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from .._record import revision_of
+from ..backend import ConversationRow, Position, Where
+from ..errors import Damaged
+from ..listing import ConversationInfo, check_limit, conversations, infos, read_cursor, write_cursor
+from ..model import to_datetime
+from ..retention import Candidate, RetentionPolicy, decide
+from ._values import RecordPage, RecordSummary, Retention
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_LISTING = "records"
+_DAY = 86_400_000_000
+_AT_ONCE = 500
+
+
+def expiry(row: ConversationRow, policy: RetentionPolicy | None, now: datetime) -> Retention:
+    """How long a conversation is kept."""
+    own = None if row.expires_at is None else to_datetime(row.expires_at)
+    due = decide(Candidate("", to_datetime(row.active_at), own), policy, now).expires_at
+    return Retention(due, "workspace-default" if own is None else "custom", row.held, due is not None and due <= now)
+
+
+class Proven:
+    """Conversations of a sealed store that were found as they were proven: counting all of them proves none twice, as
+    long as no column is another."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, int] = {}  # a hash of each, which nobody can aim at: it is keyed, for this process
+
+    def count(self, store: "Store", rows: Iterable[ConversationRow]) -> int:
+        before, self._rows = self._rows, {}
+        for row in rows:
+            known = before.get(row.id) == hash(row) and not store._quarantine.has(row.id)
+            sound = None if known else store._sound(row)
+            if known or sound is not None:
+                self._rows[row.id] = hash(row if sound is None else sound.row)
+        return len(self._rows)
+
+
+def page(store: "Store", proven: Proven, limit: int, cursor: str | None, *, include_expired: bool) -> RecordPage:
+    check_limit(limit)
+    after = None if cursor is None else Position(*read_cursor(store.backend, _LISTING, cursor)[:2])
+    policy, now = store.retention, store._clock()
+    gone = None if include_expired or policy is None else _Gone(store, policy, now)
+    found = list(islice(_places(store, after, gone, limit + 1, include_expired=include_expired), limit + 1))
+    last = found[limit - 1] if len(found) > limit else None
+    shown = [_summary(info, policy, to_datetime(now)) for info in infos(store, [place.id for place in found[:limit]])]
+    return RecordPage(
+        tuple(shown),
+        None if last is None else write_cursor(store.backend, _LISTING, (last.at, last.id, 0)),
+        _total(store, proven, gone, include_expired=include_expired),
+    )
+
+
+class _Gone:
+    """What is due by the policy of the workspace, and is there still."""
+
+    def __init__(self, store: "Store", policy: RetentionPolicy, now: int) -> None:
+        self._store, self._policy, self._now = store, policy, to_datetime(now)
+        self.cut = now - policy.days * _DAY  # those that were active since are not
+
+    def has(self, row: ConversationRow) -> bool:
+        return row.active_at <= self.cut and not row.held and expiry(row, self._policy, self._now).expired
+
+    def among(self, places: Sequence[Position]) -> set[bytes]:
+        quiet = [place.id for place in places if place.at <= self.cut]
+        return {row.id for row in self._store.backend.lookup(ids=quiet) if self.has(row)} if quiet else set()
+
+    def count(self, where: Sequence[Where]) -> int:
+        after, counted = Position(self.cut + 1, b""), 0
+        while places := self._store._page(where, after, _AT_ONCE):
+            counted += len(self.among(places))
+            after = places[-1]
+        return counted
+
+
+def _places(
+    store: "Store", after: Position | None, gone: _Gone | None, most: int, *, include_expired: bool
+) -> Iterator[Position]:
+    """Where records stand, newest first, without those that are gone as far as this list is concerned."""
+    where = store._where(None, include_expired=include_expired)
+    while True:
+        places = store._page(where, after, most)
+        without = set() if gone is None else gone.among(places)
+        yield from (place for place in places if place.id not in without)
+        if len(places) < most:
+            return
+        after, most = places[-1], _AT_ONCE
+
+
+def _total(store: "Store", proven: Proven, gone: _Gone | None, *, include_expired: bool) -> int:
+    where = store._where(None, include_expired=include_expired)
+    if store._codec.in_clear:
+        return sum(map(store.backend.count, where)) - (0 if gone is None else gone.count(where))
+    rows = {row.id: row for one in where for row in conversations(store.backend, one, oldest_first=True)}
+    return proven.count(store, (row for row in rows.values() if gone is None or not gone.has(row)))
+
+
+def _summary(info: ConversationInfo, policy: RetentionPolicy | None, now: datetime) -> RecordSummary:
+    row, problem = info._row, info.problem
+    try:
+        meta = info._described()
+        title, begun, exportable = meta.title, meta.created or row.created_at, not meta.kept_in
+    except Damaged:
+        title, begun, exportable = "", row.created_at, False
+    return RecordSummary(
+        info.id,
+        revision_of(row),
+        title,
+        to_datetime(begun),
+        to_datetime(row.active_at),
+        row.count,
+        row.size,
+        expiry(row, policy, now),
+        exportable,
+        problem,
+    )

@@ -1,0 +1,70 @@
+"""Purging all records of a workspace: as a sweep does it, some in one commit, whether they are due or not.
+
+What is on hold stays, and is named. What a purge that was killed left over goes with the next.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from .._removal import check_not_held
+from .._sweeping import Sweep
+from ..backend import ConversationRow, Position, Where
+from ..errors import Damaged, NotFound
+from ..model import to_datetime
+from ..retention import SweepReport
+from ..store import PurgeReport, check_reason
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_AT_ONCE = 16  # conversations looked at together
+
+
+def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] | None) -> PurgeReport:
+    check_reason(reason)
+    store._ensure_removing()
+    job, tell = _Everything(store, reason), progress or (lambda _, __: None)
+    total, seen = store.backend.count(Where()), 0
+    with job.under_way():
+        for ids in _all(store):
+            tell(seen, max(total, seen))
+            job.take(ids)
+            seen += len(ids)
+        tell(seen, seen)
+        done = job.finished()
+    parts = done.purged_count, done.failures, done.scrub_pending
+    return PurgeReport(reason, done.started_at, done.completed_at, *parts)
+
+
+def _all(store: "Store") -> Iterator[list[bytes]]:
+    after: Position | None = None
+    while places := store.backend.page(Where(), after, _AT_ONCE, oldest_first=True):
+        if after is not None and (places[-1].at, places[-1].id) <= (after.at, after.id):
+            raise Damaged("conversations are listed out of order")
+        after = places[-1]
+        yield [place.id for place in places]
+
+
+class _Everything(Sweep):
+    """A sweep to which everything is due."""
+
+    def __init__(self, store: "Store", reason: str) -> None:
+        self.reason = reason
+        super().__init__(store, None, to_datetime(store._clock()), planned=True, given=True)
+
+    def _still_due(self, row: ConversationRow) -> bool:
+        """What is not as it was proven may have been on hold: whoever purges it has to say that it is for that."""
+        try:
+            self._store._steady(row, self._store._checked)
+        except NotFound:
+            return False
+        except Damaged:
+            if self.reason == "corruption-detected":
+                return True
+            hint = 'reason="corruption-detected" purges it all the same'
+            raise Damaged("it was tampered with, and may have been on hold", hint=hint) from None
+        check_not_held(row)
+        return True
+
+    def _tell(self, report: SweepReport) -> None:
+        """It is told as the purge that it is."""
