@@ -357,9 +357,3 @@ def commit(
         return amended(Desk(store, row), row, amendment)
 
     store._change(conversation, make)
-
-
-def ensure_expiring(store: "Store") -> None:
-    """Whoever sweeps looks for conversations with an expiry of their own: there will be one."""
-    if not store._workspace.meta.expiring:
-        store._workspace.describe(lambda meta: replace(meta, expiring=True))

@@ -12,7 +12,7 @@ from ._locations import find, path_of
 from .backend import WORKSPACE, Backend
 from .errors import CannotOpen, InvalidArgument, KeyUnavailable
 from .model import encodable
-from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
+from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, READS_ONLY, Store, as_key
 
 if TYPE_CHECKING:
     from .keys import Key
@@ -79,7 +79,7 @@ def open(
         backend.close()
         raise
     if read_only:
-        store._pen.refuse("it was opened to be read only", "open it without read_only to write")
+        store._pen.refuse(READS_ONLY, "open it without read_only to write")
     else:
         store._quota.look_at_disk()
     return store

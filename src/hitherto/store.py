@@ -131,7 +131,7 @@ _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.2  # to wait for words to leave the se
 _DEEPEST = 1_000_000  # hits that can be passed over
 _MOST_DAYS = 10_000  # to count messages of
 _REMEMBERED = 1000  # conversations
-_READS_ONLY = "it was opened to be read only"  # what `opening` says then
+READS_ONLY = "it was opened to be read only"
 _LOOKS = 100  # how often we look again at what changes while we read
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
@@ -261,7 +261,7 @@ class Store:
 
     def _ensure_removing(self) -> None:
         """What removes is written even if nothing else is, but for a store that was opened to be read only."""
-        if self._pen.refused == _READS_ONLY:
+        if self._pen.refused == READS_ONLY:
             self._pen.check()
 
     def _ensure_open(self) -> None:

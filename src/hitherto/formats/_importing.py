@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from .._content import Meta, encode, open_meta
 from .._desk import Desk, Draft, Spot, check_size, described, draft
-from .._record import About, ensure_expiring
+from .._record import About
 from .._record import items as record_items
 from .._recovery import closed, encoded, keep, new_key
 from ..backend import CHAT, Change, ConversationRow, ItemRow
@@ -229,7 +229,7 @@ def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitt
         yield from record_items(desk.envelope, desk.id, portable.record)
 
     if portable.expires_us is not None:
-        ensure_expiring(store)
+        store._schedule.expect_expiry()
     made = store._create(
         parse_conversation_id(plan.id),
         meta,

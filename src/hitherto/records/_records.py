@@ -22,7 +22,6 @@ from .._record import (
     Participant,
     amended,
     commit,
-    ensure_expiring,
     items,
     metrics_of,
     newest,
@@ -130,7 +129,7 @@ class Records:
         begun = max(begun, _EARLIEST) if begun else 0
         meta = Meta(given.title or "", created=begun, kept_in=given.exportable is False, record=beside.details.number)
         if isinstance(given.expires_at, int):
-            ensure_expiring(self._store)
+            self._store._schedule.expect_expiry()
 
         def make(desk: Desk) -> list[Draft]:
             return _drafts(desk, said, 0, given)
@@ -179,7 +178,7 @@ class Records:
         talk = Conversation(desk, desk.row.head)
         drafts = _drafts(desk, said, talk._setup_number(), given)
         if isinstance(given.expires_at, int):
-            ensure_expiring(self._store)
+            self._store._schedule.expect_expiry()
         _Writing(desk, said, given, expected).run(drafts)
         return self._written(desk.id)
 
