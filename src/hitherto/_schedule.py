@@ -81,6 +81,7 @@ class Schedule:
         self._looked = self._warned = False
         self._setting = False  # a policy, so that nobody need be told of it
         self._next = 0  # by the clock that nobody sets
+        self._news = 0  # how often something was heard: a sweep that was at it meanwhile is not the last word
         self._stand(store._clock())
 
     @property
@@ -104,6 +105,7 @@ class Schedule:
         """There is another policy, or a conversation has an expiry of its own for the first time."""
         store = self._ref()
         if store is not None and not self._setting:
+            self._news += 1
             self._next = 0
             store._upkeep.watch()
 
@@ -208,8 +210,9 @@ class Schedule:
         self._next = self._counted() + _AGAIN
         with _forks.still:
             self._store._workspace.refresh()
+        news = self._news
         outdated = self.wanted and self._sweep(go_on)
-        self._next = self._counted() + (0 if outdated else self._pause())
+        self._next = self._counted() + (0 if outdated or news != self._news else self._pause())
 
     def _sweep(self, go_on: Callable[[], bool]) -> bool:
         """Was there another policy before it was done?"""

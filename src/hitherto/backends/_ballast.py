@@ -22,6 +22,7 @@ from ._files import free_bytes, sync
 
 LEAST, MOST = 256 << 10, 4 << 20  # bytes
 _PART = 8  # of the store's file, one is set aside
+_SMALL, _LITTLE = 512 << 10, 4 << 10  # bytes: beside a store of less that nobody has open, so much stands for it
 _FOR_OPENING = 64 << 10  # bytes that SQLite needs to open a database: the index of the WAL
 
 
@@ -76,6 +77,13 @@ class Ballast:
         except OSError:
             return False
         return True
+
+    def fold(self) -> None:
+        """Nobody has the store open any more: beside a small one the ballast would be half of all there is, so most of
+        it is given back until somebody writes again. The little that stays says that the free pages hold nothing."""
+        with suppress(OSError):
+            if self.size > _LITTLE and os.path.getsize(self._store) < _SMALL:
+                os.truncate(self.path, _LITTLE)
 
     def lay(self) -> bool:
         """Set aside what is wanted, or what there is. False if there is nothing to set aside, or not here."""

@@ -172,6 +172,9 @@ class SqliteBackend:
 
     def close(self, *, untouched: bool = False) -> None:
         self._pool.close(untouched=untouched)
+        last = not os.path.exists(f"{self._path}-wal")  # which SQLite removes when nobody has the file open any more
+        if last and not untouched and not self._pool.read_only:
+            self._room.ballast.fold()
 
     # -- schema
 
