@@ -963,7 +963,7 @@ class SqliteBackend:
 
     def disk(self) -> Disk | None:
         found = os.statvfs(os.path.dirname(self._path))
-        return Disk(free_bytes(self._path), found.f_blocks * found.f_frsize, self._room.ballast.is_enough)
+        return Disk(free_bytes(self._path), found.f_blocks * found.f_frsize, self._room.ballast.size > 0)
 
     def used(self) -> int:
         messages = "SELECT coalesce(sum(size), 0) FROM conversation WHERE workspace = ?"
