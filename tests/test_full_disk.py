@@ -505,6 +505,20 @@ def test_a_store_without_ballast_gets_one(disk: Disk) -> None:
         assert disk.ballast.stat().st_size == LEAST
 
 
+def test_beside_a_small_store_that_nobody_has_open_the_ballast_is_folded(disk: Disk) -> None:
+    with hitherto.open(disk.store) as store:
+        say(store.start(), "word", 5)
+        assert disk.ballast.stat().st_size == LEAST
+        hitherto.open(disk.store).close()
+        assert disk.ballast.stat().st_size == LEAST  # somebody has it open still
+    assert 0 < disk.ballast.stat().st_size < LEAST // 8
+    with hitherto.open(disk.store) as store:
+        say(store.start(), "word", 5)
+        assert disk.ballast.stat().st_size == LEAST  # whoever writes lays it down again
+        store.start().append(Message.user(os.urandom(500_000).hex()))
+    assert disk.ballast.stat().st_size >= LEAST  # beside a larger one it stays
+
+
 # -- who is told
 
 

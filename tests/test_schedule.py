@@ -184,6 +184,27 @@ def test_every_six_hours_it_is_time_again(opened: Opened, machine: Machine) -> N
     assert left(store) == set()
 
 
+def test_what_is_heard_while_a_sweep_is_at_it_is_not_forgotten_at_its_end(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = quietly(opened())
+    schedule, sweep = store._schedule, type(store._schedule)._sweep
+    said(store)
+    store.set_retention(POLICY)
+
+    def meanwhile(self: _schedule.Schedule, go_on: Callable[[], bool]) -> bool:
+        outdated = sweep(self, go_on)
+        self.heard()  # another process has tightened the policy
+        return outdated
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_schedule.Schedule, "_sweep", meanwhile)
+        schedule.sweep(lambda: True)
+    assert schedule.is_due()
+    schedule.sweep(lambda: True)
+    assert not schedule.is_due()  # the control: without news it is not, for six hours
+
+
 def test_the_thread_notices_that_it_is_time(opened: Opened, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_upkeep, "_LOOK_SECONDS", 0.01)
     store = opened()
