@@ -60,7 +60,8 @@ from hitherto.testing.conformance import (
 from hitherto.testing.machine import BackendMachine
 from hitherto.testing.toys import Contrary
 
-from ._postgres import Connection, PostgresBackend, Server, find_binaries, leftovers
+from ._postgres import SCHEMA, Connection, PostgresBackend
+from ._server import Server, find_binaries, leftovers
 
 PATIENCE = 20  # seconds, for what takes milliseconds
 AnyBackend = TypeVar("AnyBackend", bound=PostgresBackend)
@@ -89,6 +90,8 @@ def server() -> Iterator[Server]:
         server = Server(binaries)
     except PermissionError:
         pytest.skip(f"PostgreSQL does not run as root, and others may not run {binaries}")
+    with psycopg.connect(server.conninfo, autocommit=True) as connection:
+        connection.execute(SCHEMA)
     try:
         yield server
     finally:
@@ -804,7 +807,7 @@ def test_a_server_that_crashes_loses_nothing_that_was_acknowledged(opened: Opene
 
 OWNER = """
 import os, signal
-from tests._postgres import Server, find_binaries
+from tests._server import Server, find_binaries
 
 server = Server(find_binaries())
 print(server.folder, *server.traces(), flush=True)
