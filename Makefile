@@ -3,6 +3,10 @@ PYTHON ?= python3
 # Extra arguments for chat, test, bench, coverage, docs and lock: make test ARGS="-k fork -x"
 ARGS ?=
 
+# What Python has compiled is kept, whatever the environment says: the tests start hundreds of processes, and each would
+# compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 PY := $(BIN)/python
 
@@ -41,28 +45,32 @@ setup: $(PROJECT_DONE) ## Create or update .venv with everything development tak
 chat: setup $(MODEL_DONE) ## Talk to a small model on this machine; ARGS="--provider ..." for others
 	@exec $(BIN)/hitherto chat $(ARGS)
 
+# The tests that have to cover all of some code are run afterwards, by themselves: what they cover is measured then.
 test: setup $(MODEL_DONE) $(AZURITE_DONE) ## Run the tests (ARGS= adds pytest arguments)
-	$(PY) -m pytest -n auto --dist worksteal $(ARGS)
-	@test -n "$(ARGS)" || $(MAKE) --no-print-directory keycoverage sweepcoverage
+	@$(PY) -m compileall -q src
+	$(PY) -m pytest -n auto --dist worksteal $(or $(ARGS),$(addprefix --ignore=,$(KEY_TESTS) $(SWEEP_TESTS)))
+	@test -n "$(ARGS)" || $(MAKE) --no-print-directory --jobs=2 keycoverage sweepcoverage
 
 # Where keys come from, and what is derived from them, is covered to the last branch, or the tests fail.
 KEY_CODE := src/hitherto/keys.py,src/hitherto/_crypto.py
+KEY_TESTS := tests/test_keys.py tests/test_crypto.py
 keycoverage: setup ## Check that the tests cover all of the code that handles keys
 	@COVERAGE_FILE=.coverage-keys $(PY) -m coverage run --rcfile=/dev/null --branch --include=$(KEY_CODE) \
-		-m pytest -q --no-header tests/test_keys.py tests/test_crypto.py
+		-m pytest -q --no-header $(KEY_TESTS)
 	@COVERAGE_FILE=.coverage-keys $(PY) -m coverage report --rcfile=/dev/null --show-missing --fail-under=100
 
 # What decides that something is destroyed, and when, is covered but for a few branches.
 SWEEP_CODE := src/hitherto/retention.py,src/hitherto/_sweeping.py,src/hitherto/_schedule.py
+SWEEP_TESTS := tests/test_retention.py tests/test_schedule.py
 sweepcoverage: setup ## Check that the tests cover the code that handles retention
 	@COVERAGE_FILE=.coverage-sweeps $(PY) -m coverage run --rcfile=/dev/null --branch --include=$(SWEEP_CODE) \
-		-m pytest -q --no-header tests/test_retention.py tests/test_schedule.py
+		-m pytest -q --no-header $(SWEEP_TESTS)
 	@COVERAGE_FILE=.coverage-sweeps $(PY) -m coverage report --rcfile=/dev/null --show-missing --fail-under=95
 
 lint: setup ## Check style, types and import arrows (ruff, mypy, tests/test_architecture.py)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+	$(PY) -m mypy --num-workers=2
 	$(PY) -m pytest -q tests/test_architecture.py
 
 format: setup ## Format the code and apply safe lint fixes

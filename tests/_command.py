@@ -99,7 +99,7 @@ class Service:
 
 def environment() -> dict[str, str]:
     """What every process gets: nothing of the user's. The certificates are those that the tests trust."""
-    passed = ("PATH", "COVERAGE_PROCESS_START", "SSL_CERT_FILE")
+    passed = ("PATH", "COVERAGE_PROCESS_START", "SSL_CERT_FILE", "OMP_WAIT_POLICY")
     return {name: os.environ[name] for name in passed if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(sys.path),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -10,6 +10,7 @@ the streams each, and tells the process id, and how the process ended, over a pi
 """
 
 import array
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -31,7 +32,10 @@ from typing import Any, Self
 IMPORTS = (
     *("hitherto.cli._chat", "hitherto.cli._session", "hitherto.cli._editor"),
     *("hitherto.chat", "hitherto.recorder", "hitherto.store", "hitherto.backends.sqlite"),
-    *("hitherto.cli._stores", "hitherto.formats.jsonl"),
+    *("hitherto.cli._stores", "hitherto.formats.jsonl", "hitherto.opening", "hitherto.backends._patient"),
+    *(f"hitherto.cli.{name}" for name in ("_main", "_conversation", "_log", "_search", "_care", "_stats", "_doctor")),
+    *("platformdirs.unix", "hitherto.backends.fts", "hitherto._verify", "hitherto._activity"),
+    *("hitherto.sealed", "cryptography.hazmat.primitives.ciphers.aead", "cryptography.hazmat.primitives.kdf.hkdf"),
 )
 
 
@@ -162,7 +166,23 @@ def _lines(control: socket.socket, woken: int, tell: Callable[[], None]) -> Iter
                 tell()
 
 
+_code: list[int] = []  # the exit code of the process that this one has become, at its end
+
+
+def end() -> None:
+    """Called at the end of a process, after all others who asked to be called then. What Python would do from here on
+    is to free its memory piece by piece, which takes ten times as long as most commands do. Not if something is left to
+    say: an exception, or that what was written last cannot be written."""
+    if _code:
+        with contextlib.suppress(OSError, ValueError):  # Python tries it again, and says so
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(_code[0])
+
+
 def serve(control: socket.socket) -> None:
+    atexit.register(end)  # the first is called last
+
     import openai
 
     for name in IMPORTS:
@@ -220,7 +240,12 @@ def become(told: dict[str, Any], streams: Sequence[int]) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     sys.argv = [told["module"], *told["arguments"]]
-    runpy.run_module(told["module"], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(told["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            _code.append(ended.code & 0xFF)
+        raise
 
 
 if __name__ == "__main__":

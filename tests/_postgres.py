@@ -48,6 +48,7 @@ from hitherto.backend import (
     PackRow,
     Position,
     Stale,
+    Tag,
     Taken,
     Where,
 )
@@ -252,18 +253,20 @@ class PostgresBackend:
             if row is None or row.token != token:
                 return Stale(id, row)
         for change in batch.changes:
-            problem = self._problem(connection, change, rows.get(change.conversation))
+            problem = self._problem(connection, change, rows.get(change.conversation), arriving=batch.arriving)
             if problem is not None:
                 return problem
         for change in batch.changes:
-            self._apply(connection, change)
+            self._apply(connection, change, **({"arriving": True} if batch.arriving else {}))
             if change.row is None:
                 del rows[change.conversation]
             else:
                 rows[change.conversation] = change.row
         return DONE
 
-    def _problem(self, connection: Connection, change: Change, row: ConversationRow | None) -> Outcome | None:
+    def _problem(
+        self, connection: Connection, change: Change, row: ConversationRow | None, *, arriving: bool
+    ) -> Outcome | None:
         id = change.conversation
         if change.expect is None:
             if row is not None:
@@ -276,7 +279,7 @@ class PostgresBackend:
         elif row is None or row.token != change.expect:
             return Stale(id, row)
         for message in change.add:
-            if message.number % RUN == 0 and self._run_taken(connection, message.number):
+            if message.number % RUN == 0 and self._run_taken(connection, message.number, arriving=arriving):
                 return Taken("number", id)
             if message.key is not None:
                 query = "SELECT 1 FROM message WHERE workspace = %s AND conversation = %s AND key = %s"
@@ -291,16 +294,16 @@ class PostgresBackend:
                 return Missing(id, name)
         return None
 
-    def _run_taken(self, connection: Connection, first: int) -> bool:
+    def _run_taken(self, connection: Connection, first: int, *, arriving: bool) -> bool:
         """In one statement: between two, a purge could move the run from the one place to the other, unseen."""
         query = (
             "SELECT 1 FROM message WHERE workspace = %s AND number BETWEEN %s AND %s UNION ALL "
-            "SELECT 1 FROM workspace WHERE workspace = %s AND retired >= %s LIMIT 1"
+            "SELECT 1 FROM workspace WHERE workspace = %s AND retired >= %s AND NOT %s LIMIT 1"
         )
-        values = (self._w, first, first + RUN - 1, self._w, first)
+        values = (self._w, first, first + RUN - 1, self._w, first, arriving)
         return connection.execute(query, values).fetchone() is not None
 
-    def _apply(self, connection: Connection, change: Change) -> None:
+    def _apply(self, connection: Connection, change: Change, *, arriving: bool = False) -> None:
         execute, id, w = connection.execute, change.conversation, self._w
         many = connection.cursor().executemany
         if change.row is None:
@@ -325,7 +328,8 @@ class PostgresBackend:
             query = "DELETE FROM reference WHERE workspace = %s AND conversation = %s AND message = %s AND name = %s"
             execute(query, (w, id, number, name))
         many(_INSERT_MESSAGE, [(w, *_message_values(m)) for m in change.add])
-        self._check_numbers(connection, change)
+        if not arriving:
+            self._check_numbers(connection, change)
         many(_UPDATE_MESSAGE, [(*_message_values(m), w, m.number) for m in change.amend])
         many("DELETE FROM pack WHERE workspace = %s AND first = %s", [(w, first) for first in change.unpack])
         query = (
@@ -523,17 +527,33 @@ class PostgresBackend:
         query = "SELECT conversation, message FROM tag WHERE workspace = %s AND value = %s ORDER BY 1, 2"
         return [(id, None if message < 0 else message) for id, message in self._all(query, (self._w, value))]
 
+    def tags(self, conversation: bytes, *, after: Tag | None = None, limit: int) -> list[Tag]:
+        query = (
+            "SELECT value, message FROM tag WHERE workspace = %s AND conversation = %s AND (message, value) > (%s, %s) "
+            "ORDER BY message, value LIMIT %s"
+        )
+        beyond = (-2, b"") if after is None else (-1 if after.message is None else after.message, after.value)
+        found = self._all(query, (self._w, conversation, *beyond, limit))
+        return [Tag(value, None if message < 0 else message) for value, message in found]
+
     def items(
-        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+        self,
+        conversation: bytes,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
     ) -> list[ItemRow]:
-        way = "DESC" if reverse else "ASC"
+        way, beyond_it = ("DESC", "<") if reverse else ("ASC", ">")
         stem = prefix.rstrip(b"\xff")
         end = stem[:-1] + bytes([stem[-1] + 1]) if stem else None
         query = (
             "SELECT conversation, key, revision, body FROM item WHERE workspace = %s AND conversation = %s "
-            f"AND key >= %s {'' if end is None else 'AND key < %s'} ORDER BY key {way} LIMIT %s"
+            f"AND key >= %s {'' if end is None else 'AND key < %s'} "
+            f"{'' if after is None else f'AND key {beyond_it} %s'} ORDER BY key {way} LIMIT %s"
         )
-        bounds = (prefix, limit) if end is None else (prefix, end, limit)
+        bounds = [bound for bound in (prefix, end, after) if bound is not None] + [limit]
         return [ItemRow(*found) for found in self._all(query, (self._w, conversation, *bounds))]
 
     # -- attachments

@@ -50,14 +50,13 @@ class Server:
         folder = in_memory() or "/tmp"  # a socket's path must be short
         self.folder = Path(tempfile.mkdtemp(prefix="hitherto-pg-", dir=folder))
         self.conninfo = f"host={self.folder} user=postgres dbname=postgres"
+        self.url = f"postgresql:///postgres?host={self.folder}&user=postgres"
         self._data = self.folder / "data"
-        self._user = _unprivileged()
+        self._user = unprivileged()
         if self._user is not None:
             shutil.chown(self.folder, self._user)
         try:
-            made: list[str | Path] = [binaries / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust"]
-            made += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
-            subprocess.run(made, user=self._user, check=True, capture_output=True, cwd="/")
+            initialise(binaries, self._data, self._user)
             started: list[str | Path] = [binaries / "postgres", "-D", self._data, "-k", self.folder]
             started += [part for setting in (*self._SETTINGS, *settings) for part in ("-c", setting)]
             with (self.folder / "log").open("wb") as log:
@@ -101,21 +100,35 @@ class Server:
             self._keeper.wait(20)
 
 
+def initialise(binaries: Path, data: Path, user: int | None, *options: str) -> None:
+    """Make the files of a server, with these further options of initdb."""
+    made: list[str | Path] = [binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust"]
+    made += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions", *options]
+    subprocess.run(made, user=user, check=True, capture_output=True, cwd="/")
+
+
 def leftovers(folder: Path, shared_memory: int) -> list[str]:
     """What is still there of a server: processes, which all stand in its folder, shared memory, files."""
     found = [str(folder)] if folder.exists() else []
+    found += [f"process {id}" for id in processes(folder)]
+    segments = [line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
+    return found + [f"shared memory {id}" for id in segments if id == str(shared_memory)]
+
+
+def processes(folder: Path) -> list[int]:
+    """The ids of all processes that stand in a folder or below it: those of a server stand in its data."""
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             place = os.readlink(process / "cwd")
         except OSError:  # it has ended, or is none of ours
             continue
-        if place.startswith(str(folder)):
-            found.append(f"process {process.name}")
-    segments = [line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
-    return found + [f"shared memory {id}" for id in segments if id == str(shared_memory)]
+        if Path(place).is_relative_to(folder):
+            found.append(int(process.name))
+    return found
 
 
-def _unprivileged() -> int | None:
+def unprivileged() -> int | None:
     """PostgreSQL does not run as root: whom it runs as instead. None: as who we are."""
     if os.geteuid() != 0:
         return None

@@ -30,6 +30,9 @@ def pytest_configure() -> None:
     path = Path(_trusted.name) / "nobody.pem"
     path.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     os.environ["SSL_CERT_FILE"] = str(path)
+    # The local model's threads wait for each other. Where other tests have the processors meanwhile, they would keep
+    # them busy with waiting, and take several times as long.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def pytest_unconfigure() -> None:

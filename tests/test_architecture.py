@@ -8,6 +8,7 @@ Requirements: D17, and STYLE on shape.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dialects.*", "snapshots.*", "_tap"),
     ("chat.*",),
     ("backend", "textindex", "_snippets", "_segments"),
-    ("backends.*", "vault", "sealed", "_content", "_pen", "_wordindex"),
-    ("_attachments", "_packs", "_desk", "_ledger", "_wordcache", "_workspace"),
+    ("backends.*", "backends.postgres.*", "vault", "sealed", "_content", "_pen", "_pieces", "_wordindex"),
+    ("_attachments", "_packs", "_desk", "_house", "_ledger", "_wordcache", "_workspace"),
     ("_recovery", "_record"),
     (
         "conversation",
@@ -64,7 +65,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "_schedule",
     ),
     ("store",),
-    ("opening", "threads"),
+    ("opening", "moving", "threads"),
     ("aio",),
     ("recorder.*", "formats.*", "records.*"),
     ("__init__", "testing.*"),
@@ -74,6 +75,9 @@ FOR_BACKENDS = {"_forks", "backend", "errors", "ids", "textindex", "_query"}
 LAZY = {
     ("opening", "backends.memory"),
     ("opening", "backends.sqlite"),
+    ("opening", "backends.postgres.__init__"),
+    ("opening", "backends.postgres._looking"),
+    ("opening", "backends.postgres._schema"),
     ("opening", "backends._patient"),
     ("_search", "backends.fts"),
     ("cli._stores", "backends._replacing"),
@@ -81,9 +85,15 @@ LAZY = {
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager", "misc", "base", "core", "tools"}
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module by its name inside the package: `backends.sqlite`, `testing.__init__`."""
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def layer(module: str) -> int:
@@ -135,17 +145,18 @@ def resolved(module: str, node: ast.Import | ast.ImportFrom, known: set[str]) ->
             yield f"{where}.__init__".strip(".")
 
 
-def imports(source: str, module: str, known: set[str]) -> set[tuple[str, bool]]:
+def imports(source: ast.AST, module: str, known: set[str]) -> set[tuple[str, bool]]:
     """What a module imports of ours, and whether it does so inside a function."""
-    return {(name, inside) for node, inside in statements(ast.parse(source)) for name in resolved(module, node, known)}
+    return {(name, inside) for node, inside in statements(source) for name in resolved(module, node, known)}
 
 
+@cache
 def arrows() -> list[tuple[str, str, bool]]:
     known = modules()
     return [
         (module, name, inside)
         for module, path in known.items()
-        for name, inside in sorted(imports(path.read_text(), module, set(known)))
+        for name, inside in sorted(imports(tree(path), module, set(known)))
     ]
 
 
@@ -185,12 +196,15 @@ def test_an_arrow_that_points_up_is_seen() -> None:
         "if not TYPE_CHECKING:\n    from .store import Store",
         "if TYPE_CHECKING:\n    pass\nelse:\n    from .store import Store",
     ):
-        found = imports(source, "model", known)
+        found = imports(ast.parse(source), "model", known)
         assert {name for name, _ in found} == {"store"}, source
         assert all(wrong(("model", name, inside)) for name, inside in found)
-    assert imports("if TYPE_CHECKING:\n    from .store import Store", "model", known) == set()
-    assert {name for name, _ in imports("from ..store import Store", "backends.memory", known)} == {"store"}
-    assert {name for name, _ in imports("from ._files import sync", "backends.sqlite", known)} == {"backends._files"}
+    for module, source, seen in (
+        ("model", "if TYPE_CHECKING:\n    from .store import Store", set()),
+        ("backends.memory", "from ..store import Store", {"store"}),
+        ("backends.sqlite", "from ._files import sync", {"backends._files"}),
+    ):
+        assert {name for name, _ in imports(ast.parse(source), module, known)} == seen
 
 
 def test_backends_know_only_the_protocol() -> None:
@@ -229,7 +243,7 @@ def test_nothing_of_ours_needs_the_tests_tools() -> None:
         if not module.startswith("testing."):
             foreign = {
                 name.split(".")[0]
-                for node, _ in statements(ast.parse(path.read_text()))
+                for node, _ in statements(tree(path))
                 for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
                 if not (isinstance(node, ast.ImportFrom) and node.level)
             }
@@ -240,6 +254,6 @@ def test_nothing_of_ours_needs_the_tests_tools() -> None:
 def test_every_module_has_a_home_of_its_own_and_opens_with_its_idea(module: str) -> None:
     """STYLE: no `utils`; a module opens with its idea in prose."""
     assert not NO_NAMES & {part.strip("_") for part in module.split(".")}
-    said = ast.get_docstring(ast.parse(modules()[module].read_text()))
+    said = ast.get_docstring(tree(modules()[module]))
     assert said, f"{module} does not say what it is"
     assert len(said.splitlines()) > 1, f"{module} says no more than one line"

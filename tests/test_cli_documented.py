@@ -90,6 +90,8 @@ JSON = {  # what is typed for each command that has --json, in a folder with one
     "search": ("why",),
     "import": ("said.jsonl",),
     "backup": ("copy.db",),
+    "restore": ("kept.db", "--replace", "--yes"),
+    "copy": ("{store}", "elsewhere.db"),
     "stats": (),
     "verify": (),
     "doctor": (),
@@ -122,7 +124,8 @@ def test_every_field_of_the_json_is_documented(name: str, world: World) -> None:
         first = talk.extend([Message.user("Why?"), Message.assistant("Because.")])[0]
         talk.fork(first.id).append(Message.assistant("It depends."))
         formats.save(store, world.here / "said.jsonl")
-    given = [word.format(first=first.id) for word in JSON[name]]
+        store.backup(world.here / "kept.db")
+    given = [word.format(first=first.id, store=world.place) for word in JSON[name]]
     done = world.command(*name.split(), *given, "--json")
     assert done.returncode == 0, done.stderr
     said = section(name) if name != "show" else section("conversation print")

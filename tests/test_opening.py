@@ -229,7 +229,7 @@ def test_two_stores_in_memory_are_two(world: World) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "postgres://user:Xylophon-7391@host/db",
+        "mysql://user:Xylophon-7391@host/db",
         "http://host/db",
         "file:///tmp/x.db",
         "s3://bucket/key",

@@ -9,7 +9,7 @@ import pytest
 from hitherto._pen import Entry, Pen, kept
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Done, Outcome, Stale
 from hitherto.backends.memory import MemoryBackend
-from hitherto.errors import CommitUnknown, HithertoError, StorageError, StorageFull
+from hitherto.errors import CommitUnknown, HithertoError, ReadOnly, StorageError, StorageFull, Unavailable
 from hitherto.events import Listeners
 from hitherto.testing.conformance import A, B, C, conversation_row, create, message_row, token, update
 
@@ -150,6 +150,47 @@ def test_if_nothing_can_be_read_the_caller_is_told_that_it_is_unknown() -> None:
         Pen(backend).write(create())
 
 
+class Replaced(Scripted):
+    """While somebody waits until all is durable, another server takes its place, which has nothing of it."""
+
+    waits = 0
+
+    def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        if not batches:
+            self.waits += 1
+            if self.waits == 1:
+                assert MemoryBackend.commit(self, [Batch((Change(A, token(1), None),))]) == [DONE]
+            if self.after:
+                self.after.pop(0)()
+        return super().commit(batches)
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["it says nothing", "it is cut"])
+def test_what_was_seen_before_the_wait_has_to_be_there_after_it(interrupted: bool) -> None:
+    backend = Replaced()
+    backend.after = [raising(unknown())] * (2 if interrupted else 1)
+    assert Pen(backend).write(create()) == DONE
+    assert backend.lookup(ids=[A])
+    assert backend.sizes == [1, 1]
+
+
+def test_a_wait_that_ended_with_the_patience_is_not_begun_again() -> None:
+    waits = []
+
+    class Waiting(Scripted):
+        def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+            if not batches:
+                waits.append(1)
+                raise unknown(Unavailable("no standby has answered"))
+            return super().commit(batches)
+
+    backend = Waiting()
+    backend.after = [raising(unknown())]
+    with pytest.raises(CommitUnknown):
+        Pen(backend).write(create())
+    assert waits == [1]
+
+
 def test_a_line_that_is_always_cut_ends_in_an_error() -> None:
     backend = Scripted()
     backend.before = [raising(unknown())] * 100
@@ -166,6 +207,19 @@ def test_an_error_reaches_everybody_in_the_group_and_the_pen_goes_on() -> None:
         pen.write(create())
     assert pen.write(create()) == DONE
     assert pen.write(update(7)) == Stale(A, conversation_row())
+
+
+@pytest.mark.parametrize("kind", [Unavailable, ReadOnly])
+def test_who_waits_together_for_a_place_that_is_gone_waits_once(kind: type[StorageError]) -> None:
+    """Or each of them would have the whole patience of the backend tried once more, one after the other."""
+    backend = Scripted()
+    pen = Pen(backend)
+    entries = [pen.enqueue(create(id=id)) for id in (A, B, C)]
+    backend.before = [raising(kind("no answer"))] * 3
+    for entry in entries:
+        with pytest.raises(kind):
+            pen.outcome(entry)
+    assert backend.sizes == [3]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

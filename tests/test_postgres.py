@@ -1,9 +1,8 @@
 """The backend protocol holds on a real PostgreSQL, where others write at the same moment.
 
-The backend is a throw-away one (see `_postgres`). What is tried here is the protocol: whether it can be kept at all by
-a database in which many connections write at once, transactions become visible out of order, and the network may go
-at any moment. Races are made, not waited for: a transaction is stopped at the point in question until the other is
-there. Beside a protection stands the same test without it.
+Many connections write at once, transactions become visible out of order, and the network may go at any moment. Races
+are made, not waited for: a transaction is stopped at the point in question until the other is there. Beside a
+protection stands the same test without it.
 """
 
 import os
@@ -39,6 +38,10 @@ from hitherto.backend import (
     Where,
 )
 from hitherto.backends.memory import MemoryBackend
+from hitherto.backends.postgres import PostgresBackend
+from hitherto.backends.postgres._connections import Bound
+from hitherto.backends.postgres._schema import Connection
+from hitherto.backends.postgres._writing import Writer
 from hitherto.errors import Closed, CommitUnknown
 from hitherto.ids import RUN, new_conversation_id
 from hitherto.keys import Key
@@ -60,7 +63,6 @@ from hitherto.testing.conformance import (
 from hitherto.testing.machine import BackendMachine
 from hitherto.testing.toys import Contrary
 
-from ._postgres import SCHEMA, Connection, PostgresBackend
 from ._server import Server, find_binaries, leftovers
 
 PATIENCE = 20  # seconds, for what takes milliseconds
@@ -68,14 +70,14 @@ AnyBackend = TypeVar("AnyBackend", bound=PostgresBackend)
 
 
 class Opener:
-    """Makes backends, each with its own connections, on the same new workspace."""
+    """Makes backends on the same new workspace."""
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, url: str) -> None:
         self.made: list[PostgresBackend] = []
-        self._conninfo, self._workspace = conninfo, new_conversation_id()
+        self._url, self.workspace = url, new_conversation_id().hex()
 
     def __call__(self, kind: type[AnyBackend]) -> AnyBackend:
-        backend = kind(self._conninfo, self._workspace)
+        backend = kind(self._url, workspace=self.workspace, timeout_seconds=10.0)
         self.made.append(backend)
         return backend
 
@@ -90,8 +92,6 @@ def server() -> Iterator[Server]:
         server = Server(binaries)
     except PermissionError:
         pytest.skip(f"PostgreSQL does not run as root, and others may not run {binaries}")
-    with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute(SCHEMA)
     try:
         yield server
     finally:
@@ -102,7 +102,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def opened(server: Server) -> Iterator[Opener]:
-    opener = Opener(server.conninfo)
+    opener = Opener(server.url)
     yield opener
     for backend in opener.made:
         backend.close()
@@ -146,17 +146,32 @@ def at_once(*works: Callable[[], object]) -> list[object]:
         return [future.result(PATIENCE) for future in [threads.submit(begin, work) for work in works]]
 
 
-class HeldBackend(PostgresBackend):
+class HeldWriter(Writer):
     """Stops before COMMIT until it is let go."""
 
-    def __init__(self, conninfo: str, workspace: bytes) -> None:
-        super().__init__(conninfo, workspace)
+    short_way = False
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__(bound)
         self.arrived, self.go = threading.Event(), threading.Event()
 
     def _finish(self, connection: Connection) -> None:
         self.arrived.set()
         assert self.go.wait(PATIENCE)
         super()._finish(connection)
+
+
+class HeldBackend(PostgresBackend):
+    writer = HeldWriter
+    _writer: HeldWriter
+
+    @property
+    def arrived(self) -> threading.Event:
+        return self._writer.arrived
+
+    @property
+    def go(self) -> threading.Event:
+        return self._writer.go
 
 
 class TestPostgres(BackendContract, StoreContract):
@@ -182,7 +197,7 @@ class TestPostgres(BackendContract, StoreContract):
 def test_postgres_and_memory_give_the_same_answers(server: Server) -> None:
     class Machine(BackendMachine):
         def make(self) -> Backend:
-            return PostgresBackend(server.conninfo, new_conversation_id())
+            return PostgresBackend(server.url, workspace=new_conversation_id().hex())
 
     few = settings(max_examples=8, stateful_step_count=20, deadline=None, database=None)
     run_state_machine_as_test(Machine, settings=few)
@@ -230,7 +245,7 @@ def test_packs_attachments_and_the_feed_answer_as_in_memory(backend: PostgresBac
 
 
 def test_workspaces_do_not_see_each_other(server: Server) -> None:
-    one, two = (PostgresBackend(server.conninfo, new_conversation_id()) for _ in range(2))
+    one, two = (PostgresBackend(server.url, workspace=new_conversation_id().hex()) for _ in range(2))
     batch = create(message_row(0, key=b"k"), key=b"k")
     assert one.commit([batch]) == two.commit([batch]) == [DONE]
     assert one.commit([Batch((Change(A, token(1), None),))]) == [DONE]
@@ -255,7 +270,7 @@ def test_any_text_may_be_a_role(backend: PostgresBackend) -> None:
 
 
 @pytest.mark.parametrize("what", ["id", "key", "number"])
-def test_of_two_who_take_the_same_name_one_gets_it(opened: Opener, what: str) -> None:
+def test_of_two_who_take_the_same_name_one_gets_it(opened: Opener, admin: Connection, what: str) -> None:
     """The first is stopped before COMMIT: the second sees nothing of it, writes, waits at the index, and begins
     again."""
     held, other = opened(HeldBackend), opened(PostgresBackend)
@@ -269,8 +284,7 @@ def test_of_two_who_take_the_same_name_one_gets_it(opened: Opener, what: str) ->
         first = threads.submit(held.commit, [mine])
         assert held.arrived.wait(PATIENCE)
         second = threads.submit(other.commit, [create(id=C), theirs])
-        with psycopg.connect(other._conninfo, autocommit=True) as admin:
-            until(admin, WAITS_FOR_A_LOCK)
+        until(admin, WAITS_FOR_A_LOCK)
         held.go.set()
         assert first.result(PATIENCE) == [DONE]
         owner = {"id": A, "key": A, "number": B}[what]
@@ -304,8 +318,10 @@ def test_a_requirement_stands_until_the_commit(opened: Opener, admin: Connection
         assert [first.result(PATIENCE), second.result(PATIENCE)] == [[DONE], [DONE]]
 
 
-class MeetingBackend(PostgresBackend):
+class MeetingWriter(Writer):
     """Locks as it should, after both are there."""
+
+    short_way = False
 
     meeting: threading.Barrier | None = None
 
@@ -319,44 +335,57 @@ class MeetingBackend(PostgresBackend):
         return super()._lock(connection, batches)
 
 
-class UnsortedBackend(MeetingBackend):
+class UnsortedWriter(MeetingWriter):
     """Locks in the order of the batches, and meets the other between two locks."""
 
     def _lock(self, connection: Connection, batches: Sequence[Batch]) -> dict[bytes, ConversationRow]:
-        rows = PostgresBackend._lock(self, connection, batches[:1])
+        rows = Writer._lock(self, connection, batches[:1])
         self._meet()
-        return rows | PostgresBackend._lock(self, connection, batches[1:])
+        return rows | Writer._lock(self, connection, batches[1:])
 
 
-@pytest.mark.parametrize("kind", [MeetingBackend, UnsortedBackend])
-def test_opposite_orders_do_not_hurt(opened: Opener, kind: type[MeetingBackend]) -> None:
+def writing(kind: type[Writer]) -> type[PostgresBackend]:
+    """A backend that writes so."""
+    return type(kind.__name__, (PostgresBackend,), {"writer": kind})
+
+
+def meet(*backends: PostgresBackend) -> None:
+    """Once, where their writers do."""
+    meeting = threading.Barrier(len(backends))
+    for backend in backends:
+        assert isinstance(backend._writer, MeetingWriter)
+        backend._writer.meeting = meeting
+
+
+@pytest.mark.parametrize("kind", [MeetingWriter, UnsortedWriter])
+def test_opposite_orders_do_not_hurt(opened: Opener, kind: type[MeetingWriter]) -> None:
     """Sorted locks do not deadlock. Without them, the one that the server picks begins again."""
-    one, two = opened(kind), opened(kind)
+    one, two = opened(writing(kind)), opened(writing(kind))
     one.commit([create(id=A), create(id=B)])
-    one.meeting = two.meeting = threading.Barrier(2)
+    meet(one, two)
     outcomes = at_once(
         lambda: one.commit([update(1, A), update(1, B)]),
         lambda: two.commit([update(1, B), update(1, A)]),
     )
     stale_ab = [Stale(id, conversation_row(id, 2)) for id in (A, B)]
     assert outcomes in ([[DONE, DONE], stale_ab[::-1]], [stale_ab, [DONE, DONE]])
-    assert one.retries + two.retries == (kind is UnsortedBackend)
+    assert one.retries + two.retries == (kind is UnsortedWriter)
 
 
 def test_making_the_same_conversations_in_opposite_order_does_not_hurt(opened: Opener) -> None:
     """There is nothing to lock yet: the deadlock is at the index, and is retried."""
 
-    class Meeting(MeetingBackend):
+    class Meeting(MeetingWriter):
         def _lock(self, connection: Connection, batches: Sequence[Batch]) -> dict[bytes, ConversationRow]:
-            return PostgresBackend._lock(self, connection, batches)
+            return Writer._lock(self, connection, batches)
 
         def _commit_one(self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
             outcome = super()._commit_one(connection, batch, rows)
             self._meet()
             return outcome
 
-    one, two = opened(Meeting), opened(Meeting)
-    one.meeting = two.meeting = threading.Barrier(2)
+    one, two = opened(writing(Meeting)), opened(writing(Meeting))
+    meet(one, two)
     outcomes = at_once(
         lambda: one.commit([create(id=A), create(id=B)]),
         lambda: two.commit([create(id=B), create(id=A)]),
@@ -366,7 +395,7 @@ def test_making_the_same_conversations_in_opposite_order_does_not_hurt(opened: O
     assert one.retries + two.retries >= 1
 
 
-class OvertakenBackend(PostgresBackend):
+class OvertakenWriter(Writer):
     """Between its checks and its writes, another one uses the same run of numbers and purges it."""
 
     other: PostgresBackend | None = None
@@ -379,7 +408,7 @@ class OvertakenBackend(PostgresBackend):
         super()._apply(connection, change)
 
 
-class TrustingBackend(OvertakenBackend):
+class TrustingWriter(OvertakenWriter):
     """Relies on the check before and on the unique index."""
 
     def _check_numbers(self, connection: Connection, change: Change) -> None:
@@ -387,13 +416,14 @@ class TrustingBackend(OvertakenBackend):
 
 
 @pytest.mark.parametrize(
-    ("kind", "outcome"), [(OvertakenBackend, Taken("number", A)), (TrustingBackend, DONE)], ids=["checked", "control"]
+    ("kind", "outcome"), [(OvertakenWriter, Taken("number", A)), (TrustingWriter, DONE)], ids=["checked", "control"]
 )
 def test_a_number_is_not_used_again_although_nobody_has_it(
-    opened: Opener, kind: type[OvertakenBackend], outcome: Outcome
+    opened: Opener, kind: type[OvertakenWriter], outcome: Outcome
 ) -> None:
-    backend, other = opened(kind), opened(PostgresBackend)
-    backend.other = other
+    backend, other = opened(writing(kind)), opened(PostgresBackend)
+    assert isinstance(backend._writer, OvertakenWriter)
+    backend._writer.other = other
     assert backend.commit([create(message_row(320))]) == [outcome]
 
 
@@ -449,24 +479,21 @@ def test_many_stores_deal_numbers_and_follow_each_other(opened: Opener) -> None:
 
 PROGRAM = """
 import sys
-from hitherto.model import Message
-from hitherto.store import Store
-from tests._postgres import PostgresBackend
+import hitherto
 
-conninfo, workspace, talk, name = sys.argv[1:]
-backend = PostgresBackend(conninfo, bytes.fromhex(workspace))
-handle = Store(backend).conversation(talk)
-sys.stdin.readline()
-for n in range(15):
-    handle.append(Message.user(f"{name}.{n}"), on_conflict="follow")
-backend.close()
+url, workspace, talk, name = sys.argv[1:]
+with hitherto.open(url, workspace=workspace) as store:
+    handle = store.conversation(talk)
+    sys.stdin.readline()
+    for n in range(15):
+        handle.append(hitherto.Message.user(f"{name}.{n}"), on_conflict="follow")
 """
 
 
 def test_processes_share_a_conversation(server: Server, backend: PostgresBackend) -> None:
     store = Store(backend)
     talk = store.start()
-    arguments = [sys.executable, "-c", PROGRAM, server.conninfo, backend.info.workspace.hex(), talk.id]
+    arguments = [sys.executable, "-c", PROGRAM, server.url, backend.info.workspace_name, talk.id]
     root = Path(__file__).parent.parent
     processes = [subprocess.Popen([*arguments, name], stdin=subprocess.PIPE, cwd=root) for name in "ab"]
     for process in processes:
@@ -524,7 +551,7 @@ def test_pages_go_on_where_they_were_while_conversations_come_and_go(opened: Ope
 class NaiveBackend(HeldBackend):
     """Goes on from the highest transaction that it saw, as one would with a counter."""
 
-    _SINCE = "moved >= pg_snapshot_xmax(%s::pg_snapshot) AND %s <> ''"
+    _SINCE = "stamp >= pg_snapshot_xmax(%s::pg_snapshot) AND %s <> ''"
 
 
 @pytest.mark.parametrize(("kind", "found"), [(HeldBackend, [A]), (NaiveBackend, [])], ids=["snapshots", "control"])
@@ -546,12 +573,14 @@ def test_the_feed_has_what_became_visible_late(opened: Opener, kind: type[HeldBa
 def test_the_feed_never_misses_while_four_write(opened: Opener) -> None:
     """The reader keeps what it was told about; in the end it knows the last version of each, and who is gone."""
 
-    class Slow(PostgresBackend):
+    class Slow(Writer):
+        short_way = False
+
         def _finish(self, connection: Connection) -> None:
             time.sleep(random.random() * 0.004)  # so that commits overtake each other
             super()._finish(connection)
 
-    writers, reader = [opened(Slow) for _ in range(4)], opened(PostgresBackend)
+    writers, reader = [opened(writing(Slow)) for _ in range(4)], opened(PostgresBackend)
     known: dict[bytes, int] = {}
     position = reader.changes(None).position
     told = 0
@@ -575,10 +604,10 @@ def test_the_feed_never_misses_while_four_write(opened: Opener) -> None:
         assert writers[n].commit([Batch((Change(ids[0], token(8), None),))]) == [DONE]
 
     with ThreadPoolExecutor(4) as threads:
-        writing = [threads.submit(write, n) for n in range(4)]
-        while not all(one.done() for one in writing):
+        under_way = [threads.submit(write, n) for n in range(4)]
+        while not all(one.done() for one in under_way):
             read()
-        for one in writing:
+        for one in under_way:
             one.result()
     read()
     there = reader.lookup(prefix="", limit=99)
@@ -591,7 +620,7 @@ def test_the_feed_never_misses_while_four_write(opened: Opener) -> None:
 def test_the_feed_forgets_who_is_long_gone_and_says_so(
     backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests._postgres._GRAVES", 2)
+    monkeypatch.setattr("hitherto.backends.postgres._GRAVES", 2)
     ids = [bytes([n]) * 16 for n in range(5)]
     long_ago = backend.changes(None).position
     for id in ids:
@@ -619,8 +648,9 @@ class HastyBackend(PostgresBackend):
 
     def _collect(self, connection: Connection, before: int) -> int:
         query = (
-            "DELETE FROM attachment a WHERE workspace = %s AND staged_at < %s AND NOT EXISTS (SELECT 1 FROM reference "
-            "r WHERE r.workspace = a.workspace AND r.conversation = a.conversation AND r.name = a.name)"
+            "DELETE FROM hitherto.attachment a WHERE workspace_id = %s AND staged_at < %s AND NOT EXISTS (SELECT 1 "
+            "FROM hitherto.reference r WHERE r.workspace_id = a.workspace_id AND r.conversation = a.conversation "
+            "AND r.name = a.name)"
         )
         return connection.execute(query, (self._w, before)).rowcount
 
@@ -684,9 +714,10 @@ def test_two_may_stage_the_same_at_once(opened: Opener) -> None:
 # -- trouble
 
 
-class StuckBackend(PostgresBackend):
+class StuckWriter(Writer):
     """Once, its COMMIT waits for a replica that is not there: on the disk, but not visible to anybody yet."""
 
+    short_way = False
     armed = False
     wire = -1
 
@@ -696,6 +727,11 @@ class StuckBackend(PostgresBackend):
             self.wire = connection.pgconn.socket
             connection.execute("SET LOCAL synchronous_commit = on")
         super()._finish(connection)
+
+
+class StuckBackend(PostgresBackend):
+    writer = StuckWriter
+    _writer: StuckWriter
 
 
 @pytest.fixture
@@ -729,7 +765,7 @@ def test_a_connection_that_is_lost_while_idle_is_not_noticed(backend: PostgresBa
 @pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
 def test_a_commit_that_was_interrupted_is_unknown(stuck: StuckBackend, admin: Connection, how: str) -> None:
     """Whether the connection is ended, or only the wait for the replica: then the server says success, and warns."""
-    stuck.armed = True
+    stuck._writer.armed = True
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(stuck.commit, [create()])
         (pid,) = until(admin, WAITS_FOR_THE_REPLICA)
@@ -744,7 +780,7 @@ def test_a_commit_that_was_interrupted_is_unknown(stuck: StuckBackend, admin: Co
 def test_the_store_settles_what_is_unknown(stuck: StuckBackend, admin: Connection, how: str) -> None:
     store = Store(stuck)
     talk = store.start()
-    stuck.armed = True
+    stuck._writer.armed = True
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(talk.append, Message.user("once"))
         (pid,) = until(admin, WAITS_FOR_THE_REPLICA)
@@ -763,14 +799,14 @@ def test_a_commit_that_is_still_under_way_is_not_done_twice(
     write again, and wait for the row; then the first one becomes visible."""
     store = Store(stuck)
     talk = store.start()
-    stuck.armed = True
+    stuck._writer.armed = True
     with ThreadPoolExecutor(1) as threads:
         if begin:
             writing = threads.submit(lambda: store.start(title="once").id)
         else:
             writing = threads.submit(lambda: talk.append(Message.user("once")).id)
         (pid,) = until(admin, WAITS_FOR_THE_REPLICA)
-        with socket.socket(fileno=os.dup(stuck.wire)) as wire:
+        with socket.socket(fileno=os.dup(stuck._writer.wire)) as wire:
             wire.shutdown(socket.SHUT_RDWR)
         until(admin, WAITS_FOR_A_LOCK)
         admin.execute("SELECT pg_terminate_backend(%s)", (pid,))

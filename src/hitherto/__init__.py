@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from .keys import Key
     from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
+    from .moving import StoreCopy, copy_store
     from .opening import open
     from .recorder import Recording, history, into, record, recording, resume
     from .recorder._own import Resumed
@@ -189,6 +190,7 @@ __all__ = [
     "StorageError",
     "StorageFull",
     "Store",
+    "StoreCopy",
     "Stream",
     "Suspended",
     "SweepFinished",
@@ -203,6 +205,7 @@ __all__ = [
     "Usage",
     "__version__",
     "compare",
+    "copy_store",
     "history",
     "into",
     "open",
@@ -317,6 +320,7 @@ _MODULES = {
         "Setup",
         "Usage",
     ),
+    "moving": ("StoreCopy", "copy_store"),
     "opening": ("open",),
     "recorder": (
         "Recording",

@@ -12,6 +12,8 @@ from .errors import InvalidArgument
 
 FILE_NAME = "hitherto.db"
 FOLDER_NAME = ".hitherto"
+_ADDRESS = "an address is a URL, in small letters: postgresql://user@host:5432/database"
+_SERVER_LIKE = ("postgres:", "postgresql:", "host=", "hostaddr=", "dbname=", "user=", "password=", "service=")
 
 
 def find(environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None) -> str:
@@ -38,13 +40,37 @@ def near(directory: str | os.PathLike[str] | None = None) -> str | None:
     return None
 
 
+def is_server(location: str | os.PathLike[str]) -> bool:
+    """Does it mean a database server, and no file?"""
+    return isinstance(location, str) and location.startswith(("postgresql://", "postgres://"))
+
+
+def shown(location: str | os.PathLike[str]) -> str:
+    """A location as people may see it: without the user and the password of a server."""
+    if not is_server(location):
+        return os.fspath(location)
+    from re import fullmatch  # noqa: PLC0415  # paths need none of these
+    from urllib.parse import parse_qs  # noqa: PLC0415
+
+    base, _, query = str(location).partition("://")[2].partition("?")
+    place, slash, database = base.rpartition("@")[2].partition("/")
+    if "@" in query or not fullmatch(r"(?:[\w.%-]*|\[[\da-fA-F:.%]*\])(?::\d*)?(?:,(?:[\w.%-]*)(?::\d*)?)*", place):
+        return "postgresql://…"  # what is a password in it, and what is not, cannot be told
+    place = place or parse_qs(query).get("host", [""])[0]
+    return f"postgresql://{place}{slash}{database.partition('#')[0]}"
+
+
 def path_of(location: str | os.PathLike[str]) -> str | None:
-    """The file that a location means; None if it means none, but memory."""
+    """The file that a location means; None if it means none, but memory or a server."""
     if isinstance(location, str):
         if location in ("memory:", "memory://"):
             return None
+        if is_server(location):
+            return None
         if "://" in location:
             location = _path_of(location)
+        elif location.lower().startswith(_SERVER_LIKE):
+            raise InvalidArgument("not the address of a server", hint=_ADDRESS)  # not repeated: it may hold a password
         elif location.startswith((":memory:", "sqlite:", "file:", "memory:")):
             raise InvalidArgument(
                 f"not a location: {location!r:.60}", hint="a path, sqlite:///absolute/path, or memory:"
@@ -66,8 +92,12 @@ def _path_of(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         raise InvalidArgument("not a URL", hint="a path, sqlite:///absolute/path, or memory:") from None
+    if parts.scheme.startswith("postgres"):
+        raise InvalidArgument("not the address of a server", hint=_ADDRESS)
     if parts.scheme != "sqlite":
-        raise InvalidArgument(f"no backend for {parts.scheme}://", hint="a path, sqlite:///absolute/path, or memory:")
+        raise InvalidArgument(
+            f"no backend for {parts.scheme}://", hint="a path, sqlite:///absolute/path, postgresql://…, or memory:"
+        )
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise InvalidArgument("a SQLite URL has an absolute path and nothing else", hint="sqlite:///absolute/path")
     return unquote(parts.path)

@@ -53,6 +53,7 @@ from .telemetry import Telemetry
 
 _MOST = 512  # batches in one transaction
 _TRIES = 8  # how often a commit of unknown outcome is written again
+_WAITS = 3  # how often the wait until what was found is durable is begun
 
 Tell = Callable[[Batch, datetime], Iterable[Event]]  # what there is to tell of a batch that was kept
 
@@ -353,10 +354,24 @@ class Pen:
         entry.result = outcome  # last: its owner may see it at once, and what it did is told by then
 
     def _settled(self, entry: Entry) -> bool:
-        if kept(self._backend, entry.batch.changes):
-            self._backend.commit([])  # what can be seen is not always durable yet: wait for that
+        if self._kept_for_good(entry.batch.changes):
             self._settle(entry, DONE)
         return entry.result is not None
+
+    def _kept_for_good(self, changes: Sequence[Change]) -> bool:
+        """What can be seen is not always durable yet: wait for that. Then look again: if another server has taken the
+        place of the one that we looked at, it was the new one that had nothing to wait for."""
+        for _ in range(_WAITS):
+            if not kept(self._backend, changes):
+                return False
+            try:
+                self._backend.commit([])
+            except CommitUnknown as error:
+                if error.reason is not None:
+                    raise
+                continue  # the wait was interrupted, and says nothing
+            return kept(self._backend, changes)
+        raise CommitUnknown(f"the wait for the commit was interrupted {_WAITS} times")
 
     def _still_open(self, entries: Sequence[Entry], unknown: CommitUnknown) -> list[Entry]:
         """Of the entries of a commit whose outcome is unknown, those that have to be written again."""
@@ -403,7 +418,7 @@ def _meets_all(error: Exception, entries: Sequence[Entry]) -> bool:
     """Is it nobody's batch that is the reason? On a full disk, what only removes is better off alone."""
     if isinstance(error, StorageFull):
         return not any(removes(entry.batch) for entry in entries)
-    return isinstance(error, (Busy, Closed))
+    return isinstance(error, (Busy, Closed, ReadOnly, Unavailable))
 
 
 def kept(backend: Backend, changes: Sequence[Change]) -> bool:

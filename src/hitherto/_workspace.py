@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ._content import WorkspaceMeta, encode, item_place, meta_place, open_workspace
 from ._pen import Pen
 from .backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done, ItemRow
-from .errors import Busy, Damaged, KeyUnavailable, NotSealed
+from .errors import Busy, CannotOpen, Damaged, KeyUnavailable, NotSealed
 from .ids import new_conversation_id, new_token
 from .vault import Codec, Envelope, Plain, next_row
 
@@ -188,6 +188,9 @@ class Workspace:
 
     def take(self, row: ConversationRow) -> None:
         """Believe this row: the key check."""
+        if not row.meta:
+            hint = "run the same copy again: it goes on where it was, and opens the store when all is there"
+            raise CannotOpen("a copy into this workspace is not finished", hint=hint)
         before = getattr(self, "meta", None)  # which there is none of at the first look
         self.envelope = self._checked(row)
         self.row, self.meta = row, open_workspace(self.envelope, row)

@@ -23,8 +23,8 @@ limits and retention are the store's. What it promises is small and exact:
 - **Attachments** are staged in chunks before the message that refers to them is committed; the commit adopts them, or
   answers `Missing`. The last reference that goes takes the attachment along; what was never adopted is collected.
 - **Numbers** are unique in the workspace and never used again: `edge` is above all that ever were, and a run that
-  begins below a number that was dropped counts as used; others may use one, and purge it, between a look at it and the
-  commit. A message whose number is not the first of its run (`ids.RUN`) has the number before it as its parent;
+  begins below a number that was dropped counts as used, but for a batch that is `arriving`; others may use one, and
+  purge it, between a look at it and the commit. A message whose number is not the first of its run (`ids.RUN`) has the number before it as its parent;
   backends may lay rows out accordingly.
 
 A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences
@@ -147,6 +147,7 @@ class Batch(Struct, frozen=True, gc=False):
 
     changes: tuple[Change, ...]
     require: tuple[tuple[bytes, bytes], ...] = ()  # conversations whose token must be this until the commit is done
+    arriving: bool = False  # its messages come with their numbers from a copy: what was dropped here may be used again
 
 
 def removes(batch: Batch) -> bool:
@@ -305,10 +306,20 @@ class Backend(Protocol):
     def tagged(self, value: bytes) -> list[tuple[bytes, int | None]]:
         """Conversation and message of everything that has this tag, in order of conversation id and number."""
 
+    def tags(self, conversation: bytes, *, after: Tag | None = None, limit: int) -> list[Tag]:
+        """The tags of a conversation, its own first, then those of its messages by number; by value among those of
+        one: strictly after `after`."""
+
     def items(
-        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+        self,
+        conversation: bytes,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
     ) -> list[ItemRow]:
-        """Items whose key begins with `prefix`, by key."""
+        """Items whose key begins with `prefix`, by key; with `after`, those that come after that key in this order."""
 
     def stage(
         self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int

@@ -325,6 +325,7 @@ class CannotOpen(StorageError):
     """The store cannot be opened or created here."""
 
     hint = "check the path and the permissions"
+    missing = False  # there is a place for one, and nothing in it yet
 
 
 class Denied(StorageError):

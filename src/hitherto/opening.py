@@ -5,18 +5,23 @@ a file is touched, and what was opened is closed again if the key does not fit.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from ._locations import find, path_of
+from ._locations import find, is_server, path_of
 from .backend import WORKSPACE, Backend
-from .errors import CannotOpen, InvalidArgument, KeyUnavailable
+from .errors import CannotOpen, InvalidArgument, KeyUnavailable, MissingExtra
 from .model import encodable
 from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, READS_ONLY, Store, as_key
 
 if TYPE_CHECKING:
+    from .backends.postgres._looking import Server
     from .keys import Key
     from .sanitiser import Sanitiser
+
+
+_ANSWER_SECONDS = 5.0  # that a server may take to say something
 
 
 def open(
@@ -37,7 +42,7 @@ def open(
 ) -> Store:
     """Open a store, making it if it is not there, and the workspace in it, unless `create` is False.
 
-    `location` is a path, `sqlite:///absolute/path`, or `memory:`. `key` opens a sealed store, and seals one that is
+    `location` is a path, `sqlite:///absolute/path`, `postgresql://…`, or `memory:`. `key` opens a sealed store, and seals one that is
     made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace` names the tenant.
     `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one
     write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background,
@@ -93,14 +98,19 @@ def _backend(
     *,
     read_only: bool = False,
     create: bool = True,
+    identity: bytes | None = None,
 ) -> Backend:
+    """What stands behind a place. A workspace that is made now gets this `identity`, if it is to be a copy."""
+    if is_server(location):
+        found_only = bool(read_only), bool(create)
+        return _on_server(str(location), workspace, timeout_seconds, identity, *found_only)
     path = path_of(location)
     if path is None:
         if read_only or not create:
             raise CannotOpen("a store in memory has nothing to read when it is opened")
         from .backends.memory import MemoryBackend  # noqa: PLC0415  # each backend is loaded when it is used
 
-        return MemoryBackend()
+        return MemoryBackend(identity=identity)
     from .backends.sqlite import SqliteBackend  # noqa: PLC0415  # see above
 
     def make() -> SqliteBackend:
@@ -111,6 +121,7 @@ def _backend(
             timeout_seconds=timeout_seconds,
             read_only=bool(read_only),
             create=bool(create),
+            identity=identity,
         )
 
     if not read_only:
@@ -120,9 +131,60 @@ def _backend(
     return cast("Backend", Patient(make, path, timeout_seconds))
 
 
+@contextmanager
+def _needs_psycopg() -> Iterator[None]:
+    """Without it, a store on a server is for those who install it."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("psycopg", "psycopg_pool"):
+            raise
+        raise MissingExtra("psycopg", "postgres") from None
+
+
+def _on_server(
+    url: str, workspace: str, timeout_seconds: float, identity: bytes | None, read_only: bool, create: bool
+) -> Backend:
+    with _needs_psycopg():
+        from .backends.postgres import PostgresBackend  # noqa: PLC0415  # each backend is loaded when it is used
+    return PostgresBackend(
+        url,
+        workspace=workspace,
+        timeout_seconds=timeout_seconds,
+        read_only=read_only,
+        create=create,
+        identity=identity,
+    )
+
+
+def workspaces_of(location: str | os.PathLike[str]) -> list[str] | None:
+    """The workspaces of a store; None if that cannot be told, as on a server, where nobody sees those of others."""
+    path = path_of(location)
+    if path is None:
+        return None
+    from .backends.sqlite import workspaces  # noqa: PLC0415  # see above
+
+    return workspaces(path)
+
+
+def server_of(location: str) -> "Server":
+    """What the server says of itself that a location names. Needs no store there, and no key."""
+    with _needs_psycopg():
+        from .backends.postgres._looking import look  # noqa: PLC0415  # see above
+    return look(location)
+
+
+def rights_of(role: str, workspace: str | None = None, *, read_only: bool = False) -> list[str]:
+    """The SQL statements that give a role of a server its rights; with a workspace, on the rows of that one alone."""
+    with _needs_psycopg():
+        from .backends.postgres import workspace_id  # noqa: PLC0415  # see above
+        from .backends.postgres._schema import rights  # noqa: PLC0415  # see above
+    return rights(role, None if workspace is None else str(workspace_id(workspace)), read_only=read_only)
+
+
 def key_id_of(location: str | os.PathLike[str], workspace: str) -> str | None:
     """Which key a workspace asks for; None if it is plain. Needs no key, and leaves no trace."""
-    backend = _backend(location, workspace, 0.0, read_only=True)
+    backend = _backend(location, workspace, _ANSWER_SECONDS if is_server(location) else 0.0, read_only=True)
     try:
         rows = backend.lookup(key=(WORKSPACE, b"workspace"))
     finally:

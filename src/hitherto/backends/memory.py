@@ -27,6 +27,7 @@ from ..backend import (
     PackRow,
     Position,
     Stale,
+    Tag,
     Taken,
     Where,
 )
@@ -48,8 +49,11 @@ class _Attachment:
 class MemoryBackend:
     """Everything in dicts; gone when closed."""
 
-    def __init__(self) -> None:
-        self.info = Info(name="memory", workspace=new_conversation_id(), location="memory:", durable=False)
+    def __init__(self, *, identity: bytes | None = None) -> None:
+        """`identity` is that of the workspace, if it is to be a copy of another one."""
+        workspace = identity or new_conversation_id()
+        self.info = Info(name="memory", workspace=workspace, location="memory:", durable=False)
+        self._feed = new_conversation_id()
         self._lock = threading.RLock()
         self._closed = False
         self._conversations: dict[bytes, ConversationRow] = {}
@@ -75,14 +79,14 @@ class MemoryBackend:
             if row is None or row.token != token:
                 return Stale(conversation, row)
         for change in batch.changes:
-            problem = self._problem(change)
+            problem = self._problem(change, arriving=batch.arriving)
             if problem is not None:
                 return problem
         for change in batch.changes:
             self._apply(change)
         return DONE
 
-    def _problem(self, change: Change) -> Outcome | None:
+    def _problem(self, change: Change, *, arriving: bool) -> Outcome | None:
         row = self._conversations.get(change.conversation)
         if change.expect is None:
             if row is not None:
@@ -97,7 +101,7 @@ class MemoryBackend:
                 if other.id != row.id:
                     return Taken("key", other.id)
         for message in change.add:
-            if message.number % RUN == 0 and self._run_taken(message.number):
+            if message.number % RUN == 0 and self._run_taken(message.number, arriving=arriving):
                 return Taken("number", change.conversation)
             if message.key is not None and self.messages(keys=(change.conversation, [message.key])):
                 return Taken("message key", change.conversation)
@@ -107,9 +111,10 @@ class MemoryBackend:
                 return Missing(change.conversation, name)
         return None
 
-    def _run_taken(self, first: int) -> bool:
+    def _run_taken(self, first: int, *, arriving: bool) -> bool:
         """Is a number of this run in use, or was one?"""
-        return first <= self._retired or any(number in self._messages for number in range(first, first + RUN))
+        was = first <= self._retired and not arriving
+        return was or any(number in self._messages for number in range(first, first + RUN))
 
     def _apply(self, change: Change) -> None:
         id = change.conversation
@@ -298,14 +303,25 @@ class MemoryBackend:
             found = [(conversation, message) for tag, conversation, message in self._tags if tag == value]
         return sorted(found, key=lambda f: (f[0], -1 if f[1] is None else f[1]))
 
+    def tags(self, conversation: bytes, *, after: Tag | None = None, limit: int) -> list[Tag]:
+        with self._open():
+            mine = [Tag(value, message) for value, id, message in self._tags if id == conversation]
+        return [tag for tag in sorted(mine, key=_order) if after is None or _order(tag) > _order(after)][:limit]
+
     def items(
-        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+        self,
+        conversation: bytes,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
     ) -> list[ItemRow]:
         with self._open():
             found = [
                 item
                 for key, item in sorted(self._items.get(conversation, {}).items(), reverse=reverse)
-                if key.startswith(prefix)
+                if key.startswith(prefix) and (after is None or (key < after if reverse else key > after))
             ]
         return found[:limit]
 
@@ -360,10 +376,10 @@ class MemoryBackend:
     def changes(self, since: bytes | None) -> Changes:
         """A position is the number of commits there were, and of which backend."""
         with self._open():
-            known = since is not None and since.startswith(self.info.workspace)
+            known = since is not None and since.startswith(self._feed)
             after = int.from_bytes(since[16:], "big") if known and since is not None else 0
             moved = [id for id, commit in self._moved.items() if commit > after]
-            position = self.info.workspace + self._commits.to_bytes(8, "big")
+            position = self._feed + self._commits.to_bytes(8, "big")
             there = [id for id in moved if id in self._conversations]
             return Changes(position, not known, there, [id for id in moved if id not in self._conversations])
 
@@ -406,6 +422,10 @@ class MemoryBackend:
         if self._closed:
             raise Closed("the store is closed")
         return self._lock
+
+
+def _order(tag: Tag) -> tuple[int, bytes]:
+    return -1 if tag.message is None else tag.message, tag.value
 
 
 def _header(row: MessageRow) -> MessageRow:

@@ -133,9 +133,10 @@ class SqliteBackend:
         timeout_seconds: float = 30.0,
         read_only: bool = False,
         create: bool = True,
+        identity: bytes | None = None,
     ) -> None:
         """With `read_only` nothing is made and no byte is written: what is not there is an error. Without `create` it
-        is, too."""
+        is, too. A workspace that is made now gets this `identity`, unless another one in the file has it."""
         self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only, create=create)
         self._path = self._pool.path
         self._room = Room(self._path, timeout_seconds)
@@ -151,7 +152,7 @@ class SqliteBackend:
                 else:
                     self._migrate(first)
                 known = read_only or not create
-                place = _find_workspace(first, workspace) if known else _ensure_workspace(first, workspace)
+                place = _find_workspace(first, workspace) if known else _ensure_workspace(first, workspace, identity)
                 self._workspace, workspace_id = place
                 if self._workspace > _MOST_WORKSPACES:
                     hint = "put workspaces into files of their own"
@@ -244,7 +245,7 @@ class SqliteBackend:
                 return Stale(id, row)
         places: list[_Place] = []
         for change in batch.changes:
-            place = self._place(connection, change)
+            place = self._place(connection, change, arriving=batch.arriving)
             if not isinstance(place, tuple):
                 return place
             places.append(place)
@@ -252,7 +253,7 @@ class SqliteBackend:
             self._apply(connection, change, places[n])
         return DONE
 
-    def _place(self, connection: apsw.Connection, change: Change) -> _Place | Outcome:
+    def _place(self, connection: apsw.Connection, change: Change, *, arriving: bool) -> _Place | Outcome:
         """Where the conversation lies (place 0 if it is new) if the change may be applied, else what is in the way."""
         query = (
             "SELECT place, token, shelf, active_at, moved, "
@@ -274,7 +275,7 @@ class SqliteBackend:
                     return Taken("key", other.id)
         place: _Place = (found[0], *found[2:]) if found else (0, 0, 0, -1, self._epoch(connection))
         for message in change.add:
-            if message.number % RUN == 0 and self._run_taken(connection, message.number):
+            if message.number % RUN == 0 and self._run_taken(connection, message.number, arriving=arriving):
                 return Taken("number", change.conversation)
             if message.key is not None and self._key_taken(connection, place[0], message.key):
                 return Taken("message key", change.conversation)
@@ -292,14 +293,14 @@ class SqliteBackend:
         found = _maybe(connection, query, (self._workspace, conversation, name))
         return (0, 0) if found is None else (found[0], found[1])
 
-    def _run_taken(self, connection: apsw.Connection, number: int) -> bool:
+    def _run_taken(self, connection: apsw.Connection, number: int, *, arriving: bool) -> bool:
         """Is a number of this run in use, or was one?"""
         first = self._base + number
         query = (
             "SELECT 1 FROM message WHERE number BETWEEN ? AND ? UNION ALL "
-            "SELECT 1 FROM workspace WHERE place = ? AND retired >= ? LIMIT 1"
+            "SELECT 1 FROM workspace WHERE place = ? AND retired >= ? AND NOT ? LIMIT 1"
         )
-        return _maybe(connection, query, (first, first + RUN - 1, self._workspace, number)) is not None
+        return _maybe(connection, query, (first, first + RUN - 1, self._workspace, number, arriving)) is not None
 
     def _key_taken(self, connection: apsw.Connection, place: int, key: bytes) -> bool:
         query = "SELECT 1 FROM message WHERE conversation = ? AND key = ?"
@@ -664,16 +665,35 @@ class SqliteBackend:
             found = _all(connection, query, (self._workspace, value))
         return [(id, None if message == -1 else message) for id, message in found]
 
+    def tags(self, conversation: bytes, *, after: Tag | None = None, limit: int) -> list[Tag]:
+        query = (
+            "SELECT t.value, t.message FROM tag t JOIN conversation c ON c.place = t.conversation "
+            "WHERE c.id = ? AND c.workspace = ? AND (t.message, t.value) > (?, ?) "
+            "ORDER BY t.message, t.value LIMIT ?"
+        )
+        beyond = (-2, b"") if after is None else (-1 if after.message is None else after.message, after.value)
+        with self._connection() as connection:
+            found = _all(connection, query, (conversation, self._workspace, *beyond, limit))
+        return [Tag(value, None if message == -1 else message) for value, message in found]
+
     def items(
-        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+        self,
+        conversation: bytes,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
     ) -> list[ItemRow]:
+        way, beyond_it = ("DESC", "<") if reverse else ("ASC", ">")
         query = (
             "SELECT i.key, i.revision, i.body FROM item i JOIN conversation c ON c.place = i.conversation "
             "WHERE c.id = ? AND c.workspace = ? AND i.key >= ? AND (? IS NULL OR i.key < ?) "
-            f"ORDER BY i.key {'DESC' if reverse else 'ASC'} LIMIT ?"
+            f"{'' if after is None else f'AND i.key {beyond_it} ? '}ORDER BY i.key {way} LIMIT ?"
         )
         end = _after_prefix(prefix)
-        values = (conversation, self._workspace, prefix, end, end, -1 if limit is None else limit)
+        beyond = () if after is None else (after,)
+        values = (conversation, self._workspace, prefix, end, end, *beyond, -1 if limit is None else limit)
         with self._connection() as connection:
             return [ItemRow(conversation, *found) for found in _all(connection, query, values)]
 
@@ -1111,11 +1131,26 @@ def _find_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]
     return found[0], found[1]
 
 
-def _ensure_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:
+def _ensure_workspace(connection: apsw.Connection, name: str, identity: bytes | None) -> tuple[int, bytes]:
     query = "SELECT place, id FROM workspace WHERE name = ?"
     found = _maybe(connection, query, (name,))
     if found is None:
-        insert = "INSERT OR IGNORE INTO workspace (name, id, retired) VALUES (?, ?, -1)"
-        connection.execute(insert, (name, new_conversation_id()))
+        insert = (  # the search file tells workspaces apart by their identities
+            "INSERT OR IGNORE INTO workspace (name, id, retired) "
+            "SELECT ?1, iif(EXISTS (SELECT 1 FROM workspace WHERE id = ?2), ?3, ?2), -1"
+        )
+        new = new_conversation_id()
+        connection.execute(insert, (name, identity or new, new))
         found = _one(connection, query, (name,))
     return found[0], found[1]
+
+
+def workspaces(path: str | os.PathLike[str], *, timeout_seconds: float = 30.0) -> list[str]:
+    """The names of the workspaces in a file that is there."""
+    pool = Pool(path, _prepare, vfs=None, timeout_seconds=timeout_seconds, read_only=True, create=False)
+    try:
+        with pool.lease() as connection:
+            _check_current(connection)
+            return [name for (name,) in _all(connection, "SELECT name FROM workspace ORDER BY name")]
+    finally:
+        pool.close(untouched=True)

@@ -74,7 +74,7 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
     if as_json:
         for talk, report in zip(talks, reports, strict=True):
             emit(_told(talk.id, report, pending))
-    return _said(reports, pending)
+    return _said(reports, pending, place)
 
 
 def _meant(store: "Store", id: str) -> "Conversation":
@@ -106,12 +106,14 @@ def _told(id: str, report: "PurgeReport", pending: bool) -> dict[str, object]:
     }
 
 
-def _said(reports: "list[PurgeReport]", pending: bool) -> int:
+def _said(reports: "list[PurgeReport]", pending: bool, place: Place) -> int:
     failures = [failure for report in reports for failure in report.failures]
     for id, why in failures:
         say(f"stays: {id}: {why}")
     say(f"destroyed: {many(sum(report.purged_count for report in reports), 'conversation')}")
-    if pending:
+    if pending and place.is_server:
+        say("the server has not vacuumed its tables yet: until it does, the bytes are in its files, and in its log")
+    elif pending:
         say("a reader still holds some of the bytes: they leave the files when it is done, or at the next opening")
     return 1 if failures else 0
 
@@ -159,7 +161,7 @@ def purged(place: Place, days: float, yes: bool) -> int:
             return 0
         sure("Destroy what is in quarantine?", yes=yes)
         report = store.purge_quarantine(older_than_seconds=days * 86_400)
-    return _said([report], report.scrub_pending)
+    return _said([report], report.scrub_pending, place)
 
 
 def _old(store: "Store", days: float) -> int:

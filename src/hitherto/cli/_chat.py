@@ -242,9 +242,9 @@ def _store(options: Options, place: Place, stack: ExitStack) -> "Store | None":
     if options.named is None and _is_missing(place):
         return None
     try:
-        return stack.enter_context(place.open(create=place.path is None))
-    except errors.NotFound:  # the workspace
-        if options.named is not None:
+        return stack.enter_context(place.open(create=place.path is None and not place.is_server))
+    except (errors.NotFound, errors.CannotOpen) as error:  # the workspace, or the tables of a server
+        if options.named is not None or not (isinstance(error, errors.NotFound) or error.missing):
             raise
         return None
 
@@ -256,7 +256,7 @@ def _is_missing(place: Place) -> bool:
 
 
 def _made(place: Place, stack: ExitStack) -> "Store":
-    what = f"a new store: {place.path or place.location}"
+    what = f"a new store: {place.shown}"
     if not _is_missing(place):
         what = f"a new workspace: {place.workspace}"
     store = stack.enter_context(place.open(create=True))

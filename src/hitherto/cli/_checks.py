@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import __version__, errors
 from . import _config, _machine
 from ._outcomes import FAILED, LOCKED, UNSOUND, code_of, hint_of
-from ._place import Place
+from ._place import Place, has_password
 from ._stats import size
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 _EXTRAS = {"anthropic": "anthropic", "gemini": "google.genai", "openai": "openai", "local": "xllamacpp",
-           "cloud": "obstore", "keyring": "keyring"}  # fmt: skip
+           "cloud": "obstore", "keyring": "keyring", "postgres": "psycopg_pool"}  # fmt: skip
 _NETWORK = ("nfs", "cifs", "smb", "afs", "fuse.sshfs", "davfs", "fuse.davfs")
 _DOUBTFUL = ("9p", "fuse.", "vboxsf", "drvfs", "prl_fs", "vmhgfs")
 _SYNCED = ("dropbox", "onedrive", "icloud", "mobile documents", "cloudstorage", "google drive", "googledrive",
@@ -47,6 +47,10 @@ _EXPLAINED: tuple[tuple[type[errors.HithertoError], str, str], ...] = (
     (errors.NotFound, WARNING, "the first command that writes makes it; hitherto where says who named it"),
     (errors.CannotOpen, PROBLEM, "the next command that writes takes in what is there, if it may write"),
 )
+
+
+# Of a server, what is only seen once the store is opened.
+_SEEN_INSIDE = (errors.KeyUnavailable, errors.NotSealed, errors.Damaged, errors.NotFound, errors.NewerFormat)
 
 
 class Finding(NamedTuple):
@@ -147,6 +151,9 @@ def configuration(case: Case) -> Iterator[Finding]:
     elif os.name == "posix" and os.stat(path).st_mode & 0o022:
         what = f"others may write to {path}, and so name a command that is run as you"
         yield Finding("configuration", PROBLEM, what, f"chmod go-w {shlex.quote(path)}")
+    elif os.name == "posix" and os.stat(path).st_mode & 0o044 and has_password(case.said.get("store", "")):
+        what = f"others may read {path}, and it holds the password of a server"
+        yield Finding("configuration", PROBLEM, what, f"chmod 600 {shlex.quote(path)}, or keep it in ~/.pgpass")
     else:
         yield Finding("configuration", OK, path)
 
@@ -171,7 +178,9 @@ def store(case: Case) -> Iterator[Finding]:
     place = case.place
     path = place.path
     named = f"named by {place.found}; workspace {place.workspace}"
-    if path is None:
+    if place.is_server:
+        yield Finding("store", OK, f"{place.shown}, {named}")
+    elif path is None:
         yield Finding("store", WARNING, f"in memory, {named}: nothing is kept", "give --store a path")
     elif not os.path.lexists(path):
         hint = "hitherto chat begins one, hitherto init makes one for this folder"
@@ -234,7 +243,7 @@ def writing(case: Case) -> Iterator[Finding]:
 
 
 def disk(case: Case) -> Iterator[Finding]:
-    if not os.path.isdir(case.folder):
+    if not os.path.isdir(case.folder) or case.place.is_server:
         return
     free, taken = shutil.disk_usage(case.folder).free, sum(map(_length, case.files))
     what = f"{size(free)} free, the store takes {size(taken)}"
@@ -291,7 +300,7 @@ def file_system(case: Case) -> Iterator[Finding]:
 
 
 def left_over(case: Case) -> Iterator[Finding]:
-    if not os.path.isdir(case.folder):
+    if not os.path.isdir(case.folder) or case.place.is_server:
         return
     for name in sorted(os.listdir(case.folder)):
         path = os.path.join(case.folder, name)
@@ -346,7 +355,8 @@ def keyring(_: Case) -> Iterator[Finding]:
 
 
 def content(case: Case) -> Iterator[Finding]:
-    if case.path is None:
+    location = case.place.location if case.place.is_server else case.path
+    if location is None:
         return
     from ..opening import open as open_store  # noqa: PLC0415  # as above
 
@@ -354,9 +364,11 @@ def content(case: Case) -> Iterator[Finding]:
     with suppress(Exception):  # `key` has said it
         secret = case.place.secret()
     try:
-        with open_store(case.path, key=secret, workspace=case.place.workspace, read_only=True) as opened:
+        with open_store(location, key=secret, workspace=case.place.workspace, read_only=True) as opened:
             yield from _inside(opened)
     except errors.HithertoError as error:
+        if case.place.is_server and not isinstance(error, _SEEN_INSIDE):
+            return  # `server` has said it
         level, hint = next((rest for kind, *rest in _EXPLAINED if isinstance(error, kind)), (PROBLEM, hint_of(error)))
         if os.path.exists(f"{case.path}-wal") and not os.path.exists(f"{case.path}-shm"):
             level = WARNING if isinstance(error, errors.CannotOpen) else level
@@ -383,5 +395,5 @@ def _inside(opened: "Store") -> Iterator[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     versions, encoding, configuration, local_model, store, permissions, writing, disk, ballast, file_system, left_over,
-    locks, key, keyring, content,
+    locks, key, keyring,
 )  # fmt: skip

@@ -33,6 +33,7 @@ _INSTALLED = {
 _MOST = 20  # conversations, and messages of the newest one
 _SHORT = 8  # characters of a conversation's id: enough to tell it from others
 _HELP = 60  # columns
+_ANSWER_SECONDS = 2.0  # that a server may take: somebody has pressed Tab, and waits
 
 
 @click.command(short_help="Completion of commands for bash, zsh and fish.")
@@ -75,7 +76,8 @@ def _opened(ctx: click.Context) -> "Store":
     store, workspace, key = (given.get(name) or above.get(name) for name in NAMES)
     place = place_of(store, workspace, key)
     secret = place.secret() if place.key is not None and place.key.startswith("file:") else None
-    return open_store(place.location, key=secret, workspace=place.workspace, read_only=True, timeout_seconds=0)
+    seconds = _ANSWER_SECONDS if place.is_server else 0
+    return open_store(place.location, key=secret, workspace=place.workspace, read_only=True, timeout_seconds=seconds)
 
 
 def _offered(store: "Store", incomplete: str) -> Iterator[tuple[str, str]]:

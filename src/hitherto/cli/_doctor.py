@@ -14,12 +14,13 @@ import click
 from .. import errors
 from .._signs import harmless
 from . import _config
-from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, found
+from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, found
 from ._display import emit, paint, show
 from ._options import options
 from ._outcomes import FAILED, LOCKED, UNSOUND
 from ._place import place_of
 from ._screen import is_terminal, width
+from ._server_checks import server
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
 _MARGIN = 9  # columns for the level
@@ -63,7 +64,7 @@ def _case(store: str | None, workspace: str | None, key: str | None) -> Case:
 
 
 def _findings(case: Case) -> Iterator[Finding]:
-    for check in CHECKS:
+    for check in (*CHECKS, server, content):
         yield from found(check, case)
 
 

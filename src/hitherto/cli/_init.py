@@ -25,10 +25,10 @@ def where(place: Place, as_json: bool) -> None:
     path = place.path
     exists = path is None or os.path.exists(path)
     if as_json:
-        said = {"store": path or place.location, "found": place.found, "exists": exists}
+        said = {"store": place.shown, "found": place.found, "exists": None if place.is_server else exists}
         emit(said | {"workspace": place.workspace, "key": place.key, "config": config_path()})
         return
-    click.echo(harmless(path or place.location))
+    click.echo(harmless(place.shown))
     say(f"named by {place.found}{'' if exists else '; there is nothing yet'}; workspace {place.workspace}")
 
 
@@ -37,10 +37,14 @@ def where(place: Place, as_json: bool) -> None:
 def init(place: Place) -> None:
     """Make a .hitherto folder here, with a store in it, which is then used here and in the folders below.
 
-    With --key the store is sealed. The folder tells git to leave it alone, and is open to you only.
+    With --key the store is sealed. The folder tells git to leave it alone, and is open to you only. Where --store or
+    HITHERTO_STORE names a database, its tables are made if need be, and the workspace in them.
     """
     from .._locations import FILE_NAME, FOLDER_NAME  # noqa: PLC0415  # help needs none
 
+    if place.is_server and place.found in ("--store", "HITHERTO_STORE"):
+        _make_workspace(place)
+        return
     if place.found == "--store":
         location = place.path or ""
     else:
@@ -62,6 +66,26 @@ def init(place: Place) -> None:
         say("HITHERTO_STORE names another store, and goes before it: unset it to use this one")
     elif place.found == "a .hitherto folder":
         say(f"from here on it is used in this folder, in place of {place.path}")
+    say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
+
+
+def _make_workspace(place: Place) -> None:
+    """A workspace on a server, and the tables if they are missing."""
+    from ..opening import key_id_of  # noqa: PLC0415  # help needs none
+
+    try:
+        key_id_of(place.location, place.workspace)
+    except errors.NotFound:
+        pass
+    except errors.CannotOpen as error:
+        if not error.missing:
+            raise
+    else:
+        raise errors.AlreadyExists("the workspace", place.workspace, hint="it is used as it is; --workspace names one")
+    with place.open(create=True, maintenance=False) as store:
+        sealed = store.key_id is not None
+    click.echo(harmless(place.shown))
+    say(f"a new workspace: {place.workspace}")
     say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
 
 

@@ -73,14 +73,16 @@ def status(place: Place, as_json: bool) -> int:
     from ..opening import key_id_of  # noqa: PLC0415  # help needs none
 
     place.require()
-    wanted = None if place.path is None else key_id_of(place.location, place.workspace)
+    lasts = place.path is not None or place.is_server
+    wanted = key_id_of(place.location, place.workspace) if lasts else None
     unfinished, problem = _tried(place)
     if as_json:
         said = {"sealed": wanted is not None, "key_id": wanted, "source": place.key, "opens": problem is None}
         emit(said | {"unfinished": unfinished, "problem": problem})
     else:
+        what = "database" if place.is_server else "file"
         click.echo(
-            "plain: whoever reads the file reads what was said" if wanted is None else f"sealed with key {wanted}"
+            f"plain: whoever reads the {what} reads what was said" if wanted is None else f"sealed with key {wanted}"
         )
         if place.key is not None:
             click.echo(harmless(f"the key comes from {place.key}"))
@@ -154,12 +156,13 @@ def seal(place: Place, to: str, yes: bool) -> int:
 @_yes
 @placed
 def unseal(place: Place, yes: bool) -> int:
-    """Decrypt everything in a sealed store: whoever can read the file then reads what was said."""
+    """Decrypt everything in a sealed store: whoever can read the file, or the database, then reads what was said."""
     with place.open() as store:
         if store.key_id is None:
             raise errors.NotSealed("the store is plain already", hint="there is nothing to do")
         say(f"conversations to be decrypted: {store.stats().conversations:,}")
-        sure("From then on whoever reads the file reads what was said. Go on?", yes=yes)
+        what = "database" if place.is_server else "file"
+        sure(f"From then on whoever reads the {what} reads what was said. Go on?", yes=yes)
         done = _watched("unsealing", lambda tell: store.unseal(progress=tell))
     return _told(done, "the store is plain, and opens without a key", None)
 

@@ -100,7 +100,9 @@ def _out() -> Iterator[IO[bytes]]:
 
 def lasting(place: Place) -> "Store":
     """For long reading while others write: who only looks is told to begin again when they do. Nothing is made, such
-    as a workspace that was misspelt."""
+    as a workspace that was misspelt. A server keeps nobody from writing."""
+    if place.is_server:
+        return place.read()
     with suppress(errors.Busy):  # somebody writes
         place.read().close()
     try:
@@ -167,9 +169,16 @@ def _into(place: Place, *, dry: bool, alone: bool) -> "Store":
     """Where it goes. What is only looked at goes nowhere, and makes nothing."""
     if not dry:
         return place.open(create=True)
+    nothing = Place("memory:", "", "default", None)
+    if place.is_server and not alone:
+        try:
+            return place.read()
+        except (errors.NotFound, errors.CannotOpen) as error:
+            if isinstance(error, errors.CannotOpen) and not error.missing:
+                raise
     path = place.path
     if alone or path is None or not os.path.exists(path):
-        return Place("memory:", "", "default", None).open(create=True)
+        return nothing.open(create=True)
     return place.read()
 
 

@@ -46,8 +46,15 @@ _HINTS: dict[type[errors.HithertoError], str] = {
     errors.CommitUnknown: "look whether it was kept, then try again",
     errors.NewerFormat: "upgrade hitherto",
 }
+_BEGINS = "hitherto chat begins one, hitherto init makes one; hitherto where says who named the database"
 # The same inside of hints that say more than that.
 _PHRASES = (
+    ("open it once for writing, which makes one", _BEGINS),
+    ("open it with create=True, which makes one", _BEGINS),
+    ("; read_only=True reads here", ""),
+    ("raise pool_size in the address, or timeout_seconds", "raise pool_size in the address"),
+    ("the store has no workspace of that name", "hitherto chat begins it; --workspace names another"),
+    ("let a role that may do it open the store once", "let a role that may do it run hitherto init once"),
     ("Key.generate() is for a new store only", "hitherto key new is for a new store only"),
     (": Key.generate() makes one", ": hitherto key new makes one"),
     ("; or format=…", "; or --format"),

@@ -4,11 +4,13 @@ Every command that needs a store takes `--store`, `--workspace` and `--key`, bef
 is never given on the command line, where others on the machine could read it: what is given is where it comes from.
 
 Whoever only looks opens the store to be read, so that looking leaves no trace and works where nothing may be written.
+
+A store may be on a server, and its address may hold a password: what is shown of a place is `shown`, never `location`.
 """
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +31,7 @@ SANITISED = ("secrets", "personal", "everything", "off")
 class Place:
     """A store, a workspace in it, and where its key comes from."""
 
-    location: str
+    location: str = field(repr=False)
     found: str  # what named the location: in words
     workspace: str
     key: str | None  # where it comes from
@@ -61,7 +63,9 @@ class Place:
         self.require()
         try:
             return open_store(self.location, key=self.secret(), workspace=self.workspace, read_only=True)
-        except (errors.CannotOpen, errors.ReadOnly):
+        except (errors.CannotOpen, errors.ReadOnly) as error:
+            if self.is_server and not isinstance(error, errors.ReadOnly):  # a server mends itself
+                raise
             return self.open(maintenance=False)
 
     def require(self) -> None:
@@ -84,6 +88,20 @@ class Place:
         from .._locations import path_of  # noqa: PLC0415  # as above
 
         return path_of(self.location)
+
+    @property
+    def is_server(self) -> bool:
+        """Is it a database on a server?"""
+        from .._locations import is_server  # noqa: PLC0415  # as above
+
+        return is_server(self.location)
+
+    @property
+    def shown(self) -> str:
+        """What people may see of it: no user, no password."""
+        from .._locations import shown  # noqa: PLC0415  # as above
+
+        return self.path or shown(self.location)
 
     def sanitiser(self) -> "Sanitiser | None":
         """What takes out what is not to be kept."""
@@ -160,6 +178,10 @@ def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
     from .._locations import find, near  # noqa: PLC0415  # help needs none
 
     if store:
+        if has_password(store):
+            from ._screen import say  # noqa: PLC0415  # most have none
+
+            say("others on this machine can read a password on the command line: PGPASSWORD or ~/.pgpass keeps it")
         return store, "--store"
     named = os.environ.get("HITHERTO_STORE")
     if named:
@@ -170,6 +192,14 @@ def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
     if said.get("store"):
         return os.path.expanduser(said["store"]), "the configuration file"
     return find(), "the user's data directory"
+
+
+def has_password(location: str) -> bool:
+    """Does it name a server, with a password?"""
+    from .._locations import is_server  # noqa: PLC0415  # as above
+
+    authority = location.partition("://")[2].rpartition("@")[0]
+    return is_server(location) and (":" in authority or "password=" in location)
 
 
 def placed(command: _Command) -> _Command:

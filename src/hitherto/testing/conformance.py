@@ -372,6 +372,46 @@ class BackendContract:
         assert backend.items(A, b"a") == [ItemRow(A, b"a", 1, b"new")]
         assert [i.key for i in backend.items(A, b"b")] == [b"b/1", b"b/2"]
 
+    def test_items_are_read_on_after_a_key(self, backend: Backend) -> None:
+        keys = [b"", b"a", b"b/1", b"b/2", b"b0", b"\xff"]
+        backend.commit([create(), update(1, put=tuple(ItemRow(A, key, 0, key) for key in keys))])
+        assert [i.key for i in backend.items(A, after=b"")] == keys[1:]
+        assert [i.key for i in backend.items(A, after=b"b/1", limit=2)] == [b"b/2", b"b0"]
+        assert [i.key for i in backend.items(A, b"b", after=b"b/1")] == [b"b/2", b"b0"]
+        assert [i.key for i in backend.items(A, after=b"b/2", reverse=True)] == [b"b/1", b"a", b""]
+        assert backend.items(A, after=b"\xff") == []
+
+    def test_the_tags_of_a_conversation_are_listed_and_read_on(self, backend: Backend) -> None:
+        tags = [Tag(b"", None), Tag(b"x", None), Tag(b"x", 0), Tag(b"y", 0), Tag(b"a", 1)]
+        backend.commit([create(id=B), create(message_row(0), message_row(1))])
+        backend.commit([update(1, B, tag=(Tag(b"x"),)), update(1, tag=tuple(reversed(tags)))])
+        assert backend.tags(A, limit=99) == tags
+        assert backend.tags(A, limit=2) == tags[:2]
+        assert [backend.tags(A, after=tag, limit=9) for tag in tags] == [tags[n:] for n in range(1, 6)]
+        assert backend.tags(B, limit=9) == [Tag(b"x")]
+        assert backend.tags(bytes(16), limit=9) == []
+
+    def test_what_arrives_may_have_numbers_that_were_dropped_but_none_in_use(self, backend: Backend) -> None:
+        backend.commit([create(message_row(0), message_row(64)), create(message_row(32, B), id=B)])
+        backend.commit([Batch((Change(A, token(1), None),))])
+        assert backend.commit([create(message_row(0))]) == [Taken("number", A)]
+        again = create(message_row(0), message_row(64))
+        taken = create(message_row(32, bytes(16)), id=bytes(16))
+        assert backend.commit([replace(again, arriving=True), replace(taken, arriving=True)]) == [
+            DONE,
+            Taken("number", bytes(16)),
+        ]
+        assert [m.number for m in backend.scan(A, limit=9)] == [0, 64]
+        assert backend.edge() == 96
+
+    def test_what_arrives_packed_has_no_bodies_and_the_pack_may_come_later(self, backend: Backend) -> None:
+        rows = [message_row(n, body=None) for n in range(3)]
+        pack = pack_row(0, 3)
+        assert backend.commit([create(*rows)]) == [DONE]
+        assert backend.commit([update(1, pack=(pack,))]) == [DONE]
+        assert (backend.scan(A, limit=9), backend.packs([0])) == (rows, [pack])
+        assert backend.check() == []
+
     def test_tags_come_and_go(self, backend: Backend) -> None:
         backend.commit([create(id=B), create(message_row(0))])
         backend.commit([update(1, B, tag=(Tag(b"x"),)), update(1, tag=(Tag(b"x", 0), Tag(b"x", 0), Tag(b"y")))])

@@ -331,6 +331,7 @@ class BackendMachine(RuleBasedStateMachine):
         assert self.model.edge() == self.real.edge()
         for id in IDS:
             assert self.model.items(id) == self.real.items(id)
+            assert self.model.tags(id, limit=1000) == self.real.tags(id, limit=1000)
             assert self.model.attachments(id) == self.real.attachments(id)
             for name in ATTACHMENTS:
                 assert list(self.model.chunks(id, name)) == list(self.real.chunks(id, name))

@@ -31,6 +31,7 @@ from ..backend import (
     PackRow,
     Position,
     Stale,
+    Tag,
     Where,
 )
 from ..errors import CommitUnknown, Damaged
@@ -235,10 +236,19 @@ class Contrary:
     def tagged(self, value: bytes) -> list[tuple[bytes, int | None]]:
         return self.inner.tagged(value)
 
+    def tags(self, conversation: bytes, *, after: Tag | None = None, limit: int) -> list[Tag]:
+        return self.inner.tags(conversation, after=after, limit=limit)
+
     def items(
-        self, conversation: bytes, prefix: bytes = b"", *, reverse: bool = False, limit: int | None = None
+        self,
+        conversation: bytes,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
     ) -> list[ItemRow]:
-        return self.inner.items(conversation, prefix, reverse=reverse, limit=limit)
+        return self.inner.items(conversation, prefix, after=after, reverse=reverse, limit=limit)
 
     def stage(
         self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int

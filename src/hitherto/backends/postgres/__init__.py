@@ -1,0 +1,571 @@
+"""The backend on PostgreSQL, through psycopg: for a service with many users on many machines.
+
+The same rows as in SQLite, in one database for all workspaces; a workspace is the first column of everything, named by
+a hash of what people call it, so that nothing has to be looked up to know it. What differs, and why:
+
+- **Writing** (`_writing`): a turn is one statement, there and back once. Others write through connections of their own
+  at the same moment, so that a commit locks what it changes, and begins again where an index says that it lost a race.
+- **Reading a path** takes one statement for many runs: a way to the server and back costs more than finding a row.
+- **The feed** stamps each row with the id of its transaction. A position is a snapshot: what moved since is what that
+  snapshot does not see, whatever the order in which transactions became visible.
+- **What decides whether something may be removed is read after the locks** that keep it true, in a statement of its
+  own: a statement that had to wait for a lock still sees the other tables as they were before.
+- **Erasure ends at the server's door.** What is removed is vacuumed away; free space, its log and its backups are the
+  administrator's (`docs/postgres.md` says what remains where, and for how long).
+
+No sequences, triggers, LISTEN or advisory locks.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from ...backend import (
+    AttachmentRow,
+    Batch,
+    Changes,
+    ConversationRow,
+    Disk,
+    Info,
+    ItemRow,
+    Loose,
+    MessageRow,
+    Outcome,
+    PackRow,
+    Position,
+    Tag,
+    Where,
+)
+from ...errors import InvalidArgument, NotFound
+from ...ids import RUN, new_conversation_id
+from ...textindex import TextIndex
+from . import _schema
+from ._connections import Address, Bound, Shared
+from ._rows import CONVERSATION, columns, conversation, message, shelf, unbroken
+from ._schema import Connection
+from ._writing import Writer
+
+_GRAVES = 1000  # purged conversations that the feed remembers after maintenance
+_LISTED = 4096  # numbers in one list
+_RUNS = 32  # of a path, in one statement
+_SMALL = 64 << 20  # bytes of all tables: up to that, a purge is worth a vacuum of its own
+
+_BACKUP = (
+    "pg_dump --schema=hitherto, as a role that row-level security does not bind; hitherto copy makes a file of a "
+    "workspace"
+)
+
+_SAME = "workspace_id = %s AND conversation = %s AND name = %s"
+
+# The runs that lead up from a message, each by the message that it is entered at; then what is in each of them.
+_PATH = """
+WITH RECURSIVE run (step, first, last) AS (
+    SELECT 0, %s::bigint - %s::bigint %% 32, %s::bigint
+    UNION ALL
+    SELECT run.step + 1, m.parent - m.parent %% 32, m.parent FROM run JOIN hitherto.message m
+        ON m.workspace_id = %s AND m.number = run.first WHERE m.parent IS NOT NULL AND run.step < %s)
+SELECT run.step, run.first, run.last, x.* FROM run CROSS JOIN LATERAL (
+    SELECT p.first AS number, p.conversation, p.count AS seq, p.parent, NULL::bigint AS link, NULL::boolean AS main,
+        NULL::bytea AS role, NULL::bigint AS revision, NULL::bigint AS created_at, p.body, TRUE AS packed
+        FROM hitherto.pack p WHERE p.workspace_id = %s AND p.first = run.first
+    UNION ALL
+    SELECT m.number, m.conversation, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at, m.body, FALSE
+        FROM hitherto.message m WHERE m.workspace_id = %s AND m.number BETWEEN run.first AND run.last) x
+ORDER BY run.step, x.packed DESC, x.number
+"""
+
+
+def workspace_id(name: str) -> UUID:
+    """The workspace of this name, in every database."""
+    return UUID(bytes=hashlib.sha256(b"hitherto workspace\0" + name.encode()).digest()[:16])
+
+
+class PostgresBackend:
+    """One workspace of a PostgreSQL database."""
+
+    writer: type[Writer] = Writer
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        workspace: str = "default",
+        timeout_seconds: float = 30.0,
+        read_only: bool = False,
+        create: bool = True,
+        identity: bytes | None = None,
+    ) -> None:
+        """With `read_only` nothing is made and no row is written: what is not there is an error. Without `create` it
+        is, too. `identity` is what sealing knows the workspace by, if it is made now."""
+        address = Address(url, read_only=read_only)
+        self._w = workspace_id(workspace)
+        shared = Shared.of(address)
+        self._bound = Bound(shared, self._w, timeout_seconds)
+        try:
+            shared.open(timeout_seconds, create=create)
+            found = self._bound.do(lambda connection: self._enter(connection, workspace, create, identity))
+        except BaseException:
+            self._bound.close()
+            raise
+        self._writer = self.writer(self._bound)
+        self.info = Info(
+            name="postgres",
+            workspace=found,
+            location=address.shown,
+            durable=shared.durable,
+            workspace_name=workspace,
+        )
+
+    def _enter(self, connection: Connection, name: str, create: bool, identity: bytes | None) -> bytes:
+        """Find the workspace, or make it; what sealing knows it by."""
+        query = "SELECT identity FROM hitherto.workspace WHERE workspace_id = %s"
+        found = connection.execute(query, (self._w,)).fetchall()
+        if not found:
+            if self._bound.shared.address.read_only or not create:
+                raise NotFound("workspace", [name], hint="the store has no workspace of that name")
+            insert = (
+                "INSERT INTO hitherto.workspace (workspace_id, name, identity, retired, forgotten) "
+                "VALUES (%s, %s, %s, -1, '0') ON CONFLICT DO NOTHING"
+            )
+            connection.execute(insert, (self._w, name.encode(), identity or new_conversation_id()))
+            found = connection.execute(query, (self._w,)).fetchall()
+        return bytes(found[0][0])
+
+    @property
+    def retries(self) -> int:
+        """How often something had to begin again."""
+        return self._bound.retries
+
+    def close(self, *, untouched: bool = False) -> None:  # noqa: ARG002  # there is no file to be touched
+        self._bound.close()
+
+    def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._bound.do(lambda connection: connection.execute(query, values, binary=True).fetchall())
+
+    def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        if not batches:
+            self._writer.settle()
+            return []
+        return self._writer.commit(batches)
+
+    # -- reading
+
+    def lookup(
+        self,
+        *,
+        ids: Sequence[bytes] = (),
+        prefix: str | None = None,
+        key: tuple[str, bytes] | None = None,
+        limit: int = 10,
+    ) -> list[ConversationRow]:
+        query = f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND "
+        if key is not None:
+            found = self._all(query + "kind = %s AND key = %s", (self._w, key[0].encode(), key[1]))
+        elif prefix is not None:
+            between = bytes.fromhex(prefix.ljust(32, "0")), bytes.fromhex(prefix.ljust(32, "f"))
+            found = self._all(query + "id BETWEEN %s AND %s ORDER BY id LIMIT %s", (self._w, *between, limit))
+        elif len(ids) == 1:
+            found = self._all(query + "id = %s", (self._w, ids[0]))
+        else:
+            rows = {row[0]: row for row in self._all(query + "id = ANY(%s::bytea[])", (self._w, list(ids)))}
+            found = [rows[id] for id in ids if id in rows]
+        return [conversation(row) for row in found]
+
+    def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
+        """By activity, the shelf comes first: it says nothing that the time does not say, but an index is over it."""
+        column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("active_at", "DESC", "<")
+        condition, values = self._condition(where)
+        if after is not None:
+            if not oldest_first:
+                condition += " AND c.shelf <= %s"
+                values = (*values, shelf(after.at))
+            condition += f" AND (c.{column}, c.id) {beyond} (%s, %s)"
+            values = (*values, after.at, after.id)
+        order = f"c.{column} {way}, c.id {way}" if oldest_first else f"c.shelf DESC, c.{column} DESC, c.id DESC"
+        query = f"SELECT c.{column}, c.id FROM hitherto.conversation c WHERE {condition} ORDER BY {order} LIMIT %s"
+        return [Position(*found) for found in self._all(query, (*values, limit))]
+
+    def count(self, where: Where) -> int:
+        condition, values = self._condition(where)
+        return int(self._all(f"SELECT count(*) FROM hitherto.conversation c WHERE {condition}", values)[0][0])
+
+    def _condition(self, where: Where) -> tuple[str, tuple[object, ...]]:
+        condition = "c.workspace_id = %s AND c.kind = %s"
+        values: tuple[object, ...] = (self._w, where.kind.encode())
+        if where.tag is not None:
+            condition += (
+                " AND EXISTS (SELECT 1 FROM hitherto.tag t WHERE t.workspace_id = %s AND t.value = %s "
+                "AND t.conversation = c.id AND t.message = -1)"
+            )
+            values = (*values, self._w, where.tag)
+        if where.alive_at is not None:
+            condition += " AND (c.expires_at IS NULL OR c.expires_at > %s OR c.held)"
+            values = (*values, where.alive_at)
+        if where.expired_at is not None:
+            condition += " AND c.expires_at <= %s"
+            values = (*values, where.expired_at)
+        return condition, values
+
+    def messages(
+        self, *, numbers: Sequence[int] = (), keys: tuple[bytes, Sequence[bytes]] | None = None, bodies: bool = True
+    ) -> list[MessageRow]:
+        query = f"SELECT {columns(bodies)} FROM hitherto.message WHERE workspace_id = %s AND "
+        if keys is not None:
+            found = self._all(query + "conversation = %s AND key = ANY(%s::bytea[])", (self._w, keys[0], list(keys[1])))
+        else:
+            found = self._all(query + "number = ANY(%s::bigint[])", (self._w, list(numbers)))
+        return [message(row) for row in found]
+
+    def packs(self, runs: Sequence[int]) -> list[PackRow]:
+        query = (
+            "SELECT first, conversation, parent, count, body FROM hitherto.pack "
+            "WHERE workspace_id = %s AND first = ANY(%s::bigint[])"
+        )
+        return [PackRow(*found) for found in self._all(query, (self._w, list(runs)))]
+
+    def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
+        wanted = RUN - 1 if full else 0
+        query = (
+            "SELECT number, conversation FROM hitherto.message WHERE workspace_id = %s AND loose = %s AND number > %s "
+            "ORDER BY number LIMIT %s"
+        )
+        found = self._all(query, (self._w, int(full), after + wanted, limit))
+        return [Loose(number - wanted, id) for number, id in found]
+
+    def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
+        """What is in a run is read in one statement, hence in one view of it: while it is packed, a body is never in
+        two places, or in none. What is read ahead is used as long as the way leads there."""
+        next: int | None = number
+        while next is not None:
+            runs = self._runs(next)
+            if not runs:
+                return
+            for first, last, found in runs:
+                if next is None or last != next:
+                    break
+                start = first
+                if found[0][10]:
+                    _, owner, count, parent, *_, body, _ = found.pop(0)
+                    start = first + count
+                    if last < start:
+                        yield PackRow(first, owner, parent, count, body)
+                        next = parent
+                        continue
+                rows = unbroken([message(row[:10]) for row in found if row[0] >= start], last)
+                if rows:
+                    yield rows
+                next = rows[0].parent if rows and rows[0].number == start else None
+
+    def _runs(self, number: int) -> list[tuple[int, int, list[tuple[Any, ...]]]]:
+        """The runs that lead up from there, as many as are read at once: the first number, the one at which the way
+        enters it, and the rows."""
+        w = self._w
+        found = self._all(_PATH, (number, number, number, w, _RUNS - 1, w, w))
+        runs: list[tuple[int, int, list[tuple[Any, ...]]]] = []
+        for step, first, last, *row in found:
+            if step >= len(runs):
+                if step > len(runs):  # one in between is not there
+                    break
+                runs.append((first, last, []))
+            runs[step][2].append(tuple(row))
+        return runs
+
+    def scan(
+        self,
+        conversation: bytes,
+        *,
+        after: int | None = None,
+        newest_first: bool = False,
+        limit: int,
+        bodies: bool = True,
+    ) -> list[MessageRow]:
+        way, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
+        query = (
+            f"SELECT {columns(bodies)} FROM hitherto.message WHERE workspace_id = %s AND conversation = %s "
+            f"{'' if after is None else f'AND seq {beyond} %s'} ORDER BY seq {way} LIMIT %s"
+        )
+        bounds = (limit,) if after is None else (after, limit)
+        return [message(row) for row in self._all(query, (self._w, conversation, *bounds))]
+
+    def kinds(self) -> list[str]:
+        """One step of the index for each, instead of a look at every conversation."""
+        first = "SELECT kind FROM hitherto.conversation WHERE workspace_id = %s"
+        query = (
+            f"WITH RECURSIVE k (kind) AS (({first} ORDER BY kind LIMIT 1) UNION ALL SELECT "
+            f"({first} AND kind > k.kind ORDER BY kind LIMIT 1) FROM k WHERE k.kind IS NOT NULL) "
+            "SELECT kind FROM k WHERE kind IS NOT NULL"
+        )
+        return sorted(kind.decode() for (kind,) in self._all(query, (self._w, self._w)))
+
+    def edge(self) -> int:
+        query = (
+            "SELECT greatest(retired, (SELECT max(number) FROM hitherto.message WHERE workspace_id = %s)) "
+            "FROM hitherto.workspace WHERE workspace_id = %s"
+        )
+        return int(self._all(query, (self._w, self._w))[0][0] // RUN + 1) * RUN
+
+    def numbers(self) -> Iterator[list[int]]:
+        query = "SELECT number FROM hitherto.message WHERE workspace_id = %s AND number > %s ORDER BY number LIMIT %s"
+        last = -1
+        while found := self._all(query, (self._w, last, _LISTED)):
+            last = found[-1][0]
+            yield [number for (number,) in found]
+
+    def tagged(self, value: bytes) -> list[tuple[bytes, int | None]]:
+        query = (
+            "SELECT conversation, message FROM hitherto.tag WHERE workspace_id = %s AND value = %s "
+            "ORDER BY conversation, message"
+        )
+        return [(id, None if message < 0 else message) for id, message in self._all(query, (self._w, value))]
+
+    def tags(self, conversation: bytes, *, after: Tag | None = None, limit: int) -> list[Tag]:
+        query = (
+            "SELECT value, message FROM hitherto.tag WHERE workspace_id = %s AND conversation = %s "
+            "AND (message, value) > (%s, %s) ORDER BY message, value LIMIT %s"
+        )
+        beyond = (-2, b"") if after is None else (-1 if after.message is None else after.message, after.value)
+        found = self._all(query, (self._w, conversation, *beyond, limit))
+        return [Tag(value, None if message < 0 else message) for value, message in found]
+
+    def items(
+        self,
+        conversation: bytes,
+        prefix: bytes = b"",
+        *,
+        after: bytes | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[ItemRow]:
+        way, beyond = ("DESC", "<") if reverse else ("ASC", ">")
+        stem = prefix.rstrip(b"\xff")
+        end = stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+        query = (
+            "SELECT conversation, key, revision, body FROM hitherto.item WHERE workspace_id = %s AND conversation = %s "
+            f"AND key >= %s {'' if end is None else 'AND key < %s'} "
+            f"{'' if after is None else f'AND key {beyond} %s'} ORDER BY key {way} LIMIT %s"
+        )
+        bounds = [*(bound for bound in (prefix, end, after) if bound is not None), limit]
+        return [ItemRow(*found) for found in self._all(query, (self._w, conversation, *bounds))]
+
+    # -- attachments
+
+    def stage(
+        self, conversation: bytes, attachment: bytes, start: int, chunks: Sequence[bytes], *, last: bool, at: int
+    ) -> None:
+        key = (self._w, conversation, attachment)
+
+        def work(connection: Connection) -> None:
+            """The row comes first: it is the lock under which chunks come and go. May be repeated at will."""
+            with connection.transaction():
+                query = (
+                    "INSERT INTO hitherto.attachment VALUES (%s, %s, %s, 0, %s) "
+                    "ON CONFLICT (workspace_id, conversation, name) "
+                    "DO UPDATE SET staged_at = excluded.staged_at RETURNING chunks"
+                )
+                if connection.execute(query, (*key, at)).fetchall()[0][0]:  # complete, and checked
+                    return
+                query = (
+                    "INSERT INTO hitherto.chunk VALUES (%s, %s, %s, %s, %s) "
+                    "ON CONFLICT (workspace_id, conversation, name, number) DO UPDATE SET body = excluded.body"
+                )
+                for number, chunk in enumerate(chunks, start):
+                    connection.execute(query, (*key, number, chunk))
+                if last:
+                    end = start + len(chunks)
+                    query = f"UPDATE hitherto.attachment SET chunks = %s WHERE {_SAME} AND %s = "
+                    query += f"(SELECT count(*) FROM hitherto.chunk WHERE {_SAME} AND number < %s)"
+                    connection.execute(query, (end, *key, end, *key, end))
+
+        self._bound.do(work)
+
+    def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
+        query = f"SELECT body FROM hitherto.chunk WHERE {_SAME} AND number = %s"
+        while found := self._all(query, (self._w, conversation, attachment, start)):
+            yield found[0][0]
+            start += 1
+
+    def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
+        query = (
+            "SELECT name, chunks, staged_at, ARRAY(SELECT message FROM hitherto.reference r WHERE r.workspace_id = %s "
+            "AND r.conversation = a.conversation AND r.name = a.name ORDER BY message) "
+            "FROM hitherto.attachment a WHERE workspace_id = %s AND conversation = %s "
+            f"{'' if names is None else 'AND name = ANY(%s::bytea[])'} ORDER BY name"
+        )
+        only = () if names is None else (list(names),)
+        found = self._all(query, (self._w, self._w, conversation, *only))
+        return [AttachmentRow(name, count, at, tuple(messages)) for name, count, at, messages in found]
+
+    def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
+        self._bound.do(lambda connection: self._unstage(connection, conversation, names))
+
+    def _unstage(self, connection: Connection, conversation: bytes, names: Sequence[bytes]) -> None:
+        """Lock first, as the collector does: who adopts one holds it until the commit is done."""
+        with connection.transaction():
+            for name in sorted(names):
+                key = (self._w, conversation, name)
+                connection.execute(f"SELECT 1 FROM hitherto.attachment WHERE {_SAME} FOR UPDATE", key)
+                if not connection.execute(f"SELECT 1 FROM hitherto.reference WHERE {_SAME}", key).fetchall():
+                    connection.execute(f"DELETE FROM hitherto.chunk WHERE {_SAME}", key)
+                    connection.execute(f"DELETE FROM hitherto.attachment WHERE {_SAME}", key)
+
+    def collect(self, before: int) -> int:
+        return self._bound.do(lambda connection: self._collect(connection, before))
+
+    def _collect(self, connection: Connection, before: int) -> int:
+        """Lock what looks abandoned, then look again: a commit that adopted one may have held it just now."""
+        unused = (
+            "NOT EXISTS (SELECT 1 FROM hitherto.reference r WHERE r.workspace_id = %s "
+            "AND r.conversation = a.conversation AND r.name = a.name)"
+        )
+        with connection.transaction():
+            query = (
+                "SELECT conversation, name FROM hitherto.attachment a WHERE workspace_id = %s AND staged_at < %s "
+                f"AND {unused} ORDER BY conversation, name FOR UPDATE SKIP LOCKED"
+            )
+            locked = connection.execute(query, (self._w, before, self._w), binary=True).fetchall()
+            removed = 0
+            for conversation, name in locked:
+                values = (self._w, conversation, name)
+                query = f"DELETE FROM hitherto.attachment a WHERE {_SAME} AND {unused}"
+                if connection.execute(query, (*values, self._w)).rowcount:
+                    connection.execute(f"DELETE FROM hitherto.chunk WHERE {_SAME}", values)
+                    removed += 1
+        return removed
+
+    # -- care
+
+    def changes(self, since: bytes | None) -> Changes:
+        """A position is a snapshot of this server, on this timeline: of another one, the same ids of transactions mean
+        something else."""
+        return self._bound.do(lambda connection: self._changes(connection, since))
+
+    _SINCE = "stamp >= pg_snapshot_xmin(%s::pg_snapshot) AND NOT pg_visible_in_snapshot(stamp, %s::pg_snapshot)"
+
+    def _changes(self, connection: Connection, since: bytes | None) -> Changes:
+        execute, w = connection.execute, self._w
+        with connection.transaction():
+            if not self._bound.shared.address.by_transaction:  # where it is one of ours, something was done in it
+                execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            shared = self._bound.shared
+            [(now,)] = execute("SELECT pg_current_snapshot()::text").fetchall()
+            here = f"{shared.system}/{shared.timeline}/{w.hex}/"
+            position = f"{here}{now}".encode()
+            if since is None or not since.startswith(here.encode()):
+                return Changes(position, True, [], [])
+            then = since.decode().removeprefix(here)
+            query = (
+                "SELECT id FROM hitherto.conversation WHERE workspace_id = %s AND "
+                f"moved >= pg_snapshot_xmin(%s::pg_snapshot)::text::bigint >> 16 AND {self._SINCE} ORDER BY stamp"
+            )
+            moved = [id for (id,) in execute(query, (w, then, then, then), binary=True)]
+            query = (
+                "SELECT conversation FROM hitherto.gone g WHERE workspace_id = %s AND "
+                f"{self._SINCE.replace('stamp', 'moved')} AND NOT EXISTS "
+                "(SELECT 1 FROM hitherto.conversation c WHERE c.workspace_id = %s AND c.id = g.conversation)"
+            )
+            gone = [id for (id,) in execute(query, (w, then, then, w), binary=True)]
+            # Last: what is forgotten while we look is not among what we found, but is known to be forgotten.
+            query = (
+                "SELECT forgotten >= pg_snapshot_xmin(%s::pg_snapshot) FROM hitherto.workspace WHERE workspace_id = %s"
+            )
+            if execute(query, (then, w)).fetchall() != [(False,)]:
+                return Changes(position, True, [], [])
+            return Changes(position, False, moved, gone)
+
+    def text_index(self, *, create: bool) -> TextIndex | None:
+        if self._bound.shared.address.read_only:  # what has come since could not be taken in
+            return None
+        from ._words import PostgresIndex  # noqa: PLC0415  # only those who search need it
+
+        index = PostgresIndex(self._bound, self._w, create=create)
+        return index if create or index.is_there else None
+
+    def maintain(self, seconds: float) -> bool:  # noqa: ARG002  # it is little
+        """Forget who is long gone. Positions from before are unknown from then on. The rest is the server's own."""
+        oldest = "SELECT moved FROM hitherto.gone WHERE workspace_id = %s ORDER BY moved DESC"
+        query = (
+            "WITH old AS (DELETE FROM hitherto.gone WHERE workspace_id = %s AND moved <= "
+            f"({oldest} OFFSET {_GRAVES} LIMIT 1) RETURNING moved) "
+            "UPDATE hitherto.workspace SET forgotten = greatest(forgotten, (SELECT max(moved) FROM old)) "
+            "WHERE workspace_id = %s AND EXISTS (SELECT 1 FROM old) RETURNING 1"
+        )
+        self._all(query, (self._w, self._w, self._w))
+        return True
+
+    def backup(self, path: str) -> None:  # noqa: ARG002  # `info` says that it cannot
+        raise InvalidArgument("a database server is backed up by its own tools", hint=_BACKUP)
+
+    def check(self) -> list[str]:
+        problems = []
+        for table in ("message", "pack", "item", "tag", "reference"):
+            owner = "conversation" if table != "reference" else "name"
+            there = "conversation c WHERE c.workspace_id = %s AND c.id = r.conversation"
+            if table == "reference":
+                there = "attachment a WHERE a.workspace_id = %s AND a.conversation = r.conversation AND a.name = r.name"
+            query = (
+                f"SELECT count(*) FROM hitherto.{table} r WHERE r.workspace_id = %s "
+                f"AND NOT EXISTS (SELECT 1 FROM hitherto.{there})"
+            )
+            lost = self._all(query, (self._w, self._w))[0][0]
+            what = "conversations" if owner == "conversation" else "attachments"
+            if lost:
+                problems.append(f"{lost} rows of {table} belong to {what} that are missing")
+        return problems
+
+    def scrub(self) -> bool:
+        """Have what was removed vacuumed away: at once where the tables are small and ours to vacuum, else the server
+        does it in its own time. False until nobody may see it any more, and it is done."""
+        found = self._all("SELECT untidy::text FROM hitherto.workspace WHERE workspace_id = %s", (self._w,))
+        if not found or found[0][0] is None:
+            return True
+        vacuumed = not self._bound.shared.address.by_transaction and self._bound.do(self._vacuum)
+        seen = (
+            "EXISTS (SELECT 1 FROM pg_stat_activity s WHERE s.pid <> pg_backend_pid() "
+            "AND age(s.backend_xmin) >= age(w.untidy::xid)) OR "
+            "EXISTS (SELECT 1 FROM pg_replication_slots s WHERE age(s.xmin) >= age(w.untidy::xid))"
+        )
+        waiting = (
+            "EXISTS (SELECT 1 FROM pg_stat_user_tables t WHERE t.schemaname = 'hitherto' AND t.n_dead_tup > 0 "
+            "AND coalesce(greatest(t.last_vacuum, t.last_autovacuum), '-infinity') < w.untidy_at)"
+        )
+        query = (
+            "UPDATE hitherto.workspace w SET untidy = NULL, untidy_at = NULL WHERE workspace_id = %s "
+            f"AND untidy = %s::xid8 AND NOT ({seen}) {'' if vacuumed else f'AND NOT {waiting}'} RETURNING 1"
+        )
+        return bool(self._all(query, (self._w, found[0][0])))
+
+    def _vacuum(self, connection: Connection) -> bool:
+        query = (
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) <= %s "
+            "AND coalesce(bool_and(pg_has_role(c.relowner, 'USAGE')), false) FROM pg_class c "
+            "WHERE c.relnamespace = 'hitherto'::regnamespace AND c.relkind = 'r'"
+        )
+        if connection.execute(query, (_SMALL,)).fetchall() != [(True,)]:
+            return False
+        connection.execute("VACUUM " + ", ".join(f"hitherto.{table}" for table in _schema.TABLES))
+        return True
+
+    def is_scrubbed(self) -> bool:
+        found = self._all("SELECT untidy IS NULL FROM hitherto.workspace WHERE workspace_id = %s", (self._w,))
+        return not found or bool(found[0][0])
+
+    def size(self) -> int:
+        """The bytes of this workspace, before PostgreSQL compresses them: the files belong to all workspaces, and grow
+        and shrink with what others do."""
+        query = " UNION ALL ".join(
+            f"SELECT sum(octet_length(body))::bigint FROM hitherto.{table} WHERE workspace_id = %s"
+            for table in ("message", "pack", "chunk")
+        )
+        return sum(int(found or 0) for (found,) in self._all(query, (self._w,) * 3))
+
+    def used(self) -> int:
+        query = (
+            "SELECT sum(size)::bigint FROM hitherto.conversation WHERE workspace_id = %s UNION ALL "
+            "SELECT sum(octet_length(body))::bigint FROM hitherto.chunk WHERE workspace_id = %s"
+        )
+        return sum(int(found or 0) for (found,) in self._all(query, (self._w,) * 2))
+
+    def disk(self) -> Disk | None:
+        """The server's, of which it says nothing."""
+        return None

@@ -1,0 +1,440 @@
+"""Commits on PostgreSQL, where others write at the same moment through connections of their own.
+
+**What most batches are, some messages more in a conversation, is one statement**: it changes the row if its token still
+stands, and adds the messages if it did. One way to the server and back, and the transaction is the statement's own.
+Several of them go together, in one transaction and one way there and back. Whatever is not of that kind goes the long
+way, and so does what met an index that says that a name is taken.
+
+**The long way: READ COMMITTED, locks first.** The rows of all conversations that are named are locked in the order of
+their ids, and so their tokens are known for certain. What cannot be locked because it is not there yet (an id, a key, a
+run of numbers) is guarded by unique indexes: who loses such a race gets an error, rolls back *everything* and begins
+again; then the checks see the winner. So there are no savepoints, and one retry loop that also serves deadlocks and
+lost connections.
+
+**A number is checked after it was inserted**, too. Between a check and its insert, others may have used the run and
+purged it: neither the check nor the unique index would notice.
+
+**A commit is unknown** if the connection is lost while it is on its way, and also if the server says success and warns:
+then it was waiting for a replica until somebody put an end to that.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from ...backend import DONE, Batch, Change, ConversationRow, Missing, Outcome, Stale, Taken
+from ...errors import CommitUnknown
+from ...ids import RUN
+from ._connections import Bound, LostRaceError
+from ._rows import CONVERSATION, MESSAGE, MUTABLE, conversation, conversation_values, message_values, mutable, shelf
+from ._schema import Connection
+
+_OWNED = ("tag", "item", "pack", "reference", "chunk", "attachment", "message")
+_MOST = 16  # messages in one statement of the short way
+_WARNING = "01000"
+
+_STAMPED = "moved = pg_current_xact_id()::text::bigint >> 16, stamp = pg_current_xact_id()"
+_SET = ", ".join(f"{name} = %s" for name in MUTABLE) + f", shelf = %s, {_STAMPED}"
+_INSERT_CONVERSATION = (
+    f"INSERT INTO hitherto.conversation (workspace_id, moved, stamp, shelf, {CONVERSATION}) "
+    f"VALUES (%s, pg_current_xact_id()::text::bigint >> 16, pg_current_xact_id(), %s, {', '.join(['%s'] * 19)})"
+)
+_UPDATE_CONVERSATION = f"UPDATE hitherto.conversation SET {_SET} WHERE workspace_id = %s AND id = %s"
+_MESSAGE = f"{MESSAGE}, loose"
+_TYPES = {
+    "conversation": "bytea",
+    "main": "boolean",
+    "role": "bytea",
+    "body": "bytea",
+    "key": "bytea",
+    "token": "bytea",
+}
+_TYPED = "(" + ", ".join(f"%s::{_TYPES.get(name, 'bigint')}" for name in _MESSAGE.split(", ")) + ")"
+_INSERT_MESSAGE = f"INSERT INTO hitherto.message (workspace_id, {_MESSAGE}) VALUES (%s, {', '.join(['%s'] * 14)})"
+_UPDATE_MESSAGE = (
+    f"UPDATE hitherto.message SET {', '.join(f'{name} = %s' for name in _MESSAGE.split(', '))} "
+    "WHERE workspace_id = %s AND number = %s"
+)
+_NULL_BODIES = (
+    "UPDATE hitherto.message SET body = NULL, loose = NULL "
+    "WHERE workspace_id = %s AND number BETWEEN %s AND %s AND body IS NOT NULL"
+)
+_PUT_PACK = (
+    "INSERT INTO hitherto.pack VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (workspace_id, first) DO UPDATE "
+    "SET parent = excluded.parent, count = excluded.count, body = excluded.body"
+)
+_PUT_ITEM = (
+    "INSERT INTO hitherto.item VALUES (%s, %s, %s, %s, %s) ON CONFLICT (workspace_id, conversation, key) "
+    "DO UPDATE SET revision = excluded.revision, body = excluded.body"
+)
+
+
+@lru_cache(maxsize=_MOST + 1)
+def _append(count: int) -> str:
+    """The short way, for so many messages."""
+    changed = f"{_UPDATE_CONVERSATION} AND token = %s RETURNING 1"
+    if not count:
+        return f"WITH c AS ({changed}) SELECT count(*) FROM c"
+    return (
+        f"WITH c AS ({changed}), m AS (INSERT INTO hitherto.message (workspace_id, {_MESSAGE}) "
+        f"SELECT %s::uuid, v.* FROM c CROSS JOIN (VALUES {', '.join([_TYPED] * count)}) v) SELECT count(*) FROM c"
+    )
+
+
+class Writer:
+    """Applies batches for one workspace."""
+
+    short_way = True
+
+    def __init__(self, bound: Bound) -> None:
+        self._bound = bound
+        self._w = bound.workspace_id
+
+    def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        short = self.short_way and all(map(_is_short, batches))
+
+        def work(connection: Connection) -> list[Outcome]:
+            nonlocal short
+            with self._bound.shared.watch.over(connection, self._bound.timeout_seconds):
+                if short and batches:
+                    try:
+                        return self._short(connection, batches)
+                    except (errors.UniqueViolation, LostRaceError):
+                        short = False  # a name is taken: the long way tells which
+                return self._long(connection, batches)
+
+        return self._bound.do(work, bound=True)
+
+    def settle(self) -> None:
+        """Wait until all that can be read is durable, wherever it has to be: a transaction that writes something
+        waits for all before it."""
+        query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
+
+        def work(connection: Connection) -> None:
+            watched = self._bound.shared.watch.over(connection, self._bound.timeout_seconds)
+            with watched, self._committing(connection):
+                connection.execute(query)
+
+        self._bound.do(work, bound=True)
+
+    # -- the short way
+
+    def _short(self, connection: Connection, batches: Sequence[Batch]) -> list[Outcome]:
+        """In the order of ids, so that two who want the same ones never wait for each other."""
+        order = sorted(range(len(batches)), key=lambda n: batches[n].changes[0].conversation)
+        changed = [0] * len(batches)
+        together = len(batches) > 1 or self._bound.shared.address.by_transaction
+        try:
+            with self._committing(connection):
+                if not together:
+                    changed[0] = self._append(connection, batches[0])
+                else:
+                    with connection.pipeline():
+                        self._bound.begin(connection)
+                        cursors = [self._appending(connection, batches[n]) for n in order]
+                        connection.execute("COMMIT")
+                    for n, cursor in zip(order, cursors, strict=True):
+                        changed[n] = cursor.fetchall()[0][0]
+        except psycopg.Error:
+            _roll_back(connection)
+            raise
+        stale = {batches[n].changes[0].conversation for n, count in enumerate(changed) if not count}
+        if not stale:
+            return [DONE] * len(batches)
+        try:
+            rows = self._rows(connection, stale)
+        except psycopg.Error as error:
+            if any(changed):  # what is done must not be done again: it would find itself in its way
+                raise CommitUnknown("the connection was lost after the commit") from error
+            raise
+        return [
+            DONE if count else Stale(batch.changes[0].conversation, rows.get(batch.changes[0].conversation))
+            for batch, count in zip(batches, changed, strict=True)
+        ]
+
+    def _append(self, connection: Connection, batch: Batch) -> int:
+        return int(self._appending(connection, batch).fetchall()[0][0])
+
+    def _appending(self, connection: Connection, batch: Batch) -> "psycopg.Cursor[tuple[Any, ...]]":
+        (change,) = batch.changes
+        row = change.row
+        assert row is not None
+        values = [*mutable(row), shelf(row.active_at), self._w, change.conversation, change.expect]
+        if change.add:
+            values.append(self._w)
+            for m in change.add:
+                values += message_values(m)
+        return connection.execute(_append(len(change.add)), values)
+
+    def _rows(self, connection: Connection, ids: Iterable[bytes]) -> dict[bytes, ConversationRow]:
+        query = f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND id = ANY(%s::bytea[])"
+        with self._read(connection):
+            found = connection.execute(query, (self._w, list(ids)), binary=True).fetchall()
+        return {row[0]: conversation(row) for row in found}
+
+    @contextmanager
+    def _read(self, connection: Connection) -> Iterator[None]:
+        if not self._bound.shared.address.by_transaction:
+            yield
+            return
+        with connection.transaction():
+            self._bound.bind(connection)
+            yield
+
+    @contextmanager
+    def _committing(self, connection: Connection) -> Iterator[None]:
+        """From here on, a lost connection says nothing about the outcome, and neither does a success with a warning."""
+        warnings: list[str | None] = []
+
+        def listen(notice: psycopg.errors.Diagnostic) -> None:
+            warnings.append(notice.sqlstate)
+
+        connection.add_notice_handler(listen)
+        try:
+            yield
+        except psycopg.Error as error:
+            if connection.closed:
+                raise CommitUnknown("the connection was lost during the commit") from error
+            raise
+        finally:
+            connection.remove_notice_handler(listen)
+        if _WARNING in warnings:
+            connection.close()
+            raise CommitUnknown("the commit may not have reached the replicas")
+
+    # -- the long way
+
+    def _long(self, connection: Connection, batches: Sequence[Batch]) -> list[Outcome]:
+        try:
+            with connection.pipeline():
+                self._bound.begin(connection)
+                rows = self._lock(connection, batches)
+            outcomes = [self._commit_one(connection, batch, rows) for batch in batches]
+        except (psycopg.Error, LostRaceError):
+            _roll_back(connection)
+            raise
+        if DONE in outcomes:
+            self._finish(connection)
+        else:
+            connection.execute("ROLLBACK")
+        return outcomes
+
+    def _finish(self, connection: Connection) -> None:
+        with self._committing(connection):
+            connection.execute("COMMIT")
+
+    def _lock(self, connection: Connection, batches: Sequence[Batch]) -> dict[bytes, ConversationRow]:
+        """Every conversation that the batches change or require, held until the end. Requirements are shared: they only
+        have to stand."""
+        changed = {change.conversation for batch in batches for change in batch.changes}
+        required = {id for batch in batches for id, _ in batch.require} - changed
+        query = (
+            f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND id = ANY(%s::bytea[]) "
+            "ORDER BY id "
+        )
+        found = connection.execute(query + "FOR NO KEY UPDATE", (self._w, list(changed)), binary=True).fetchall()
+        if required:
+            found += connection.execute(query + "FOR SHARE", (self._w, list(required)), binary=True).fetchall()
+        return {row[0]: conversation(row) for row in found}
+
+    def _commit_one(self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
+        for id, token in batch.require:
+            row = rows.get(id)
+            if row is None or row.token != token:
+                return Stale(id, row)
+        for change in batch.changes:
+            problem = self._problem(connection, change, rows.get(change.conversation), arriving=batch.arriving)
+            if problem is not None:
+                return problem
+        for change in batch.changes:
+            self._apply(connection, change)
+            if not batch.arriving:
+                self._check_numbers(connection, change)
+            if change.row is None:
+                del rows[change.conversation]
+            else:
+                rows[change.conversation] = change.row
+        return DONE
+
+    def _problem(
+        self, connection: Connection, change: Change, row: ConversationRow | None, *, arriving: bool
+    ) -> Outcome | None:
+        id = change.conversation
+        if change.expect is None:
+            if row is not None:
+                return Taken("id", id)
+        elif row is None or row.token != change.expect:
+            return Stale(id, row)
+        if (change.expect is None or change.rekey) and change.row is not None and change.row.key is not None:
+            query = "SELECT id FROM hitherto.conversation WHERE workspace_id = %s AND kind = %s AND key = %s"
+            values = (self._w, change.row.kind.encode(), change.row.key)
+            for (other,) in connection.execute(query, values, binary=True):
+                if other != id:
+                    return Taken("key", other)
+        for message in change.add:
+            if message.number % RUN == 0 and self._run_taken(connection, message.number, arriving=arriving):
+                return Taken("number", id)
+            if message.key is not None:
+                query = "SELECT 1 FROM hitherto.message WHERE workspace_id = %s AND conversation = %s AND key = %s"
+                if connection.execute(query, (self._w, id, message.key)).fetchone():
+                    return Taken("message key", id)
+        return self._missing(connection, change)
+
+    def _missing(self, connection: Connection, change: Change) -> Missing | None:
+        """An attachment is locked, or it could be removed as one that nobody uses before we are done."""
+        query = (
+            "SELECT 1 FROM hitherto.attachment WHERE workspace_id = %s AND conversation = %s AND name = %s "
+            "AND chunks > 0 FOR SHARE"
+        )
+        for _, name in change.attach:
+            if not connection.execute(query, (self._w, change.conversation, name)).fetchone():
+                return Missing(change.conversation, name)
+        return None
+
+    def _run_taken(self, connection: Connection, first: int, *, arriving: bool) -> bool:
+        """In one statement: between two, a purge could move the run from the one place to the other, unseen."""
+        query = (
+            "SELECT 1 FROM hitherto.message WHERE workspace_id = %s AND number BETWEEN %s AND %s UNION ALL "
+            "SELECT 1 FROM hitherto.workspace WHERE workspace_id = %s AND retired >= %s AND NOT %s LIMIT 1"
+        )
+        values = (self._w, first, first + RUN - 1, self._w, first, arriving)
+        return connection.execute(query, values).fetchone() is not None
+
+    def _apply(self, connection: Connection, change: Change) -> None:
+        if change.row is None:
+            self._remove(connection, change.conversation)
+            return
+        with connection.pipeline():
+            self._put_row(connection, change, change.row)
+            let_go = self._drop(connection, change)
+            self._put_messages(connection, change)
+            self._put_items(connection, change)
+        self._let_go(connection, change.conversation, let_go)
+
+    def _put_row(self, connection: Connection, change: Change, row: ConversationRow) -> None:
+        if change.expect is None:
+            values = (self._w, shelf(row.active_at), *conversation_values(row))
+            connection.execute(_INSERT_CONVERSATION, values)
+            return
+        connection.execute(_UPDATE_CONVERSATION, (*mutable(row), shelf(row.active_at), self._w, row.id))
+        if change.rekey:
+            query = "UPDATE hitherto.conversation SET key = %s WHERE workspace_id = %s AND id = %s"
+            connection.execute(query, (row.key, self._w, row.id))
+
+    def _drop(self, connection: Connection, change: Change) -> list[bytes]:
+        """Messages that go, and references; the attachments that may have lost their last one."""
+        id, w, execute = change.conversation, self._w, connection.execute
+        let_go: list[bytes] = []
+        if change.drop:
+            dropped = list(change.drop)
+            execute("DELETE FROM hitherto.message WHERE workspace_id = %s AND number = ANY(%s::bigint[])", (w, dropped))
+            owned = "WHERE workspace_id = %s AND conversation = %s AND message = ANY(%s::bigint[])"
+            execute(f"DELETE FROM hitherto.tag {owned}", (w, id, dropped))
+            gone = execute(f"DELETE FROM hitherto.reference {owned} RETURNING name", (w, id, dropped), binary=True)
+            self._retire(connection, max(dropped))
+            let_go = [name for (name,) in gone.fetchall()]
+        one = "workspace_id = %s AND conversation = %s AND message = %s AND name = %s"
+        for number, name in change.detach:
+            let_go.append(name)
+            execute(f"DELETE FROM hitherto.reference WHERE {one}", (w, id, number, name))
+        return let_go
+
+    def _put_messages(self, connection: Connection, change: Change) -> None:
+        id, w, execute = change.conversation, self._w, connection.execute
+        for m in change.add:
+            execute(_INSERT_MESSAGE, (w, *message_values(m)))
+        for m in change.amend:
+            execute(_UPDATE_MESSAGE, (*message_values(m), w, m.number))
+        for first in change.unpack:
+            execute("DELETE FROM hitherto.pack WHERE workspace_id = %s AND first = %s", (w, first))
+        for p in change.pack:
+            execute(_PUT_PACK, (w, p.first, id, p.parent, p.count, p.body))
+            execute(_NULL_BODIES, (w, p.first, p.first + p.count - 1))
+        for number, name in change.attach:
+            query = "INSERT INTO hitherto.reference VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+            execute(query, (w, id, name, number))
+
+    def _put_items(self, connection: Connection, change: Change) -> None:
+        id, w, execute = change.conversation, self._w, connection.execute
+        for item in change.put:
+            execute(_PUT_ITEM, (w, id, item.key, item.revision, item.body))
+        for key in change.unput:
+            execute(
+                "DELETE FROM hitherto.item WHERE workspace_id = %s AND conversation = %s AND key = %s", (w, id, key)
+            )
+        place = "workspace_id = %s AND value = %s AND conversation = %s AND message = %s"
+        for tag in change.untag:
+            execute(f"DELETE FROM hitherto.tag WHERE {place}", (w, tag.value, id, _of(tag.message)))
+        for tag in change.tag:
+            query = "INSERT INTO hitherto.tag VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+            execute(query, (w, tag.value, id, _of(tag.message)))
+
+    def _check_numbers(self, connection: Connection, change: Change) -> None:
+        """The runs are ours now; but since we looked, somebody may have used one and purged it."""
+        runs = [message.number for message in change.add if message.number % RUN == 0]
+        if runs:
+            query = "SELECT 1 FROM hitherto.workspace WHERE workspace_id = %s AND retired >= %s"
+            if connection.execute(query, (self._w, min(runs))).fetchone():
+                raise LostRaceError("number")
+
+    def _remove(self, connection: Connection, id: bytes) -> None:
+        """A conversation and all it owns. What is left is its id, for the feed."""
+        query = "SELECT max(m.number) FROM hitherto.message m WHERE m.workspace_id = %s AND m.conversation = %s"
+        [(highest,)] = connection.execute(query, (self._w, id)).fetchall()
+        with connection.pipeline():
+            self._retire(connection, -1 if highest is None else highest)
+            for table in _OWNED:
+                query = f"DELETE FROM hitherto.{table} WHERE workspace_id = %s AND conversation = %s"
+                connection.execute(query, (self._w, id))
+            connection.execute("DELETE FROM hitherto.conversation WHERE workspace_id = %s AND id = %s", (self._w, id))
+            query = (
+                "INSERT INTO hitherto.gone VALUES (%s, %s, pg_current_xact_id()) "
+                "ON CONFLICT (workspace_id, conversation) DO UPDATE SET moved = excluded.moved"
+            )
+            connection.execute(query, (self._w, id))
+
+    def _retire(self, connection: Connection, number: int) -> None:
+        query = (
+            "UPDATE hitherto.workspace SET retired = greatest(retired, %s), untidy = pg_current_xact_id(), "
+            "untidy_at = clock_timestamp() WHERE workspace_id = %s"
+        )
+        connection.execute(query, (number, self._w))
+
+    def _let_go(self, connection: Connection, conversation: bytes, names: list[bytes]) -> None:
+        """Of these attachments, those that no message refers to any more go. Their conversation is locked."""
+        for name in names:
+            values = (self._w, conversation, name)
+            same = "WHERE workspace_id = %s AND conversation = %s AND name = %s"
+            if not connection.execute(f"SELECT 1 FROM hitherto.reference {same} LIMIT 1", values).fetchone():
+                connection.execute(f"DELETE FROM hitherto.attachment {same}", values)
+                connection.execute(f"DELETE FROM hitherto.chunk {same}", values)
+
+
+def _of(message: int | None) -> int:
+    return -1 if message is None else message
+
+
+def _is_short(batch: Batch) -> bool:
+    """Is it some messages more in one conversation, in a run that is begun, or a new row for it, and nothing else?"""
+    if batch.require or batch.arriving or len(batch.changes) != 1:
+        return False
+    change = batch.changes[0]
+    if change.expect is None or change.row is None or change.rekey or len(change.add) > _MOST:
+        return False
+    if any(m.number % RUN == 0 for m in change.add):
+        return False
+    others = (change.amend, change.drop, change.pack, change.unpack, change.attach, change.detach, change.put)
+    return not (any(others) or change.unput or change.tag or change.untag)
+
+
+def _roll_back(connection: Connection) -> None:
+    """After an error, so that the connection may be used again. What was lost is not there to be rolled back."""
+    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            connection.close()

@@ -1,0 +1,245 @@
+"""`hitherto copy`: a store into another one, on any backend.
+
+There are two ways. Rows go over as they are, sealed or not, into a workspace that is new or empty: the copy is the
+same store (`hitherto.moving`). Where that cannot be, because the other store has another key, or conversations of its
+own, or because something is to be taken out on the way, the messages are read here and written there.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from .. import errors
+from ._display import Meter, emit, many
+from ._moving import lasting, summary, unreadable
+from ._outcomes import PARTIAL, UNSOUND
+from ._place import Place, key_from, place_of
+from ._screen import complain, say
+
+if TYPE_CHECKING:
+    from ..backend import Backend
+    from ..formats import Loaded
+    from ..moving import StoreCopy
+    from ..store import Store
+
+_MOST = 20  # problems that are named
+
+
+@dataclass(frozen=True)
+class _Way:
+    """From where to where, and what is asked for on the way."""
+
+    here: Place
+    there: Place  # its key is None if none was given
+    in_clear: bool
+    more: bool
+
+
+@click.command(short_help="Copy a store into another one.")
+@click.argument("source", metavar="SRC", type=click.Path())
+@click.argument("target", metavar="DST", type=click.Path())
+@click.option("--workspace", metavar="NAME", help="The workspace in both; if SRC has only another, that one.")
+@click.option("--from-workspace", metavar="NAME", help="The workspace in SRC, exactly.  [default: --workspace]")
+@click.option("--to-workspace", metavar="NAME", help="The workspace in DST.  [default: --workspace, or as in SRC]")
+@click.option("--all-workspaces", is_flag=True, help="Every workspace of SRC, which is a file, under its own name.")
+@click.option("--key", metavar="SOURCE", help="Where the key of SRC comes from; without it, what is sealed stays so.")
+@click.option("--to-key", metavar="SOURCE", help="Where the key of DST comes from.  [default: that of SRC]")
+@click.option("--in-clear", is_flag=True, help="Allow that what is sealed in SRC is plain in DST.")
+@click.option("--more", is_flag=True, help="Leave DST closed: another run is to bring what comes until then.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each workspace.")
+def copy(source: str, target: str, key: str | None, to_key: str | None, as_json: bool, **asked: Any) -> int:
+    """Copy the store SRC into the store DST, which is made if it is missing: files, or postgresql://…
+
+    A workspace that is new or empty in DST gets all rows as they are: the same ids, sealed with the same key, which
+    need not be given. Until all is there and was compared, nobody can open it. Then it is verified, unless it is sealed
+    and there is no key. A copy that was stopped goes on.
+
+    With another key, or --in-clear, or into a workspace that has conversations, messages are copied: what is there is
+    not added again. In the end the messages of each conversation are counted in both.
+
+    If something differs, is missing or damaged, the exit code is 7.
+    """
+    above = click.get_current_context().find_root().params
+    here = place_of(source, asked["workspace"] or above["workspace"], key or above["key"])
+    here.require()
+    code = 0
+    for ours, theirs in _workspaces(here, asked, explicit=bool(asked["workspace"] or above["workspace"])):
+        there = Place(target, "DST", theirs, to_key, here.sanitise)
+        way = _Way(replace(here, workspace=ours), there, asked["in_clear"], asked["more"])
+        code = max(code, _copied(way, as_json))
+    return code
+
+
+def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[tuple[str, str]]:
+    """The workspaces that are meant, in SRC and in DST."""
+    from ..opening import workspaces_of  # noqa: PLC0415  # help needs none
+
+    if asked["all_workspaces"]:
+        if explicit or asked["from_workspace"] or asked["to_workspace"]:
+            raise click.UsageError("--all-workspaces names them all")
+        names = workspaces_of(here.location)
+        if names is None:
+            raise click.UsageError("the workspaces of a server are not listed: copy them one by one, by their names")
+        return [(name, name) for name in names]
+    ours = asked["from_workspace"] or here.workspace
+    if explicit and not asked["from_workspace"]:
+        names = workspaces_of(here.location)
+        if names is not None and len(names) == 1 and ours not in names:
+            say(f"SRC has no workspace {ours}: its only one, {names[0]}, is copied")
+            ours = names[0]
+    theirs = asked["to_workspace"] or (here.workspace if explicit else ours)
+    return [(ours, theirs)]
+
+
+def _copied(way: _Way, as_json: bool) -> int:
+    """Copy one workspace; the exit code."""
+    from ..moving import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
+
+    with ExitStack() as stack:
+        backend, store = open_source(way.here.location, way.here.workspace, way.here.secret(), stack)
+        if _is_as_it_is(way, backend, store):
+            target = open_target(way.there.location, way.there.workspace, backend, store, stack)
+            why = obstacle(backend, target, opened=store is not None)
+            if why is None:
+                return _by_row(way, backend, target, store, as_json)
+            if store is None or way.more:
+                hint = "--key opens SRC, so that messages can be copied; or copy into a new workspace: --to-workspace"
+                raise errors.InvalidArgument(f"the rows cannot be copied as they are: {why}", hint=hint)
+        elif way.more:
+            raise click.UsageError("--more is for rows that are copied as they are")
+    return _by_message(way, as_json)
+
+
+def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
+    """Are the rows to go over as they are, if they can?"""
+    from ..moving import key_id  # noqa: PLC0415  # help needs none
+
+    ours = key_id(backend)
+    if way.there.sanitise is not None or (ours is not None and way.in_clear):
+        kept = False
+    else:
+        kept = way.there.key is None or key_from(way.there.key).id == ours
+    if not kept and store is None:
+        hint = "--key says where the key of SRC comes from"
+        raise errors.KeyUnavailable("SRC is sealed, and has to be opened for that", hint=hint)
+    return kept
+
+
+# -- by row
+
+
+def _by_row(way: _Way, source: "Backend", target: "Backend", store: "Store | None", as_json: bool) -> int:
+    from ..moving import copy_rows  # noqa: PLC0415  # help needs none
+
+    with Meter("copying", "message") as meter:
+        done = copy_rows(source, target, store, more=way.more, progress=meter)
+    if as_json:
+        emit({**_named(way, "rows"), **_row_counts(done)})
+    say(_summary(done))
+    for id in done.different[:_MOST]:
+        complain(f"conversation {id} is not the same in DST", "copy again: it was taken away there")
+    for problem in done.problems[:_MOST]:
+        complain(f"DST: {problem}")
+    return 0 if done.ok else UNSOUND
+
+
+def _summary(done: "StoreCopy") -> str:
+    copied = f"{many(done.conversations, 'conversation')}, {many(done.messages, 'message')} copied"
+    before = f", {done.unchanged} unchanged" if done.unchanged else ""
+    if not done.finished:
+        return f"{copied}{before}; DST stays closed until another run has finished it"
+    how = "verified" if done.opened else "sealed, and not opened"
+    return f"{copied}{before}; all rows compared, {how}"
+
+
+def _row_counts(done: "StoreCopy") -> dict[str, object]:
+    return {
+        "conversations": done.conversations,
+        "messages": done.messages,
+        "unchanged": done.unchanged,
+        "compared": done.compared,
+        "different": list(done.different),
+        "finished": done.finished,
+        "opened": done.opened,
+        "problems": list(done.problems),
+    }
+
+
+def _named(way: _Way, how: str) -> dict[str, object]:
+    from .._locations import shown  # noqa: PLC0415  # help needs none
+
+    return {
+        "source": shown(way.here.location),
+        "workspace": way.here.workspace,
+        "target": shown(way.there.location),
+        "to_workspace": way.there.workspace,
+        "way": how,
+    }
+
+
+# -- by message
+
+
+def _by_message(way: _Way, as_json: bool) -> int:
+    from .. import formats  # noqa: PLC0415  # help needs none
+
+    with lasting(way.here) as ours:
+        before = _counts(ours)
+        formats.outgoing(ours)  # what is refused is refused before DST is made
+        key = way.there.key or (None if way.in_clear or ours.key_id is None else way.here.key)
+        there = replace(way.there, key=key)
+        with _target(there) as theirs, Meter("copying", "message", sum(before.values())) as meter:
+            code = 0
+            try:
+                report = formats.copy(ours, theirs, progress=meter)
+            except errors.PartialImport as error:
+                report, code = cast("Loaded", error.report), PARTIAL
+            missing = _missing(before, ours, theirs, report)
+    if as_json:
+        emit({**_named(way, "messages"), **_message_counts(report), "missing": missing})
+    say(summary(report))
+    unreadable(report)
+    for id in missing:
+        complain(f"conversation {id} is not all there")
+    return UNSOUND if missing else code
+
+
+def _message_counts(report: "Loaded") -> dict[str, object]:
+    return {
+        "conversations": len(report.added),
+        "messages": report.messages,
+        "unchanged": report.unchanged,
+        "renamed": report.renamed,
+        "notes": list(report.notes),
+        "unreadable": [{"name": one.name, "reason": one.reason} for one in report.unreadable],
+    }
+
+
+def _target(place: Place) -> "Store":
+    try:
+        return place.open(create=True)
+    except (errors.KeyUnavailable, errors.NotSealed) as error:
+        error.hint = "--to-key says where the key of DST comes from; --in-clear, that it is to be plain"
+        raise
+
+
+def _counts(store: "Store") -> dict[str, int]:
+    """How many messages each conversation has."""
+    counts: dict[str, int] = {}
+    cursor = None
+    while True:
+        page = store.conversations(limit=1000, cursor=cursor, include_expired=True)
+        counts |= {info.id: info.count for info in page.items}
+        if page.next_cursor is None:
+            return counts
+        cursor = page.next_cursor
+
+
+def _missing(before: dict[str, int], ours: "Store", theirs: "Store", report: "Loaded") -> list[str]:
+    """The conversations that have fewer messages than they had here before, and still have."""
+    copied, now = _counts(theirs), _counts(ours)
+    return [
+        id for id, count in before.items() if copied.get(report.renamed.get(id, id), 0) < min(count, now.get(id, 0))
+    ]

@@ -1,0 +1,40 @@
+"""`hitherto postgres`: what whoever looks after a server needs of us.
+
+We print statements, and run none: rights are given by people, with whatever tool they trust for it. No connection is
+made, so it also works for those who may not reach the server.
+"""
+
+import click
+
+from ._place import Place, placed
+from ._screen import say
+
+
+@click.group(short_help="For whoever looks after a PostgreSQL server.")
+def postgres() -> None:
+    """For whoever looks after a PostgreSQL server that stores are on."""
+
+
+@postgres.command(short_help="Print the SQL that gives a role its rights.")
+@click.argument("name")
+@click.option("--only", is_flag=True, help="On the rows of --workspace alone, whatever the role sets.")
+@click.option("--read-only", is_flag=True, help="To read, and not to write.")
+@placed
+def role(place: Place, name: str, only: bool, read_only: bool) -> None:
+    """Print the SQL statements that give the role NAME what it needs to use the store, and nothing more. They are not
+    run, and no connection is made: the owner of the tables runs them, once the store is there, in psql for example.
+
+    With --only the role sees the rows of --workspace and no others, whatever SQL it runs. Without, it sees those of the
+    workspace that a connection says it is for. A superuser sees everything.
+    """
+    from ..opening import rights_of  # noqa: PLC0415  # help needs none
+
+    if not name or "\0" in name:
+        raise click.UsageError("a role has a name, without U+0000 in it")
+    statements = rights_of(name, place.workspace if only else None, read_only=read_only)
+    click.echo("BEGIN;\nSET LOCAL lock_timeout = '10s';")  # who waits for a table keeps others waiting
+    for statement in statements:
+        click.echo(f"{statement};")
+    click.echo("COMMIT;")
+    bound = f"only workspace {place.workspace}" if only else "every workspace, one at a time"
+    say(f"{'reads' if read_only else 'reads and writes'} {bound}; CREATE ROLE comes first")

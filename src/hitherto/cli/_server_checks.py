@@ -1,0 +1,138 @@
+"""The checks of `hitherto doctor` for a store on a server: is the server set up so that what it promises holds?
+
+The server is asked once, through `opening.server_of`; these functions judge what it said. Nothing here speaks SQL, and
+nothing is made or changed.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ._checks import OK, PROBLEM, WARNING, Case, Finding
+from ._stats import size
+
+if TYPE_CHECKING:
+    from ..backends.postgres._looking import Server
+
+_CROWDED = 0.8  # of the connections that the server allows
+_MANY_STANDBYS = 5  # that are named
+
+
+def server(case: Case) -> Iterator[Finding]:
+    """Everything about the server that the store is on, if it is on one."""
+    if not case.place.is_server:
+        return
+    from ..opening import server_of  # noqa: PLC0415  # help needs none
+
+    seen = server_of(case.place.location)
+    for judge in _JUDGES:
+        yield from judge(seen)
+
+
+def _version(seen: "Server") -> Iterator[Finding]:
+    what = f"PostgreSQL {seen.version}, {seen.encoding}, timeline {seen.timeline}"
+    if seen.too_old:
+        yield Finding("server", PROBLEM, f"{what}: too old", "PostgreSQL 14 is the oldest that will do")
+    elif seen.encoding != "UTF8":
+        hint = "make a database with: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        yield Finding("server", PROBLEM, f"{what}: the database is not in UTF8", hint)
+    elif seen.standby:
+        hint = "name the primary, or all servers: the one that takes writes is found"
+        yield Finding("server", WARNING, f"{what}: it follows another server, and can only be read", hint)
+    else:
+        yield Finding("server", OK, what)
+
+
+def _format(seen: "Server") -> Iterator[Finding]:
+    what = f"format {seen.format}"
+    if not seen.format:
+        hint = "hitherto chat begins one, hitherto init makes one"
+        yield Finding("tables", PROBLEM, "there is no store in this database", hint)
+    elif seen.format < seen.known_format:
+        what += f", and this hitherto makes it {seen.known_format}"
+        yield Finding("tables", WARNING, what, "the next command that writes brings it up to date, if the role may")
+    else:
+        taken = f"tables take {size(seen.table_bytes)}, indexes {size(seen.index_bytes)}, of all workspaces"
+        yield Finding("tables", OK, f"{what}; {taken}")
+
+
+def _tls(seen: "Server") -> Iterator[Finding]:
+    hint = "sslmode=verify-full&sslrootcert=system in the address, or the path of the authority's certificate"
+    if seen.tls is not None and seen.verified:
+        yield Finding("encryption", OK, f"{seen.tls}, and the server's certificate is checked")
+    elif seen.local:
+        yield Finding("encryption", OK, seen.tls or "none, on this machine")
+    elif seen.tls is not None:
+        what = f"{seen.tls}, but not whose server it is: somebody in between could pass for it"
+        yield Finding("encryption", WARNING, what, hint)
+    else:
+        what = "none: what is said, and the password, can be read on the way"
+        yield Finding("encryption", PROBLEM, what, hint)
+
+
+def _role(seen: "Server") -> Iterator[Finding]:
+    if seen.superuser or seen.bypasses_rls:
+        why = "is a superuser" if seen.superuser else "has BYPASSRLS"
+        what = f"{seen.role} {why}: row-level security does not bind it, so only we keep workspaces apart"
+        yield Finding("role", WARNING, what, "use an ordinary one: hitherto postgres role NAME prints its rights")
+    else:
+        yield Finding("role", OK, f"{seen.role}, which row-level security binds to one workspace at a time")
+
+
+def _durability(seen: "Server") -> Iterator[Finding]:
+    off = [name for name, on in (("fsync", seen.fsync), ("full_page_writes", seen.full_page_writes)) if not on]
+    if off:
+        what = f"{' and '.join(off)} off: after a power cut what was acknowledged may be lost, or all of it damaged"
+        yield Finding("durability", PROBLEM, what, "set to on in postgresql.conf, and reload")
+        return
+    if seen.synchronous_commit == "off":
+        yield Finding("durability", OK, "synchronous_commit is off on the server, and on for us")
+    waited, connected = seen.synchronous_standby_names, len(seen.standbys)
+    if not waited and not connected:
+        yield Finding("durability", OK, "on the server's disk; nobody follows it")
+    elif not waited:
+        what = f"commits wait for the server's own disk only; {_standbys(seen)}"
+        hint = "after a failover the newest may be missing; synchronous_standby_names makes commits wait"
+        yield Finding("durability", WARNING, what, hint)
+    elif not connected:
+        what = f"commits wait for standbys ({waited}), and none is connected"
+        yield Finding("durability", PROBLEM, what, "start a standby, or change synchronous_standby_names")
+    elif seen.synchronous_commit == "local":
+        what = f"standbys are named ({waited}), but synchronous_commit is local: commits do not wait for them"
+        yield Finding("durability", WARNING, what, "set synchronous_commit to on")
+    else:
+        yield Finding("durability", OK, f"commits wait for {waited}; {_standbys(seen)}")
+
+
+def _standbys(seen: "Server") -> str:
+    named = [
+        one.name + (f" ({one.sync}, {one.state})" if one.state and one.sync else "")
+        for one in seen.standbys[:_MANY_STANDBYS]
+    ]
+    more = len(seen.standbys) - len(named)
+    return "followed by " + ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _upkeep(seen: "Server") -> Iterator[Finding]:
+    if not seen.autovacuum:
+        what = "autovacuum is off: what was deleted stays in the files, and tables grow"
+        yield Finding("upkeep", WARNING, what, "set autovacuum to on in postgresql.conf, and reload")
+    if seen.idle_slots:
+        what = f"replication slots that nobody reads: {seen.idle_slots}; they keep the log, and what was deleted"
+        yield Finding("upkeep", WARNING, what, "start who reads them, or drop them: pg_drop_replication_slot")
+    if not seen.checksums:
+        what = "the server keeps no checksums of its pages: damage on its disk may go unnoticed"
+        yield Finding("upkeep", OK, f"{what}; hitherto verify finds what is ours")
+
+
+def _connections(seen: "Server") -> Iterator[Finding]:
+    what = f"{seen.connections} of {seen.max_connections} in use, by everybody"
+    if seen.connections > _CROWDED * seen.max_connections:
+        hint = "lower pool_size in the addresses, use a pooler, or raise max_connections"
+        yield Finding("connections", WARNING, what, hint)
+    else:
+        yield Finding("connections", OK, what)
+
+
+_JUDGES: tuple[Callable[["Server"], Iterator[Finding]], ...] = (
+    _version, _format, _tls, _role, _durability, _upkeep, _connections,
+)  # fmt: skip
