@@ -105,22 +105,31 @@ def _start(workspace: UUID) -> str:
     return Spelling(workspace)._start
 
 
-def multiply(connection: Connection, workspace: str, copies: range, span: int, *, words: bool = True) -> None:
-    """Put copies of the conversations with numbers below `span` into the same workspace, each `span` further on than
-    the one before. The connection is a superuser's."""
-    assert span % RUN == 0
-    values: dict[str, object] = {"w": workspace_id(workspace), "span": span}
+def span(connection: Connection, workspace: str) -> int:
+    """The first number of a run above all that are used there."""
+    query = "SELECT (max(number) / %s + 1) * %s FROM hitherto.message WHERE workspace_id = %s"
+    return int(connection.execute(query, (RUN, RUN, workspace_id(workspace))).fetchall()[0][0])
+
+
+def multiply(
+    connection: Connection, workspace: str, copies: range, step: int, *, model: str | None = None, words: bool = True
+) -> None:
+    """Put copies of the conversations of the model (or of the workspace itself) into a workspace, each with numbers
+    `step` further on than the one before. The connection is a superuser's."""
+    assert step % RUN == 0
+    source, target = workspace_id(model or workspace), workspace_id(workspace)
+    values: dict[str, object] = {"w": source, "target": target, "span": step}
     values |= {"from": copies.start, "to": copies.stop - 1}
+    values |= {"old": f"'{_start(source)}", "new": f"'{_start(target)}"}
     for table in _IN_A_CONVERSATION:
         if table.startswith("word") and not words:
             continue
         chosen = {"conversation": _moved_id("s.conversation"), **_moved_numbers(table)}
-        limit = _below(table)
         if table == "word":
             values["places"] = _places(connection, values)
             chosen["place"] = "s.place + k * %(places)s"
-        source = f"CROSS JOIN generate_series(%(from)s::bigint, %(to)s) AS k WHERE s.workspace_id = %(w)s AND {limit}"
-        _copy(connection, table, chosen, source, values)
+            chosen["workspace_words"] = "replace(s.workspace_words::text, %(old)s, %(new)s)::tsvector"
+        _copies(connection, table, chosen, _below(table), values)
     chosen = {
         "id": _moved_id("s.id"),
         "key": "s.key || convert_to('/' || k, 'UTF8')",
@@ -129,14 +138,20 @@ def multiply(connection: Connection, workspace: str, copies: range, span: int, *
         "shelf": "(s.active_at + k * 1000000) / 60000000",
         **_moved_numbers("conversation"),
     }
-    source = f"CROSS JOIN generate_series(%(from)s::bigint, %(to)s) AS k WHERE s.workspace_id = %(w)s AND {_ORIGINAL}"
-    _copy(connection, "conversation", chosen, source, values)
+    _copies(connection, "conversation", chosen, _ORIGINAL, values)
     if words:
         query = (
             "UPDATE hitherto.word_state SET next_place = (SELECT max(place) + 1 FROM hitherto.word "
-            "WHERE workspace_id = %(w)s) WHERE workspace_id = %(w)s"
+            "WHERE workspace_id = %(target)s) WHERE workspace_id = %(target)s"
         )
         connection.execute(query, values)
+
+
+def _copies(
+    connection: Connection, table: str, chosen: dict[str, str], condition: str, values: dict[str, object]
+) -> None:
+    source = f"CROSS JOIN generate_series(%(from)s::bigint, %(to)s) AS k WHERE s.workspace_id = %(w)s AND {condition}"
+    _copy(connection, table, {"workspace_id": "%(target)s::uuid", **chosen}, source, values)
 
 
 def _places(connection: Connection, values: dict[str, object]) -> int:

@@ -21,13 +21,7 @@ INDEX = Step(
 # The second statement waits for whoever holds the row of the workspaces, the first is seen by nobody until then.
 HALTING = Step("halting", ("CREATE TABLE hitherto.half (workspace_id uuid)", "LOCK TABLE hitherto.workspace"))
 
-WAYS: dict[str, tuple[Step, ...]] = {
-    "": (),
-    "hasty": (),
-    "later": (COLUMN, INDEX),
-    "index": (INDEX,),
-    "halt": (HALTING,),
-}
+WAYS = {"": (), "hasty": (), "later": (COLUMN, INDEX), "index": (INDEX,), "halt": (HALTING,)}
 
 
 def begin(how: str) -> None:

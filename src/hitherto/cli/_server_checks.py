@@ -30,6 +30,7 @@ def server(case: Case) -> Iterator[Finding]:
 
 def _version(seen: "Server") -> Iterator[Finding]:
     what = f"PostgreSQL {seen.version}, {seen.encoding}, timeline {seen.timeline}"
+    what += ", through a pooler" if seen.pooled else ""
     if seen.too_old:
         yield Finding("server", PROBLEM, f"{what}: too old", "PostgreSQL 14 is the oldest that will do")
     elif seen.encoding != "UTF8":

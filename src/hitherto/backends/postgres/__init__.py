@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
+import psycopg
+
 from ...backend import (
     AttachmentRow,
     Batch,
@@ -519,12 +521,15 @@ class PostgresBackend:
         found = self._all("SELECT untidy::text FROM hitherto.workspace WHERE workspace_id = %s", (self._w,))
         if not found or found[0][0] is None:
             return True
-        vacuumed = not self._bound.shared.address.by_transaction and self._bound.do(self._vacuum)
         seen = (
             "EXISTS (SELECT 1 FROM pg_stat_activity s WHERE s.pid <> pg_backend_pid() "
             "AND age(s.backend_xmin) >= age(w.untidy::xid)) OR "
             "EXISTS (SELECT 1 FROM pg_replication_slots s WHERE age(s.xmin) >= age(w.untidy::xid))"
         )
+        # Who still sees it while it is vacuumed keeps it there, and may be gone by the time that we look again.
+        if self._all(f"SELECT 1 FROM hitherto.workspace w WHERE workspace_id = %s AND ({seen})", (self._w,)):
+            return False
+        vacuumed = not self._bound.shared.address.by_transaction and self._bound.do(self._vacuum)
         waiting = (
             "EXISTS (SELECT 1 FROM pg_stat_user_tables t WHERE t.schemaname = 'hitherto' AND t.n_dead_tup > 0 "
             "AND coalesce(greatest(t.last_vacuum, t.last_autovacuum), '-infinity') < w.untidy_at)"
@@ -543,8 +548,13 @@ class PostgresBackend:
         )
         if connection.execute(query, (_SMALL,)).fetchall() != [(True,)]:
             return False
-        connection.execute("VACUUM " + ", ".join(f"hitherto.{table}" for table in _schema.TABLES))
-        return True
+        full = False
+        for table in _schema.TABLES:
+            try:
+                connection.execute(f"VACUUM hitherto.{table}")
+            except psycopg.errors.DiskFull:  # it takes a little room itself; another table may give some back
+                full = True
+        return not full
 
     def is_scrubbed(self) -> bool:
         found = self._all("SELECT untidy IS NULL FROM hitherto.workspace WHERE workspace_id = %s", (self._w,))

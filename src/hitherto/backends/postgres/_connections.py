@@ -14,6 +14,7 @@ all servers that the address names, so that a new process knows as much as an ol
 """
 
 import ipaddress
+import logging
 import os
 import random
 import re
@@ -21,8 +22,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, Self, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -69,12 +70,18 @@ _KEEPALIVE = {
     "tcp_user_timeout": "20000",
 }
 
+# What a standby says is only what it is at least on: it may follow a new primary for minutes before it is written down.
 _IDENTITY = (
-    "SELECT system_identifier, CASE WHEN pg_is_in_recovery() THEN "
-    "greatest(timeline_id, (SELECT max(received_tli) FROM pg_stat_wal_receiver)) "
+    "SELECT system_identifier, pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN greatest(timeline_id, "
+    "min_recovery_end_timeline, (SELECT max(received_tli) FROM pg_stat_wal_receiver)) "
     "ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END, "
-    "current_setting('synchronous_commit'), current_setting('fsync') FROM pg_control_system(), pg_control_checkpoint()"
+    "current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid() "
+    "FROM pg_control_system(), pg_control_checkpoint(), pg_control_recovery()"
 )
+
+
+# A pool tells of every connection that it loses. Without anybody who listens, Python would write that to stderr.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 class LostRaceError(Exception):
@@ -100,6 +107,7 @@ class Address:
         if ours.get("pooler", "session") not in ("session", "transaction"):
             raise InvalidArgument("pooler is session or transaction")
         self.by_transaction = ours.get("pooler") == "transaction"
+        self.names_pooler = "pooler" in ours  # or what we set for a session may be another's, who sees no rows then
         hosts = known.get("host", os.environ.get("PGHOST", "")).split(",")
         addresses = known.get("hostaddr", os.environ.get("PGHOSTADDR", "")).split(",")
         self.hosts = hosts
@@ -177,24 +185,26 @@ def _is_local(host: str) -> bool:
 
 
 class Link(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that knows whom it is bound to. `told` hears why it could not be made: the pool does not say."""
+    """A connection that knows whom it is bound to. `makes` makes it instead: so the pool gets those it may use."""
 
     bound: UUID | None = None
     made = 0.0
-    timeline = 0
+    gave_up = False  # what was under way took too long, and was ended by us
+    timeline: int | None = None  # None: a standby, whose timeline is not known for certain
 
     @classmethod
     def connect(  # type: ignore[override]
-        cls, conninfo: str = "", *, told: Callable[[Exception], None] | None = None, **given: Any
-    ) -> Self:
-        try:
-            connection = super().connect(conninfo, **given)
-        except psycopg.Error as error:
-            if told is not None:
-                told(error)
-            raise
+        cls, conninfo: str = "", *, makes: "Callable[[], Link] | None" = None, **given: Any
+    ) -> "Link":
+        if makes is not None:
+            return makes()
+        connection = super().connect(conninfo, **given)
         connection.made = time.monotonic()
         return connection
+
+
+class _ReplacedError(Unavailable):
+    """A primary that was replaced, and is back."""
 
 
 class Shared:
@@ -212,7 +222,7 @@ class Shared:
         self.trouble: Exception | None = None  # why the last attempt to connect failed
         self._forks = _forks.count()
         self._renewed = 0.0
-        self._renewing, self._opening = threading.Lock(), threading.Lock()
+        self._renewing, self._opening, self._knowing = threading.Lock(), threading.Lock(), threading.Lock()
         self.watch = Watch()
         self._settings: dict[str, Any] = {"autocommit": True}
         if address.by_transaction:
@@ -220,7 +230,7 @@ class Shared:
         self._pool: ConnectionPool[Link] = ConnectionPool(
             address.conninfo,
             connection_class=Link,
-            kwargs={**self._settings, "told": self._told},
+            kwargs={"makes": self._made},
             min_size=0,
             max_size=address.pool_size,
             open=False,
@@ -277,7 +287,6 @@ class Shared:
     def _enter(self, create: bool, seconds: float) -> None:
         self._look_around()
         with self._connect() as connection:
-            self._look_at(connection)
             if self.address.read_only:
                 _schema.check_current(connection)
             else:
@@ -285,7 +294,23 @@ class Shared:
                 _schema.migrate(connection, self._connect, create=create, partitions=parts, seconds=seconds)
 
     def _connect(self) -> Link:
-        return Link.connect(self.address.conninfo, **self._settings)
+        """libpq takes the first server that takes writes. If it was replaced, and is back, the others are tried."""
+        try:
+            return self._try(self.address.conninfo)
+        except _ReplacedError as error:
+            for one in self.address.each():
+                with suppress(psycopg.Error, _ReplacedError, ReadOnly):
+                    return self._try(one)
+            raise Unavailable(str(error), hint=error.hint) from None
+
+    def _try(self, conninfo: str) -> Link:
+        connection = Link.connect(conninfo, **self._settings)
+        try:
+            self._look_at(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _look_around(self) -> None:
         """Which timelines do the servers know that the address names? Those that do not answer know none."""
@@ -294,23 +319,32 @@ class Shared:
         for one in self.address.each():
             try:
                 with psycopg.connect(one, autocommit=True, connect_timeout=2) as connection:
-                    system, timeline = connection.execute(_IDENTITY).fetchall()[0][:2]
+                    system, _, timeline, *_ = connection.execute(_IDENTITY).fetchall()[0]
             except psycopg.Error:
                 continue
-            if self.system in (None, system):
-                self.system, self.timeline = system, max(self.timeline, timeline)
+            with self._knowing:
+                if self.system in (None, system):
+                    self.system, self.timeline = system, max(self.timeline, timeline)
 
-    def _told(self, error: Exception) -> None:
-        self.trouble = error
+    def doubt(self) -> None:
+        """A server has kept somebody waiting: has another one taken its place, and it does not know?"""
+        self._look_around()
+
+    def _made(self) -> Link:
+        """For the pool. What is wrong is kept: the pool does not say."""
+        try:
+            connection = self._connect()
+        except (HithertoError, psycopg.Error) as error:
+            self.trouble = error
+            raise psycopg.OperationalError("not a server that we use") from error
+        return connection
 
     def _configure(self, connection: Connection) -> None:
-        """Called by the pool for each new connection. What is wrong with the server is kept, and the connection is
-        not."""
         try:
-            self._look_at(connection)
             _schema.check_current(connection)
         except (HithertoError, psycopg.Error) as error:
             self.trouble = error
+            connection.close()
             raise psycopg.OperationalError("not a server that we use") from error
         self.trouble = None
 
@@ -330,27 +364,31 @@ class Shared:
         if not self.address.read_only and "on" in (status("in_hot_standby"), status("default_transaction_read_only")):
             hint = "name the primary, or all servers: the one that takes writes is found; read_only=True reads here"
             raise ReadOnly("the server is read-only", hint=hint)
-        [(system, timeline, synchronous, fsync)] = connection.execute(_IDENTITY).fetchall()
-        self._believe(system, timeline)
+        [(system, standby, timeline, synchronous, fsync, process)] = connection.execute(_IDENTITY).fetchall()
+        if process != connection.info.backend_pid and not self.address.names_pooler:
+            hint = "pooler=transaction in the address works with any; pooler=session with one that is set to sessions"
+            raise CannotOpen("a pooler stands between us and the server, and the address does not say so", hint=hint)
+        self._believe(system, timeline, standby=standby)
         if isinstance(connection, Link):
-            connection.timeline = timeline
+            connection.timeline = None if standby else timeline
         self.durable = fsync == "on"
         if synchronous == "off" and not self.address.by_transaction:
             connection.execute("SET synchronous_commit = on")  # or what is acknowledged may be lost
         if self.address.read_only and not self.address.by_transaction:
             connection.execute("SET default_transaction_read_only = on")
 
-    def _believe(self, system: int, timeline: int) -> None:
-        if self.system is not None and system != self.system:
-            hint = "it is not the one from before, nor a replica of it: check the address; then open the store again"
-            raise Unavailable("another database system answers at this address", hint=hint)
-        if timeline < self.timeline:
-            hint = "it was replaced, and has missed what came after; take it away, or make a standby of it"
-            raise Unavailable(
-                f"the server is of timeline {timeline}, and {self.timeline} has been seen: it is an old primary",
-                hint=hint,
-            )
-        self.system, self.timeline = system, timeline
+    def _believe(self, system: int, timeline: int, *, standby: bool) -> None:
+        with self._knowing:
+            if self.system not in (None, system):
+                hint = "it is not the one from before, nor a replica of it: check the address, and open the store again"
+                raise Unavailable("another database system answers at this address", hint=hint)
+            if timeline < self.timeline and not standby:
+                hint = "it was replaced, and has missed what came after; take it away, or make a standby of it"
+                raise _ReplacedError(
+                    f"the server is of timeline {timeline}, and {self.timeline} has been seen: it is an old primary",
+                    hint=hint,
+                )
+            self.system, self.timeline = system, max(self.timeline, timeline)
 
     # -- lending
 
@@ -362,7 +400,7 @@ class Shared:
             known = self.trouble
             try:
                 connection = self._pool.getconn(min(_LOOK_SECONDS, patience) if known else min(1.0, patience))
-                if connection.timeline == self.timeline:
+                if connection.timeline is None or connection.timeline >= self.timeline:
                     return connection
                 connection.close()  # it leads to a primary that was replaced, and may not know it
                 self._pool.putconn(connection)
@@ -434,6 +472,8 @@ class _Watched:
     def __init__(self, connection: Connection, until: float) -> None:
         self.connection, self.until = connection, until
         self._lock, self._left = threading.Lock(), False
+        if isinstance(connection, Link):
+            connection.gave_up = False
 
     def leave(self) -> None:
         with self._lock:
@@ -443,6 +483,8 @@ class _Watched:
         with self._lock:
             if self._left:
                 return
+            if isinstance(self.connection, Link):
+                self.connection.gave_up = True
             try:
                 self.connection.cancel_safe(timeout=5.0)
             except psycopg.Error:  # it is not the commit that hangs, but the way there
@@ -558,6 +600,7 @@ _REFUSALS = (
     "no pg_hba.conf entry",
     "permission denied for database",
     "is not permitted to log in",
+    "definition of service",
     *_NO_TLS,
 )
 _TOO_MANY = ("too many clients already", "too many connections for", "remaining connection slots are reserved")
@@ -569,6 +612,7 @@ def _refused(error: psycopg.OperationalError) -> bool:
     return any(words in said for words in _REFUSALS)
 
 
+_POOLED = "a pooler that hands out transactions stands in between: pooler=transaction in the address"
 _KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
     "28": (
         CannotOpen,
@@ -581,6 +625,8 @@ _KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
     "53100": (StorageFull, "the server's disk is full", "free space on the server; purging goes on working"),
     "53300": (Busy, "the server has too many connections", "lower pool_size, or raise max_connections"),
     "53": (Unavailable, "the server is out of resources", "look at its log"),
+    "26000": (StorageError, "what was prepared is gone", _POOLED),
+    "42P05": (StorageError, "what is to be prepared is there already", _POOLED),
     "57014": (
         Busy,
         "something took too long, or had to wait for others for too long",
@@ -629,6 +675,8 @@ def _unreachable(error: psycopg.OperationalError, where: str) -> HithertoError:
     if "no pg_hba.conf entry" in said or "is not permitted to log in" in said:
         hint = "the server's pg_hba.conf says who may come from where; a role needs LOGIN"
         return CannotOpen(f"{where}: the server does not let this user in from here", hint=hint)
+    if "definition of service" in said:
+        return CannotOpen(f"{where}: there is no such service", hint="PGSERVICEFILE or ~/.pg_service.conf defines them")
     if "permission denied for database" in said:
         return Denied(f"{where}: this role may not connect to the database", hint="it needs CONNECT on it")
     return Unavailable(f"{where}: {said or 'the server does not answer'}")

@@ -49,6 +49,7 @@ class Server(Struct, frozen=True):
     version: str
     too_old: bool
     encoding: str
+    pooled: bool  # somebody stands between us and it
     local: bool  # a socket, or this machine
     tls: str | None  # the protocol of this connection, if it is encrypted
     verified: bool  # is it checked whose server it is?
@@ -96,6 +97,7 @@ def _seen(connection: Connection, address: Address) -> Server:
         version=said["server_version"],
         too_old=connection.info.server_version < OLDEST,
         encoding=said["server_encoding"],
+        pooled=connection.execute("SELECT pg_backend_pid()").fetchall() != [(connection.info.backend_pid,)],
         local=address.local,
         tls=_tls(connection),
         verified=address.verified,

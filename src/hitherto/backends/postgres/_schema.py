@@ -102,7 +102,10 @@ _INDEXES = (
     "CREATE INDEX tag_by_conversation ON hitherto.tag (workspace_id, conversation, message, value)",
 )
 _OPAQUE = ("message", "pack", "chunk")  # their bodies are compressed before they come here, or sealed
-_SETTINGS = {"conversation": "fillfactor = 70"}
+_SETTINGS = {
+    "conversation": "fillfactor = 70",
+    "workspace": "fillfactor = 50",  # a purge changes a row of it: that needs no more room, even on a full disk
+}
 
 
 class Step(Struct, frozen=True):
@@ -117,10 +120,10 @@ class Step(Struct, frozen=True):
 def statements(partitions: int = 0) -> tuple[str, ...]:
     """The first step: all tables. With `partitions`, each is split into so many by its workspace."""
     made: list[str] = []
-    for name, columns in _TABLES.items():
+    for name, columns in {**_TABLES, **_words.TABLES}.items():
         made += [*_table(name, columns, partitions), *_security(name)]
     made += [f"ALTER TABLE hitherto.{name} ALTER COLUMN body SET STORAGE EXTERNAL" for name in _OPAQUE]
-    return (*made, *_INDEXES, *_words.STATEMENTS)
+    return (*made, *_INDEXES, *_words.INDEXES)
 
 
 def _table(name: str, columns: str, partitions: int) -> list[str]:
@@ -139,7 +142,7 @@ def _table(name: str, columns: str, partitions: int) -> list[str]:
 def _security(name: str) -> list[str]:
     return [
         f"ALTER TABLE hitherto.{name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
-        f"CREATE POLICY bound ON hitherto.{name} USING ({BOUND}) WITH CHECK ({BOUND})",
+        f"CREATE POLICY bound ON hitherto.{name} USING ({_words.visible(name, BOUND)}) WITH CHECK ({BOUND})",
     ]
 
 

@@ -46,7 +46,6 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 # -- the tables
 
-_BOUND = "workspace_id = nullif(current_setting('hitherto.workspace_id', true), '')::uuid"
 # No word is as short as x, so everything is without it.
 _ASKED = "workspace_words @@ coalesce(nullif(current_setting('hitherto.words', true), ''), '!x')::tsquery"
 
@@ -72,24 +71,10 @@ INDEXES: Final = (
 )
 
 
-def visible(table: str, bound: str = _BOUND) -> str:
+def visible(table: str, bound: str) -> str:
     """What a policy lets be read of this table: what is `bound`, and of the words what was asked for."""
     return f"{bound} AND {_ASKED}" if table == "word" else bound
 
-
-STATEMENTS: Final = (
-    tuple(
-        statement
-        for name, columns in TABLES.items()
-        for statement in (
-            f"CREATE TABLE hitherto.{name} ({columns})",
-            f"ALTER TABLE hitherto.{name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
-            f"CREATE POLICY bound ON hitherto.{name} USING ({visible(name)}) WITH CHECK ({_BOUND})",
-        )
-    )
-    + INDEXES
-)
-FUNCTIONS: Final[tuple[str, ...]] = ()
 
 # -- the index
 
@@ -161,6 +146,7 @@ class PostgresIndex:
         self._connections, self._id = connections, workspace_id
         self._spelling = Spelling(workspace_id)
         self._closed = threading.Event()
+        self._edge: int | None = None  # above all places when we last looked: from there on down are the newest
         if create:
             self._do(self._ensure)
 
@@ -201,7 +187,7 @@ class PostgresIndex:
         ready = {entry.number: (entry, self._spelling.vectors(split(entry.text))) for entry in put}
 
         def work(connection: Connection) -> int | None:
-            with connection.transaction():
+            with connection.pipeline(), connection.transaction():
                 after = _new_stamp()
                 found = connection.execute(_CHANGE, (after, position, len(ready), self._id, stamp)).fetchall()
                 if not found:
@@ -270,12 +256,12 @@ class PostgresIndex:
     # -- reading
 
     def state(self) -> tuple[int, bytes | None]:
-        query = "SELECT stamp, position FROM hitherto.word_state WHERE workspace_id = %s"
+        query = "SELECT stamp, position, next_place FROM hitherto.word_state WHERE workspace_id = %s"
         found = self._all(query)
         if not found:  # the workspace was removed, and is there again
             self._do(self._ensure)
             found = self._all(query)
-        [(stamp, position)] = found
+        [(stamp, position, self._edge)] = found
         return stamp, position
 
     def known(self, conversation: bytes) -> Known | None:
@@ -328,7 +314,7 @@ class PostgresIndex:
             "conversations": None if conversations is None else list(conversations),
             "limit": limit,
         }
-        if not ranked and conversations is None and until is None:
+        if not ranked and conversations is None:
             found = self._among_the_newest(given, limit)
             if found is not None:
                 return found
@@ -336,14 +322,15 @@ class PostgresIndex:
 
     def _among_the_newest(self, given: dict[str, Any], limit: int) -> list[Found] | None:
         """The hits, if the newest messages have enough of them, or there are no others. None: ask the index."""
-        edge = self._all("SELECT next_place FROM hitherto.word_state WHERE workspace_id = %s")
-        end = edge[0][0] if edge else 0
         statement = _statement(given, _NEWEST_ONES, ranked=False)
         span = max(_AT_LEAST, min(limit * _NEWEST, _AT_MOST))
+        if self._edge is None:
+            self.state()
         while span <= _AT_MOST:
-            values = {**given, "floor": end - span}
-            found = self._do(lambda connection: _found(connection, statement, values))  # noqa: B023  # it is called at once
-            if len(found) >= limit or span >= end:
+            floor = (self._edge or 0) - span
+            values = {**given, "floor": floor}
+            found = self._do(lambda connection: _found(connection, statement, values))  # noqa: B023  # called at once
+            if len(found) >= limit or floor <= 0:
                 return found
             promised = span * limit // len(found) if found else _AT_MOST
             span = max(promised + promised // 2, span * 2)
@@ -389,7 +376,7 @@ def _ask_index(connection: Connection, given: dict[str, Any], *, ranked: bool) -
     the whole table ever read, whatever the server thinks of how common a word is: it holds all workspaces."""
     statement = _statement(given, "hitherto.word", ranked=ranked)
     settings = "SELECT set_config('hitherto.words', %s, true), set_config('enable_seqscan', 'off', true)"
-    with connection.transaction():
+    with connection.pipeline(), connection.transaction():  # one way there and back
         connection.execute(settings, (given["query"],))
         return _found(connection, statement, given, may_prepare=False)
 

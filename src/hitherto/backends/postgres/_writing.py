@@ -14,6 +14,9 @@ lost connections.
 **A number is checked after it was inserted**, too. Between a check and its insert, others may have used the run and
 purged it: neither the check nor the unique index would notice.
 
+**On a full disk, what only removes writes nothing that needs more room**: who follows the feed is not told what has
+gone, but that it has to look at everything.
+
 **A commit is unknown** if the connection is lost while it is on its way, and also if the server says success and warns:
 then it was waiting for a replica until somebody put an end to that.
 """
@@ -26,8 +29,8 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-from ...backend import DONE, Batch, Change, ConversationRow, Missing, Outcome, Stale, Taken
-from ...errors import CommitUnknown
+from ...backend import DONE, Batch, Change, ConversationRow, Missing, Outcome, Stale, Taken, removes
+from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
 from ._connections import Bound, LostRaceError
 from ._rows import CONVERSATION, MESSAGE, MUTABLE, conversation, conversation_values, message_values, mutable, shelf
@@ -105,7 +108,12 @@ class Writer:
                         return self._short(connection, batches)
                     except (errors.UniqueViolation, LostRaceError):
                         short = False  # a name is taken: the long way tells which
-                return self._long(connection, batches)
+                try:
+                    return self._long(connection, batches)
+                except errors.DiskFull:
+                    if not all(map(removes, batches)):
+                        raise
+                    return self._long(connection, batches, frugal=True)
 
         return self._bound.do(work, bound=True)
 
@@ -198,22 +206,31 @@ class Writer:
             yield
         except psycopg.Error as error:
             if connection.closed:
-                raise CommitUnknown("the connection was lost during the commit") from error
+                reason = self._over(connection)
+                raise CommitUnknown("the connection was lost during the commit", reason=reason) from error
             raise
         finally:
             connection.remove_notice_handler(listen)
         if _WARNING in warnings:
             connection.close()
-            raise CommitUnknown("the commit may not have reached the replicas")
+            raise CommitUnknown("the commit may not have reached the replicas", reason=self._over(connection))
+
+    def _over(self, connection: Connection) -> Unavailable | None:
+        """Was it we who ended the wait, because the time was over? Then nothing is to be tried again."""
+        if not getattr(connection, "gave_up", False):
+            return None
+        self._bound.shared.doubt()
+        hint = "look at the standbys that the server waits for (synchronous_standby_names)"
+        return Unavailable("the server has not acknowledged the commit in time", hint=hint)
 
     # -- the long way
 
-    def _long(self, connection: Connection, batches: Sequence[Batch]) -> list[Outcome]:
+    def _long(self, connection: Connection, batches: Sequence[Batch], *, frugal: bool = False) -> list[Outcome]:
         try:
             with connection.pipeline():
                 self._bound.begin(connection)
                 rows = self._lock(connection, batches)
-            outcomes = [self._commit_one(connection, batch, rows) for batch in batches]
+            outcomes = [self._commit_one(connection, batch, rows, frugal=frugal) for batch in batches]
         except (psycopg.Error, LostRaceError):
             _roll_back(connection)
             raise
@@ -241,7 +258,9 @@ class Writer:
             found += connection.execute(query + "FOR SHARE", (self._w, list(required)), binary=True).fetchall()
         return {row[0]: conversation(row) for row in found}
 
-    def _commit_one(self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
+    def _commit_one(
+        self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow], *, frugal: bool = False
+    ) -> Outcome:
         for id, token in batch.require:
             row = rows.get(id)
             if row is None or row.token != token:
@@ -251,7 +270,10 @@ class Writer:
             if problem is not None:
                 return problem
         for change in batch.changes:
-            self._apply(connection, change)
+            if change.row is None:
+                self._remove(connection, change.conversation, frugal=frugal)
+            else:
+                self._apply(connection, change, change.row)
             if not batch.arriving:
                 self._check_numbers(connection, change)
             if change.row is None:
@@ -304,12 +326,9 @@ class Writer:
         values = (self._w, first, first + RUN - 1, self._w, first, arriving)
         return connection.execute(query, values).fetchone() is not None
 
-    def _apply(self, connection: Connection, change: Change) -> None:
-        if change.row is None:
-            self._remove(connection, change.conversation)
-            return
+    def _apply(self, connection: Connection, change: Change, row: ConversationRow) -> None:
         with connection.pipeline():
-            self._put_row(connection, change, change.row)
+            self._put_row(connection, change, row)
             let_go = self._drop(connection, change)
             self._put_messages(connection, change)
             self._put_items(connection, change)
@@ -381,8 +400,9 @@ class Writer:
             if connection.execute(query, (self._w, min(runs))).fetchone():
                 raise LostRaceError("number")
 
-    def _remove(self, connection: Connection, id: bytes) -> None:
-        """A conversation and all it owns. What is left is its id, for the feed."""
+    def _remove(self, connection: Connection, id: bytes, *, frugal: bool) -> None:
+        """A conversation and all it owns. What is left is its id, for the feed; or not even that, if there is no room:
+        then all positions of the feed are forgotten."""
         query = "SELECT max(m.number) FROM hitherto.message m WHERE m.workspace_id = %s AND m.conversation = %s"
         [(highest,)] = connection.execute(query, (self._w, id)).fetchall()
         with connection.pipeline():
@@ -391,6 +411,10 @@ class Writer:
                 query = f"DELETE FROM hitherto.{table} WHERE workspace_id = %s AND conversation = %s"
                 connection.execute(query, (self._w, id))
             connection.execute("DELETE FROM hitherto.conversation WHERE workspace_id = %s AND id = %s", (self._w, id))
+            if frugal:
+                query = "UPDATE hitherto.workspace SET forgotten = pg_current_xact_id() WHERE workspace_id = %s"
+                connection.execute(query, (self._w,))
+                return
             query = (
                 "INSERT INTO hitherto.gone VALUES (%s, %s, pg_current_xact_id()) "
                 "ON CONFLICT (workspace_id, conversation) DO UPDATE SET moved = excluded.moved"
