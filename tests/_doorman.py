@@ -1,6 +1,7 @@
 """Stands where a PostgreSQL server would, and says what one says in trouble that cannot be made here: what is too old,
 what encrypts or does not, what is starting. Whom it lets in it leads to a real one."""
 
+import contextlib
 import select
 import socket
 import ssl
@@ -49,6 +50,7 @@ class Doorman:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._context.load_cert_chain(certificate, certificate.with_suffix(".key"))
         self.came, self.heard = 0, b""
+        self._inside: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_INET if folder is None else socket.AF_UNIX)
         self._listener.bind(("127.0.0.1", 0) if folder is None else str(folder / ".s.PGSQL.5432"))
         self._listener.listen(64)
@@ -64,6 +66,14 @@ class Doorman:
         self._thread.join()
         self._listener.close()
 
+    def cut(self) -> int:
+        """Nobody who is inside hears another word. How many?"""
+        inside, self._inside = self._inside, []
+        for one in inside:
+            with contextlib.suppress(OSError):  # it has left by itself
+                socket.socket.shutdown(one, socket.SHUT_RDWR)
+        return len(inside)
+
     def _accept(self) -> None:
         while True:
             try:
@@ -77,10 +87,10 @@ class Doorman:
             try:
                 client, begun = self._startup(client)
                 self.came += 1
+                self._inside.append(client)
                 if self._answers and (answer := self._answers.pop(0) if self._server else self._answers[0]):
                     client.sendall(answer)
-                    while more := client.recv(1 << 16):
-                        self.heard += more
+                    self.heard += client.recv(1 << 16)
                 elif self._server is not None:
                     _lead(client, self._server, begun)
             except OSError:  # one of both has gone

@@ -68,6 +68,23 @@ def test_from_a_file_to_a_server_and_back_the_messages_keep_their_ids(world: Wor
     assert ids(world.here / "back.db", key=KEY, workspace="acme") == known
 
 
+def test_a_workspace_that_the_environment_names_is_that_of_the_target_too(world: World) -> None:
+    known = filled(world)
+    world.env["HITHERTO_WORKSPACE"] = "acme"
+    done = world.command("copy", str(world.place), "copy.db")
+    assert done.returncode == 0, done.stderr
+    assert "SRC has no workspace acme: its only one, default, is copied\n" in done.stderr
+    assert ids(world.here / "copy.db", workspace="acme") == known
+    assert world.command("copy", str(world.place), "all.db", "--all-workspaces").returncode == 0
+    assert ids(world.here / "all.db") == known
+
+
+def test_who_names_a_workspace_that_is_not_there_is_told_of_the_only_one(world: World) -> None:
+    filled(world)
+    done = world.command("stats", "--workspace", "misspelt")
+    assert (done.returncode, "its only one is 'default'" in done.stderr) == (4, True), done.stderr
+
+
 def test_a_program_reads_what_came_of_it(world: World) -> None:
     filled(world)
     given = ["copy", str(world.place), "copy.db", "--to-workspace", "w", "--json"]

@@ -135,6 +135,8 @@ def a_day(world: World, url: str, sealed: str) -> list[Done]:
         world.env["HITHERTO_KEY"] = "file:old.key"
     first, done = "", []
     for words in FIRST:
+        if sealed == "sealed" and "--json" in words and "log" not in words:
+            continue  # said in the same words, in the other store
         done.append(well(world, *(word.format(first=first, url=url) for word in words)))
         if words == ("log", "--json"):
             first = json.loads(done[-1].out.splitlines()[-1])["id"]
@@ -345,7 +347,7 @@ def test_a_wrong_password_is_tried_once(world: World, server: Server) -> None:
 
 def test_without_psycopg_it_says_what_installs_it(on_server: World) -> None:
     code = "import sys; sys.modules['psycopg'] = None; from hitherto.cli import main; main({words})"
-    for words in (["stats"], ["postgres", "role", "x"], ["init"]):
+    for words in (["stats"], ["postgres", "role", "x"]):
         done = on_server.plain(sys.executable, "-c", code.format(words=words))
         assert (done.returncode, done.stderr) == (
             1,
@@ -502,7 +504,8 @@ def test_the_quick_start_runs(url: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_the_printed_rights_are_as_they_are_shown() -> None:
     shown = next(text for text in fences("sql") if text.startswith("BEGIN;")).splitlines()
     printed = [f"{statement};" for statement in rights_of("service")]
-    beginnings = [line.partition(" …")[0].partition(", …")[0].partition('"only')[0] for line in shown[2:-2]]
+    rights = shown[3:-2]  # between BEGIN, two SET, and COMMIT
+    beginnings = [line.partition(" …")[0].partition(", …")[0].partition('"only')[0] for line in rights]
     assert len(beginnings) > 4
     for line, beginning in zip(printed, beginnings, strict=False):
         assert line.startswith(beginning), line

@@ -77,6 +77,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PAGE", 3)
 
 
+@pytest.fixture(params=["near", "far"])
+def reading_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a server, and as from a file."""
+    if request.param == "far":
+        monkeypatch.setattr(_pieces, "_is_far", lambda _: True)
+
+
 def filled(store: Store) -> None:
     """One of everything that is kept."""
     long = store.start(title="Long", project="/work", metadata={"a": "b"}, provider="p", model="m")
@@ -423,6 +430,7 @@ class Trusting:
     __hash__ = object.__hash__
 
 
+@pytest.mark.usefixtures("reading_ahead")
 @pytest.mark.parametrize("trusting", [False, True], ids=["looked after", "trusting"])
 @pytest.mark.parametrize("piece", [2000, 1 << 22], ids=["in several commits", "in one"])
 def test_a_conversation_is_copied_as_it_was_at_one_moment(
@@ -452,6 +460,7 @@ def test_a_conversation_is_copied_as_it_was_at_one_moment(
     source.close()
 
 
+@pytest.mark.usefixtures("reading_ahead")
 def test_a_source_that_never_stands_still_is_said_and_can_be_copied_most_of_before(tmp_path: Path) -> None:
     source = hitherto.open(tmp_path / "source.db", maintenance=False)
     quiet, loud = source.start(title="quiet"), source.start(title="loud")
@@ -599,6 +608,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.usefixtures("reading_ahead")
 @pytest.mark.parametrize("what", list(CHANGES))
 @pytest.mark.parametrize("compared", [True, False], ids=["compared", "not compared"])
 def test_what_is_changed_in_the_copy_behind_its_back_is_found(
@@ -661,6 +671,7 @@ def test_an_attachment_with_a_hole_stops_the_copy(tmp_path: Path) -> None:
 # -- how much at once
 
 
+@pytest.mark.usefixtures("reading_ahead")
 @pytest.mark.parametrize("bounded", [True, False], ids=["in pieces", "at once"])
 def test_however_large_a_conversation_is_little_of_it_is_in_memory(
     large_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounded: bool

@@ -95,6 +95,9 @@ def migrants(forker: Forker, database: Database) -> Iterator[Callable[..., Migra
         several.close()
 
 
+HOW: tuple[dict[str, Any], ...] = ({}, {"read_only": True}, {"create": False})
+
+
 def names(*steps: Step) -> list[str]:
     return [step.name for step in (*MIGRATIONS, *steps)]
 
@@ -269,7 +272,7 @@ def test_an_index_that_another_process_is_making_is_left_alone(
         first.go()
         (pid,) = database.until(f"query LIKE 'CREATE INDEX%' AND {WAITS_FOR_A_LOCK}")
         second = threads.submit(hitherto.open, database.url(), workspace="new")
-        database.until("query LIKE 'LOCK TABLE hitherto.migration%'", 2)
+        database.until(f"query LIKE 'LOCK TABLE hitherto.migration%' AND {WAITS_FOR_A_LOCK}")
         assert database.until("query LIKE '%by_extra%'") == [pid]
         oid = database.ask("SELECT 'hitherto.by_extra'::regclass::oid")
         writer.execute("COMMIT")
@@ -305,7 +308,7 @@ def test_a_newer_format_is_not_touched(database: Database) -> None:
     with newer(COLUMN):
         hitherto.open(database.url()).close()
     before = catalogue(database)
-    for how in ({}, {"read_only": True}, {"create": False}):
+    for how in HOW:
         with pytest.raises(NewerFormat):
             hitherto.open(database.url(), **how)
     assert catalogue(database) == before
@@ -431,10 +434,10 @@ def catalogue(database: Database) -> list[tuple[Any, ...]]:
         "UNION ALL SELECT 'type', typname::text, '' FROM pg_type WHERE typnamespace = n.oid"
     )
     with database.admin() as admin:
-        lateral = (
-            f"SELECT x.* FROM pg_namespace n CROSS JOIN LATERAL ({query}) x WHERE n.nspname = 'hitherto' ORDER BY 1, 2"
+        every = (
+            f"SELECT x.* FROM pg_namespace n CROSS JOIN LATERAL ({query}) x WHERE nspname = 'hitherto' ORDER BY 1, 2"
         )
-        return admin.execute(lateral).fetchall()
+        return sorted(admin.execute(every).fetchall())
 
 
 @pytest.mark.parametrize("what", FOREIGN)
@@ -443,7 +446,7 @@ def test_a_schema_of_others_is_refused_and_not_touched(database: Database, what:
         admin.execute("CREATE SCHEMA hitherto")
         admin.execute(FOREIGN[what])
     before = catalogue(database)
-    for how in ({}, {"read_only": True}):
+    for how in HOW:
         with pytest.raises(NotAStore) as raised:
             hitherto.open(database.url(), **how)
         assert raised.value.hint

@@ -3,6 +3,7 @@
 Beside a protection stands the same check without it.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -19,8 +20,8 @@ import pytest
 import hitherto
 from hitherto import Message
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Outcome, Stale
-from hitherto.backends.postgres import PostgresBackend, _connections, workspace_id
-from hitherto.backends.postgres._connections import Link, Watch
+from hitherto.backends.postgres import PostgresBackend, _connections, _writing, workspace_id
+from hitherto.backends.postgres._connections import Link, Shared, Watch
 from hitherto.backends.postgres._schema import TABLES, Connection, rights
 from hitherto.backends.postgres._writing import Writer
 from hitherto.errors import Busy, CommitUnknown, Unavailable
@@ -117,6 +118,33 @@ def test_nothing_that_is_late_alone_is_in_doubt(opened: Callable[..., PostgresBa
     assert backend.commit([update(1)]) == [Stale(A, conversation_row(A, 2))]
 
 
+def all_at_once(connection: Connection, *statements: str) -> None:
+    with connection.pipeline():
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("forgets", [True, False], ids=["forgets", "control"])
+def test_what_was_never_prepared_because_of_an_error_is_not_used(
+    opened: Callable[..., PostgresBackend], forgets: bool
+) -> None:
+    """In a pipeline, psycopg counts a statement as prepared when it is sent. What is sent behind an error is not."""
+    backend = opened(pool_size=1)
+    with backend._bound.lease() as connection:
+        for _ in range(5):
+            connection.execute("SELECT 42")
+        connection.execute("ROLLBACK")  # so that it is not the first one, which psycopg looks at
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            all_at_once(connection, "BEGIN", "SELECT 1/0", "SELECT 42")
+        if forgets:
+            _writing._roll_back(connection)
+            assert connection.execute("SELECT 42").fetchall() == [(42,)]
+        else:
+            connection.execute("ROLLBACK")
+            with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+                connection.execute("SELECT 42")
+
+
 # -- those who wait for too long
 
 
@@ -203,7 +231,7 @@ def test_a_way_that_is_stuck_is_cut_off(
     monkeypatch.setattr(Link, "cancel_safe", fail)
     with backend._bound.lease() as connection:
         with pytest.raises(psycopg.OperationalError), Watch().over(connection, 0.1):
-            connection.execute("SELECT pg_sleep(20)")
+            connection.execute("SELECT pg_sleep(5)")
         assert connection.closed
 
 
@@ -334,6 +362,18 @@ def test_a_connection_to_a_primary_that_was_replaced_is_not_used_any_more(
     assert backend.lookup(ids=[A])
 
 
+def test_trouble_that_goes_while_it_is_told_is_no_trouble(
+    opened: Callable[..., PostgresBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread has got through, just when we are about to say why nobody does."""
+    backend = opened(seconds=0.3, pool_size=1)
+    looks = itertools.cycle([None, Unavailable("gone in a moment")])
+    monkeypatch.setattr(Shared, "trouble", property(lambda _: next(looks), lambda *_: None), raising=False)
+    with backend._bound.lease(), pytest.raises((Busy, Unavailable)):
+        backend.edge()
+    assert backend.edge() == 0
+
+
 def test_pools_of_different_sizes_are_different(database: Database, opened: Callable[..., PostgresBackend]) -> None:
     small, large = opened(application_name="same", pool_size=1), opened(application_name="same", pool_size=3)
     again = opened(application_name="same", pool_size=1)
@@ -444,7 +484,7 @@ def test_processes_that_do_everything_to_the_same_conversations_do_no_harm(
     database: Database, workspace: str, forker: Forker
 ) -> None:
     """C15: the short way, the long way, purges, packs and attachments, by four processes."""
-    seconds = 20 if THOROUGH else 3
+    seconds = 20 if THOROUGH else 2
     reader, writer = os.pipe()
     processes = []
     for seed in range(4):
@@ -463,10 +503,9 @@ def test_processes_that_do_everything_to_the_same_conversations_do_no_harm(
 # -- erasure
 
 
-def test_what_somebody_saw_while_it_was_vacuumed_is_not_said_to_be_gone(
-    database: Database, opened: Callable[..., PostgresBackend]
-) -> None:
+def test_what_somebody_saw_while_it_was_vacuumed_is_not_said_to_be_gone() -> None:
     """Who sees it still keeps it in the files, and is gone when we look whether anybody sees it."""
+    database = new_database()
     with database.admin() as reader:
 
         class Overtaken(PostgresBackend):
@@ -475,7 +514,7 @@ def test_what_somebody_saw_while_it_was_vacuumed_is_not_said_to_be_gone(
                 reader.execute("COMMIT")
                 return done
 
-        backend = opened(Overtaken)
+        backend = Overtaken(database.url())
         backend.commit([create(message_row(0, body=b"erased " * 9))])
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT 1")
@@ -483,6 +522,11 @@ def test_what_somebody_saw_while_it_was_vacuumed_is_not_said_to_be_gone(
         assert not backend.scrub()
         assert not backend.is_scrubbed()
         reader.execute("COMMIT")
-    with database.admin() as reader:
+    with database.admin() as reader, new_database().admin() as elsewhere:
+        elsewhere.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        elsewhere.execute("SELECT 1")  # which sees nothing of this one
+        backend.commit([create()])
+        backend.commit([Batch((Change(A, token(1), None),))])
         assert backend.scrub()
         assert backend.is_scrubbed()
+    backend.close()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 _LET_GO_SECONDS = 2.0  # to let go of the files, even if no time is left
+_UPKEEP_SECONDS = 1.0  # for a little upkeep, which waits for nobody: a server may be gone, and with it many stores
 _RESERVED_SECONDS = 1.0  # for what comes after checkpoints
 _LONGEST_SECONDS = 1e6  # that anybody waits; a platform has its limits
 _HEAR_SECONDS = 0.25  # for listeners, even then
@@ -92,8 +93,10 @@ def _finish(store: "Store", held: dict[str, None], unfinished: list[str], deadli
     _write_last(store, held, deadline)
     store._closed = True
     if store._pen.drain(deadline - time.monotonic()) and store._upkeep.stop(deadline - time.monotonic()):
-        store._upkeep.do_last()
-        _attempt("scrubbing", lambda: store._purges.retry() or True, unfinished)  # what is left is counted anyway
+        if _in_time(store._upkeep.do_last, min(_UPKEEP_SECONDS, deadline - time.monotonic())):
+            _attempt("scrubbing", lambda: store._purges.retry() or True, unfinished)  # what is left is counted anyway
+        else:
+            unfinished.append("upkeep")
     _write_last(store, held, deadline)  # what came since is refused, and named
     store._pen.drain(deadline - time.monotonic())  # whoever was about to put something in line has done so by now
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._content import encode, meta_place, open_meta
-from ._pieces import PAGE, PIECE, attachments, everything, items_of, pages, pieces, weight_of
+from ._pieces import PAGE, PIECE, Content, ahead, content, everything, items_of, pages, small, weight_of
 from .backend import (
     CHAT,
     WORKSPACE,
@@ -190,17 +190,21 @@ class House:
     def _bring(self) -> bool:
         """Copy what is not there. False if not all of it stood still for long enough."""
         self._unchanged = 0
-        for row, there in self._both():
-            if there is not None and there.token == row.token:
-                self._unchanged += row.kind == CHAT
-            else:
-                self._copy(row)
+        for row, read in ahead(lambda row: small(self._source, row), self._missing(), self._source):
+            self._copy(row, read)
         self._flush()
         for _ in range(_LOOKS):
             left, self._left = self._left, []
             for id in left:
                 self._copy_again(id)
         return not self._left
+
+    def _missing(self) -> Iterator[ConversationRow]:
+        for row, there in self._both():
+            if _is_there(row, there):
+                self._unchanged += row.kind == CHAT
+            else:
+                yield row
 
     def _both(self) -> Iterator[tuple[ConversationRow, ConversationRow | None]]:
         """Every conversation of the source, and as it is in the target."""
@@ -219,15 +223,15 @@ class House:
             self._copy(row)
         self._flush()
 
-    def _copy(self, row: ConversationRow) -> None:
-        """Copy this conversation, or put it with the others that go together."""
+    def _copy(self, row: ConversationRow, read: Content | None = None) -> None:
+        """Copy this conversation, or put it with the others that go together. `read`: what was read of it already."""
         if self._store is not None and row.kind == CHAT and is_kept_in(self._store, row):
             raise NotExportable(show_conversation_id(row.id))
-        growing = _Growing(row, self._commit)
+        growing, found = _Growing(row, self._commit), read or content(self._source, row)
         try:
-            for what, rows in pieces(self._source, row):
+            for what, rows in found.pieces:
                 growing.add(what, rows)
-            for attachment in attachments(self._source, row.id):
+            for attachment in found.attachments:
                 growing.attach(attachment, self._source, self._target)
             if growing.token is None:
                 return self._wait(row, growing.change(row), growing.weight)
@@ -289,27 +293,30 @@ class House:
     def _compare(self) -> bool:
         """Read everything again on both sides. False if something does not stand still for long enough."""
         self._compared = 0
-        return all(self._compare_one(row, there) for row, there in self._both())
+        pairs = ahead(lambda both: self._is_same(*both), self._both(), self._source, self._target)
+        return all(self._compare_one(row, there, same=same) for (row, there), same in pairs)
 
-    def _compare_one(self, row: ConversationRow, there: ConversationRow | None) -> bool:
+    def _compare_one(self, row: ConversationRow, there: ConversationRow | None, *, same: bool) -> bool:
         for _ in range(_LOOKS):
-            if there is not None and there.token == row.token:
-                if self._is_same(row, there):
-                    self._compared += row.kind == CHAT
-                    return True
-                if self._tokens([row.id]).get(row.id) == row.token:
-                    self._different.append(show_conversation_id(row.id))
-                    self._insist(Change(row.id, there.token, None))
-                    return True
+            if same:
+                self._compared += row.kind == CHAT
+                return True
+            if there is not None and _is_there(row, there) and self._tokens([row.id]).get(row.id) == row.token:
+                self._different.append(show_conversation_id(row.id))
+                self._insist(Change(row.id, there.token, None))
+                return True
             self._copy_again(row.id)  # it has moved on
             rows = self._source.lookup(ids=[row.id])
             if not rows:
                 return True
             row, there = rows[0], next(iter(self._target.lookup(ids=[row.id])), None)
+            same = self._is_same(row, there)
         self._left.clear()
         return False
 
-    def _is_same(self, row: ConversationRow, there: ConversationRow) -> bool:
+    def _is_same(self, row: ConversationRow, there: ConversationRow | None) -> bool:
+        if there is None or not _is_there(row, there):
+            return False
         pairs = zip_longest(everything(self._source, row), everything(self._target, there))
         return all(ours == theirs for ours, theirs in pairs)
 
@@ -349,6 +356,11 @@ class _Growing:
         row = replace(self._row, token=new_token())
         self._commit(self.change(row))
         self._fields, self.weight, self.token = {}, 0, row.token
+
+
+def _is_there(row: ConversationRow, there: ConversationRow | None) -> bool:
+    """Is it what was copied, and has not changed since?"""
+    return there is not None and there.token == row.token
 
 
 def _grouped(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -2,11 +2,16 @@
 
 A piece has few rows, and few bytes. For messages and packs that is seen beforehand, by the sizes in the headers; nobody
 knows how large items are before they are read, so they are read one by one after a large one.
+
+Where an answer takes longer than finding it, as on a server, several conversations are read at once (`ahead`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from .backend import AttachmentRow, Backend, ConversationRow, ItemRow, MessageRow, PackRow, Tag, Where
@@ -15,6 +20,36 @@ from .ids import RUN
 PIECE = 4 << 20  # bytes of content that are held at once, about
 PAGE = 256  # rows that are read at once, at most
 _ROW = 200  # bytes that a row weighs beside its body
+_THREADS = 8  # that read from a server at once
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def ahead(work: Callable[[T], U], things: Iterable[T], *backends: Backend) -> Iterator[tuple[T, U]]:
+    """Each thing, in order, and what comes of the work on it, which only reads from these backends."""
+    if not any(map(_is_far, backends)):
+        for thing in things:
+            yield thing, work(thing)
+        return
+    waiting: deque[tuple[T, Future[U]]] = deque()
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hitherto-ahead") as threads:
+        try:
+            for thing in things:
+                waiting.append((thing, threads.submit(work, thing)))
+                if len(waiting) >= 2 * _THREADS:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _is_far(backend: Backend) -> bool:
+    return backend.info.distant
 
 
 def pages(backend: Backend, kind: str) -> Iterator[list[ConversationRow]]:
@@ -98,6 +133,31 @@ def pieces(backend: Backend, row: ConversationRow) -> Iterator[tuple[str, Sequen
         yield "put", items
     for tags in _tags(backend, row.id):
         yield "tag", tags
+
+
+class Content(Struct, frozen=True):
+    """All that belongs to a conversation."""
+
+    pieces: Iterable[tuple[str, Sequence[Any]]]
+    attachments: Sequence[AttachmentRow]
+
+
+def content(backend: Backend, row: ConversationRow) -> Content:
+    """Of any size: it is read as one goes through it."""
+    return Content(pieces(backend, row), attachments(backend, row.id))
+
+
+def small(backend: Backend, row: ConversationRow) -> Content | None:
+    """Read at once, if it is small enough to be read ahead."""
+    if row.size + row.count * _ROW > PIECE // 8:
+        return None
+    found, weight = [], 0
+    for what, rows in pieces(backend, row):
+        found.append((what, rows))
+        weight += weight_of(rows)
+        if weight > PIECE // 4:  # of what is not counted in its row
+            return None
+    return Content(found, attachments(backend, row.id))
 
 
 def attachments(backend: Backend, id: bytes) -> list[AttachmentRow]:

@@ -352,7 +352,7 @@ class Search:
         has updated it since."""
         stamp, position = index.state()
         changes = changes or self._store.backend.changes(position)
-        if not changes.everything and changes.position == position:
+        if not (changes.everything or changes.moved or changes.gone):  # on a server, the position moves all the time
             return
         if changes.everything and position is not None:  # of another copy of the store, or of long ago
             index.clear()

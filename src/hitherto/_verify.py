@@ -15,6 +15,7 @@ from ._content import Attached, decode_body, item_place, open_meta, open_setup
 from ._desk import Desk, description_fields, label_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
+from ._pieces import ahead
 from ._record import check_items
 from ._recovery import MARK, PARTIAL, open_mark, open_partial
 from .backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
@@ -60,20 +61,9 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
     conversations = messages = 0
     tags = _Tags(store)
     try:
-        for row in _rows(store):
-            count, found = _verify_conversation(store, row, tags)
-            if found:  # what is known of labels and projects may be older than what others did since
-                count, found = _verify_conversation(store, row, _Tags(store))
-            for _ in range(_LOOKS):  # a conversation that moved while we read it proves nothing: look again
-                now = store.backend.lookup(ids=[row.id]) if found else [row]
-                if not now:
-                    found = []
-                if not now or now[0].token == row.token:
-                    break
-                row = now[0]  # noqa: PLW2901  # the same, newer
-                count, found = _verify_conversation(store, row, _Tags(store))
-            else:
-                raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
+        looked = ahead(lambda row: _verify_conversation(store, row, tags), _rows(store), store.backend)
+        for row, first in looked:
+            count, found = _settled(store, row, *first)
             problems += found
             conversations += row.kind == CHAT  # the workspace has a row, too
             messages += count
@@ -86,6 +76,22 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
     except HithertoError as error:
         problems.append(Problem(f"the conversations cannot be listed: {error}"))
     return Report(tuple(problems), conversations, messages)
+
+
+def _settled(store: "Store", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
+    """What is wrong with a conversation, if it still is when one looks again. One that moved while it was read proves
+    nothing, and what is known of labels and projects may be older than what others did since."""
+    if found:
+        count, found = _verify_conversation(store, row, _Tags(store))
+    for _ in range(_LOOKS):
+        now = store.backend.lookup(ids=[row.id]) if found else [row]
+        if not now:
+            return count, []
+        if now[0].token == row.token:
+            return count, found
+        row = now[0]
+        count, found = _verify_conversation(store, row, _Tags(store))
+    raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
 
 
 def _is_strange(store: "Store", found_by: tuple[str, str], conversation: bytes) -> bool:

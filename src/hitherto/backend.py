@@ -229,6 +229,7 @@ class Info(Struct, frozen=True):
     durable: bool  # acknowledged writes outlive the process
     can_backup: bool = False
     workspace_name: str = ""  # what people call the workspace
+    distant: bool = False  # an answer takes longer than finding it: who has many questions asks several at once
 
 
 class Disk(Struct, frozen=True):

@@ -1127,7 +1127,9 @@ def _after_prefix(prefix: bytes) -> bytes | None:
 def _find_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:
     found = _maybe(connection, "SELECT place, id FROM workspace WHERE name = ?", (name,))
     if found is None:
-        raise NotFound("workspace", [name], hint="the store has no workspace of that name")
+        names = [other for (other,) in _all(connection, "SELECT name FROM workspace LIMIT 2")]
+        only = f"; its only one is {names[0]!r:.60}" if len(names) == 1 else ""  # a copy has a single one, often
+        raise NotFound("workspace", [name], hint=f"the store has no workspace of that name{only}")
     return found[0], found[1]
 
 

@@ -83,6 +83,7 @@ def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[t
         if names is None:
             raise click.UsageError("the workspaces of a server are not listed: copy them one by one, by their names")
         return [(name, name) for name in names]
+    explicit = explicit or here.workspace != "default"  # the environment or the configuration may name one as well
     ours = asked["from_workspace"] or here.workspace
     if explicit and not asked["from_workspace"]:
         names = workspaces_of(here.location)

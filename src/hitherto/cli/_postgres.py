@@ -33,6 +33,7 @@ def role(place: Place, name: str, only: bool, read_only: bool) -> None:
         raise click.UsageError("a role has a name, without U+0000 in it")
     statements = rights_of(name, place.workspace if only else None, read_only=read_only)
     click.echo("BEGIN;\nSET LOCAL lock_timeout = '10s';")  # who waits for a table keeps others waiting
+    click.echo("SET LOCAL client_min_messages = warning;")  # or each policy that is not there is told
     for statement in statements:
         click.echo(f"{statement};")
     click.echo("COMMIT;")

@@ -115,7 +115,7 @@ def _searched(place: Place, find: "Callable[[Store], list[Hit]]") -> "tuple[Stor
     try:
         store = place.open(timeout_seconds=_PATIENCE_SECONDS)
         return store, find(store)
-    except (errors.Busy, errors.ReadOnly, errors.StorageFull):
+    except (errors.Busy, errors.Denied, errors.ReadOnly, errors.StorageFull):
         if store is not None:
             store.close()
         store = place.read()

@@ -78,6 +78,9 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
 
 def _to_restore(place: Place, file: str, *, replace: bool) -> str:
     """The file that the backup becomes."""
+    if place.is_server:
+        hint = "hitherto copy brings a file into a workspace; pg_restore brings back what pg_dump has written"
+        raise errors.InvalidArgument("a database server is restored by its own tools", hint=hint)
     if place.path is None:
         raise click.UsageError("a store in memory is gone when it is closed, and cannot be restored")
     path = os.path.realpath(place.path)

@@ -117,6 +117,7 @@ class PostgresBackend:
             location=address.shown,
             durable=shared.durable,
             workspace_name=workspace,
+            distant=True,
         )
 
     def _enter(self, connection: Connection, name: str, create: bool, identity: bytes | None) -> bytes:
@@ -523,7 +524,10 @@ class PostgresBackend:
             return True
         seen = (
             "EXISTS (SELECT 1 FROM pg_stat_activity s WHERE s.pid <> pg_backend_pid() "
-            "AND age(s.backend_xmin) >= age(w.untidy::xid)) OR "
+            "AND coalesce(s.datname, current_database()) = current_database() "  # of no database: a standby
+            "AND greatest(age(s.backend_xmin), age(s.backend_xid)) >= age(w.untidy::xid)) OR "  # xid: it has written
+            "EXISTS (SELECT 1 FROM pg_prepared_xacts s WHERE s.database = current_database() "
+            "AND age(s.transaction) >= age(w.untidy::xid)) OR "
             "EXISTS (SELECT 1 FROM pg_replication_slots s WHERE age(s.xmin) >= age(w.untidy::xid))"
         )
         # Who still sees it while it is vacuumed keeps it there, and may be gone by the time that we look again.

@@ -60,6 +60,8 @@ _RACES = 30  # lost in a row, before we think that a batch contradicts itself
 _LOOK_SECONDS = 0.25  # between two attempts to reach a server that does not answer
 _IDLE_SECONDS = 300.0
 _WATCH_SECONDS = 0.25
+_LEAST_SECONDS = 1.0  # that a commit is given, however little patience there is: it may only be large
+_LONGEST = (1 << 31) - 1  # milliseconds, that PostgreSQL can wait for a lock
 _ANSWER_SECONDS = 2.0  # for a server to answer when a store is opened
 
 # What makes a connection that leads nowhere fail, instead of waiting for hours.
@@ -97,7 +99,10 @@ class Address:
         try:
             known = {name: str(value) for name, value in conninfo_to_dict(plain).items() if value is not None}
         except psycopg.ProgrammingError:
-            hint = "postgresql://user@host:5432/database; special characters in it are written as %XX"
+            hint = (
+                "postgresql://user@host:5432/database?name=value, with special characters written as %XX; the names "
+                f"are those of libpq, {', '.join(_OURS)}"
+            )
             raise InvalidArgument("not the address of a PostgreSQL database", hint=hint) from None
         if _is_doubtful(plain, known):
             hint = "in a user, a password or a name, / is written as %2F, @ as %40, : as %3A, ? as %3F, % as %25"
@@ -119,7 +124,7 @@ class Address:
         self.decided = "sslmode" in known or "PGSSLMODE" in os.environ  # whether to encrypt
         if not self.decided and not self.local:
             settings["sslmode"] = "require"
-        self.verified = settings.get("sslmode", os.environ.get("PGSSLMODE")) in ("verify-full", "verify-ca")
+        self.verified = settings.get("sslmode", os.environ.get("PGSSLMODE")) == "verify-full"
         if not read_only and len(hosts) > 1:
             settings.setdefault("target_session_attrs", "read-write")
         self.conninfo = make_conninfo("", **settings)
@@ -281,7 +286,10 @@ class Shared:
             try:
                 _patiently(lambda: self._enter(create, timeout_seconds), timeout_seconds)
             except psycopg.Error as error:
-                raise translated(error, self.address.shown) from error
+                raised = translated(error, self.address.shown)
+                if raised.hint == Unavailable.hint:
+                    raised.hint = "check the address, and whether the server is running"  # nothing was written yet
+                raise raised from error
             self._pool.open()
 
     def _enter(self, create: bool, seconds: float) -> None:
@@ -407,13 +415,13 @@ class Shared:
             except PoolClosed:
                 raise Closed("the store is closed") from None
             except PoolTimeout:
-                if self.trouble is not None and not _may_pass(self.trouble):
-                    raise self.trouble from None
-                if time.monotonic() >= deadline:
-                    if self.trouble is None:
-                        hint = "raise pool_size in the address, or timeout_seconds"
-                        raise Busy("all connections are in use", hint=hint) from None
-                    raise self.trouble from None
+                trouble = self.trouble  # once: other threads change it
+                over = time.monotonic() >= deadline
+                if trouble is not None and (over or not _may_pass(trouble)):
+                    raise trouble.with_traceback(None) from None  # or it would hold on to all who ever raised it
+                if over:
+                    hint = "raise pool_size in the address, or timeout_seconds"
+                    raise Busy("all connections are in use", hint=hint) from None
 
     def give_back(self, connection: Link) -> None:
         if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
@@ -437,7 +445,7 @@ class Watch:
 
     @contextmanager
     def over(self, connection: Connection, seconds: float) -> Iterator[None]:
-        watched = _Watched(connection, time.monotonic() + seconds)
+        watched = _Watched(connection, time.monotonic() + max(seconds, _LEAST_SECONDS))
         with self._lock:
             self._under_way.add(watched)
             if self._thread is None:
@@ -529,6 +537,7 @@ class Bound:
     def begin(self, connection: Connection) -> None:
         """Begin a transaction, bound."""
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        connection.execute(f"SET LOCAL lock_timeout = {min(max(1, int(self.timeout_seconds * 1000)), _LONGEST)}")
         self.bind(connection)
 
     def bind(self, connection: Connection) -> None:
@@ -632,7 +641,7 @@ _KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
         "something took too long, or had to wait for others for too long",
         "try again; a larger timeout_seconds waits longer, unless the server's statement_timeout is in the way",
     ),
-    "55P03": (Busy, "others held a lock for too long", "try again; lock_timeout is set on the server"),
+    "55P03": (Busy, "others held a lock for too long", "try again; a larger timeout_seconds waits longer"),
     "25P0": (Busy, "the server ended a transaction that took too long", "try again; its limits may be too narrow"),
     "40": (Busy, "others were in the way, again and again", "try again"),
     "23505": (Busy, "others were in the way, again and again", "try again"),
@@ -651,6 +660,11 @@ def translated(error: Exception, where: str) -> HithertoError:
     if isinstance(error, LostRaceError):
         return Busy("others were in the way, again and again")
     state = getattr(error, "sqlstate", None) or ""
+    if state == "42501" and "row-level security" in str(error):
+        hint = (
+            "it may be for another one; or a pooler stands in between that is not set to sessions: pooler=transaction"
+        )
+        return Denied(f"{where}: this role may not do it in this workspace", hint=hint)
     for code in (state, state[:4], state[:2]):
         if code in _KINDS:
             kind, what, hint = _KINDS[code]

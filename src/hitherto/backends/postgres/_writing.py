@@ -3,7 +3,8 @@
 **What most batches are, some messages more in a conversation, is one statement**: it changes the row if its token still
 stands, and adds the messages if it did. One way to the server and back, and the transaction is the statement's own.
 Several of them go together, in one transaction and one way there and back. Whatever is not of that kind goes the long
-way, and so does what met an index that says that a name is taken.
+way, and so does what met an index that says that a name is taken. What a copy brings goes a way of its own
+(`_arriving`).
 
 **The long way: READ COMMITTED, locks first.** The rows of all conversations that are named are locked in the order of
 their ids, and so their tokens are known for certain. What cannot be locked because it is not there yet (an id, a key, a
@@ -32,12 +33,14 @@ from psycopg import errors
 from ...backend import DONE, Batch, Change, ConversationRow, Missing, Outcome, Stale, Taken, removes
 from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
+from ._arriving import only_arrive, put_all, put_messages
 from ._connections import Bound, LostRaceError
 from ._rows import CONVERSATION, MESSAGE, MUTABLE, conversation, conversation_values, message_values, mutable, shelf
 from ._schema import Connection
 
 _OWNED = ("tag", "item", "pack", "reference", "chunk", "attachment", "message")
 _MOST = 16  # messages in one statement of the short way
+_FEW = 4  # that are added one by one
 _WARNING = "01000"
 
 _STAMPED = "moved = pg_current_xact_id()::text::bigint >> 16, stamp = pg_current_xact_id()"
@@ -99,21 +102,26 @@ class Writer:
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
         short = self.short_way and all(map(_is_short, batches))
+        arrive = self.short_way and only_arrive(batches)
 
         def work(connection: Connection) -> list[Outcome]:
-            nonlocal short
-            with self._bound.shared.watch.over(connection, self._bound.timeout_seconds):
-                if short and batches:
-                    try:
-                        return self._short(connection, batches)
-                    except (errors.UniqueViolation, LostRaceError):
-                        short = False  # a name is taken: the long way tells which
+            nonlocal short, arrive
+            if short and batches:
                 try:
-                    return self._long(connection, batches)
-                except errors.DiskFull:
-                    if not all(map(removes, batches)):
-                        raise
-                    return self._long(connection, batches, frugal=True)
+                    return self._short(connection, batches)
+                except (errors.UniqueViolation, LostRaceError):
+                    short = False  # a name is taken: the long way tells which
+            if arrive:
+                try:
+                    return self._arrive(connection, batches)
+                except errors.UniqueViolation:
+                    arrive = False  # the same
+            try:
+                return self._long(connection, batches)
+            except errors.DiskFull:
+                if not all(map(removes, batches)):
+                    raise
+                return self._long(connection, batches, frugal=True)
 
         return self._bound.do(work, bound=True)
 
@@ -123,8 +131,7 @@ class Writer:
         query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
 
         def work(connection: Connection) -> None:
-            watched = self._bound.shared.watch.over(connection, self._bound.timeout_seconds)
-            with watched, self._committing(connection):
+            with self._committing(connection):
                 connection.execute(query)
 
         self._bound.do(work, bound=True)
@@ -203,9 +210,10 @@ class Writer:
 
         connection.add_notice_handler(listen)
         try:
-            yield
+            with self._bound.shared.watch.over(connection, self._bound.timeout_seconds):
+                yield
         except psycopg.Error as error:
-            if connection.closed:
+            if connection.closed or _ends(error):
                 reason = self._over(connection)
                 raise CommitUnknown("the connection was lost during the commit", reason=reason) from error
             raise
@@ -223,6 +231,31 @@ class Writer:
         hint = "look at the standbys that the server waits for (synchronous_standby_names)"
         return Unavailable("the server has not acknowledged the commit in time", hint=hint)
 
+    # -- what a copy brings
+
+    def _arrive(self, connection: Connection, batches: Sequence[Batch]) -> list[Outcome]:
+        try:
+            with connection.pipeline():
+                self._bound.begin(connection)
+                rows = self._lock(connection, batches)
+            outcomes = [_stands(batch, rows) for batch in batches]
+            changes = [
+                change
+                for batch, outcome in zip(batches, outcomes, strict=True)
+                if outcome is DONE
+                for change in batch.changes
+            ]
+            with connection.pipeline():
+                for change in changes:
+                    if change.expect is not None and change.row is not None:
+                        self._put_row(connection, change, change.row)
+                put_all(connection, self._w, changes)
+        except psycopg.Error:
+            _roll_back(connection)
+            raise
+        self._end(connection, outcomes)
+        return outcomes
+
     # -- the long way
 
     def _long(self, connection: Connection, batches: Sequence[Batch], *, frugal: bool = False) -> list[Outcome]:
@@ -234,11 +267,14 @@ class Writer:
         except (psycopg.Error, LostRaceError):
             _roll_back(connection)
             raise
+        self._end(connection, outcomes)
+        return outcomes
+
+    def _end(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
         if DONE in outcomes:
             self._finish(connection)
         else:
             connection.execute("ROLLBACK")
-        return outcomes
 
     def _finish(self, connection: Connection) -> None:
         with self._committing(connection):
@@ -253,10 +289,10 @@ class Writer:
             f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND id = ANY(%s::bytea[]) "
             "ORDER BY id "
         )
-        found = connection.execute(query + "FOR NO KEY UPDATE", (self._w, list(changed)), binary=True).fetchall()
+        locked = [connection.execute(query + "FOR NO KEY UPDATE", (self._w, list(changed)), binary=True)]
         if required:
-            found += connection.execute(query + "FOR SHARE", (self._w, list(required)), binary=True).fetchall()
-        return {row[0]: conversation(row) for row in found}
+            locked.append(connection.execute(query + "FOR SHARE", (self._w, list(required)), binary=True))
+        return {row[0]: conversation(row) for cursor in locked for row in cursor.fetchall()}
 
     def _commit_one(
         self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow], *, frugal: bool = False
@@ -364,8 +400,11 @@ class Writer:
 
     def _put_messages(self, connection: Connection, change: Change) -> None:
         id, w, execute = change.conversation, self._w, connection.execute
-        for m in change.add:
-            execute(_INSERT_MESSAGE, (w, *message_values(m)))
+        if len(change.add) > _FEW:
+            put_messages(connection, w, change.add)
+        else:
+            for m in change.add:
+                execute(_INSERT_MESSAGE, (w, *message_values(m)))
         for m in change.amend:
             execute(_UPDATE_MESSAGE, (*message_values(m), w, m.number))
         for first in change.unpack:
@@ -438,6 +477,17 @@ class Writer:
                 connection.execute(f"DELETE FROM hitherto.chunk {same}", values)
 
 
+def _stands(batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
+    """Is everything as the batch was prepared for, as far as tokens tell?"""
+    for id, token in (*batch.require, *((change.conversation, change.expect) for change in batch.changes)):
+        row = rows.get(id)
+        if token is None and row is not None:
+            return Taken("id", id)
+        if token is not None and (row is None or row.token != token):
+            return Stale(id, row)
+    return DONE
+
+
 def _of(message: int | None) -> int:
     return -1 if message is None else message
 
@@ -455,10 +505,18 @@ def _is_short(batch: Batch) -> bool:
     return not (any(others) or change.unput or change.tag or change.untag)
 
 
+def _ends(error: psycopg.Error) -> bool:
+    """Does the server hang up with it, as when it is told to stop? It may say so between the commit and the answer, and
+    the connection does not count as closed until its end has come as well."""
+    return error.sqlstate is None or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+
+
 def _roll_back(connection: Connection) -> None:
-    """After an error, so that the connection may be used again. What was lost is not there to be rolled back."""
+    """After an error, so that the connection may be used again. What was lost is not there to be rolled back. A mere
+    ROLLBACK would not do: psycopg believes that what came after the error in a pipeline was prepared, until it is made
+    to forget."""
     if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         try:
-            connection.execute("ROLLBACK")
+            connection.rollback()
         except psycopg.Error:
             connection.close()
