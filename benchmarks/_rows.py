@@ -18,7 +18,9 @@ from ._attachments import attachments
 from ._children import Child, once
 from ._commands import commands
 from ._corpus import content_bytes, messages, turns
+from ._growth import growth
 from ._leaving import leaving
+from ._load import load, tasks_on_postgres
 from ._messages import Plain
 from ._recording import recording
 from ._records import records
@@ -678,4 +680,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "search_sealed": search_sealed,
     "sanitiser": sanitising,
     "million": million,
+    "load": load,
+    "tasks_postgres": tasks_on_postgres,
+    "growth": growth,
 }

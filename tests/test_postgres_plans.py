@@ -139,7 +139,6 @@ def test_nothing_that_people_wait_for_reads_more_than_it_has_to(database: Databa
     assert [problem for problem in problems if problem[0]] == []
 
 
-@pytest.mark.xfail(strict=True, reason="id = ANY(…) of several is planned by way of the whole workspace")
 def test_nor_does_what_was_prepared_for_all_workspaces_alike(database: Database) -> None:
     """A connection serves many workspaces, and a plan that is made once and for all is made for one of the usual size:
     if it goes through all of that, it goes through all of the large ones, too."""

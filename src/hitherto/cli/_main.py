@@ -55,7 +55,7 @@ COMMANDS = {
     "purge": Entry("_care", "Destroy a conversation for good.", _CARE),
     "retention": Entry("_retention", "How long conversations are kept.", _CARE),
     "quarantine": Entry("_care", "What was found damaged or tampered with.", _CARE),
-    "postgres": Entry("_postgres", "Rights on a PostgreSQL server, as SQL.", _CARE),
+    "postgres": Entry("_postgres", "For whoever looks after a PostgreSQL server.", _CARE),
     "key": Entry("_key", "Make, look at and change the key of a sealed store.", _CARE),
     "init": Entry("_init", "Make a store for this folder.", _CARE),
     "where": Entry("_init", "Which store is used, and why.", _CARE),

@@ -44,7 +44,7 @@ from ...ids import RUN, new_conversation_id
 from ...textindex import TextIndex
 from . import _schema
 from ._connections import Address, Bound, Shared
-from ._rows import CONVERSATION, columns, conversation, message, shelf, unbroken
+from ._rows import CONVERSATION, columns, conversation, may_prepare, message, shelf, unbroken
 from ._schema import Connection
 from ._writing import Writer
 
@@ -144,7 +144,9 @@ class PostgresBackend:
         self._bound.close()
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return self._bound.do(lambda connection: connection.execute(query, values, binary=True).fetchall())
+        return self._bound.do(
+            lambda connection: connection.execute(query, values, prepare=may_prepare(query), binary=True).fetchall()
+        )
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
         if not batches:

@@ -84,3 +84,9 @@ def unbroken(rows: list[MessageRow], last: int) -> list[MessageRow]:
     while first and rows[first - 1].number == last:
         first, last = first - 1, last - 1
     return rows[first:]
+
+
+def may_prepare(query: str) -> bool | None:
+    """May a statement be planned once and for all? A plan for a list of names is made without them, for a workspace of
+    the usual size: if that is small, it goes through all of it, and so through all of the large ones."""
+    return False if "= ANY(" in query else None

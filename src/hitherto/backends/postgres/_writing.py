@@ -35,7 +35,17 @@ from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
 from ._arriving import only_arrive, put_all, put_messages
 from ._connections import Bound, LostRaceError
-from ._rows import CONVERSATION, MESSAGE, MUTABLE, conversation, conversation_values, message_values, mutable, shelf
+from ._rows import (
+    CONVERSATION,
+    MESSAGE,
+    MUTABLE,
+    conversation,
+    conversation_values,
+    may_prepare,
+    message_values,
+    mutable,
+    shelf,
+)
 from ._schema import Connection
 
 _OWNED = ("tag", "item", "pack", "reference", "chunk", "attachment", "message")
@@ -188,7 +198,7 @@ class Writer:
     def _rows(self, connection: Connection, ids: Iterable[bytes]) -> dict[bytes, ConversationRow]:
         query = f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND id = ANY(%s::bytea[])"
         with self._read(connection):
-            found = connection.execute(query, (self._w, list(ids)), binary=True).fetchall()
+            found = connection.execute(query, (self._w, list(ids)), prepare=False, binary=True).fetchall()
         return {row[0]: conversation(row) for row in found}
 
     @contextmanager
@@ -285,14 +295,17 @@ class Writer:
         have to stand."""
         changed = {change.conversation for batch in batches for change in batch.changes}
         required = {id for batch in batches for id, _ in batch.require} - changed
-        query = (
-            f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND id = ANY(%s::bytea[]) "
-            "ORDER BY id "
-        )
-        locked = [connection.execute(query + "FOR NO KEY UPDATE", (self._w, list(changed)), binary=True)]
+        locked = [self._locked(connection, list(changed), "FOR NO KEY UPDATE")]
         if required:
-            locked.append(connection.execute(query + "FOR SHARE", (self._w, list(required)), binary=True))
+            locked.append(self._locked(connection, list(required), "FOR SHARE"))
         return {row[0]: conversation(row) for cursor in locked for row in cursor.fetchall()}
+
+    def _locked(self, connection: Connection, ids: list[bytes], how: str) -> "psycopg.Cursor[tuple[Any, ...]]":
+        which, value = ("id = %s", ids[0]) if len(ids) == 1 else ("id = ANY(%s::bytea[])", ids)
+        query = (
+            f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND {which} ORDER BY id {how}"
+        )
+        return connection.execute(query, (self._w, value), prepare=may_prepare(query), binary=True)
 
     def _commit_one(
         self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow], *, frugal: bool = False
