@@ -21,6 +21,7 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message, Store
+from hitherto.backends.postgres import _feed, workspace_id
 from hitherto.backends.postgres._connections import Shared
 from hitherto.errors import CommitUnknown, HithertoError, ReadOnly, Suspended, Unavailable
 
@@ -511,6 +512,35 @@ def test_a_standby_is_read_as_far_as_it_is(cluster: Cluster, workspace: str) -> 
 
 def elsewhere(cluster: Cluster) -> str:
     return cluster.url(user="app", target_session_attrs="prefer-standby")
+
+
+NAIVE = "SELECT pg_current_snapshot()::text, '0'"
+
+
+@pytest.mark.parametrize("now", [_feed._NOW, NAIVE], ids=["from the oldest on", "control"])
+def test_the_feed_of_a_standby_has_what_became_visible_late(
+    cluster: Cluster, workspace: str, now: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a snapshot of a standby nobody reads what was under way. Here an older transaction commits after a newer."""
+    monkeypatch.setattr(_feed, "_NOW", now)
+    w = workspace_id(workspace)
+    with (
+        hitherto.open(cluster.url(user="app"), workspace=workspace) as store,
+        psycopg.connect(cluster.primary.conninfo) as held,
+    ):
+        late, early = store.start(), store.start()
+        query = "UPDATE hitherto.conversation SET stamp = pg_current_xact_id() WHERE workspace_id = %s AND id = %s"
+        held.execute(query, (w, bytes.fromhex(late.id.replace("-", ""))))
+        early.append(Message.user("early"))
+        for node in cluster.standbys:
+            cluster.catch_up(node)
+        with hitherto.open(elsewhere(cluster), workspace=workspace, read_only=True) as reader:
+            position = reader.backend.changes(None).position
+            held.commit()
+            for node in cluster.standbys:
+                cluster.catch_up(node)
+            found = bytes.fromhex(late.id.replace("-", "")) in reader.backend.changes(position).moved
+            assert found is (now is not NAIVE)
 
 
 def test_a_standby_of_the_new_primary_is_read(cluster: Cluster, workspace: str) -> None:

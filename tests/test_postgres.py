@@ -38,7 +38,7 @@ from hitherto.backend import (
     Where,
 )
 from hitherto.backends.memory import MemoryBackend
-from hitherto.backends.postgres import PostgresBackend
+from hitherto.backends.postgres import PostgresBackend, _feed
 from hitherto.backends.postgres._connections import Bound
 from hitherto.backends.postgres._schema import Connection
 from hitherto.backends.postgres._writing import Writer
@@ -550,16 +550,17 @@ def test_pages_go_on_where_they_were_while_conversations_come_and_go(opened: Ope
 # -- the feed
 
 
-class NaiveBackend(HeldBackend):
-    """Goes on from the highest transaction that it saw, as one would with a counter."""
-
-    _SINCE = "stamp >= pg_snapshot_xmax(%s::pg_snapshot) AND %s <> ''"
+# Goes on from the highest transaction that it saw, as one would with a counter.
+NAIVE = _feed._MOVED.replace(_feed._SINCE.format("stamp"), "stamp >= pg_snapshot_xmax(%s::pg_snapshot) AND %s <> ''")
 
 
-@pytest.mark.parametrize(("kind", "found"), [(HeldBackend, [A]), (NaiveBackend, [])], ids=["snapshots", "control"])
-def test_the_feed_has_what_became_visible_late(opened: Opener, kind: type[HeldBackend], found: list[bytes]) -> None:
+@pytest.mark.parametrize(("moved", "found"), [(_feed._MOVED, [A]), (NAIVE, [])], ids=["snapshots", "control"])
+def test_the_feed_has_what_became_visible_late(
+    opened: Opener, moved: str, found: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writes before B and commits after it. Who reads the feed in between must hear of A the next time."""
-    held, other = opened(kind), opened(PostgresBackend)
+    monkeypatch.setattr(_feed, "_MOVED", moved)
+    held, other = opened(HeldBackend), opened(PostgresBackend)
     start = other.changes(None).position
     with ThreadPoolExecutor(1) as threads:
         late = threads.submit(held.commit, [create(id=A)])
@@ -675,7 +676,7 @@ def test_what_is_being_adopted_is_not_collected(
         held.go.set()
         assert adopting.result(PATIENCE) == [DONE]
         assert collecting.result(PATIENCE) == lost
-    assert len(other.check()) == lost
+    assert len(other.check()) == 2 * lost  # a reference, and a chunk
 
 
 def test_what_is_being_collected_is_missing(opened: Opener, admin: Connection) -> None:
@@ -839,6 +840,31 @@ def test_a_server_that_crashes_loses_nothing_that_was_acknowledged(opened: Opene
     for talk, ids in zip(talks, acknowledged, strict=True):
         assert [m.id for m in store.conversation(talk.id).thread()] == ids
     assert store.verify().problems == ()
+
+
+def test_the_feed_of_a_server_that_crashed_is_read_from_the_beginning() -> None:
+    """It may give out the ids of transactions again that it did not write down, because nothing came of them. Somebody
+    who remembers a position would take the next ones for seen. What is kept in the database knows no such ids."""
+    binaries = find_binaries()
+    assert binaries is not None
+    crashing = Server(binaries, ["wal_writer_delay=10s", "synchronous_standby_names="])
+    try:
+        backend = PostgresBackend(crashing.url)
+        backend.commit([create()])
+        other = psycopg.connect(crashing.conninfo)
+        for _ in range(5):
+            other.execute("SELECT pg_current_xact_id()")
+            other.rollback()
+        position = backend.changes(None).position
+        assert not backend.changes(position).everything
+        os.kill(other.info.backend_pid, signal.SIGKILL)
+        other.close()
+        backend.commit([update(1)])
+        assert backend.changes(position).everything
+        assert not backend.changes(_feed.lasting(position)).everything
+        backend.close()
+    finally:
+        crashing.stop()
 
 
 # -- the server itself

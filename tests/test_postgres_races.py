@@ -22,6 +22,7 @@ from hitherto import Message
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Outcome, Stale
 from hitherto.backends.postgres import PostgresBackend, _connections, _writing, workspace_id
 from hitherto.backends.postgres._connections import Link, Shared, Watch
+from hitherto.backends.postgres._erasing import Eraser
 from hitherto.backends.postgres._schema import TABLES, Connection, rights
 from hitherto.backends.postgres._writing import Writer
 from hitherto.errors import Busy, CommitUnknown, Unavailable
@@ -185,6 +186,7 @@ def test_who_ends_a_commit_does_not_end_what_comes_after_it(
     if not guarded:
         monkeypatch.setattr(_connections._Watched, "leave", lambda _: None)
     backend = opened(seconds=0.3, pool_size=1)
+    backend._bound._binding = workspace_id(workspace), 0  # locks are waited for
     backend.commit([create()])
     arrived, go, ended = threading.Event(), threading.Event(), threading.Event()
     cancel = psycopg.Connection.cancel_safe
@@ -503,18 +505,18 @@ def test_processes_that_do_everything_to_the_same_conversations_do_no_harm(
 # -- erasure
 
 
-def test_what_somebody_saw_while_it_was_vacuumed_is_not_said_to_be_gone() -> None:
+def test_what_somebody_saw_while_it_was_vacuumed_is_not_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sees it still keeps it in the files, and is gone when we look whether anybody sees it."""
-    database = new_database()
-    with database.admin() as reader:
+    database, vacuum = new_database(), Eraser._vacuum
+    with database.admin() as reader, monkeypatch.context() as patched:
 
-        class Overtaken(PostgresBackend):
-            def _vacuum(self, connection: Connection) -> bool:
-                done = super()._vacuum(connection)
-                reader.execute("COMMIT")
-                return done
+        def overtaken(eraser: Eraser, connection: Connection) -> bool:
+            done = vacuum(eraser, connection)
+            reader.execute("COMMIT")
+            return done
 
-        backend = Overtaken(database.url())
+        patched.setattr(Eraser, "_vacuum", overtaken)
+        backend = PostgresBackend(database.url())
         backend.commit([create(message_row(0, body=b"erased " * 9))])
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT 1")

@@ -418,7 +418,7 @@ def _meets_all(error: Exception, entries: Sequence[Entry]) -> bool:
     """Is it nobody's batch that is the reason? On a full disk, what only removes is better off alone."""
     if isinstance(error, StorageFull):
         return not any(removes(entry.batch) for entry in entries)
-    return isinstance(error, (Busy, Closed, ReadOnly, Unavailable))
+    return isinstance(error, (Busy, Closed, CommitUnknown, ReadOnly, Unavailable))
 
 
 def kept(backend: Backend, changes: Sequence[Change]) -> bool:

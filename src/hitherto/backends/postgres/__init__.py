@@ -6,22 +6,20 @@ a hash of what people call it, so that nothing has to be looked up to know it. W
 - **Writing** (`_writing`): a turn is one statement, there and back once. Others write through connections of their own
   at the same moment, so that a commit locks what it changes, and begins again where an index says that it lost a race.
 - **Reading a path** takes one statement for many runs: a way to the server and back costs more than finding a row.
-- **The feed** stamps each row with the id of its transaction. A position is a snapshot: what moved since is what that
-  snapshot does not see, whatever the order in which transactions became visible.
+- **The feed** (`_feed`) stamps each row with the id of its transaction. A position is a snapshot.
 - **What decides whether something may be removed is read after the locks** that keep it true, in a statement of its
   own: a statement that had to wait for a lock still sees the other tables as they were before.
-- **Erasure ends at the server's door.** What is removed is vacuumed away; free space, its log and its backups are the
-  administrator's (`docs/postgres.md` says what remains where, and for how long).
+- **Erasure ends at the server's door** (`_erasing`). What is removed is vacuumed away; free space, the log and backups
+  are the administrator's (`docs/postgres.md` says what remains where, and for how long).
 
 No sequences, triggers, LISTEN or advisory locks.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
-
-import psycopg
 
 from ...backend import (
     AttachmentRow,
@@ -42,16 +40,16 @@ from ...backend import (
 from ...errors import InvalidArgument, NotFound
 from ...ids import RUN, new_conversation_id
 from ...textindex import TextIndex
-from . import _schema
 from ._connections import Address, Bound, Shared
-from ._rows import CONVERSATION, columns, conversation, may_prepare, message, shelf, unbroken
+from ._erasing import Eraser
+from ._feed import changes
+from ._rows import CONVERSATION, MARK, columns, conversation, may_prepare, message, shelf, unbroken
 from ._schema import Connection
 from ._writing import Writer
 
 _GRAVES = 1000  # purged conversations that the feed remembers after maintenance
 _LISTED = 4096  # numbers in one list
 _RUNS = 32  # of a path, in one statement
-_SMALL = 64 << 20  # bytes of all tables: up to that, a purge is worth a vacuum of its own
 
 _BACKUP = (
     "pg_dump --schema=hitherto, as a role that row-level security does not bind; hitherto copy makes a file of a "
@@ -106,11 +104,12 @@ class PostgresBackend:
         self._bound = Bound(shared, self._w, timeout_seconds)
         try:
             shared.open(timeout_seconds, create=create)
-            found = self._bound.do(lambda connection: self._enter(connection, workspace, create, identity))
+            enter = partial(self._enter, name=workspace, create=create, identity=identity)
+            found = self._bound.do(enter, writes=not read_only)
         except BaseException:
             self._bound.close()
             raise
-        self._writer = self.writer(self._bound)
+        self._writer, self._eraser = self.writer(self._bound), Eraser(self._bound)
         self.info = Info(
             name="postgres",
             workspace=found,
@@ -382,7 +381,7 @@ class PostgresBackend:
                     query += f"(SELECT count(*) FROM hitherto.chunk WHERE {_SAME} AND number < %s)"
                     connection.execute(query, (end, *key, end, *key, end))
 
-        self._bound.do(work)
+        self._bound.do(work, writes=True)
 
     def chunks(self, conversation: bytes, attachment: bytes, start: int = 0) -> Iterator[bytes]:
         query = f"SELECT body FROM hitherto.chunk WHERE {_SAME} AND number = %s"
@@ -402,7 +401,7 @@ class PostgresBackend:
         return [AttachmentRow(name, count, at, tuple(messages)) for name, count, at, messages in found]
 
     def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
-        self._bound.do(lambda connection: self._unstage(connection, conversation, names))
+        self._bound.do(lambda connection: self._unstage(connection, conversation, names), writes=True)
 
     def _unstage(self, connection: Connection, conversation: bytes, names: Sequence[bytes]) -> None:
         """Lock first, as the collector does: who adopts one holds it until the commit is done."""
@@ -412,10 +411,11 @@ class PostgresBackend:
                 connection.execute(f"SELECT 1 FROM hitherto.attachment WHERE {_SAME} FOR UPDATE", key)
                 if not connection.execute(f"SELECT 1 FROM hitherto.reference WHERE {_SAME}", key).fetchall():
                     connection.execute(f"DELETE FROM hitherto.chunk WHERE {_SAME}", key)
-                    connection.execute(f"DELETE FROM hitherto.attachment WHERE {_SAME}", key)
+                    if connection.execute(f"DELETE FROM hitherto.attachment WHERE {_SAME}", key).rowcount:
+                        connection.execute(MARK, (self._w,))
 
     def collect(self, before: int) -> int:
-        return self._bound.do(lambda connection: self._collect(connection, before))
+        return self._bound.do(lambda connection: self._collect(connection, before), writes=True)
 
     def _collect(self, connection: Connection, before: int) -> int:
         """Lock what looks abandoned, then look again: a commit that adopted one may have held it just now."""
@@ -436,47 +436,17 @@ class PostgresBackend:
                 if connection.execute(query, (*values, self._w)).rowcount:
                     connection.execute(f"DELETE FROM hitherto.chunk WHERE {_SAME}", values)
                     removed += 1
+            if removed:
+                connection.execute(MARK, (self._w,))
         return removed
 
     # -- care
 
     def changes(self, since: bytes | None) -> Changes:
-        """A position is a snapshot of this server, on this timeline: of another one, the same ids of transactions mean
-        something else."""
         return self._bound.do(lambda connection: self._changes(connection, since))
 
-    _SINCE = "stamp >= pg_snapshot_xmin(%s::pg_snapshot) AND NOT pg_visible_in_snapshot(stamp, %s::pg_snapshot)"
-
     def _changes(self, connection: Connection, since: bytes | None) -> Changes:
-        execute, w = connection.execute, self._w
-        with connection.transaction():
-            if not self._bound.shared.address.by_transaction:  # where it is one of ours, something was done in it
-                execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            shared = self._bound.shared
-            [(now,)] = execute("SELECT pg_current_snapshot()::text").fetchall()
-            here = f"{shared.system}/{shared.timeline}/{w.hex}/"
-            position = f"{here}{now}".encode()
-            if since is None or not since.startswith(here.encode()):
-                return Changes(position, True, [], [])
-            then = since.decode().removeprefix(here)
-            query = (
-                "SELECT id FROM hitherto.conversation WHERE workspace_id = %s AND "
-                f"moved >= pg_snapshot_xmin(%s::pg_snapshot)::text::bigint >> 16 AND {self._SINCE} ORDER BY stamp"
-            )
-            moved = [id for (id,) in execute(query, (w, then, then, then), binary=True)]
-            query = (
-                "SELECT conversation FROM hitherto.gone g WHERE workspace_id = %s AND "
-                f"{self._SINCE.replace('stamp', 'moved')} AND NOT EXISTS "
-                "(SELECT 1 FROM hitherto.conversation c WHERE c.workspace_id = %s AND c.id = g.conversation)"
-            )
-            gone = [id for (id,) in execute(query, (w, then, then, w), binary=True)]
-            # Last: what is forgotten while we look is not among what we found, but is known to be forgotten.
-            query = (
-                "SELECT forgotten >= pg_snapshot_xmin(%s::pg_snapshot) FROM hitherto.workspace WHERE workspace_id = %s"
-            )
-            if execute(query, (then, w)).fetchall() != [(False,)]:
-                return Changes(position, True, [], [])
-            return Changes(position, False, moved, gone)
+        return changes(connection, self._bound.shared, self._w, since)
 
     def text_index(self, *, create: bool) -> TextIndex | None:
         if self._bound.shared.address.read_only:  # what has come since could not be taken in
@@ -503,10 +473,10 @@ class PostgresBackend:
 
     def check(self) -> list[str]:
         problems = []
-        for table in ("message", "pack", "item", "tag", "reference"):
-            owner = "conversation" if table != "reference" else "name"
+        for table in ("message", "pack", "item", "tag", "reference", "chunk"):
+            owner = "conversation" if table not in ("reference", "chunk") else "name"
             there = "conversation c WHERE c.workspace_id = %s AND c.id = r.conversation"
-            if table == "reference":
+            if owner == "name":
                 there = "attachment a WHERE a.workspace_id = %s AND a.conversation = r.conversation AND a.name = r.name"
             query = (
                 f"SELECT count(*) FROM hitherto.{table} r WHERE r.workspace_id = %s "
@@ -519,52 +489,10 @@ class PostgresBackend:
         return problems
 
     def scrub(self) -> bool:
-        """Have what was removed vacuumed away: at once where the tables are small and ours to vacuum, else the server
-        does it in its own time. False until nobody may see it any more, and it is done."""
-        found = self._all("SELECT untidy::text FROM hitherto.workspace WHERE workspace_id = %s", (self._w,))
-        if not found or found[0][0] is None:
-            return True
-        seen = (
-            "EXISTS (SELECT 1 FROM pg_stat_activity s WHERE s.pid <> pg_backend_pid() "
-            "AND coalesce(s.datname, current_database()) = current_database() "  # of no database: a standby
-            "AND greatest(age(s.backend_xmin), age(s.backend_xid)) >= age(w.untidy::xid)) OR "  # xid: it has written
-            "EXISTS (SELECT 1 FROM pg_prepared_xacts s WHERE s.database = current_database() "
-            "AND age(s.transaction) >= age(w.untidy::xid)) OR "
-            "EXISTS (SELECT 1 FROM pg_replication_slots s WHERE age(s.xmin) >= age(w.untidy::xid))"
-        )
-        # Who still sees it while it is vacuumed keeps it there, and may be gone by the time that we look again.
-        if self._all(f"SELECT 1 FROM hitherto.workspace w WHERE workspace_id = %s AND ({seen})", (self._w,)):
-            return False
-        vacuumed = not self._bound.shared.address.by_transaction and self._bound.do(self._vacuum)
-        waiting = (
-            "EXISTS (SELECT 1 FROM pg_stat_user_tables t WHERE t.schemaname = 'hitherto' AND t.n_dead_tup > 0 "
-            "AND coalesce(greatest(t.last_vacuum, t.last_autovacuum), '-infinity') < w.untidy_at)"
-        )
-        query = (
-            "UPDATE hitherto.workspace w SET untidy = NULL, untidy_at = NULL WHERE workspace_id = %s "
-            f"AND untidy = %s::xid8 AND NOT ({seen}) {'' if vacuumed else f'AND NOT {waiting}'} RETURNING 1"
-        )
-        return bool(self._all(query, (self._w, found[0][0])))
-
-    def _vacuum(self, connection: Connection) -> bool:
-        query = (
-            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) <= %s "
-            "AND coalesce(bool_and(pg_has_role(c.relowner, 'USAGE')), false) FROM pg_class c "
-            "WHERE c.relnamespace = 'hitherto'::regnamespace AND c.relkind = 'r'"
-        )
-        if connection.execute(query, (_SMALL,)).fetchall() != [(True,)]:
-            return False
-        full = False
-        for table in _schema.TABLES:
-            try:
-                connection.execute(f"VACUUM hitherto.{table}")
-            except psycopg.errors.DiskFull:  # it takes a little room itself; another table may give some back
-                full = True
-        return not full
+        return self._eraser.scrub()
 
     def is_scrubbed(self) -> bool:
-        found = self._all("SELECT untidy IS NULL FROM hitherto.workspace WHERE workspace_id = %s", (self._w,))
-        return not found or bool(found[0][0])
+        return self._eraser.is_scrubbed()
 
     def size(self) -> int:
         """The bytes of this workspace, before PostgreSQL compresses them: the files belong to all workspaces, and grow

@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -115,7 +115,7 @@ class Address:
         self.names_pooler = "pooler" in ours  # or what we set for a session may be another's, who sees no rows then
         hosts = known.get("host", os.environ.get("PGHOST", "")).split(",")
         addresses = known.get("hostaddr", os.environ.get("PGHOSTADDR", "")).split(",")
-        self.hosts = hosts
+        self.hosts = hosts if len(hosts) >= len(addresses) else [""] * len(addresses)  # who has no name has a number
         settings = {**known, **{name: value for name, value in _KEEPALIVE.items() if name not in known}}
         settings.setdefault("application_name", "hitherto")
         settings.setdefault("connect_timeout", "10")
@@ -125,7 +125,7 @@ class Address:
         if not self.decided and not self.local:
             settings["sslmode"] = "require"
         self.verified = settings.get("sslmode", os.environ.get("PGSSLMODE")) == "verify-full"
-        if not read_only and len(hosts) > 1:
+        if not read_only and len(self.hosts) > 1:
             settings.setdefault("target_session_attrs", "read-write")
         self.conninfo = make_conninfo("", **settings)
         where = known.get("host", "") or "local"
@@ -136,8 +136,8 @@ class Address:
     def each(self) -> Iterator[str]:
         """Every server that is named, apart."""
         known = {name: str(value) for name, value in conninfo_to_dict(self.conninfo).items() if value is not None}
-        ports = known.get("port", "").split(",")
-        addresses = known.get("hostaddr", "").split(",")
+        ports = known.get("port", os.environ.get("PGPORT", "")).split(",")
+        addresses = known.get("hostaddr", os.environ.get("PGHOSTADDR", "")).split(",")
         for n, host in enumerate(self.hosts):
             one = {**known, "host": host, "target_session_attrs": "any"}
             if len(ports) > 1:
@@ -192,9 +192,10 @@ def _is_local(host: str) -> bool:
 class Link(psycopg.Connection[tuple[Any, ...]]):
     """A connection that knows whom it is bound to. `makes` makes it instead: so the pool gets those it may use."""
 
-    bound: UUID | None = None
+    bound: tuple[UUID, int] | None = None  # to a workspace, with so much patience for locks
     made = 0.0
     gave_up = False  # what was under way took too long, and was ended by us
+    hung_up = False  # and the server did not say how that ended
     timeline: int | None = None  # None: a standby, whose timeline is not known for certain
 
     @classmethod
@@ -228,6 +229,7 @@ class Shared:
         self._forks = _forks.count()
         self._renewed = 0.0
         self._renewing, self._opening, self._knowing = threading.Lock(), threading.Lock(), threading.Lock()
+        self._lent: set[Link] = set()
         self.watch = Watch()
         self._settings: dict[str, Any] = {"autocommit": True}
         if address.by_transaction:
@@ -380,9 +382,12 @@ class Shared:
         if isinstance(connection, Link):
             connection.timeline = None if standby else timeline
         self.durable = fsync == "on"
-        if synchronous == "off" and not self.address.by_transaction:
+        if self.address.by_transaction:  # each transaction is set up by itself: see `Bound.bind`
+            return
+        connection.execute("SET client_min_messages = warning")  # a commit that no replica has is told by a warning
+        if synchronous == "off":
             connection.execute("SET synchronous_commit = on")  # or what is acknowledged may be lost
-        if self.address.read_only and not self.address.by_transaction:
+        if self.address.read_only:
             connection.execute("SET default_transaction_read_only = on")
 
     def _believe(self, system: int, timeline: int, *, standby: bool) -> None:
@@ -409,6 +414,7 @@ class Shared:
             try:
                 connection = self._pool.getconn(min(_LOOK_SECONDS, patience) if known else min(1.0, patience))
                 if connection.timeline is None or connection.timeline >= self.timeline:
+                    self._lent.add(connection)
                     return connection
                 connection.close()  # it leads to a primary that was replaced, and may not know it
                 self._pool.putconn(connection)
@@ -420,14 +426,24 @@ class Shared:
                 if trouble is not None and (over or not _may_pass(trouble)):
                     raise trouble.with_traceback(None) from None  # or it would hold on to all who ever raised it
                 if over:
+                    self._make_good()
                     hint = "raise pool_size in the address, or timeout_seconds"
                     raise Busy("all connections are in use", hint=hint) from None
 
+    def _make_good(self) -> None:
+        """Who is interrupted just when a connection changes hands may leave it in none. The pool counts it still."""
+        missing = self._pool.get_stats().get("pool_size", 0) - len(self._lent)
+        if missing > 0:
+            self._pool.resize(0, self.address.pool_size + missing)
+
     def give_back(self, connection: Link) -> None:
-        if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
-            connection.close()  # interrupted inside a transaction, or a statement
-        lost = connection.closed
-        self._pool.putconn(connection)
+        self._lent.discard(connection)
+        try:
+            if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
+                connection.close()  # interrupted inside a transaction, or a statement
+            lost = connection.closed
+        finally:
+            self._pool.putconn(connection)  # or the pool would be one short, for good
         if lost and connection.made > self._renewed:
             with self._renewing:
                 self._renewed = time.monotonic()
@@ -448,7 +464,7 @@ class Watch:
         watched = _Watched(connection, time.monotonic() + max(seconds, _LEAST_SECONDS))
         with self._lock:
             self._under_way.add(watched)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._look, daemon=True, name="hitherto-watch")
                 self._thread.start()
         try:
@@ -479,30 +495,41 @@ class _Watched:
 
     def __init__(self, connection: Connection, until: float) -> None:
         self.connection, self.until = connection, until
-        self._lock, self._left = threading.Lock(), False
+        self._lock, self._left, self._asked = threading.Lock(), False, False
         if isinstance(connection, Link):
-            connection.gave_up = False
+            connection.gave_up = connection.hung_up = False
 
     def leave(self) -> None:
         with self._lock:
             self._left = True
 
     def end(self) -> None:
+        """Ask the server to put an end to it; who does not hear that, or does not do it, is hung up on."""
         with self._lock:
             if self._left:
                 return
             if isinstance(self.connection, Link):
                 self.connection.gave_up = True
-            try:
-                self.connection.cancel_safe(timeout=5.0)
-            except psycopg.Error:  # it is not the commit that hangs, but the way there
-                _hang_up(self.connection)
+            if not self._asked:
+                self._asked, self.until = True, time.monotonic() + _ANSWER_SECONDS
+                try:
+                    self.connection.cancel_safe(timeout=5.0)
+                except psycopg.Error:  # it is not the commit that hangs, but the way there
+                    pass
+                else:
+                    return
+            if isinstance(self.connection, Link):
+                self.connection.hung_up = True
+            _hang_up(self.connection)
 
 
 def _hang_up(connection: Connection) -> None:
     """Another thread waits on it, so that it is not closed but cut off: then that thread hears the end of it."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as wire:
-        wire.shutdown(socket.SHUT_RDWR)
+    try:
+        with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
+    except (psycopg.Error, OSError):  # it is lost already
+        return
 
 
 class Bound:
@@ -510,6 +537,7 @@ class Bound:
 
     def __init__(self, shared: Shared, workspace_id: UUID, timeout_seconds: float) -> None:
         self.shared, self.workspace_id, self.timeout_seconds = shared, workspace_id, timeout_seconds
+        self._binding = workspace_id, int(min(max(1, timeout_seconds * 1000), _LONGEST))
         self.retries = 0
         self._closed = False
         self._process = _forks.count()
@@ -525,39 +553,44 @@ class Bound:
         server who hands each transaction to another one."""
         if self._closed or self._process != _forks.count():
             raise Closed("the store is closed")
-        connection = self.shared.take(time.monotonic() + self.timeout_seconds if deadline is None else deadline)
+        connection: Link | None = None
         try:
-            if not self.shared.address.by_transaction and connection.bound != self.workspace_id:
-                connection.execute("SELECT set_config('hitherto.workspace_id', %s, false)", (str(self.workspace_id),))
-                connection.bound = self.workspace_id
+            connection = self.shared.take(time.monotonic() + self.timeout_seconds if deadline is None else deadline)
+            if not self.shared.address.by_transaction and connection.bound != self._binding:
+                connection.bound = None  # if we are interrupted, nobody knows
+                query = "SELECT set_config('hitherto.workspace_id', %s, false), set_config('lock_timeout', %s, false)"
+                connection.execute(query, (str(self.workspace_id), str(self._binding[1])))
+                connection.bound = self._binding
             yield connection
         finally:
-            self.shared.give_back(connection)
+            if connection is not None:
+                self.shared.give_back(connection)
 
     def begin(self, connection: Connection) -> None:
         """Begin a transaction, bound."""
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        connection.execute(f"SET LOCAL lock_timeout = {min(max(1, int(self.timeout_seconds * 1000)), _LONGEST)}")
         self.bind(connection)
 
     def bind(self, connection: Connection) -> None:
         """This transaction, where connections do not stay bound."""
         if self.shared.address.by_transaction:
             query = (
-                "SELECT set_config('hitherto.workspace_id', %s, true), "
+                "SELECT set_config('hitherto.workspace_id', %s, true), set_config('lock_timeout', %s, true), "
+                "set_config('client_min_messages', 'warning', true), "
                 "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
                 "WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)"
             )
-            connection.execute(query, (str(self.workspace_id),))
+            connection.execute(query, (str(self.workspace_id), str(self._binding[1])))
 
-    def do(self, work: Callable[[Connection], T], *, bound: bool = False) -> T:
+    def do(self, work: Callable[[Connection], T], *, bound: bool = False, writes: bool = False) -> T:
         """The one retry loop. Only what may be repeated comes here: a lost COMMIT is no `psycopg.Error` any more.
-        `bound`: it binds its transactions itself."""
+        `bound`: it binds its transactions itself. `writes`: it may have to wait for replicas, though nobody is told
+        that they have it; so nobody waits for longer than the time there is."""
         deadline = time.monotonic() + self.timeout_seconds
         races = 0
         while True:
             try:
-                with self.lease(deadline) as connection:
+                with self.lease(deadline) as connection, self._watched(connection, writes=writes):
                     if bound or not self.shared.address.by_transaction:
                         return work(connection)
                     with connection.transaction():
@@ -572,6 +605,9 @@ class Bound:
                 self.retries += 1
                 waited = isinstance(error, psycopg.OperationalError | Unavailable | ReadOnly)
             time.sleep(random.random() * (0.05 if waited else 0.005))
+
+    def _watched(self, connection: Connection, *, writes: bool) -> AbstractContextManager[None]:
+        return self.shared.watch.over(connection, self.timeout_seconds) if writes else nullcontext()
 
 
 def _may_pass(error: Exception) -> bool:
@@ -640,6 +676,11 @@ _KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
         Busy,
         "something took too long, or had to wait for others for too long",
         "try again; a larger timeout_seconds waits longer, unless the server's statement_timeout is in the way",
+    ),
+    "54": (
+        InvalidArgument,
+        "something is too long for the server",
+        "a label, a key or a project has to fit into an index: 2,000 bytes always do",
     ),
     "55P03": (Busy, "others held a lock for too long", "try again; a larger timeout_seconds waits longer"),
     "25P0": (Busy, "the server ended a transaction that took too long", "try again; its limits may be too narrow"),

@@ -19,6 +19,10 @@ MESSAGE = "number, conversation, seq, parent, link, main, role, revision, create
 _FIXED = ("id", "kind", "key", "created_at")  # of a conversation, as long as nothing else is said
 MUTABLE = tuple(name for name in CONVERSATION.split(", ") if name not in _FIXED)
 
+# Of a workspace in which something is removed or replaced: see `_erasing`.
+MARKED = "untidy = pg_current_xact_id(), untidy_at = clock_timestamp(), awaited = NULL"
+MARK = f"UPDATE hitherto.workspace SET {MARKED} WHERE workspace_id = %s"
+
 _MINUTE = 60_000_000  # microseconds
 
 _pack_tips = msgspec.msgpack.Encoder().encode

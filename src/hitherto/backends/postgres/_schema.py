@@ -41,7 +41,7 @@ _PAUSE_SECONDS = 0.5  # until it tries again, at most, so that they get on
 _TABLES = {
     "workspace": (
         "workspace_id uuid PRIMARY KEY, name bytea NOT NULL, identity bytea NOT NULL, retired bigint NOT NULL, "
-        "forgotten xid8 NOT NULL, untidy xid8, untidy_at timestamptz"
+        "forgotten xid8 NOT NULL, untidy xid8, untidy_at timestamptz, awaited bytea"
     ),
     "conversation": (
         "workspace_id uuid, id bytea, kind bytea NOT NULL, key bytea, version bigint NOT NULL, token bytea NOT NULL, "

@@ -39,6 +39,8 @@ import psycopg
 from ..._query import Query, split
 from ...errors import Closed
 from ...textindex import Entry, Found, Known
+from ._feed import lasting
+from ._rows import MARK
 from ._spelling import Spelling, Vector, VectorDumper
 
 T = TypeVar("T")
@@ -135,7 +137,7 @@ _FORGOTTEN = f"UPDATE hitherto.word_state SET residue = ({_FILES}) WHERE workspa
 class Connections(Protocol):
     """Where connections come from: bound to the workspace, patient, and with errors that are ours."""
 
-    def do(self, work: Callable[[Connection], T], *, bound: bool = False) -> T: ...
+    def do(self, work: Callable[[Connection], T], *, bound: bool = False, writes: bool = False) -> T: ...
 
 
 class PostgresIndex:
@@ -148,12 +150,12 @@ class PostgresIndex:
         self._closed = threading.Event()
         self._edge: int | None = None  # above all places when we last looked: from there on down are the newest
         if create:
-            self._do(self._ensure)
+            self._do(self._ensure, writes=True)
 
-    def _do(self, work: Callable[[Connection], T]) -> T:
+    def _do(self, work: Callable[[Connection], T], *, writes: bool = False) -> T:
         if self._closed.is_set():
             raise Closed("the index is closed")
-        return self._connections.do(work)
+        return self._connections.do(work, writes=writes)
 
     def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         return self._do(lambda connection: connection.execute(query, (self._id, *values)).fetchall())
@@ -189,7 +191,8 @@ class PostgresIndex:
         def work(connection: Connection) -> int | None:
             with connection.pipeline(), connection.transaction():
                 after = _new_stamp()
-                found = connection.execute(_CHANGE, (after, position, len(ready), self._id, stamp)).fetchall()
+                place = None if position is None else lasting(position)
+                found = connection.execute(_CHANGE, (after, place, len(ready), self._id, stamp)).fetchall()
                 if not found:
                     return None
                 next_place = found[0][0]
@@ -200,10 +203,15 @@ class PostgresIndex:
                 if known:
                     self._note(connection, known)
                 if dropped:
-                    connection.execute(_FORGOTTEN, (self._id,))
+                    self._left(connection)
                 return after
 
-        return self._do(work)
+        return self._do(work, writes=True)
+
+    def _left(self, connection: Connection) -> None:
+        """Words are left in the files, of the index and of the table."""
+        connection.execute(_FORGOTTEN, (self._id,))
+        connection.execute(MARK, (self._id,))
 
     def _forget(self, connection: Connection, conversations: Sequence[bytes]) -> int:
         where = "WHERE workspace_id = %s AND conversation = ANY(%s)"
@@ -249,7 +257,7 @@ class PostgresIndex:
                 for table in ("word_known", "word"):
                     gone = connection.execute(f"DELETE FROM hitherto.{table} WHERE workspace_id = %s", (self._id,))
                 if gone.rowcount:
-                    connection.execute(_FORGOTTEN, (self._id,))
+                    self._left(connection)
 
         self._do(work)
 

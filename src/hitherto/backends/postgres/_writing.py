@@ -37,6 +37,8 @@ from ._arriving import only_arrive, put_all, put_messages
 from ._connections import Bound, LostRaceError
 from ._rows import (
     CONVERSATION,
+    MARK,
+    MARKED,
     MESSAGE,
     MUTABLE,
     conversation,
@@ -48,7 +50,7 @@ from ._rows import (
 )
 from ._schema import Connection
 
-_OWNED = ("tag", "item", "pack", "reference", "chunk", "attachment", "message")
+_OWNED = ("tag", "item", "pack", "reference", "attachment", "chunk", "message")  # an attachment locks its chunks
 _MOST = 16  # messages in one statement of the short way
 _FEW = 4  # that are added one by one
 _WARNING = "01000"
@@ -141,8 +143,10 @@ class Writer:
         query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
 
         def work(connection: Connection) -> None:
-            with self._committing(connection):
+            with self._committing(connection), connection.pipeline():
+                self._bound.begin(connection)
                 connection.execute(query)
+                connection.execute("COMMIT")
 
         self._bound.do(work, bound=True)
 
@@ -233,13 +237,17 @@ class Writer:
             connection.close()
             raise CommitUnknown("the commit may not have reached the replicas", reason=self._over(connection))
 
-    def _over(self, connection: Connection) -> Unavailable | None:
-        """Was it we who ended the wait, because the time was over? Then nothing is to be tried again."""
+    def _over(self, connection: Connection) -> Unavailable | CommitUnknown | None:
+        """Was it we who ended the wait, because the time was over? Then nothing is to be tried again. If the server did
+        not say how it ended, it may still be at it, and nobody sees yet what will be kept."""
         if not getattr(connection, "gave_up", False):
             return None
         self._bound.shared.doubt()
+        what = "the server has not acknowledged the commit in time"
+        if getattr(connection, "hung_up", False):
+            return CommitUnknown(what)
         hint = "look at the standbys that the server waits for (synchronous_standby_names)"
-        return Unavailable("the server has not acknowledged the commit in time", hint=hint)
+        return Unavailable(what, hint=hint)
 
     # -- what a copy brings
 
@@ -323,6 +331,8 @@ class Writer:
                 self._remove(connection, change.conversation, frugal=frugal)
             else:
                 self._apply(connection, change, change.row)
+                if _replaces(change, rows.get(change.conversation)):
+                    connection.execute(MARK, (self._w,))
             if not batch.arriving:
                 self._check_numbers(connection, change)
             if change.row is None:
@@ -474,10 +484,7 @@ class Writer:
             connection.execute(query, (self._w, id))
 
     def _retire(self, connection: Connection, number: int) -> None:
-        query = (
-            "UPDATE hitherto.workspace SET retired = greatest(retired, %s), untidy = pg_current_xact_id(), "
-            "untidy_at = clock_timestamp() WHERE workspace_id = %s"
-        )
+        query = f"UPDATE hitherto.workspace SET retired = greatest(retired, %s), {MARKED} WHERE workspace_id = %s"
         connection.execute(query, (number, self._w))
 
     def _let_go(self, connection: Connection, conversation: bytes, names: list[bytes]) -> None:
@@ -499,6 +506,12 @@ def _stands(batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
         if token is not None and (row is None or row.token != token):
             return Stale(id, row)
     return DONE
+
+
+def _replaces(change: Change, row: ConversationRow | None) -> bool:
+    """Does it leave something behind in the files that was to go? (What is dropped leaves its mark with its number.)"""
+    rewrapped = row is not None and change.row is not None and row.data_key != change.row.data_key
+    return bool(change.amend or change.unpack or change.detach) or rewrapped
 
 
 def _of(message: int | None) -> int:
