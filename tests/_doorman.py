@@ -83,9 +83,9 @@ class Doorman:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client:
+        with contextlib.ExitStack() as ends:
             try:
-                client, begun = self._startup(client)
+                client, begun = self._startup(client, ends)
                 self.came += 1
                 self._inside.append(client)
                 if self._answers and (answer := self._answers.pop(0) if self._server else self._answers[0]):
@@ -96,9 +96,10 @@ class Doorman:
             except OSError:  # one of both has gone
                 return
 
-    def _startup(self, client: socket.socket) -> tuple[socket.socket, bytes]:
-        """What a client begins with, once both have agreed on how they talk."""
+    def _startup(self, client: socket.socket, ends: contextlib.ExitStack) -> tuple[socket.socket, bytes]:
+        """What a client begins with, once both have agreed on how they talk. `ends` closes whatever was used for it."""
         while True:
+            ends.enter_context(client)
             head = _exactly(client, 8)
             length, code = struct.unpack(">ii", head)
             if code == _TLS and self._context is not None:

@@ -29,9 +29,11 @@ from hitherto.backends.postgres._looking import Standby
 from hitherto.cli import _server_checks
 from hitherto.cli._main import run
 from hitherto.cli._place import Place
+from hitherto.errors import ReadOnly
 from hitherto.opening import rights_of, server_of
 
 from ._command import World
+from ._databases import new_database
 from ._server import Server, find_binaries
 from .test_cli_documented import COMMANDS
 
@@ -293,6 +295,8 @@ BAD = {  # the address, the exit code, and what is said
     "capitals": ("Postgresql://app:{marker}@localhost/chats", 2, "not the address"),
     "no slashes": ("postgresql:app:{marker}@localhost/chats", 2, "not the address"),
     "words": ("host=localhost password={marker}", 2, "not the address"),
+    "no colon": ("postgresql//app:{marker}@localhost/chats", 2, "not the address"),
+    "no beginning": ("app:{marker}@localhost/chats", 2, "not the address"),
     "another database": ("mysql://app:{marker}@localhost/chats", 2, "no backend for mysql://"),
 }  # fmt: skip
 
@@ -453,6 +457,9 @@ CHANGED: dict[str, tuple[dict[str, Any], str, str]] = {  # what the server says;
     "old": ({"too_old": True}, "server", "problem"),
     "latin": ({"encoding": "LATIN1"}, "server", "problem"),
     "a standby": ({"standby": True}, "server", "warning"),
+    "no writes": ({"takes_writes": False}, "server", "problem"),
+    "a pooler": ({"pooled": True}, "server", "problem"),
+    "a pooler, named": ({"pooled": True, "names_pooler": True}, "server", "ok"),
     "an older format": ({"known_format": 9}, "tables", "warning"),
 }  # fmt: skip
 
@@ -466,6 +473,17 @@ def test_doctor_judges_what_the_server_says(seen: Seen, what: str) -> None:
     assert levels == ([] if level == "none" else [level])
     for finding in found:
         assert finding.level == "ok" or finding.hint
+
+
+def test_a_database_that_takes_no_writes_is_a_problem_and_is_named(world: World) -> None:
+    database = new_database()
+    hitherto.open(database.url()).close()
+    with database.admin() as admin:
+        admin.execute(f"ALTER DATABASE {database.name} SET default_transaction_read_only = on")
+    world.env["HITHERTO_STORE"] = database.url()
+    assert "default_transaction_read_only is on" in checks(world)["server"][1]
+    with pytest.raises(ReadOnly, match="default_transaction_read_only is on"):
+        hitherto.open(database.url())
 
 
 def test_what_a_server_is_set_to_is_what_is_seen(server: Server, url: str, seen: Seen) -> None:

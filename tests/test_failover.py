@@ -24,6 +24,7 @@ from hitherto import Key, Message, Store
 from hitherto.backends.postgres import _feed, workspace_id
 from hitherto.backends.postgres._connections import Shared
 from hitherto.errors import CommitUnknown, HithertoError, ReadOnly, Suspended, Unavailable
+from hitherto.opening import server_of
 
 from ._cluster import PATIENCE, QUORUM, Cluster, Node
 from ._cutting import Cutter
@@ -541,6 +542,17 @@ def test_the_feed_of_a_standby_has_what_became_visible_late(
                 cluster.catch_up(node)
             found = bytes.fromhex(late.id.replace("-", "")) in reader.backend.changes(position).moved
             assert found is (now is not NAIVE)
+
+
+def test_whoever_looks_at_several_servers_sees_the_one_that_is_used(cluster: Cluster) -> None:
+    """Not the first of them, which follows, nor one that was replaced and is back."""
+    nodes = [*cluster.standbys, cluster.primary]
+    assert not server_of(cluster.url(*nodes)).standby
+    old = cluster.fail_over()
+    old.start("synchronous_standby_names=")
+    timeline = server_of(cluster.url(cluster.primary)).timeline
+    assert server_of(cluster.url(old)).timeline == timeline - 1
+    assert server_of(cluster.url(old, cluster.primary)).timeline == timeline
 
 
 def test_a_standby_of_the_new_primary_is_read(cluster: Cluster, workspace: str) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message
+from hitherto.backend import DONE
 from hitherto.backends.postgres import PostgresBackend
-from hitherto.backends.postgres._connections import Address
+from hitherto.backends.postgres._address import Address
+from hitherto.backends.postgres._connections import Shared
 from hitherto.errors import CannotOpen, Denied
 from hitherto.opening import rights_of, server_of
 from hitherto.testing.conformance import A, create, message_row
@@ -93,10 +95,35 @@ def test_an_address_that_does_not_name_the_pooler_is_refused(pooler: Pooler, ser
     assert not server_of(server.url).pooled
 
 
-@pytest.mark.parametrize("claimed", ["transaction", "session"])
-def test_a_workspace_stays_bound_only_if_the_pooler_is_named_rightly(server: Server, claimed: str) -> None:
-    """With one connection to the server for all. The wrong name is the control: what is set for a session is found by
-    another one, so that rows are refused, or not seen."""
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_pooler_that_is_named_wrongly_is_refused_and_others_get_nothing_of_it(server: Server, size: int) -> None:
+    """What is set for a session would be found by the next who gets the connection."""
+    program = find_pooler()
+    assert program is not None
+    pooler = Pooler(program, server, "transaction", size=size, user="app")
+    try:
+        for read_only in (False, True):
+            with pytest.raises(CannotOpen, match="hands out transactions") as refused:
+                PostgresBackend(f"{pooler.url}&pooler=session", workspace="wrong", read_only=read_only)
+            assert "pooler=transaction" in (refused.value.hint or "")
+        with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as connection:
+            query = "SELECT coalesce(current_setting('hitherto.workspace_id', true), ''), current_setting('{}')"
+            query = query.format("default_transaction_read_only")
+            assert connection.execute(query).fetchall() == [("", "off")]
+        with closing(PostgresBackend(f"{pooler.url}&pooler=transaction", workspace=f"right {size}")) as backend:
+            assert backend.commit([create(message_row(0), id=A)]) == [DONE]
+    finally:
+        pooler.stop()
+
+
+@pytest.mark.parametrize("rightly", [True, False], ids=["rightly", "control"])
+def test_a_workspace_stays_bound_only_if_the_pooler_is_named_rightly(
+    server: Server, rightly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one connection to the server for all. The wrong name, believed, is the control: what is set for a session is
+    found by another one, so that rows are refused, or not seen."""
+    monkeypatch.setattr(Shared, "_look_through", lambda *_: None)
+    claimed = "transaction" if rightly else "session"
     program = find_pooler()
     assert program is not None
     pooler = Pooler(program, server, "transaction", size=1, user="app")

@@ -20,9 +20,10 @@ import pytest
 import hitherto
 from hitherto import Message
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Outcome, Stale
-from hitherto.backends.postgres import PostgresBackend, _connections, _writing, workspace_id
-from hitherto.backends.postgres._connections import Link, Shared, Watch
+from hitherto.backends.postgres import PostgresBackend, _connections, _link, _writing, workspace_id
+from hitherto.backends.postgres._connections import Shared
 from hitherto.backends.postgres._erasing import Eraser
+from hitherto.backends.postgres._link import Link, Watch
 from hitherto.backends.postgres._schema import TABLES, Connection, rights
 from hitherto.backends.postgres._writing import Writer
 from hitherto.errors import Busy, CommitUnknown, Unavailable
@@ -184,7 +185,7 @@ def test_who_ends_a_commit_does_not_end_what_comes_after_it(
 ) -> None:
     """The commit is late, somebody is about to end it, and it is done after all: the next one has the connection."""
     if not guarded:
-        monkeypatch.setattr(_connections._Watched, "leave", lambda _: None)
+        monkeypatch.setattr(_link._Watched, "leave", lambda _: None)
     backend = opened(seconds=0.3, pool_size=1)
     backend._bound._binding = workspace_id(workspace), 0  # locks are waited for
     backend.commit([create()])

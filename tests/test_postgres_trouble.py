@@ -29,7 +29,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import hitherto
 from hitherto import Block, Conversation, Message, Store
 from hitherto.backends.postgres import PostgresBackend, workspace_id
-from hitherto.backends.postgres._connections import Address, Shared
+from hitherto.backends.postgres._address import Address
+from hitherto.backends.postgres._connections import Shared
 from hitherto.backends.postgres._schema import rights
 from hitherto.errors import (
     Busy,
@@ -212,9 +213,11 @@ def test_tls_is_used_and_checked(common: Database, door: Doorman, tmp_path: Path
     for mode in ("require", f"verify-ca&sslrootcert={good}", f"verify-full&sslrootcert={good}"):
         with hitherto.open(encrypted(mode), workspace="tls") as store, leased(store) as connection:
             assert connection.pgconn.ssl_in_use
-    assert "TLS" in refused(CannotOpen, encrypted(f"verify-ca&sslrootcert={other}"))
-    assert "TLS" in refused(CannotOpen, encrypted(f"verify-ca&sslrootcert={tmp_path}/missing.crt"))
-    assert "TLS" in refused(CannotOpen, encrypted("nonsense"))
+    assert "not signed by anybody we trust" in refused(CannotOpen, encrypted(f"verify-ca&sslrootcert={other}"))
+    assert "no certificate to check" in refused(CannotOpen, encrypted(f"verify-ca&sslrootcert={tmp_path}/missing.crt"))
+    assert "sslmode is not one" in refused(CannotOpen, encrypted("nonsense"))
+    elsewhere = encrypted(f"verify-full&sslrootcert={good}").replace("127.0.0.1", "localhost.example")
+    assert "for another name" in refused(CannotOpen, f"{elsewhere}&hostaddr=127.0.0.1")
 
 
 @contextmanager
@@ -289,10 +292,9 @@ def test_a_server_that_does_not_encrypt_gets_no_word(monkeypatch: pytest.MonkeyP
         )
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
         assert "TLS" in refused(CannotOpen, "postgresql:///?service=far")
-        assert clear.came == 1
-        assert b"SELECT" not in clear.heard
         monkeypatch.setenv("PGSERVICE", "far")
         assert "TLS" in refused(CannotOpen, "postgresql://")
+        assert (clear.came, clear.heard) == (0, b"")
 
 
 def test_a_service_file_names_the_server(
@@ -305,6 +307,13 @@ def test_a_service_file_names_the_server(
     with hitherto.open(common.url(), workspace=workspace) as store:
         assert texts(store) == ["there"]
     refused(CannotOpen, "postgresql:///?service=nowhere")
+    text = "# all of them\n[ha]\nhost = a.example.com,b.example.com\nport=1,2\nsslmode=verify-full\n[other]\nhost=c\n"
+    (tmp_path / "services").write_text(text)
+    address = Address("postgresql:///db?service=ha")
+    assert (address.hosts, address.verified, address.local) == (["a.example.com", "b.example.com"], True, False)
+    assert address.shown == "postgresql://a.example.com,b.example.com:1,2/db"
+    assert [psycopg.conninfo.conninfo_to_dict(one)["port"] for one in address.each()] == ["1", "2"]
+    assert Address("postgresql://mine/db?service=ha").hosts == ["mine"]  # what the address says counts
 
 
 BAD_ADDRESSES = (

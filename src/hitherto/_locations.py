@@ -13,7 +13,18 @@ from .errors import InvalidArgument
 FILE_NAME = "hitherto.db"
 FOLDER_NAME = ".hitherto"
 _ADDRESS = "an address is a URL, in small letters: postgresql://user@host:5432/database"
-_SERVER_LIKE = ("postgres:", "postgresql:", "host=", "hostaddr=", "dbname=", "user=", "password=", "service=")
+_SERVER_LIKE = (
+    "postgres:",
+    "postgresql:",
+    "postgres//",
+    "postgresql//",
+    "host=",
+    "hostaddr=",
+    "dbname=",
+    "user=",
+    "password=",
+    "service=",
+)
 
 
 def find(environment: Mapping[str, str] | None = None, directory: str | os.PathLike[str] | None = None) -> str:
@@ -69,8 +80,9 @@ def path_of(location: str | os.PathLike[str]) -> str | None:
             return None
         if "://" in location:
             location = _path_of(location)
-        elif location.lower().startswith(_SERVER_LIKE):
-            raise InvalidArgument("not the address of a server", hint=_ADDRESS)  # not repeated: it may hold a password
+        elif location.lower().startswith(_SERVER_LIKE) or _has_user(location):
+            # Not repeated: it may hold a password.
+            raise InvalidArgument("not the address of a server", hint=f"{_ADDRESS}; a file of that name begins with ./")
         elif location.startswith((":memory:", "sqlite:", "file:", "memory:")):
             raise InvalidArgument(
                 f"not a location: {location!r:.60}", hint="a path, sqlite:///absolute/path, or memory:"
@@ -82,6 +94,14 @@ def path_of(location: str | os.PathLike[str]) -> str | None:
     if expanded.startswith("~"):
         raise InvalidArgument(f"there is no such user: {path!r:.60}", hint="./~name is a folder of that name")
     return expanded
+
+
+def _has_user(location: str) -> bool:
+    """Does it begin like the address of a server whose first part is missing: user:password@host/…? As the name of a
+    folder, it would have a password in it."""
+    first, slash, _ = location.partition("/")
+    user, at, host = first.rpartition("@")
+    return bool(slash and at and host and ":" in user)
 
 
 def _path_of(url: str) -> str:

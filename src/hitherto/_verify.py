@@ -19,7 +19,7 @@ from ._pieces import ahead
 from ._record import check_items
 from ._recovery import MARK, PARTIAL, open_mark, open_partial
 from .backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
-from .errors import Busy, HithertoError
+from .errors import Busy, Closed, HithertoError, Unavailable
 from .ids import RUN, show_conversation_id
 from .listing import conversations
 from .vault import MODULUS
@@ -71,7 +71,7 @@ def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Rep
                 progress(conversations)
         if not problems and any(_is_strange(store, *accused) for accused in tags.strange()):
             problems.append(Problem("conversations are found by labels or projects that are not theirs"))
-    except Busy:
+    except (Busy, Closed, Unavailable):
         raise
     except HithertoError as error:
         problems.append(Problem(f"the conversations cannot be listed: {error}"))
@@ -153,6 +153,8 @@ def _verify_conversation(store: "Store", row: ConversationRow, tags: _Tags) -> t
     name = show_conversation_id(row.id)
     try:
         return _Check(store, row, name, tags).run()
+    except (Busy, Closed, Unavailable):  # of the place, and not of the conversation
+        raise
     except (HithertoError, TypeError, ValueError) as error:  # damage may put anything where a number should be
         return 0, [Problem(f"cannot be read: {error}", name)]
 

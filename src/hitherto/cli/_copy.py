@@ -15,7 +15,7 @@ from .. import errors
 from ._display import Meter, emit, many
 from ._moving import lasting, summary, unreadable
 from ._outcomes import PARTIAL, UNSOUND
-from ._place import Place, key_from, place_of
+from ._place import Place, key_from, place_of, warn_of_password
 from ._screen import complain, say
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def copy(source: str, target: str, key: str | None, to_key: str | None, as_json:
     above = click.get_current_context().find_root().params
     here = place_of(source, asked["workspace"] or above["workspace"], key or above["key"])
     here.require()
+    warn_of_password(target)
     code = 0
     for ours, theirs in _workspaces(here, asked, explicit=bool(asked["workspace"] or above["workspace"])):
         there = Place(target, "DST", theirs, to_key, here.sanitise)
@@ -134,8 +135,12 @@ def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
 def _by_row(way: _Way, source: "Backend", target: "Backend", store: "Store | None", as_json: bool) -> int:
     from ..moving import copy_rows  # noqa: PLC0415  # help needs none
 
-    with Meter("copying", "message") as meter:
-        done = copy_rows(source, target, store, more=way.more, progress=meter)
+    try:
+        with Meter("copying", "message") as meter:
+            done = copy_rows(source, target, store, more=way.more, progress=meter)
+    except KeyboardInterrupt:
+        say("nothing is lost: DST stays closed until the copy is whole, and the same command goes on with it")
+        raise
     if as_json:
         emit({**_named(way, "rows"), **_row_counts(done)})
     say(_summary(done))

@@ -178,10 +178,7 @@ def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
     from .._locations import find, near  # noqa: PLC0415  # help needs none
 
     if store:
-        if has_password(store):
-            from ._screen import say  # noqa: PLC0415  # most have none
-
-            say("others on this machine can read a password on the command line: PGPASSWORD or ~/.pgpass keeps it")
+        warn_of_password(store)
         return store, "--store"
     named = os.environ.get("HITHERTO_STORE")
     if named:
@@ -192,6 +189,14 @@ def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
     if said.get("store"):
         return os.path.expanduser(said["store"]), "the configuration file"
     return find(), "the user's data directory"
+
+
+def warn_of_password(location: str) -> None:
+    """That it is on the command line."""
+    if has_password(location):
+        from ._screen import say  # noqa: PLC0415  # most have none
+
+        say("others on this machine can read a password on the command line: PGPASSWORD or ~/.pgpass keeps it")
 
 
 def has_password(location: str) -> bool:

@@ -39,6 +39,12 @@ def _version(seen: "Server") -> Iterator[Finding]:
     elif seen.standby:
         hint = "name the primary, or all servers: the one that takes writes is found"
         yield Finding("server", WARNING, f"{what}: it follows another server, and can only be read", hint)
+    elif not seen.takes_writes:
+        hint = "ALTER DATABASE … RESET default_transaction_read_only, or wherever it was set"
+        yield Finding("server", PROBLEM, f"{what}: it takes no writes, default_transaction_read_only is on", hint)
+    elif seen.pooled and not seen.names_pooler:
+        hint = "pooler=transaction in the address works with any; pooler=session with one that is set to sessions"
+        yield Finding("server", PROBLEM, f"{what}, which the address does not name", hint)
     else:
         yield Finding("server", OK, what)
 

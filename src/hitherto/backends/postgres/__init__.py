@@ -40,7 +40,8 @@ from ...backend import (
 from ...errors import InvalidArgument, NotFound
 from ...ids import RUN, new_conversation_id
 from ...textindex import TextIndex
-from ._connections import Address, Bound, Shared
+from ._address import Address
+from ._connections import Bound, Shared
 from ._erasing import Eraser
 from ._feed import changes
 from ._rows import CONVERSATION, MARK, columns, conversation, may_prepare, message, shelf, unbroken

@@ -4,11 +4,16 @@ It is looked at through one connection of its own, and without a workspace, so t
 store, without its key, and while the server takes no writes. What a role may not see is unknown, and not guessed.
 """
 
+from contextlib import suppress
+
 import psycopg
 from msgspec import Struct
 
-from ._connections import OLDEST, Address, translated
+from ...errors import HithertoError
+from ._address import Address
+from ._connections import OLDEST, Shared
 from ._schema import MIGRATIONS, Connection, version
+from ._troubles import unreached
 
 _SETTINGS = (
     "server_version",
@@ -20,6 +25,7 @@ _SETTINGS = (
     "autovacuum",
     "max_connections",
     "data_checksums",
+    "default_transaction_read_only",
 )
 _ROLE = "SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
 _STANDBYS = "SELECT application_name, state, sync_state FROM pg_stat_replication ORDER BY 1"
@@ -50,6 +56,7 @@ class Server(Struct, frozen=True):
     too_old: bool
     encoding: str
     pooled: bool  # somebody stands between us and it
+    names_pooler: bool  # and the address says so
     local: bool  # a socket, or this machine
     tls: str | None  # the protocol of this connection, if it is encrypted
     verified: bool  # is it checked whose server it is?
@@ -57,6 +64,7 @@ class Server(Struct, frozen=True):
     superuser: bool
     bypasses_rls: bool
     standby: bool  # it follows another, and takes no writes
+    takes_writes: bool  # or an administrator has said otherwise
     timeline: int
     format: int  # of our tables; 0 if there are none
     known_format: int  # the newest that this hitherto knows
@@ -78,10 +86,18 @@ def look(url: str) -> Server:
     """Look at the server at this address; what keeps us from it is an error."""
     address = Address(url, read_only=True)
     try:
-        with psycopg.connect(address.conninfo, autocommit=True) as connection:
+        with _connection(url, address) as connection:
             return _seen(connection, address)
     except psycopg.Error as error:
-        raise translated(error, address.shown) from error
+        raise unreached(error, address.shown) from error
+
+
+def _connection(url: str, address: Address) -> Connection:
+    """Of several servers, the one that a store would use; if there is none, whichever answers."""
+    if len(address.hosts) > 1:
+        with suppress(psycopg.Error, HithertoError):
+            return Shared(Address(url)).enter()
+    return psycopg.connect(address.conninfo, autocommit=True)
 
 
 def _seen(connection: Connection, address: Address) -> Server:
@@ -98,6 +114,7 @@ def _seen(connection: Connection, address: Address) -> Server:
         too_old=connection.info.server_version < OLDEST,
         encoding=said["server_encoding"],
         pooled=connection.execute("SELECT pg_backend_pid()").fetchall() != [(connection.info.backend_pid,)],
+        names_pooler=address.names_pooler,
         local=address.local,
         tls=_tls(connection),
         verified=address.verified,
@@ -105,6 +122,7 @@ def _seen(connection: Connection, address: Address) -> Server:
         superuser=bool(superuser),
         bypasses_rls=bool(bypasses),
         standby=bool(standby),
+        takes_writes=said["default_transaction_read_only"] == "off",
         timeline=int(timeline),
         format=version(connection),
         known_format=len(MIGRATIONS),

@@ -34,7 +34,7 @@ from ...backend import DONE, Batch, Change, ConversationRow, Missing, Outcome, S
 from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
 from ._arriving import only_arrive, put_all, put_messages
-from ._connections import Bound, LostRaceError
+from ._connections import Bound
 from ._rows import (
     CONVERSATION,
     MARK,
@@ -49,6 +49,7 @@ from ._rows import (
     shelf,
 )
 from ._schema import Connection
+from ._troubles import LostRaceError
 
 _OWNED = ("tag", "item", "pack", "reference", "attachment", "chunk", "message")  # an attachment locks its chunks
 _MOST = 16  # messages in one statement of the short way
@@ -143,10 +144,8 @@ class Writer:
         query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
 
         def work(connection: Connection) -> None:
-            with self._committing(connection), connection.pipeline():
-                self._bound.begin(connection)
+            with self._committing(connection), self._alone(connection):
                 connection.execute(query)
-                connection.execute("COMMIT")
 
         self._bound.do(work, bound=True)
 
@@ -201,12 +200,13 @@ class Writer:
 
     def _rows(self, connection: Connection, ids: Iterable[bytes]) -> dict[bytes, ConversationRow]:
         query = f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND id = ANY(%s::bytea[])"
-        with self._read(connection):
+        with self._alone(connection):
             found = connection.execute(query, (self._w, list(ids)), prepare=False, binary=True).fetchall()
         return {row[0]: conversation(row) for row in found}
 
     @contextmanager
-    def _read(self, connection: Connection) -> Iterator[None]:
+    def _alone(self, connection: Connection) -> Iterator[None]:
+        """A statement by itself. Where connections do not stay bound, that takes a transaction."""
         if not self._bound.shared.address.by_transaction:
             yield
             return

@@ -1,0 +1,180 @@
+"""What goes wrong between us and a PostgreSQL server, as errors of ours: what happened, and what to do about it.
+
+Nothing of what was being written is in them, and no password. Of what fails while one connects, libpq has no code, but
+only the words of the server.
+"""
+
+import re
+
+import psycopg
+from psycopg import errors
+
+from ...errors import (
+    Busy,
+    CannotOpen,
+    Damaged,
+    Denied,
+    HithertoError,
+    InvalidArgument,
+    NotAStore,
+    ReadOnly,
+    StorageError,
+    StorageFull,
+    Unavailable,
+)
+
+
+class LostRaceError(Exception):
+    """Somebody was faster in a way that no lock or index shows: begin again."""
+
+
+def may_pass(error: Exception) -> bool:
+    """Is it worth trying again? Races, deadlocks, lost connections, servers that stop, start or change places."""
+    if isinstance(error, errors.UniqueViolation | LostRaceError):
+        return True
+    if isinstance(error, ReadOnly | Unavailable):  # a server that is not the primary any more, or not yet
+        return True
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return True
+    if isinstance(error, psycopg.Error) and error.sqlstate in _LIMITS:
+        return True
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    state = error.sqlstate
+    if state is None:
+        return not _refused(error)
+    return state[:2] in ("08", "40", "57") or state == "53300"
+
+
+# Limits that an administrator has set: on waiting for locks, and on transactions in which nothing happens.
+_LIMITS = ("55P03", "25P03", "25P04")
+_CHECKED = "sslrootcert names the certificate of the authority that has signed it, or says system"
+_TLS = {  # what libpq says, what it means, and what to do
+    "does not support SSL": (
+        "the server does not encrypt",
+        "set up TLS on the server; sslmode=disable in the address does without, in clear",
+    ),
+    "certificate verify failed": ("the server's certificate is not signed by anybody we trust", _CHECKED),
+    "root certificate file": ("there is no certificate to check the server's with", _CHECKED),
+    "server certificate for": (
+        "the server's certificate is for another name",
+        "name the server as its certificate does; somebody else may have answered",
+    ),
+    "invalid sslmode value": ("sslmode is not one that there is", "require, or better verify-full with sslrootcert"),
+}
+_REFUSALS = (
+    "authentication failed",
+    "does not exist",
+    "no password supplied",
+    "Name or service not known",
+    "no pg_hba.conf entry",
+    "permission denied for database",
+    "is not permitted to log in",
+    "definition of service",
+    *_TLS,
+)
+TOO_MANY = ("too many clients already", "too many connections for", "remaining connection slots are reserved")
+
+
+def _refused(error: psycopg.OperationalError) -> bool:
+    """Of what goes wrong when one connects, libpq has no code, but only the words of the server."""
+    said = str(error)
+    return any(words in said for words in _REFUSALS)
+
+
+_POOLED = "a pooler that hands out transactions stands in between: pooler=transaction in the address"
+_KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
+    "28": (
+        CannotOpen,
+        "the server refuses the user or the password",
+        "check both; PGPASSWORD or ~/.pgpass may hold one",
+    ),
+    "3D": (CannotOpen, "there is no such database", "create it first: createdb NAME"),
+    "42501": (Denied, "this role may not do it", "hitherto postgres role prints the statements that give the rights"),
+    "25006": (ReadOnly, "the server is read-only", "it is a standby, or an administrator has made it read-only"),
+    "53100": (StorageFull, "the server's disk is full", "free space on the server; purging goes on working"),
+    "53300": (Busy, "the server has too many connections", "lower pool_size, or raise max_connections"),
+    "53": (Unavailable, "the server is out of resources", "look at its log"),
+    "26000": (Unavailable, "what was prepared is gone", _POOLED),
+    "42P05": (Unavailable, "what is to be prepared is there already", _POOLED),
+    "57014": (
+        Busy,
+        "something took too long, or had to wait for others for too long",
+        "try again; a larger timeout_seconds waits longer, unless the server's statement_timeout is in the way",
+    ),
+    "54": (
+        InvalidArgument,
+        "something is too long for the server",
+        "a label, a key or a project has to fit into an index: 2,000 bytes always do",
+    ),
+    "55P03": (Busy, "others held a lock for too long", "try again; a larger timeout_seconds waits longer"),
+    "25P0": (Busy, "the server ended a transaction that took too long", "try again; its limits may be too narrow"),
+    "40": (Busy, "others were in the way, again and again", "try again"),
+    "23505": (Busy, "others were in the way, again and again", "try again"),
+    "3F": (NotAStore, "the tables of the store are gone", "was the schema dropped while the store was open?"),
+    "42P01": (NotAStore, "the tables of the store are gone", "was the schema dropped while the store was open?"),
+    "42703": (NotAStore, "the tables are not as this hitherto knows them", "was the schema changed by hand?"),
+    "XX001": (Damaged, "the server says that its data is damaged", "look at its log; restore from a backup"),
+    "XX002": (Damaged, "the server says that an index is damaged", "look at its log; REINDEX may help"),
+}
+
+
+def translated(error: Exception, where: str) -> HithertoError:
+    """What went wrong, as ours. Nothing of what was being written is in it."""
+    if isinstance(error, HithertoError):
+        return error
+    if isinstance(error, LostRaceError):
+        return Busy("others were in the way, again and again")
+    state = getattr(error, "sqlstate", None) or ""
+    if state == "42501" and "row-level security" in str(error):
+        hint = (
+            "it may be for another one; or a pooler stands in between that is not set to sessions: pooler=transaction"
+        )
+        return Denied(f"{where}: this role may not do it in this workspace", hint=hint)
+    for code in (state, state[:4], state[:2]):
+        if code in _KINDS:
+            kind, what, hint = _KINDS[code]
+            return kind(f"{where}: {what}", hint=hint)
+    if isinstance(error, psycopg.OperationalError) and (not state or state[:2] in ("08", "57")):
+        return _unreachable(error, where)
+    return StorageError(f"{where}: the database does not do it: {type(error).__name__} {state}".rstrip())
+
+
+def _unreachable(error: psycopg.OperationalError, where: str) -> HithertoError:
+    said = " ".join(str(error).split())[:300]  # of the way to the server; there are no rows in it
+    if "authentication failed" in said or "no password supplied" in said:
+        return CannotOpen(f"{where}: the server refuses the user or the password", hint=_KINDS["28"][2])
+    for words, (what, hint) in _TLS.items():
+        if words in said:
+            return CannotOpen(f"{where}: {what}", hint=hint)
+    if "too many connections for" in said:
+        hint = "lower pool_size, or raise the CONNECTION LIMIT of the role or the database"
+        return Busy(f"{where}: this role, or the database, has too many connections", hint=hint)
+    if any(words in said for words in TOO_MANY):
+        return Busy(f"{where}: {_KINDS['53300'][1]}", hint=_KINDS["53300"][2])
+    if found := re.search('database "(.*)" does not exist', said):
+        return CannotOpen(f"{where}: there is no such database", hint=f"create it first: createdb {found[1]}")
+    if re.search('role ".*" does not exist', said):
+        return CannotOpen(f"{where}: there is no such user", hint="create it, or name another one in the address")
+    if "no pg_hba.conf entry" in said or "is not permitted to log in" in said:
+        hint = "the server's pg_hba.conf says who may come from where; a role needs LOGIN"
+        return CannotOpen(f"{where}: the server does not let this user in from here", hint=hint)
+    if "definition of service" in said:
+        return CannotOpen(f"{where}: there is no such service", hint="PGSERVICEFILE or ~/.pg_service.conf defines them")
+    if "permission denied for database" in said:
+        return Denied(f"{where}: this role may not connect to the database", hint="it needs CONNECT on it")
+    return Unavailable(f"{where}: {said or 'the server does not answer'}")
+
+
+def in_clear(where: str) -> CannotOpen:
+    """It should have been encrypted."""
+    what, hint = _TLS["does not support SSL"]
+    return CannotOpen(f"{where}: {what}", hint=hint)
+
+
+def unreached(error: Exception, where: str) -> HithertoError:
+    """What went wrong before anything was written."""
+    raised = translated(error, where)
+    if raised.hint == Unavailable.hint:
+        raised.hint = "check the address, and whether the server is running"
+    return raised
