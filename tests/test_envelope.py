@@ -285,7 +285,7 @@ def conversation_of(conversation: bytes, place: dict[str, Any], proof: bytes) ->
 
 def ours_box(case: Case) -> Case:
     workspace, conversation = un(case["workspace"]), un(case["conversation"])
-    codec = Sealed(workspace, Key(un(case["key"])), lambda: None)
+    codec: Sealed = Sealed(workspace, Key(un(case["key"])), lambda: codec)
     codec.retire({un(id): un(wrap) for id, wrap in case["retired"].items()})
     slots = read_box(un(case["box"]))
     assert write_box(slots).hex() == case["box"]

@@ -8,6 +8,7 @@ old key. The last commit takes over what lies beside the messages, and drops the
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 _TRIES = 1000
+_FEW = 3  # of them, before others wait for us
 _AT_ONCE = 256  # messages read at a time
 _STEP = 128  # messages re-encrypted in one commit
 _STEP_BYTES = 4 << 20
@@ -51,45 +53,68 @@ class Begin:
         self, store: "Store", codec: Sealed, conversation: bytes, require: tuple[tuple[bytes, bytes], ...]
     ) -> None:
         self._store, self._codec, self._id, self._require = store, codec, conversation, require
+        self._seen: ConversationRow | None = None  # up to where it is weighed
+        self._before = self._after = 0  # what it weighs, by the old key and by the new one
+        self._fresh: Slot | None = None
 
     def run(self, *, anew: bool = False) -> None:
         """`anew`: even if its key is of this time."""
-        seen: ConversationRow | None = None
-        before = after = 0
-        fresh: Slot | None = None
-        for _ in range(_TRIES):
-            row = self._store._fresh_row(self._id)
-            old = self._codec.envelope(row)
-            slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
-            if slots[0].epoch == self._codec.epoch and not anew:
-                return  # it was begun before, by us or by others
-            generation = row.generation + 1
-            if self._codec.slots[0].kind == NO_KEY:
-                fresh = Slot(NO_KEY, generation, self._codec.epoch)
-            elif fresh is None or fresh.generation != generation:
-                fresh, seen = self._codec.new_slot(self._id, generation), None
-            box = (fresh, *self._codec.rewrapped(self._id, slots))
-            new = self._codec.draft(self._id, box)
-            if row.data_key:  # a plain conversation proves nothing: it is summed up when it is sealed
-                start = 0 if seen is None else seen.next_seq
-                for rows in _stored(self._store, row, start, with_packs=seen is None):
-                    before, after = before + old.weigh(rows), after + new.weigh(rows)
-                if (before - old.total(row)) % MODULUS:
-                    again = self._store._fresh_row(self._id)
-                    if again.token == row.token and seen is None:
-                        raise Damaged("the proof over its messages does not match")
-                    seen, before, after = None, 0, 0
-                    continue
-                seen = row
-            changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
-            changed = replace(changed, proof=new.prove(changed, after))
-            outcome = self._store._pen.write(Batch((Change(self._id, row.token, changed),), self._require))
-            if isinstance(outcome, Done):
-                self._store._tell_desk(self._id, changed)
-                return
-            if isinstance(outcome, Stale) and outcome.conversation == self._require[0][0]:
-                raise Moved
+        for number in range(_TRIES):
+            with _attempt(self._store, self._id, number) as row:
+                if self._is_begun(row, anew=anew):
+                    return
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+    def _is_begun(self, row: ConversationRow, *, anew: bool) -> bool:
+        old = self._codec.envelope(row)
+        slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
+        if slots[0].epoch == self._codec.epoch and not anew:
+            return True  # before, by us or by others
+        generation = row.generation + 1
+        if self._codec.slots[0].kind == NO_KEY:
+            self._fresh = Slot(NO_KEY, generation, self._codec.epoch)
+        elif self._fresh is None or self._fresh.generation != generation:
+            self._fresh, self._seen = self._codec.new_slot(self._id, generation), None
+        box = (self._fresh, *self._codec.rewrapped(self._id, slots))
+        new = self._codec.draft(self._id, box)
+        if row.data_key and not self._weigh(row, old, new):  # a plain one proves nothing: it is summed up when sealed
+            return False
+        changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
+        changed = replace(changed, proof=new.prove(changed, self._after))
+        outcome = self._store._pen.write(Batch((Change(self._id, row.token, changed),), self._require))
+        if isinstance(outcome, Stale) and outcome.conversation == self._require[0][0]:
+            raise Moved
+        if not isinstance(outcome, Done):
+            return False
+        self._store._tell_desk(self._id, changed)
+        return True
+
+    def _weigh(self, row: ConversationRow, old: Envelope, new: Envelope) -> bool:
+        """False if somebody did something else than append, so that all has to be weighed again."""
+        start = 0 if self._seen is None else self._seen.next_seq
+        if self._seen is None:
+            self._before = self._after = 0
+        for rows in _stored(self._store, row, start, with_packs=self._seen is None):
+            self._before, self._after = self._before + old.weigh(rows), self._after + new.weigh(rows)
+        if (self._before - old.total(row)) % MODULUS:
+            if self._seen is None and self._store._fresh_row(self._id).token == row.token:
+                raise Damaged("the proof over its messages does not match")
+            self._seen = None
+            return False
+        self._seen = row
+        return True
+
+
+@contextmanager
+def _attempt(store: "Store", conversation: bytes, number: int) -> Iterator[ConversationRow]:
+    """The conversation as it is. After a few attempts, whoever writes to it in this process waits for this one: they
+    are always faster, because they have less to read."""
+    row = store._fresh_row(conversation)
+    if number < _FEW:
+        yield row
+        return
+    with store._desk(row).lock:
+        yield store._fresh_row(conversation)
 
 
 def renew(store: "Store", codec: Sealed, conversation: bytes) -> None:
@@ -115,6 +140,11 @@ def _stored(
             yield store.backend.packs(some)
 
 
+def _newest(row: ConversationRow) -> tuple[object, ...]:
+    """The data key that everything is sealed with from now on."""
+    return tuple((slot.kind, slot.generation, slot.commitment) for slot in read_box(row.data_key)[:1])
+
+
 class Steps:
     """Brings what a conversation holds under its new key, and at last drops the old one."""
 
@@ -124,17 +154,28 @@ class Steps:
 
     def run(self) -> bool:
         """False if there was not enough time. Everything that came after the new key is sealed with it, so it is
-        enough to go through all messages once."""
-        if not self._bodies():
-            return False
+        enough to go through all messages once; but after *that* key: another process may give it yet another one
+        meanwhile, and what we went through before is then under the one that would go."""
         for _ in range(_TRIES):
-            row = self._store._fresh_row(self._id)
-            try:
-                if self._last_step(row):
-                    return True
-            except Damaged:
-                if self._store._fresh_row(self._id).token == row.token:
-                    raise
+            key = _newest(self._store._fresh_row(self._id))
+            if not self._bodies():
+                return False
+            if self._finished(key):
+                return True
+        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+    def _finished(self, key: tuple[object, ...]) -> bool:
+        """False if this is not the newest key any more."""
+        for number in range(_TRIES):
+            with _attempt(self._store, self._id, number) as row:
+                if _newest(row) != key:
+                    return False
+                try:
+                    if self._last_step(row):
+                        return True
+                except Damaged:
+                    if self._store._fresh_row(self._id).token == row.token:
+                        raise
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _bodies(self) -> bool:

@@ -165,7 +165,9 @@ class Workspace:
             after = next_row(envelope, row)
             change = Change(row.id, row.token, after, put=tuple(items), unput=tuple(unput))
             if isinstance(self._pen.write(Batch((change,)), always=True), Done):
-                self.take(after)
+                with self._lock:
+                    if after.version > self.row.version:  # or somebody has looked since, and knows more than we do
+                        self.take(after)
                 return
             self.refresh()
         raise Busy("the workspace changes all the time")
@@ -236,7 +238,12 @@ class Workspace:
         """A codec that seals with this key; `like` another one, whose state it takes over."""
         from .sealed import Sealed  # noqa: PLC0415  # only sealed stores load cryptography
 
-        return Sealed(self._backend.info.workspace, key, self.refresh, like)
+        return Sealed(self._backend.info.workspace, key, self._refreshed, like)
+
+    def _refreshed(self) -> Codec:
+        """The codec, after another look."""
+        self.refresh()
+        return self.codec
 
     def _make(self) -> None:
         if self._key is not None and self._given is None:

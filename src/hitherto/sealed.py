@@ -32,7 +32,7 @@ from msgspec import Struct
 from . import _crypto
 from .backend import ConversationRow, MessageRow, PackRow
 from .errors import Closed, Damaged, InvalidArgument, KeyUnavailable
-from .vault import MODULUS, Envelope, Fingerprint, Place, Plain
+from .vault import MODULUS, Codec, Envelope, Fingerprint, Place, Plain
 
 if TYPE_CHECKING:
     from .keys import Key
@@ -152,13 +152,14 @@ class Sealed:
     """The codec of a sealed workspace.
 
     It is made with the caller's key, and knows the rest from the workspace's own row (`adopt`). When it meets a
-    conversation that was made or rotated with a newer state than it knows, it has that row read again.
+    conversation that was made or rotated with a newer state than it knows, it has that row read again (`reread`), which
+    may show that it is not the codec any more.
     """
 
     name = "sealed"
     in_clear = False
 
-    def __init__(self, workspace: bytes, key: "Key", reread: Callable[[], None], like: "Sealed | None" = None) -> None:
+    def __init__(self, workspace: bytes, key: "Key", reread: Callable[[], Codec], like: "Sealed | None" = None) -> None:
         self._workspace = workspace
         self._reread = reread
         self._wraps: dict[bytes, _crypto.Cipher] = {}
@@ -256,7 +257,9 @@ class Sealed:
         if known is not None:
             return known
         if slot.key_id not in self._wraps or slot.epoch > self.epoch:
-            self._reread()  # others may have rotated the key
+            now = self._reread()  # others may have rotated the key, or we have, in another thread
+            if isinstance(now, Sealed) and now is not self:
+                return now._secret(conversation, slot)
         wrap = self._wrap(slot.key_id)
         if wrap is None:
             raise Damaged("a conversation is sealed with a key that is not its workspace's")
@@ -301,7 +304,9 @@ class Sealed:
     def envelope(self, row: ConversationRow) -> Envelope:
         slots = read_box(row.data_key)
         if not self._agrees(slots):
-            self._reread()
+            now = self._reread()
+            if now is not self:  # another has taken our place, while somebody still asked us
+                return now.envelope(row)
             if not self._agrees(slots):
                 raise Damaged("a conversation is plain in a sealed store" if not slots else "a conversation is newer")
         return self._opened(row, slots) if slots else _PLAIN
