@@ -107,9 +107,10 @@ def test_a_pooler_that_is_named_wrongly_is_refused_and_others_get_nothing_of_it(
                 PostgresBackend(f"{pooler.url}&pooler=session", workspace="wrong", read_only=read_only)
             assert "pooler=transaction" in (refused.value.hint or "")
         with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as connection:
-            query = "SELECT coalesce(current_setting('hitherto.workspace_id', true), ''), current_setting('{}')"
-            query = query.format("default_transaction_read_only")
-            assert connection.execute(query).fetchall() == [("", "off")]
+            names = ("default_transaction_read_only", "client_min_messages", "lock_timeout")
+            query = "SELECT coalesce(current_setting('hitherto.workspace_id', true), ''), "
+            query += ", ".join(f"current_setting('{name}')" for name in names)
+            assert connection.execute(query).fetchall() == [("", "off", "notice", "0")]
         with closing(PostgresBackend(f"{pooler.url}&pooler=transaction", workspace=f"right {size}")) as backend:
             assert backend.commit([create(message_row(0), id=A)]) == [DONE]
     finally:

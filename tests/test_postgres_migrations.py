@@ -122,11 +122,16 @@ def test_processes_that_start_at_once_make_the_tables_once(
         assert store.verify().ok
 
 
-def test_without_patience_some_of_them_fail(migrants: Callable[..., Migrants]) -> None:
-    """The control."""
-    several = migrants("hasty")
-    several.go()
-    assert several.failed()[0] > 0
+def test_without_patience_some_of_them_fail(database: Database, migrants: Callable[..., Migrants]) -> None:
+    """The control. They may happen not to meet, but not every time."""
+    for _ in range(10):
+        several = migrants("hasty")
+        several.go()
+        if several.failed()[0] > 0:
+            return
+        with database.admin() as admin:
+            admin.execute("DROP SCHEMA hitherto CASCADE")
+    pytest.fail("they never met")
 
 
 @pytest.mark.parametrize("how", [{"create": False}, {"read_only": True}], ids=["create", "read only"])

@@ -314,6 +314,9 @@ def test_a_service_file_names_the_server(
     assert address.shown == "postgresql://a.example.com,b.example.com:1,2/db"
     assert [psycopg.conninfo.conninfo_to_dict(one)["port"] for one in address.each()] == ["1", "2"]
     assert Address("postgresql://mine/db?service=ha").hosts == ["mine"]  # what the address says counts
+    (tmp_path / "services").write_text("[ha]\nhots=a.example.com\n")
+    with pytest.raises(InvalidArgument):
+        Address("postgresql:///db?service=ha")
 
 
 BAD_ADDRESSES = (

@@ -65,7 +65,11 @@ class Address:
         self.verified = settings.get("sslmode", os.environ.get("PGSSLMODE")) == "verify-full"
         if not read_only and len(self.hosts) > 1:
             settings.setdefault("target_session_attrs", "read-write")
-        self.conninfo = make_conninfo("", **settings)
+        try:
+            self.conninfo = make_conninfo("", **settings)
+        except psycopg.ProgrammingError:
+            hint = "the names are those of libpq; PGSERVICEFILE or ~/.pg_service.conf has them"
+            raise InvalidArgument("a service file says what cannot be understood", hint=hint) from None
         where = (
             ",".join(host or "local" for host in hosts) if any(hosts) else ",".join(filter(None, addresses)) or "local"
         )
@@ -103,7 +107,7 @@ def _service(name: str) -> dict[str, str]:
             continue
         if f"[{name}]" in lines:
             said = takewhile(lambda line: not line.startswith("["), lines[lines.index(f"[{name}]") + 1 :])
-            pairs = (line.partition("=") for line in said if "=" in line and not line.startswith("#"))
+            pairs = (line.partition("=") for line in said if "=" in line and not line.startswith(("#", "ldap")))
             return {key.strip(): value.strip() for key, _, value in pairs}
     return {"service": name}  # libpq says what is wrong with it
 

@@ -51,7 +51,7 @@ _IDENTITY = (
     "SELECT system_identifier, pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN greatest(timeline_id, "
     "min_recovery_end_timeline, (SELECT max(received_tli) FROM pg_stat_wal_receiver)) "
     "ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END, "
-    "current_setting('synchronous_commit'), current_setting('fsync'), pg_backend_pid() "
+    "current_setting('fsync'), pg_backend_pid() "
     "FROM pg_control_system(), pg_control_checkpoint(), pg_control_recovery()"
 )
 
@@ -151,6 +151,7 @@ class Shared:
         with self.enter() as connection:
             if self.address.names_pooler and not self.address.by_transaction:
                 self._look_through(connection)
+            self._set_up(connection)
             if self.address.read_only:
                 _schema.check_current(connection)
             else:
@@ -219,14 +220,14 @@ class Shared:
     def _made(self) -> Link:
         """For the pool. What is wrong is kept: the pool does not say."""
         try:
-            connection = self._connect()
+            return self._connect()
         except (HithertoError, psycopg.Error) as error:
             self.trouble = error
             raise psycopg.OperationalError("not a server that we use") from error
-        return connection
 
     def _configure(self, connection: Connection) -> None:
         try:
+            self._set_up(connection)
             _schema.check_current(connection)
         except (HithertoError, psycopg.Error) as error:
             self.trouble = error
@@ -254,7 +255,7 @@ class Shared:
                 "name the primary, or all servers: the one that takes writes is found" if standby else "switch it off"
             )
             raise ReadOnly(f"the server is read-only ({which})", hint=f"{hint}; read_only=True reads here")
-        [(system, standby, timeline, synchronous, fsync, process)] = connection.execute(_IDENTITY).fetchall()
+        [(system, standby, timeline, fsync, process)] = connection.execute(_IDENTITY).fetchall()
         if process != connection.info.backend_pid and not self.address.names_pooler:
             hint = "pooler=transaction in the address works with any; pooler=session with one that is set to sessions"
             raise CannotOpen("a pooler stands between us and the server, and the address does not say so", hint=hint)
@@ -262,12 +263,15 @@ class Shared:
         if isinstance(connection, Link):
             connection.timeline = None if standby else timeline
         self.durable = fsync == "on"
-        if self.address.by_transaction:  # each transaction is set up by itself: see `Bound.bind`
+
+    def _set_up(self, connection: Connection) -> None:
+        """For a session that is ours. Where it is not, each transaction is set up by itself: see `Bound.bind`."""
+        if self.address.by_transaction:
             return
         connection.execute("SET client_min_messages = warning")  # a commit that no replica has is told by a warning
-        if synchronous == "off":
+        if connection.execute("SHOW synchronous_commit").fetchall() == [("off",)]:
             connection.execute("SET synchronous_commit = on")  # or what is acknowledged may be lost
-        if self.address.read_only and not self.address.names_pooler:  # or, if that is wrong, others would get it
+        if self.address.read_only:
             connection.execute("SET default_transaction_read_only = on")
 
     def _believe(self, system: int, timeline: int, *, standby: bool) -> None:
