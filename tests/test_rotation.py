@@ -1492,6 +1492,34 @@ def test_a_plain_process_notices_that_the_store_was_sealed(
         assert problems(store) == []
 
 
+@pytest.mark.parametrize("old", [True, False], ids=["by what it began with", "control"])
+def test_who_finishes_a_job_does_not_finish_one_that_another_process_has_begun_since(
+    path: Path, key_file: Path, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All conversations are done, and another process begins the next job; a thread of ours looks at the workspace, as
+    they do, just before we forget the old keys. These are not the ones of the job that we did."""
+    finish, overtakes = _rotation._finish, [True]
+    with opened(path, Key.from_file(key_file)) as store, opened(path, Key.from_file(key_file)) as other:
+        fill(store, small=True)
+
+        def overtaken(store: Store, row: ConversationRow) -> None:
+            if overtakes:
+                overtakes.clear()
+                other._workspace.refresh()
+                put_key(key_file, THIRD)
+                with monkeypatch.context() as patched:
+                    patched.setattr(_rotation, "go_on", lambda *_, **__: Rotation(0, True))  # it is only begun
+                    other.rotate(Key.from_file(key_file), reencrypt=True)
+                store._workspace.refresh()
+            finish(store, row if old else store._workspace.row)
+
+        monkeypatch.setattr(_rotation, "_finish", overtaken)
+        put_key(key_file, NEW)
+        assert store.rotate(Key.from_file(key_file)).complete
+    with opened(path, THIRD) as store:
+        assert (problems(store) == []) is old
+
+
 @pytest.mark.parametrize("watched", [True, False], ids=["noticed", "control"])
 def test_a_key_that_came_while_another_job_went_through_the_messages_takes_none_along(
     path: Path, watched: bool, monkeypatch: pytest.MonkeyPatch

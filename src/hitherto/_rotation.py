@@ -72,7 +72,7 @@ class Rotation(Struct, frozen=True):
 def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
     """Give a sealed workspace another key."""
 
-    def begin(old: Sealed | None) -> bool:
+    def begin(row: ConversationRow, old: Sealed | None) -> bool:
         if old is None:
             raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
         codec = store._workspace.new_codec(key, like=old)
@@ -82,11 +82,11 @@ def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[P
         retired = {**store._workspace.meta.retired, old.key_id: old.wrapping_key()}
         retired.pop(codec.key_id, None)
         codec.retire(retired)
-        slots = codec.rewrapped(store._workspace.row.id, old.slots)
+        slots = codec.rewrapped(row.id, old.slots)
         if reencrypt:
             generation = slots[0].generation + 1
-            slots = (codec.new_slot(store._workspace.row.id, generation, generation), *slots)
-        _set(store, codec, slots, retired)
+            slots = (codec.new_slot(row.id, generation, generation), *slots)
+        _set(store, row, codec, slots, retired)
         return True
 
     return _job(store, begin, progress)
@@ -95,15 +95,14 @@ def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[P
 def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Seal a plain workspace."""
 
-    def begin(old: Sealed | None) -> bool:
+    def begin(row: ConversationRow, old: Sealed | None) -> bool:
         if old is not None:
             if bytes.fromhex(key.id) == old.key_id:
                 return False
             raise InvalidArgument("the store is sealed already", hint="store.rotate(key) gives it another key")
-        row = store._workspace.row
         codec = store._workspace.new_codec(key)
         first = codec.new_slot(row.id, row.generation + 1, row.generation + 1)
-        _set(store, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
+        _set(store, row, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
         return True
 
     return _job(store, begin, progress)
@@ -112,42 +111,49 @@ def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | N
 def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Make a sealed workspace plain."""
 
-    def begin(old: Sealed | None) -> bool:
+    def begin(row: ConversationRow, old: Sealed | None) -> bool:
         if old is None:
             return False
         slots = (Slot(NO_KEY, old.epoch + 1, old.epoch + 1), *old.slots)
-        _set(store, old, slots, store._workspace.meta.retired)
+        _set(store, row, old, slots, store._workspace.meta.retired)
         return True
 
     return _job(store, begin, progress)
 
 
 def _job(
-    store: "Store", begin: Callable[[Sealed | None], bool], progress: Callable[[Progress], None] | None
+    store: "Store",
+    begin: Callable[[ConversationRow, Sealed | None], bool],
+    progress: Callable[[Progress], None] | None,
 ) -> Rotation:
     """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
     for _ in range(_TRIES):
         store._workspace.refresh()
         resumed = go_on(store, progress) if pending(store) else Rotation(0, True)
+        row = store._workspace.row  # before anything else that we go by: see `_set`
         try:
-            return go_on(store, progress) if begin(store._workspace.sealed) else resumed
+            return go_on(store, progress) if begin(row, store._workspace.sealed) else resumed
         except Moved:
             continue
     raise Busy("the workspace changes all the time")
 
 
-def _set(store: "Store", codec: Sealed, slots: Sequence[Slot], retired: dict[bytes, bytes]) -> None:
-    """Commit a state of the workspace. `Moved` if somebody was faster."""
+def _set(
+    store: "Store", row: ConversationRow, codec: Sealed, slots: Sequence[Slot], retired: dict[bytes, bytes]
+) -> None:
+    """Commit a state of the workspace. `Moved` if somebody was faster than we were since the workspace was `row`.
+    That row has to be older than all that this state was made from: other threads look at the workspace as well, and
+    what they find counts at once; what we know of it may be newer at the end than at the beginning."""
     space = store._workspace
     box = write_box(slots)
-    envelope = codec.draft(space.row.id, slots)
+    envelope = codec.draft(row.id, slots)
     name = store.backend.info.workspace_name
-    meta = envelope.close(meta_place(space.row.id), encode(replace(space.meta, retired=retired, name=name)))
+    meta = envelope.close(meta_place(row.id), encode(replace(space.meta, retired=retired, name=name)))
     put, lost = _notes_anew(store, envelope)
-    after = replace(next_row(Plain(), space.row, data_key=box, generation=slots[0].generation, meta=meta), proof=b"")
+    after = replace(next_row(Plain(), row, data_key=box, generation=slots[0].generation, meta=meta), proof=b"")
     after = replace(after, proof=envelope.prove(after, 0))
     space.expect(codec.key)
-    change = Change(after.id, space.row.token, after, put=put, unput=lost)
+    change = Change(after.id, row.token, after, put=put, unput=lost)
     if not isinstance(store._pen.write(Batch((change,))), Done):
         raise Moved
     space.become(codec, after)
@@ -194,7 +200,7 @@ def go_on(store: "Store", progress: Callable[[Progress], None] | None = None, *,
             return Rotation(changed, False, tuple(job.failures.items()))
         if job.changed == 0:
             try:
-                _finish(store)
+                _finish(store, job.row)
                 break
             except Moved:
                 store._workspace.refresh()
@@ -206,8 +212,9 @@ def go_on(store: "Store", progress: Callable[[Progress], None] | None = None, *,
     return Rotation(changed, True, (), not scrubbed)
 
 
-def _finish(store: "Store") -> None:
-    """Everything is up to date: the workspace forgets the old keys. `Moved` if somebody was faster."""
+def _finish(store: "Store", row: ConversationRow) -> None:
+    """Everything is up to date, by the workspace as it was when we began to look: it forgets the old keys. `Moved` if
+    somebody has begun another job since."""
     space = store._workspace
     codec = space.sealed
     if codec is None:
@@ -215,14 +222,14 @@ def _finish(store: "Store") -> None:
     store.backend.collect(store._clock() + 1)  # what nobody refers to is under the old key, or in clear
     store._search.restart()  # so are words in an index of a store that was plain
     if codec.slots[0].kind:  # not "none"
-        _set(store, codec, codec.slots[:1], {})
+        _set(store, row, codec, codec.slots[:1], {})
         return
     plain = Plain()
-    meta = plain.close(meta_place(space.row.id), encode(replace(space.meta, retired={}, name="")))
+    meta = plain.close(meta_place(row.id), encode(replace(space.meta, retired={}, name="")))
     put, lost = _notes_anew(store, plain)
-    after = next_row(plain, space.row, data_key=b"", generation=codec.epoch, meta=meta)
+    after = next_row(plain, row, data_key=b"", generation=codec.epoch, meta=meta)
     space.expect(None)
-    change = Change(after.id, space.row.token, after, put=put, unput=lost)
+    change = Change(after.id, row.token, after, put=put, unput=lost)
     if not isinstance(store._pen.write(Batch((change,))), Done):
         raise Moved
     space.become(plain, after)
@@ -232,11 +239,12 @@ class _Job:
     """One pass over all conversations."""
 
     def __init__(self, store: "Store", progress: Callable[[Progress], None] | None, deadline: float) -> None:
+        self.row = store._workspace.row  # before anything else that we go by
         codec = store._workspace.sealed
         if codec is None:
             raise InvalidArgument("the store is not sealed any more")
         self._store, self._codec, self._deadline = store, codec, deadline
-        self._require = store._workspace.require  # nobody has begun another job
+        self._require = ((self.row.id, self.row.token),)  # nobody has begun another job
         self._progress = progress
         self._kinds = [kind for kind in store.backend.kinds() if kind != WORKSPACE]
         self.changed = 0
