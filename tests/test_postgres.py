@@ -857,8 +857,13 @@ def test_the_feed_of_a_server_that_crashed_is_read_from_the_beginning() -> None:
             other.rollback()
         position = backend.changes(None).position
         assert not backend.changes(position).everything
+        began, deadline = "SELECT stats_reset FROM pg_stat_bgwriter", time.monotonic() + PATIENCE
+        before = backend._all(began)
         os.kill(other.info.backend_pid, signal.SIGKILL)
         other.close()
+        while backend._all(began) == before:  # through what is lost, and while it recovers
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         backend.commit([update(1)])
         assert backend.changes(position).everything
         assert not backend.changes(_feed.lasting(position)).everything
