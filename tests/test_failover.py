@@ -243,7 +243,7 @@ def test_a_wait_for_standbys_that_was_cancelled_is_taken_up_again(
         cluster.primary.signal("walsender", signal.SIGSTOP)
         writing = in_thread(lambda: talk.append(Message.user("once")))
         (first,) = waiting(cluster.primary)
-        cluster.primary.ask("SELECT pg_cancel_backend(%s)", first)
+        end_wait(cluster.primary, first, "cancel")
         if settles:
             waiting(cluster.primary, but=first)
             assert not writing.done()
@@ -261,6 +261,15 @@ def waiting(node: Node, but: int = 0) -> list[int]:
         return [pid for (pid,) in connection.execute(f"SELECT pid {WAITING} AND pid <> %s", (but,))]
 
 
+def end_wait(node: Node, pid: int, how: str) -> None:
+    """Again and again, until it is heard."""
+    deadline = time.monotonic() + PATIENCE
+    while node.ask(f"SELECT count(*) {WAITING} AND pid = %s", pid):
+        assert time.monotonic() < deadline
+        node.ask(f"SELECT pg_{how}_backend(%s)", pid)
+        time.sleep(0.05)
+
+
 def _end(node: Node, how: str) -> None:
     """What may happen to a commit on its way."""
     if how in ("fast", "immediate"):
@@ -268,7 +277,7 @@ def _end(node: Node, how: str) -> None:
         node.start()
     else:
         for pid in waiting(node):
-            node.ask(f"SELECT pg_{how}_backend(%s)", pid)
+            end_wait(node, pid, how)
 
 
 @pytest.mark.parametrize("how", ["cancel", "fast", "immediate", *(["terminate"] if THOROUGH else [])])

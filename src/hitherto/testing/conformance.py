@@ -72,6 +72,11 @@ def token(version: int) -> bytes:
     return version.to_bytes(16, "big")
 
 
+def _turned(body: bytes) -> bytes:
+    """With one bit of it another."""
+    return body[:-1] + bytes([body[-1] ^ 1])
+
+
 def conversation_row(id: bytes = A, version: int = 1, **fields: object) -> ConversationRow:
     """A row with something in every column."""
     row = ConversationRow(
@@ -1818,7 +1823,7 @@ class StoreContract:
             Change(row.id, None, replace(row, count=row.count + 1)),
             Change(row.id, None, replace(row, size=row.size + 1)),
             Change(row.id, None, replace(row, head=12345)),
-            Change(row.id, None, row, amend=(replace(third, body=(third.body or b"")[:-1] + b"\x7f"),)),
+            Change(row.id, None, row, amend=(replace(third, body=_turned(third.body or b"")),)),
             Change(row.id, None, row, amend=(replace(third, size=third.size + 1),)),
             Change(row.id, None, row, amend=(replace(third, parent=None),)),
             Change(row.id, None, row, amend=(replace(third, parent=99),)),
