@@ -18,6 +18,7 @@ from ._attachments import attachments
 from ._children import Child, once
 from ._commands import commands
 from ._corpus import content_bytes, messages, turns
+from ._erasing import erasing, erasing_10gb
 from ._growth import growth
 from ._leaving import leaving
 from ._load import load, tasks_on_postgres
@@ -671,6 +672,8 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "maintenance": maintenance,
     "attachments": attachments,
     "purge": purge,
+    "erasing": erasing,
+    "erasing_10gb": erasing_10gb,
     "sweep": sweep,
     "rotation": rotation,
     "recording": recording,

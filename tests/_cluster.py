@@ -22,7 +22,7 @@ import psycopg
 from ._memory import in_memory
 from ._server import initialise, leftovers, processes, unprivileged
 
-PATIENCE = 20  # seconds, for what takes a part of one
+PATIENCE = 60  # seconds, for what takes a part of one
 QUORUM = "ANY 1 (a, b, c)"  # one of those that are not the primary
 
 SETTINGS = (

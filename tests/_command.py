@@ -242,6 +242,13 @@ class Terminal:
         self.shown = _SPACE.sub(r"\1 ", self._raw)
         return bool(data)
 
+    def wait_for_work(self) -> None:
+        """Wait until the editor has given the terminal back: what is pressed from then on is not for it."""
+        deadline = time.monotonic() + PATIENCE
+        while not termios.tcgetattr(self._master)[3] & termios.ICANON:
+            assert time.monotonic() < deadline, self.shown
+            self._more(time.monotonic() + 0.01)
+
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 

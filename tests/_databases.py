@@ -13,7 +13,7 @@ import pytest
 
 from ._server import Server, find_binaries
 
-PATIENCE = 20  # seconds, for what takes a part of one
+PATIENCE = 60  # seconds, for what takes a part of one
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 

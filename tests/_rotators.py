@@ -173,7 +173,27 @@ def rotator(path: str, key: str, job: str, new: str) -> None:
             say("error", type(error).__name__)
 
 
-PROGRAMS: dict[str, Callable[..., None]] = {program.__name__: program for program in (killed, writer, busy, rotator)}
+def rotating(path: str, key: str, job: str, new: str) -> None:
+    """Begin the job, and never end it: the first commit of the second step waits for ever."""
+    small_steps()
+    steps = 0
+    inner = _reencryption._Step.run
+
+    def step(self: _reencryption._Step) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            say("begun")
+            threading.Event().wait()
+        return inner(self)
+
+    _reencryption._Step.run = step  # type: ignore[method-assign]
+    run(hitherto.open(path, key=key_of(key), maintenance=False), job, key_of(new))
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {
+    program.__name__: program for program in (killed, writer, busy, rotator, rotating)
+}
 
 
 def main(arguments: Sequence[str]) -> None:

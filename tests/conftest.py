@@ -1,6 +1,7 @@
 """What several test files need."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import settings
+
+from hitherto import _breaker
 
 from ._cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
 from ._command import Open, Service, Terminal, World, environment
@@ -20,8 +24,15 @@ from ._memory import in_memory
 _trusted = tempfile.TemporaryDirectory(prefix="hitherto-trusted-")
 
 
+settings.register_profile("hitherto", deadline=None)  # how long an example takes says how busy the machine is
+settings.load_profile("hitherto")
+
+
 def pytest_configure() -> None:
     trust_nobody()
+    # A shell that starts the tests in the background has them ignore Ctrl+C, and tests press it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _breaker.SLOW_SECONDS = 60.0  # a busy machine is no slow disk, and no test wants to hear that it is one
     # The local model's threads wait for each other. Where other tests have the processors meanwhile, they would keep
     # them busy with waiting, and take several times as long.
     os.environ["OMP_WAIT_POLICY"] = "passive"

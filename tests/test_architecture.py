@@ -19,7 +19,7 @@ ROOT = Path(hitherto.__file__).parent
 
 # From the ground up. A name with a star is a folder.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "events", "_forks", "_crypto"),
+    ("errors", "events", "_forks", "_crypto", "_own_files"),
     (
         "attachment",
         "ids",
@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "telemetry",
         "_breaker",
         "_cleaning",
+        "_holes",
         "_locations",
         "_matching",
         "_plausible",
@@ -45,7 +46,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("chat.*",),
     ("backend", "textindex", "_snippets", "_segments"),
     ("backends.*", "backends.postgres.*", "vault", "sealed", "_content", "_pen", "_pieces", "_wordindex"),
-    ("_attachments", "_packs", "_desk", "_house", "_ledger", "_wordcache", "_workspace"),
+    (
+        "_attachments",
+        "_packs",
+        "_desk",
+        "_filters",
+        "_house",
+        "_lease",
+        "_ledger",
+        "_policy_memory",
+        "_wordcache",
+        "_workspace",
+    ),
     ("_recovery", "_record"),
     (
         "conversation",
@@ -71,7 +83,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "testing.*"),
     ("cli.*", "__main__"),
 )
-FOR_BACKENDS = {"_forks", "backend", "errors", "ids", "textindex", "_query"}
+FOR_BACKENDS = {"_forks", "_own_files", "backend", "errors", "ids", "textindex", "_query"}
 LAZY = {
     ("opening", "backends.memory"),
     ("opening", "backends.sqlite"),
@@ -81,6 +93,7 @@ LAZY = {
     ("opening", "backends._patient"),
     ("_search", "backends.fts"),
     ("cli._stores", "backends._replacing"),
+    ("cli._checks", "backends._beside"),
 }
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager", "misc", "base", "core", "tools"}
 

@@ -185,3 +185,12 @@ def test_an_empty_address_that_was_given_does_not_fall_back_in_silence() -> None
     found = effective_base_url("", ["VARIABLE"], "https://default", {"VARIABLE": "https://variable"})
     assert found is not None
     refusal(found)
+
+
+def test_the_longest_address_that_is_taken_is_public() -> None:
+    from hitherto.chat import MAX_BASE_URL_LENGTH
+
+    start = "https://gateway.corp.internal/"
+    validate_base_url(start + "x" * (MAX_BASE_URL_LENGTH - len(start)))
+    with pytest.raises(InvalidBaseURL):
+        validate_base_url(start + "x" * (MAX_BASE_URL_LENGTH - len(start) + 1))

@@ -26,7 +26,8 @@ import pytest
 from hitherto import Block, Message
 from hitherto.chat import AsyncClient, ChatClient, Client, Config, PersistentChatClient, Tool, new_async_client
 from hitherto.chat import new_client as new_any_client
-from hitherto.errors import ChatError, InvalidAnswer, InvalidArgument, InvalidMessage, ToolLoopLimit
+from hitherto.errors import ChatError, HithertoError, InvalidAnswer, InvalidArgument, InvalidMessage, ToolLoopLimit
+from hitherto.snapshots import Snapshot
 
 from ._provider import (
     Asked,
@@ -1302,6 +1303,23 @@ def test_the_clients_are_chat_clients_and_can_be_saved(kit: Kit) -> None:
     with talking(kit, "x") as talk:
         assert isinstance(talk.waiting, ChatClient)
         assert isinstance(talk.waiting, PersistentChatClient)
+
+
+def test_metadata_that_is_given_lies_in_the_snapshot(kit: Kit) -> None:
+    with talking(kit, "x") as talk:
+        _check_metadata(talk.client)
+
+
+def _check_metadata(client: Client | AsyncClient) -> None:
+    saved = client.save(metadata={"ticket": "1234", "team": "build"})
+    assert saved.metadata == {"dialect": client.save().metadata["dialect"], "ticket": "1234", "team": "build"}
+    assert Snapshot.from_json(saved.to_json()).metadata == saved.metadata
+    assert client.save(metadata=saved.metadata).metadata == saved.metadata  # its own dialect may be among them
+    with pytest.raises(InvalidArgument, match="dialect of this snapshot"):
+        client.save(metadata={"dialect": "another"})
+    for wrong in ({"count": 1}, {1: "x"}, ["ticket"], "ticket"):
+        with pytest.raises(HithertoError):
+            client.save(metadata=wrong)  # type: ignore[arg-type]  # that is the point
 
 
 def test_claude_local_is_a_chat_client_that_cannot_be_saved() -> None:

@@ -5,10 +5,12 @@ Requirements: A1, A2, A9.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +32,7 @@ from hitherto.chat import (
     Config,
     PersistentChatClient,
     Tool,
+    _toolserver,
     new_async_client,
     new_client,
 )
@@ -728,6 +731,100 @@ def test_what_is_not_of_the_protocol_is_refused(tool_server: tuple[ToolServer, l
     assert isinstance(unknown, dict)
     assert unknown["error"]["code"] == -32601
     assert calls == []
+
+
+def silent(server: ToolServer, count: int) -> list[socket.socket]:
+    """Connections that say nothing, as any user of the machine can make them."""
+    port = int(str(server.config["url"]).rsplit(":", 1)[1].split("/")[0])
+    return [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+
+
+def test_silent_connections_take_few_threads_and_keep_nobody_out(
+    tool_server: tuple[ToolServer, list[ToolCall]],
+) -> None:
+    server, calls = tool_server
+    before = threading.active_count()
+    connections = silent(server, 200)
+    try:
+        for _ in range(5):
+            assert post(server, PING).status == 200
+            assert threading.active_count() - before <= _toolserver.MAX_STRANGERS + 2
+        answers: list[Asked] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(post(server, PING.replace(b"ping", b"tools/call"))), daemon=True
+        )
+        thread.start()
+        deadline = time.monotonic() + 10
+        while not calls and time.monotonic() < deadline:
+            time.sleep(0.01)
+        connections += silent(server, 200)  # a call that is being run is not closed by them
+        assert post(server, PING).status == 200
+        calls[0].answer([{"type": "text", "text": "sunny"}])
+        thread.join(10)
+        assert "sunny" in json.dumps(answers[0].answer)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_without_the_bound_each_silent_connection_has_a_thread(
+    tool_server: tuple[ToolServer, list[ToolCall]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the test above."""
+    monkeypatch.setattr(_toolserver, "MAX_STRANGERS", 1000)
+    monkeypatch.setattr(_toolserver, "MAX_CONNECTIONS", 1000)
+    server, _ = tool_server
+    before = threading.active_count()
+    connections = silent(server, 60)
+    try:
+        assert post(server, PING).status == 200  # they were taken in, in this order
+        assert threading.active_count() - before >= 60
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_a_stranger_who_says_nothing_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_toolserver._Requests, "timeout", 0.2)
+    server = ToolServer({}, lambda _: None)
+    try:
+        (connection,) = silent(server, 1)
+        connection.settimeout(10)
+        connection.sendall(b"POST /mcp HTTP/1.1\r\nHost: x\r\n")  # the rest never comes
+        with connection:
+            assert connection.recv(100) == b""
+    finally:
+        server.close()
+
+
+def test_closing_the_tools_ends_the_threads_of_open_connections() -> None:
+    server = ToolServer({}, lambda _: None)
+    before = threading.active_count()
+    connections = silent(server, 10)
+    assert post(server, PING).status == 200
+    server.close()
+    deadline = time.monotonic() + 5
+    while threading.active_count() >= before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() < before
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_a_head_without_end_is_refused(tool_server: tuple[ToolServer, list[ToolCall]], has_token: bool) -> None:
+    server, calls = tool_server
+    (connection,) = silent(server, 1)
+    token = server.config["headers"]["Authorization"] if has_token else "x"  # type: ignore[index]
+    with connection:
+        connection.settimeout(10)
+        start = f"POST /mcp HTTP/1.1\r\nAuthorization: {token}\r\nContent-Length: 5\r\n"
+        with contextlib.suppress(OSError):  # it is refused before all of it was sent
+            connection.sendall(start.encode() + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 5000) for n in range(50)))
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100).split()[1:2] == [b"431" if has_token else b"401"]
+    assert calls == []
+    assert post(server, b"[" * 100_000).status == 400
 
 
 def test_a_call_that_waits_when_the_tools_are_closed_gets_an_error() -> None:

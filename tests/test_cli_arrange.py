@@ -188,8 +188,9 @@ def test_a_purge_says_its_plan_and_needs_a_yes(world: World, ids: list[str]) -> 
     done = world.command("purge", "@", ids[4][:8], "--yes", "--json", "--reason", "privacy-policy-change")
     report = json.loads(done.stdout)  # two names of one conversation are one
     assert (report["conversation"], report["purged"], report["reason"]) == (ids[4], 1, "privacy-policy-change")
+    assert report["ids"] == [ids[4]]
     assert list(report) == [
-        "conversation", "reason", "started_at", "completed_at", "purged", "failures", "scrub_pending"
+        "conversation", "reason", "started_at", "completed_at", "purged", "ids", "failures", "scrub_pending"
     ]  # fmt: skip
     assert world.command("purge", ids[4], "--yes").returncode == 4
 

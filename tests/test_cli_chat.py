@@ -140,6 +140,20 @@ def test_a_reader_that_goes_away_is_no_error_and_what_came_is_kept(world: World)
     assert world.partials()[0].startswith("first\n")
 
 
+def test_a_question_that_failed_and_is_asked_again_is_sent_once(world: World) -> None:
+    """Each time by another process, which goes on with the conversation of this folder."""
+    world.run("before")
+    world.service.status = 401
+    for _ in range(2):
+        assert world.run("How are you?").returncode != 0
+    world.service.status = 200
+    world.run("How are you?")
+    assert [text for _, text in world.service.asked()] == ["before", "Good morning.", "How are you?"]
+    assert [text for _, text in world.thread()] == ["before", "Good morning.", "How are you?", "Good morning."]
+    world.run("How are you?")  # the control: this one was answered, so it is said once more
+    assert [text for _, text in world.service.asked()][2::2] == ["How are you?", "How are you?"]
+
+
 def test_one_question_that_is_interrupted_is_kept_with_what_came_and_says_130(world: World) -> None:
     world.service.pieces = ["first\n", None]
     with subprocess.Popen(

@@ -124,7 +124,19 @@ def test_conversations_are_listed_as_json_the_newest_first(world: World, kept: K
     with world.store() as store:
         store.start(title="second").append(Message.user(HOSTILE))
     second, first = objects(world, "convo", "ls", "--json")
-    fields = ["id", "title", "project", "created_at", "active_at", "expires_at", "count", "head", "held", "problem"]
+    fields = [
+        "id",
+        "title",
+        "project",
+        "metadata",
+        "created_at",
+        "active_at",
+        "expires_at",
+        "count",
+        "head",
+        "held",
+        "problem",
+    ]
     assert list(first) == [*fields, "messages"]
     assert (first["id"], first["title"], first["project"]) == (kept.id, "The build", str(world.here))
     assert (first["count"], first["head"], first["held"], first["expires_at"]) == (6, kept.picture, False, None)

@@ -116,6 +116,18 @@ def test_a_store_in_memory_keeps_nothing(world: World) -> None:
     assert one(world, "--store", "memory:")[:3] == (0, "warning", "store")
 
 
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", "-search", "-search-wal", "-ballast"])
+def test_a_file_beside_the_store_that_is_not_its_own_is_named(filled: World, suffix: str) -> None:
+    planted = Path(f"{filled.place}{suffix}")
+    planted.write_bytes(b"mine " * 2000)
+    code, found = look(filled)
+    assert code != 0
+    assert [one for one in found if one["name"] == "files" and str(planted) in one["what"] and one["hint"]]
+    assert planted.read_bytes() == b"mine " * 2000
+    planted.unlink()
+    assert [one for one in look(filled)[1] if one["name"] == "files"] == []
+
+
 @pytest.mark.parametrize(("suffix", "mode"), [("", 0o644), ("", 0o660), ("-search", 0o604)])
 def test_files_that_others_can_read_or_write_are_a_problem_and_chmod_mends_it(
     filled: World, suffix: str, mode: int

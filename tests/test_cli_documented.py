@@ -99,6 +99,7 @@ JSON = {  # what is typed for each command that has --json, in a folder with one
     "retention show": (),
     "retention run": ("--days", "7", "--yes"),
     "quarantine list": (),
+    "quarantine purge": ("--yes",),
     "key status": (),
 }
 
@@ -113,7 +114,7 @@ def fields(value: object) -> set[str]:
     return set(value) | below if set(value) - ROLES else set()
 
 
-OPEN = {"left", "right", "extra", "usage", "renamed", "roles"}  # told in words, or of others
+OPEN = {"left", "right", "extra", "usage", "renamed", "ids", "roles"}  # told in words, or of others
 ROLES = {"user", "assistant", "tool_result", "event"}
 
 

@@ -9,10 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
+import click
 import pytest
 
 import hitherto
@@ -276,6 +278,35 @@ def test_init_makes_a_store_for_this_folder_and_the_ones_below(world: World) -> 
     assert "already exists" in again.stderr
 
 
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "directory", "file"])
+def test_init_leaves_alone_what_lies_where_it_would_write(world: World, kind: str) -> None:
+    folder = world.here / ".hitherto"
+    folder.mkdir()
+    ignore, precious = folder / ".gitignore", world.here / "precious"
+    precious.write_text("mine")
+    if kind == "pipe":
+        os.mkfifo(ignore)
+    elif kind == "directory":
+        ignore.mkdir()
+    elif kind == "file":
+        ignore.write_text("mine")
+    else:
+        ignore.symlink_to(precious if kind == "link" else world.here / "nothing")
+    before = os.lstat(ignore)
+    done = world.command("init")
+    assert done.returncode == 0, done.stderr
+    assert (os.lstat(ignore).st_ino, os.lstat(ignore).st_size) == (before.st_ino, before.st_size)
+    assert precious.read_text() == "mine"
+    assert not (world.here / "nothing").exists()
+
+
+def test_a_configuration_that_is_a_pipe_stops_nobody(world: World) -> None:
+    os.mkfifo(world.here / "config.toml")
+    done = world.command("log", HITHERTO_CONFIG=str(world.here / "config.toml"))
+    assert done.returncode != 0
+    assert "is not a file" in done.stderr
+
+
 def test_init_with_a_key_makes_a_sealed_store(world: World) -> None:
     del world.env["HITHERTO_STORE"]
     Key.generate().to_file(world.root / "key")
@@ -415,6 +446,26 @@ def test_colours_are_for_terminals_that_want_them(world: World, terminal: Open) 
         assert shown.end() == 0
         assert ("\x1b[" in shown.shown) == coloured
     assert "\x1b" not in world.command("search", "import").stdout
+
+
+def test_every_command_that_asks_takes_the_short_answer() -> None:
+    def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            assert found is not None
+            yield f"{path} {name}", found
+            if isinstance(found, click.Group):
+                yield from commands(found, f"{path} {name}")
+
+    asking = {
+        path: option.opts
+        for path, command in commands(_main.hitherto, "hitherto")
+        for option in command.params
+        if "--yes" in option.opts
+    }
+    assert len(asking) >= 8
+    assert {path for path, opts in asking.items() if "-y" not in opts} == set()
 
 
 def test_what_cannot_be_undone_is_asked_for_on_a_terminal(world: World, terminal: Open) -> None:

@@ -85,11 +85,11 @@ def test_an_answer_whose_keeping_was_interrupted_is_kept_later(
     with monkeypatch.context() as patch:
         original = Kept.write
 
-        def write(self: Kept, place: Any, messages: Any) -> Any:
+        def write(self: Kept, place: Any, messages: Any, **how: Any) -> Any:
             if messages[0].role == "assistant":
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)  # which is meant
-            return original(self, place, messages)
+            return original(self, place, messages, **how)
 
         patch.setattr(Kept, "write", write)
         session.turn("two")
@@ -105,7 +105,7 @@ def test_a_question_that_could_not_be_kept_is_not_said_to_be(world: World, termi
     with busy(world):
         talk.shell.press("two\r")
         talk.at = talk.shell.read("two", talk.at)
-        time.sleep(0.2)  # until it waits: a press before that is one for the editor
+        talk.shell.wait_for_work()  # a press before that is one for the editor
         while "stopped" not in talk.shell.shown[talk.at :]:  # the second press is meant, and does not wait
             talk.shell.press("\x03")
             deadline = time.monotonic() + 0.3
@@ -279,10 +279,10 @@ def test_an_answer_that_is_held_is_kept_before_anything_is_taken_back(
     with monkeypatch.context() as patch:
         original = Kept._write
 
-        def refuse(self: Kept, place: Any, messages: Any) -> Any:
+        def refuse(self: Kept, place: Any, messages: Any, **how: Any) -> Any:
             if messages[0].role == "assistant":
                 raise hitherto.errors.StorageFull("full")
-            return original(self, place, messages)
+            return original(self, place, messages, **how)
 
         patch.setattr(Kept, "_write", refuse)
         session.turn("two")

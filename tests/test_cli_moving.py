@@ -21,6 +21,7 @@ import hitherto
 from hitherto import Message, formats
 from hitherto.backends import _replacing
 from hitherto.cli import _copy, _moving
+from hitherto.snapshots import Snapshot
 
 from ._command import COMMAND, PATIENCE, Open, World
 
@@ -231,7 +232,7 @@ def lines(world: World) -> tuple[Path, list[str]]:
 def test_import_makes_the_store_and_prints_what_came(world: World, lines: tuple[Path, list[str]]) -> None:
     done = world.command("import", "all.jsonl")
     assert (done.returncode, done.stdout.split()) == (0, lines[1])
-    assert done.stderr == "all.jsonl: 3 conversations, 6 messages added, 0 unchanged\n"
+    assert done.stderr.startswith("all.jsonl: 3 conversations, 6 messages added, 0 unchanged\n")
     again = world.command("import", "all.jsonl")
     assert (again.returncode, again.stdout) == (0, "")
     assert again.stderr == "all.jsonl: nothing was added, 3 unchanged\n"
@@ -269,13 +270,45 @@ def test_import_tells_each_file_as_json(world: World, lines: tuple[Path, list[st
     done = world.command("import", "missing", "all.jsonl", "--json")
     missing, found = map(json.loads, done.stdout.splitlines())
     assert list(found) == ["file", "format", "found", "new", "unchanged", "messages", "conversations", "renamed",
-                           "notes", "unreadable", "dry_run", "error"]  # fmt: skip
+                           "ids", "notes", "unreadable", "dry_run", "error"]  # fmt: skip
     assert list(missing) == list(found)
     assert (found["file"], found["format"], found["new"], found["messages"]) == ("all.jsonl", "jsonl", 3, 6)
     assert (found["conversations"], found["dry_run"], found["error"]) == (lines[1], False, None)
     assert (missing["format"], missing["conversations"]) == (None, [])
     assert "No such file" in missing["error"]
     assert done.returncode == 1
+
+
+def test_import_names_the_ids_that_are_others_here(world: World, lines: tuple[Path, list[str]]) -> None:
+    """A few in words, all of them in JSON; and all of them again when everything is there already."""
+    parts = list(map(json.loads, lines[0].read_text().splitlines()))
+    theirs = {part["message"]["id"] for part in parts if "message" in part}
+    done = world.command("import", "all.jsonl")
+    found = re.findall(r"^all\.jsonl: message (\S+) of (\S+) is (\w{6}) here$", done.stderr, re.MULTILINE)
+    told = {f"{talk}/{id}": ours for id, talk, ours in found}
+    assert len(told) == 3
+    assert "and 3 messages more; --json names all of them" in done.stderr
+    again = json.loads(world.command("import", "all.jsonl", "--json").stdout)
+    assert again["messages"] == 0
+    assert len(again["ids"]) == 6
+    assert told.items() <= again["ids"].items()
+    assert {name.split("/")[1] for name in again["ids"]} == theirs
+    with hitherto.open(world.place) as store:
+        assert len(store.get(list(again["ids"].values()))) == 6
+
+
+def test_import_names_the_conversation_that_has_another_id_here(world: World) -> None:
+    """Two files have the same id, and begin differently."""
+    snapshot = Snapshot.new("claude", "m", "", [{"role": "user", "content": "Why?"}])
+    (world.here / "one.json").write_bytes(snapshot.to_json())
+    (world.here / "two.json").write_bytes(snapshot.to_json().replace(b"Why?", b"How?"))
+    assert world.command("import", "one.json").stdout.split() == [snapshot.id]
+    done = world.command("import", "two.json")
+    (ours,) = done.stdout.split()
+    assert f"conversation {snapshot.id} is {ours} here" in done.stderr
+    found = json.loads(world.command("import", "two.json", "--json").stdout)
+    assert found["renamed"] == {snapshot.id: ours}
+    assert [name.split("/")[0] for name in found["ids"]] == [snapshot.id]
 
 
 def test_one_file_that_fails_does_not_stop_the_others(world: World, lines: tuple[Path, list[str]]) -> None:
@@ -363,7 +396,7 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_whole_conversations_and_the_r
     assert set(there) == {2}
     again = world.command("import", "large.jsonl")
     assert again.returncode == 0
-    assert again.stderr.endswith(f"added, {len(there)} unchanged\n")
+    assert f"added, {len(there)} unchanged\n" in again.stderr
     assert counts(world.place) == [2] * 30
 
 

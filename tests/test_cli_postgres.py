@@ -38,7 +38,7 @@ from ._server import Server, find_binaries
 from .test_cli_documented import COMMANDS
 
 MARKER = "pass7f3amark"  # the password: it is looked for in everything that is said or written
-BAD_SECONDS = 8.0  # for what cannot work to be refused: never waited for unless something is wrong
+BAD_SECONDS = 60.0  # for what cannot work to be refused: never waited for unless something is wrong
 
 
 class Done(NamedTuple):

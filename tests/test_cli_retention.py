@@ -107,7 +107,7 @@ def test_a_policy_without_a_number_is_30_days_and_one_that_lets_nothing_go_is_se
             assert store.retention == (None if days is None else RetentionPolicy(days))
 
 
-@pytest.mark.parametrize("days", ["6", "181", "30.5", ""])
+@pytest.mark.parametrize("days", ["0", "3651", "30.5", ""])
 def test_what_is_no_number_of_days_is_misuse(world: World, days: str) -> None:
     said(world, 3)
     for command in (["set", "--", days], ["run", "--days", days]):
@@ -117,6 +117,17 @@ def test_what_is_no_number_of_days_is_misuse(world: World, days: str) -> None:
         assert "hint:" in done.stderr
     with world.store() as store:
         assert store.retention is None
+
+
+@pytest.mark.parametrize("days", ["3", "365"])
+def test_days_that_are_not_recommended_are_taken_with_one_warning(world: World, days: str) -> None:
+    said(world, 1)
+    done = world.command("retention", "set", days)
+    assert done.returncode == 0
+    assert done.stderr.count("7 to 180 days are recommended") == 1
+    with world.store() as store:
+        assert store.retention == RetentionPolicy(int(days))
+    assert "recommended" in world.command("retention", "run", "--days", days, "--dry-run").stderr
 
 
 def test_the_numbers_that_the_command_takes_are_those_of_the_library() -> None:

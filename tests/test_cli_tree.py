@@ -20,7 +20,8 @@ from hitherto.cli._graph import Row, picture
 from hitherto.cli._screen import columns
 from hitherto.cli._tree import Brief, brief, said_in, tree
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "vectors" / "cpe"
+from ._foreign import FIRST_TREE, LATER_TREE, write_cpe
+
 LINE = re.compile(r"( *)(\w{6}) (\(\d{4}-\d\d-\d\d \d\d:\d\d\) \[[A-Z ]+\].*)")
 
 
@@ -128,18 +129,19 @@ def test_a_long_text_costs_no_more_than_its_beginning() -> None:
 
 @pytest.mark.parametrize(
     ("file", "drawn"),
-    [("seed_era.cpeconvo", "seed_era.tree.txt"), ("head.cpeconvo", "head.tree_without_lineage.txt")],
+    [("first.cpeconvo", FIRST_TREE), ("later.cpeconvo", LATER_TREE)],
+    ids=["first generation", "later generation"],
 )
-def test_imported_files_are_drawn_as_the_program_draws_them_that_wrote_them(file: str, drawn: str) -> None:
-    if not SHARED.is_dir():
-        pytest.skip("the files of the other program are not here")
+def test_imported_files_are_drawn_as_the_program_draws_them_that_wrote_them(
+    file: str, drawn: str, tmp_path: Path
+) -> None:
     with hitherto.open("memory:") as store:
-        formats.load(SHARED / file, store)
+        formats.load(write_cpe(tmp_path / "cpe") / file, store)
         messages = list(store.messages(newest_first=False))
         imported = {m.id: m.extra["imported"]["id"] for m in messages if m.extra}  # type: ignore[index]
         lines = list(tree(map(brief, messages), 120))
     ours = [LINE.sub(lambda m: f"{m[1]}{imported[m[2]]} {m[3]}", line) for line in lines]
-    assert ours == (SHARED / drawn).read_text(encoding="utf-8").splitlines()
+    assert ours == drawn.splitlines()
 
 
 # -- the picture

@@ -1,6 +1,6 @@
 """The cryptographic primitives, held against published vectors, and against somebody who changes what was sealed.
 
-The vectors of Project Wycheproof lie beside the repository and are skipped where they are not; those of NIST's GCM
+The vectors of Project Wycheproof are in `tests/data/vectors`; those of NIST's GCM
 submission, RFC 5869 and RFC 4231 stand here.
 
 Requirements: A7, D6, D7, D21.
@@ -20,9 +20,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from hitherto import _crypto
 from hitherto._crypto import Cipher, Forged
 
-WYCHEPROOF = Path(__file__).resolve().parents[2] / "shared" / "vectors" / "wycheproof"
-
-needs_wycheproof = pytest.mark.skipif(not WYCHEPROOF.is_dir(), reason=f"the vectors are not here: {WYCHEPROOF}")
+WYCHEPROOF = Path(__file__).parent / "data" / "vectors" / "wycheproof"
 
 
 class Trusting(Cipher):
@@ -119,14 +117,12 @@ def opens(cipher: Cipher, sealed: bytes, place: bytes) -> bool:
     return True
 
 
-@needs_wycheproof
 def test_every_vector_of_wycheproof_is_opened_or_refused_as_it_says() -> None:
     seen = holds_against_wycheproof(Cipher)
     assert sum(seen.values()) == 316
     assert min(seen.values()) > 25, seen  # none of the sorts is missing
 
 
-@needs_wycheproof
 @pytest.mark.parametrize("kind", [Trusting, Placeless])
 def test_the_vectors_of_wycheproof_notice_a_cipher_that_checks_less(kind: type[Cipher]) -> None:
     with pytest.raises(AssertionError):
@@ -225,12 +221,10 @@ def derives_as_wycheproof_says(derive: Derive) -> int:
     return len(tests)
 
 
-@needs_wycheproof
 def test_deriving_makes_what_wycheproof_says_and_refuses_what_it_refuses() -> None:
     assert derives_as_wycheproof_says(_crypto.derive) == 86
 
 
-@needs_wycheproof
 def test_the_vectors_notice_a_derivation_that_forgets_the_purpose() -> None:
     def forgetful(secret: bytes, salt: bytes, _: bytes, length: int) -> bytes:
         return _crypto.derive(secret, salt, b"", length)

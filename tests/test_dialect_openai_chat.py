@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hitherto import Block, InvalidMessage, Message
 from hitherto.attachment import Attachment
 from hitherto.dialects import dialect
-from hitherto.dialects._sse import Events
+from hitherto.dialects._sse import DONE, Events
 from hitherto.dialects.openai_chat import OpenAIChat, accepts_strict
 from hitherto.errors import HithertoError
 from hitherto.model import Setup, Usage, check
@@ -344,12 +344,22 @@ def test_an_answer_without_choices_has_no_messages(body: Raw) -> None:
         ),
         ({"content": "a", "tool_calls": []}, {"content": "a", "tool_calls": None}),
         ({"content": None, "refusal": "no"}, {"content": [{"type": "refusal", "refusal": "no"}]}),
+        ({"content": "a"}, {"content": "a", "name": "agent"}),
+        ({"content": "a\n"}, {"content": "a"}),
+        ({"content": "a", "reasoning": "hm"}, {"content": "<think>\nhm\n</think>\n\na"}),
+        ({"content": "\n\n", "tool_calls": [call("1", "f", "{}")]}, {"tool_calls": [call("1", "f", "{}")]}),
+        (
+            {"content": "a", "tool_calls": [call("1", "f", '{"n":1.0}')]},
+            {"content": "a", "tool_calls": [call("1", "f", '{"n":1}')]},
+        ),
+        (
+            {"content": "a", "audio": {"id": ""}, "function_call": {"name": "", "arguments": ""}, "refusal": ""},
+            {"content": "a"},
+        ),
     ],
 )
 def test_messages_that_say_the_same_are_alike(one: Raw, other: Raw) -> None:
-    like = CHAT.likeness({"role": "assistant", **one})
-    assert like == CHAT.likeness({"role": "assistant", **other})
-    json.dumps(like)
+    assert CHAT.likeness({"role": "assistant", **one}).fits(CHAT.likeness({"role": "assistant", **other}))
 
 
 @pytest.mark.parametrize(
@@ -363,6 +373,15 @@ def test_messages_that_say_the_same_are_alike(one: Raw, other: Raw) -> None:
         ({"tool_calls": [call("1", "f", "{}")]}, {"content": "f"}),
         ({"role": "tool", "tool_call_id": "1", "content": "a"}, {"role": "tool", "tool_call_id": "2", "content": "a"}),
         ({"content": "no"}, {"refusal": "no"}),
+        ({"content": "a", "name": "one"}, {"content": "a", "name": "two"}),
+        ({"role": "user", "content": "a", "name": "ann"}, {"role": "user", "content": "a"}),
+        ({"role": "user", "content": "a "}, {"role": "user", "content": "a"}),
+        ({"role": "user", "content": "<think>x</think>a"}, {"role": "user", "content": "a"}),
+        ({"tool_calls": [call("1", "f", '{"n":1}')]}, {"tool_calls": [call("1", "f", '{"n":true}')]}),
+        (
+            {"tool_calls": [call("1", "f", "{}"), call("2", "f", "{}")]},
+            {"tool_calls": [call("2", "f", "{}"), call("1", "f", "{}")]},
+        ),
         (
             {"content": [{"type": "image_url", "image_url": {"url": "a"}}]},
             {"content": [{"type": "image_url", "image_url": {"url": "b"}}]},
@@ -370,7 +389,7 @@ def test_messages_that_say_the_same_are_alike(one: Raw, other: Raw) -> None:
     ],
 )
 def test_messages_that_say_something_else_are_not_alike(one: Raw, other: Raw) -> None:
-    assert CHAT.likeness({"role": "assistant", **one}) != CHAT.likeness({"role": "assistant", **other})
+    assert not CHAT.likeness({"role": "assistant", **one}).fits(CHAT.likeness({"role": "assistant", **other}))
 
 
 def test_an_answer_that_is_sent_back_by_its_text_alone_is_the_stored_one() -> None:
@@ -731,8 +750,8 @@ def test_events_are_the_same_however_the_bytes_are_cut(events: list[Raw], end: s
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     decoder = Events()
     found = [one for a, b in itertools.pairwise(places) for one in decoder.feed(data[a:b])]
-    assert found + decoder.finish() == events
-    assert decoder.unreadable == 0
+    assert found + decoder.finish() == [*events, DONE]
+    assert decoder.unread == []
 
 
 def test_events_may_be_cut_between_any_two_bytes() -> None:
@@ -749,21 +768,21 @@ def test_an_event_of_several_lines_may_be_cut_anywhere_too(end: bytes) -> None:
     for cut in range(len(data) + 1):
         decoder = Events()
         assert decoder.feed(data[:cut]) + decoder.feed(b"") + decoder.feed(data[cut:]) == [{"a": 1}]
-        assert decoder.unreadable == 0
+        assert decoder.unread == []
 
 
 def test_an_event_may_have_several_lines_and_other_fields() -> None:
     decoder = Events()
     data = b'event: x\nid: 1\ndata: {"a":\ndata:1}\nretry: 5\n\n:ping\n\ndata\n\n'
     assert decoder.feed(data) == [{"a": 1}]
-    assert decoder.unreadable == 0
+    assert decoder.unread == []
 
 
 @pytest.mark.parametrize("data", [b"oops", b"[1]", b'"text"', b'{"a": ', b"\xff\xfe", b"[" * 100_000, b'{"a":' * 9999])
 def test_data_that_is_no_object_is_passed_over_and_counted(data: bytes) -> None:
     decoder = Events()
     assert decoder.feed(b"data: " + data + b'\n\ndata: {"a":1}\n\n') == [{"a": 1}]
-    assert decoder.unreadable == 1
+    assert len(decoder.unread) == 1
 
 
 def test_the_last_event_counts_even_without_an_empty_line_but_half_of_one_does_not() -> None:
@@ -772,7 +791,7 @@ def test_the_last_event_counts_even_without_an_empty_line_but_half_of_one_does_n
     assert decoder.finish() == [{"a": 1}]
     assert decoder.feed(b'data: {"a":') == []
     assert decoder.finish() == []
-    assert decoder.unreadable == 1
+    assert len(decoder.unread) == 1
 
 
 def test_an_event_without_end_is_refused_and_comments_do_not_count() -> None:
@@ -957,3 +976,15 @@ def test_recorded_streams_are_put_together() -> None:
         whole = json.loads(json.dumps(raw.get("tool_calls") or []))
         assert "".join(c["function"].get("arguments") or "" for c in whole) == "".join(arguments), path.name
     assert seen
+
+
+@pytest.mark.parametrize(
+    ("end", "is_complete"), [([DONE], True), ([], False), ([{"error": {"message": "no"}}, DONE], False)]
+)
+def test_done_ends_an_answer_without_a_reason_but_not_after_an_error(end: list[Raw], *, is_complete: bool) -> None:
+    said: Raw = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]}
+    assembly = CHAT.assembly()
+    for event in [said, *end]:
+        assembly.feed(event)
+    answer = assembly.answer()
+    assert ([message.text for message in answer.messages], answer.complete) == (["a"], is_complete)

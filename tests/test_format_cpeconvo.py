@@ -37,10 +37,16 @@ from hitherto.formats._cpe_file import _BLOCKS, FIRST, LATER
 from hitherto.formats._shape import Portable, Said, Source
 from hitherto.snapshots import Unreadable
 
-VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors" / "cpe"
-needs_vectors = pytest.mark.skipif(not VECTORS.is_dir(), reason="the vectors are not here")
+from ._foreign import write_cpe
+
 WRITERS = [cpeconvo.write, cpeconvo.write_first]
 NOON = 1_784_548_800_000_000  # 2026-07-20 12:00:00 UTC
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    return write_cpe(tmp_path / "cpe")
+
 
 both_generations = pytest.mark.parametrize("write", WRITERS, ids=["later", "first"])
 
@@ -100,65 +106,87 @@ def beside(path: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
+def test_a_trace_alone_is_a_conversation_without_a_main_flow(tmp_path: Path) -> None:
+    """C11, C12: nobody goes on with it, and what is written back is read as it was."""
+    run = "subagent:look:1"
+    path = made(
+        tmp_path / "a.cpeconvo",
+        message("main", created_at="2026-07-20 12:00:00"),
+        message("answer", "main", "assistant", created_at="2026-07-20 12:00:01"),
+        message("trace", title=run, created_at="2026-07-20 12:00:02"),
+        message("below", "trace", "assistant", title=run, created_at="2026-07-20 12:00:03"),
+        schema=FIRST,
+    )
+    for again, next_one in ((path, tmp_path / "b.cpeconvo"), (tmp_path / "b.cpeconvo", tmp_path / "c.cpeconvo")):
+        with hitherto.open("memory:") as store:
+            hitherto.formats.load(again, store)
+            latest = store.latest()
+            assert latest is not None
+            assert [m.text for m in latest.thread()] == ["text of main", "text of answer"]
+            trace = list(store.messages(subagent="look", newest_first=False))
+            assert [(m.text, m.main) for m in trace] == [("text of trace", False), ("text of below", False)]
+            assert trace[1].parent == trace[0].id
+            assert store.verify().ok
+            hitherto.formats.save(store, next_one)
+
+
 # -- the vectors
 
 
-@needs_vectors
-def test_the_first_generation_reads_as_two_conversations_of_which_one_is_a_trace() -> None:
-    main, trace = talks(VECTORS / "seed_era.cpeconvo")
+def test_the_first_generation_reads_as_two_conversations_of_which_one_is_a_trace(vectors: Path) -> None:
+    main, trace = talks(vectors / "first.cpeconvo")
     assert [(said.id, said.parent) for said in main.messages] == [
-        ("abc123", None), ("def456", "abc123"), ("ghi789", "def456"),
-        ("jkl012", "ghi789"), ("mno345", "def456"), ("pqr678", "mno345"),
+        ("one001", None), ("two002", "one001"), ("thr003", "two002"),
+        ("fou004", "thr003"), ("fiv005", "two002"), ("six006", "fiv005"),
     ]  # fmt: skip
-    assert main.id == "abc123"
-    assert main.messages[0].message == Message.user("text of abc123")
-    assert main.messages[0].created_us == 1_705_314_600_000_000
-    assert {said.message.label for said in trace.messages} == {"subagent:code-review:a1b2c3d4"}
-    assert all(said.main for said in trace.messages)  # alone, it is a conversation of its own
+    assert main.id == "one001"
+    assert main.messages[0].message == Message.user("said in one001")
+    assert main.messages[0].created_us == 1_706_947_200_000_000
+    assert {said.message.label for said in trace.messages} == {"subagent:proofread:0a1b2c3d"}
+    assert not any(said.main for said in trace.messages)
 
 
-@needs_vectors
-def test_the_later_generation_reads_as_one_conversation_with_its_sessions_models_and_compaction() -> None:
-    [talk] = talks(VECTORS / "head.cpeconvo")
-    by_id = {said.id: said for said in talk.messages}
-    assert (by_id["Jk01Lz"].parent, by_id["Jk01Lz"].link, by_id["Jk01Lz"].main) == (None, "Op67As", True)
-    answer = by_id["Qw12Er"]
-    assert answer.message.usage == Usage(69, 100, 0, 2)
-    assert answer.message.extra == {
-        "responses_phase": "final",
-        "cpe": {"model_ref": "sonnet", "model_display_name": "Claude X"},
-    }
-    assert answer.message.blocks[0] == Block.thinking("let me think", thinking_generator="anthropic")
-    assert answer.message.blocks[1].tool_name == "lookup"
-    assert answer.message.blocks[1].arguments == {"q": "status"}
-    assert by_id["Tr45Yu"].message.tool_result_error
-    assert by_id["Tr45Yu"].message.blocks[0].id == "call_1"
-    assert by_id["Df89Gh"].message.blocks == (Block.image(b"\x89PNG", "image/png"),)
-    assert talk.setups == (Setup(provider="anthropic", model="claude-x"),)
-    assert (answer.setup, talk.setup, talk.setup_at, by_id["aB3xY9"].setup) == (1, 1, 1, 0)
-    assert (talk.title, talk.project, talk.head) == ("sessB2", "/srv/app", "Df89Gh")
-    assert talk.metadata["cpe.session.1.id"] == "sessA1"
-    assert talk.metadata["cpe.session.1.cost_usd"] == "0.125"
-    assert talk.metadata["cpe.session.2.last_message_id"] == "Df89Gh"
-
-
-@needs_vectors
-@both_generations
-@pytest.mark.parametrize("vector", ["seed_era", "head"])
-def test_a_vector_that_is_read_written_and_read_again_is_the_same(
-    vector: str, write: Callable[..., int], tmp_path: Path
+def test_the_later_generation_reads_as_one_conversation_with_its_sessions_models_and_compaction(
+    vectors: Path,
 ) -> None:
-    before = talks(VECTORS / f"{vector}.cpeconvo")
+    [talk] = talks(vectors / "later.cpeconvo")
+    by_id = {said.id: said for said in talk.messages}
+    assert (by_id["Sum006"].parent, by_id["Sum006"].link, by_id["Sum006"].main) == (None, "End004", True)
+    answer = by_id["Ans002"]
+    assert answer.message.usage == Usage(11, 22, 0, 3)
+    assert answer.message.extra == {
+        "phase": "last",
+        "cpe": {"model_ref": "opus", "model_display_name": "Claude Y"},
+    }
+    assert answer.message.blocks[0] == Block.thinking("I have to look", thinking_generator="anthropic")
+    assert answer.message.blocks[1].tool_name == "knock"
+    assert answer.message.blocks[1].arguments == {"door": "front"}
+    assert by_id["Res003"].message.tool_result_error
+    assert by_id["Res003"].message.blocks[0].id == "call_9"
+    assert by_id["Pic005"].message.blocks == (Block.image(b"\x89PNG", "image/png"),)
+    assert talk.setups == (Setup(provider="anthropic", model="claude-y"),)
+    assert (answer.setup, talk.setup, talk.setup_at, by_id["Ask001"].setup) == (1, 1, 1, 0)
+    assert (talk.title, talk.project, talk.head) == ("sess02", "/srv/house", "Pic005")
+    assert talk.metadata["cpe.session.1.id"] == "sess01"
+    assert talk.metadata["cpe.session.1.cost_usd"] == "0.25"
+    assert talk.metadata["cpe.session.2.last_message_id"] == "Pic005"
+
+
+@both_generations
+@pytest.mark.parametrize("vector", ["first", "later"])
+def test_a_vector_that_is_read_written_and_read_again_is_the_same(
+    vector: str, write: Callable[..., int], vectors: Path, tmp_path: Path
+) -> None:
+    before = talks(vectors / f"{vector}.cpeconvo")
     assert write(before, tmp_path / "out", None) == len(before)
     assert talks(tmp_path / "out") == before
 
 
-@needs_vectors
-@pytest.mark.parametrize(("vector", "write"), [("head", WRITERS[0]), ("seed_era", WRITERS[1])])
+@pytest.mark.parametrize(("vector", "write"), [("later", WRITERS[0]), ("first", WRITERS[1])])
 def test_what_is_written_has_the_very_schema_of_the_program(
-    vector: str, write: Callable[..., int], tmp_path: Path
+    vector: str, write: Callable[..., int], vectors: Path, tmp_path: Path
 ) -> None:
-    path = VECTORS / f"{vector}.cpeconvo"
+    path = vectors / f"{vector}.cpeconvo"
     write(talks(path), tmp_path / "out", None)
     query = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
     theirs = apsw.Connection(f"file:{path}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -168,28 +196,30 @@ def test_what_is_written_has_the_very_schema_of_the_program(
     assert ours.execute("PRAGMA foreign_key_check").fetchall() == []
     columns = "id, parent_id, role, tool_result_error, created_at"
     for table in (f"SELECT {columns} FROM messages ORDER BY id", "SELECT * FROM acp_sessions ORDER BY id"):
-        if vector == "head" or "acp" not in table:
+        if vector == "later" or "acp" not in table:
             assert ours.execute(table).fetchall() == theirs.execute(table).fetchall()
     ours.close()
     theirs.close()
 
 
-@needs_vectors
-@pytest.mark.parametrize("vector", ["seed_era", "head"])
-def test_a_vector_is_recognised_by_what_it_holds_and_leaves_no_trace_in_its_folder(vector: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vector", ["first", "later"])
+def test_a_vector_is_recognised_by_what_it_holds_and_leaves_no_trace_in_its_folder(
+    vector: str, vectors: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "notes.txt"
-    shutil.copyfile(VECTORS / f"{vector}.cpeconvo", path)
+    shutil.copyfile(vectors / f"{vector}.cpeconvo", path)
     before = beside(path)
     assert "CPE" in (cpeconvo.recognises(source(path)) or "")
     talks(path)
     assert beside(path) == before
 
 
-@needs_vectors
-def test_blocks_of_messages_that_are_gone_are_left_out_and_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_of_messages_that_are_gone_are_left_out_and_told_in_the_log(
+    vectors: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "hitherto"):
-        found = talks(VECTORS / "seed_era.cpeconvo")
-    assert not any("orphan" in said.message.text for talk in found for said in talk.messages)
+        found = talks(vectors / "first.cpeconvo")
+    assert not any("left over" in said.message.text for talk in found for said in talk.messages)
     assert "1 blocks of messages that are gone" in caplog.text
 
 

@@ -20,7 +20,8 @@ from hitherto.formats import vpconv
 from hitherto.formats._shape import Portable, Said, Source
 from hitherto.snapshots import Unreadable
 
-VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors" / "agentvoice"
+from ._foreign import write_vpconv
+
 KEY = bytes(range(32))
 TEN = 1_761_040_800_000_000  # 2025-10-21T10:00:00Z
 
@@ -72,14 +73,13 @@ def source(path: Path) -> Source:
     return Source(path, False, path.read_bytes()[:4096])
 
 
-@pytest.mark.skipif(not VECTORS.is_dir(), reason="the vectors are not here")
-def test_the_vector_reads_with_its_key_and_goes_into_a_store() -> None:
-    [path] = VECTORS.iterdir()
+def test_the_file_of_the_program_reads_with_its_key_and_goes_into_a_store(tmp_path: Path) -> None:
+    path = write_vpconv(tmp_path)
     assert vpconv.recognises(source(path)) == "a sealed conversation of Agent Voice, under the name of its id"
     talk = read(path)
-    assert (talk.id, talk.title, talk.created_us) == ("conv-1", "Conversation conv-1", TEN)
+    assert (talk.id, talk.title, talk.created_us) == ("talk-7", "Morning", TEN)
     [said] = talk.messages
-    assert (said.id, said.message.role, said.message.text) == ("conv-1-frame-1", "user", "Hello Agent Voice")
+    assert (said.id, said.message.role, said.message.text) == ("talk-7-frame-1", "user", "Good morning, voice")
     assert said.message.privacy == {"containsSecrets": False, "redactionRulesApplied": []}
     with hitherto.open("memory:") as store:
         report = hitherto.formats.load(path, store, key=KEY)

@@ -47,10 +47,10 @@ def branched(store: Store) -> tuple[Conversation, list[str]]:
     return fork, [asked.id, first.id, again.id, second.id]
 
 
-# -- all three
+# -- for people
 
 
-@pytest.mark.parametrize("format", [markdown.FORMAT, html.FORMAT, openai.FORMAT], ids=lambda format: format.name)
+@pytest.mark.parametrize("format", [markdown.FORMAT, html.FORMAT], ids=lambda format: format.name)
 class TestWrittenNotRead:
     def test_it_is_written_by_its_name_and_never_read(self, format: Any, store: Store, tmp_path: Path) -> None:
         talk, _ = branched(store)
@@ -65,6 +65,9 @@ class TestWrittenNotRead:
         with pytest.raises(hitherto.AlreadyExists):
             formats.save(talk, path)
 
+
+@pytest.mark.parametrize("format", [markdown.FORMAT, html.FORMAT, openai], ids=lambda format: format.name)
+class TestWrittenInClear:
     def test_it_is_in_clear_and_a_key_is_refused(self, format: Any, store: Store, tmp_path: Path) -> None:
         for target in (tmp_path / "x", io.BytesIO()):
             with pytest.raises(InvalidArgument, match="in clear"):
@@ -81,6 +84,67 @@ class TestWrittenNotRead:
 
 def test_the_new_formats_are_known_as_written() -> None:
     assert {"markdown", "html", "openai"} <= set(formats.names(writable=True))
+
+
+# -- the setup of each thread
+
+
+def configured(store: Store) -> tuple[Conversation, Conversation]:
+    """Two branches that were held with two prompts and two models. The head is on the one that was begun first."""
+    talk = store.start(system_prompt="prompt A", provider="openai", model="model-a")
+    asked = talk.append(Message.user("Why?"))
+    talk.append(Message.assistant("answer before B"))
+    talk.configure(system_prompt="prompt B", model="model-b")
+    talk.append(Message.user("And now?"))
+    other = talk.fork(at=asked.id)
+    other.append(Message.assistant("answer on A"))
+    return store.conversation(talk.id), talk
+
+
+def prompts(line: str) -> list[str]:
+    return [m["content"] for m in json.loads(line)["messages"] if m["role"] == "system"]
+
+
+def test_an_export_has_the_system_prompt_of_the_thread_at_the_head(store: Store, tmp_path: Path) -> None:
+    head, other = configured(store)
+    assert head.system_prompt == "prompt A"
+    assert prompts(written(head, "openai")) == ["prompt A"]
+    assert json.loads(written(head, "snapshot"))["system_prompt"] == "prompt A"
+    formats.save(head, tmp_path / "snapshots", format="gtb")
+    [kept] = (tmp_path / "snapshots").glob("*-*-*-*-*.json")
+    assert "prompt A" in kept.read_text()
+    assert "prompt B" not in kept.read_text()
+    other.append(Message.assistant("y"))  # the head moves to the other branch
+    assert prompts(written(store, "openai")) == ["prompt B"]
+    assert json.loads(written(other, "snapshot"))["model"] == "model-b"
+
+
+def test_a_prompt_that_was_configured_after_the_last_message_counts(store: Store) -> None:
+    talk = store.start(system_prompt="prompt A")
+    talk.append(Message.user("Why?"))
+    talk.configure(system_prompt="prompt B")
+    assert prompts(written(talk, "openai")) == ["prompt B"]
+    text = written(talk, "markdown")
+    assert text.index("prompt A") < text.index("Why?") < text.index("## Setup from here on") < text.index("prompt B")
+
+
+@pytest.mark.parametrize("format", ["markdown", "html"])
+def test_pages_for_people_tell_each_setup_where_it_begins(format: str, store: Store) -> None:
+    head, _ = configured(store)
+    text = written(head, format)
+    order = [
+        "model-a",
+        "prompt A",
+        "Why?",
+        "answer on A",
+        "answer before B",
+        "Setup from here on",
+        "model-b",
+        "prompt B",
+    ]
+    places = [text.index(word) for word in (*order, "And now?")]
+    assert places == sorted(places)
+    assert text.count("prompt A") == text.count("prompt B") == text.count("Setup from here on") == 1
 
 
 # -- streams
@@ -386,7 +450,7 @@ def test_a_line_is_what_a_request_would_say(store: Store) -> None:
     [line] = written(talk, "openai").splitlines()
     found = json.loads(line)
     assert found.keys() == {"messages", "tools"}
-    assert found["messages"] == [{"role": "system", "content": "Be brief."}, *hitherto.history(talk, "openai")]
+    assert found["messages"] == hitherto.history(talk, "openai")
     assert found["messages"][-1]["role"] == "tool"  # a call without a result is mended
     assert found["tools"][0]["function"]["name"] == "sh"
 
@@ -403,6 +467,53 @@ def test_what_json_cannot_say_does_not_break_the_line(store: Store) -> None:
     talk.append(Message.user("x", raw={"role": "user", "content": "x\n\u2028", "odd": float("nan"), "bytes": b"ab"}))
     [line] = written(talk, "openai").split("\n")[:-1]
     assert json.loads(line)["messages"][0]["odd"] is None
+
+
+def test_what_was_written_is_read_again(store: Store, tmp_path: Path) -> None:
+    tools = [{"name": "sh", "description": "run", "parameters": {"type": "object"}}]
+    talk = store.start(system_prompt="Be brief.", tools=tools)
+    talk.append(Message.user([Block.text("look"), Block.image(PNG, "image/png")]))
+    talk.append(Message.assistant([Block.text("hm"), Block.tool_call("c", "sh", {"run": "ls"})]))
+    talk.append(Message.tool_result("c", "a.txt"))
+    talk.append(Message.assistant("one file"))
+    branched(store)
+    path = tmp_path / "x.openai.jsonl"
+    formats.save(store, path)
+    with hitherto.open("memory:") as other:
+        report = formats.load(path, other)
+        assert (report.format, report.new, report.messages) == ("openai", 2, 6)
+        assert sorted(written(other, "openai").splitlines()) == sorted(path.read_text().splitlines())
+        found = next(one for one in report if len(one.thread()) == 4)
+        assert found.system_prompt == "Be brief."
+        assert [block.type for block in found.thread()[1].blocks] == ["content", "tool_call"]
+        assert found.thread()[0].blocks[1].content == PNG
+        again = formats.load(path, other)
+        assert (again.new, again.unchanged, again.messages) == (0, 2, 0)
+
+
+def test_a_line_that_cannot_be_read_does_not_hide_the_others(store: Store, tmp_path: Path) -> None:
+    good = [{"messages": [{"role": "user", "content": text}]} for text in ("first", "last")]
+    deep = '{"messages": ' + "[" * 5000 + "]" * 5000 + "}"
+    bad = ['{"messages": [{"content": "no role"}]}', '{"messages": "text"}', "[]", deep, '{"messages": [', "\udcff"]
+    lines = [json.dumps(good[0]), "", *bad, json.dumps(good[1])]
+    path = tmp_path / "lines.jsonl"
+    path.write_text("\n".join(lines), errors="surrogateescape")
+    with pytest.raises(hitherto.PartialImport) as caught:
+        formats.load(path, store)
+    report = caught.value.report
+    assert isinstance(report, formats.Loaded)
+    assert [one.name for one in report.unreadable] == [f"line {n}" for n in range(3, 3 + len(bad))]
+    assert sorted(store.conversation(info.id).thread()[0].text for info in store.conversations()) == ["first", "last"]
+
+
+def test_a_file_of_messages_is_recognised_by_its_content(tmp_path: Path) -> None:
+    for text in ('{"messages": [{"role": "user"}]}', '\ufeff\n{ "tools" : [], "messages" : [{"role":"user"}]}'):
+        (tmp_path / "x").write_text(text)
+        assert formats.sniff(tmp_path / "x")[0] == "openai"
+    for text in ('{"messages": []}', '{"note": "messages", "role": 1}', '{"messages": {"role": "user"}}'):
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(InvalidArgument):
+            formats.sniff(tmp_path / "x")
 
 
 # -- store to store

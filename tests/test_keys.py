@@ -48,6 +48,8 @@ from hitherto.errors import (
 )
 from hitherto.keys import Key
 
+from ._patience import SOON
+
 if os.name != "posix":
     pytest.skip("modes, signals and these commands are those of POSIX", allow_module_level=True)
 
@@ -735,7 +737,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "script",
     ["exec sleep 60", "exec >&-; exec sleep 60", 'trap "" TERM INT HUP; cat "$1"; while :; do sleep 0.1; done'],
@@ -746,33 +748,33 @@ def test_a_command_that_does_not_end_is_killed_when_its_time_is_over(tmp_path: P
     command = ["sh", "-c", f'echo $$ > "$1.pid"; {script}', "sh", str(path)]
     begun = time.monotonic()
     error = raised(KeyUnavailable, Key.from_command, command, timeout_seconds=0.3)
-    assert 0.3 <= time.monotonic() - begun < 10
+    assert 0.3 <= time.monotonic() - begun < SOON
     assert "within 0.3 seconds" in str(error)
     assert is_gone(int(Path(f"{path}.pid").read_text()))
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_process_that_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
     path = put(tmp_path / "key", SECRET)
-    command = ["sh", "-c", f"cat '{path}'; sleep 4 &"]
+    command = ["sh", "-c", f"cat '{path}'; sleep 30 &"]
     begun = time.monotonic()
     raised(KeyUnavailable, Key.from_command, command, timeout_seconds=0.2)
-    assert time.monotonic() - begun < 3.5
+    assert time.monotonic() - begun < 20  # and not as long as it sleeps
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("script", ["exec cat /dev/zero", "exec yes MARKER", 'exec cat "$1" "$1"'])
 def test_a_command_that_says_too_much_is_killed_at_once(tmp_path: Path, script: str) -> None:
     path = put(tmp_path / "key", SECRET * 10)
     command = ["sh", "-c", f'echo $$ > "$1.pid"; {script}', "sh", str(path)]
     begun = time.monotonic()
     error = raised(KeyUnavailable, Key.from_command, command)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < SOON
     assert "more than a key" in str(error)
     assert is_gone(int(Path(f"{path}.pid").read_text()))
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_command_that_is_interrupted_is_killed_and_what_it_said_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,19 +17,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
 
 from hitherto.backend import (
     DONE,
+    WORKSPACE,
     Backend,
     Batch,
     Change,
     ConversationRow,
+    KeyShape,
     Missing,
     Outcome,
     PackRow,
@@ -65,7 +68,7 @@ from hitherto.testing.toys import Contrary
 
 from ._server import Server, find_binaries, leftovers
 
-PATIENCE = 20  # seconds, for what takes milliseconds
+PATIENCE = 60  # seconds, for what takes milliseconds
 AnyBackend = TypeVar("AnyBackend", bound=PostgresBackend)
 
 
@@ -316,6 +319,37 @@ def test_a_requirement_stands_until_the_commit(opened: Opener, admin: Connection
         until(admin, WAITS_FOR_A_LOCK)
         held.go.set()
         assert [first.result(PATIENCE), second.result(PATIENCE)] == [[DONE], [DONE]]
+
+
+@pytest.mark.parametrize("locked", [True, False], ids=["locks first", "control"])
+def test_what_is_required_of_all_conversations_holds_for_those_that_are_on_their_way(
+    opened: Opener, admin: Connection, locked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One starts a conversation under the old key, and requires the workspace's row, as the store does; before its
+    commit another one wants to forget that key. It waits for the row, and only then looks at all conversations."""
+    held, other = opened(HeldBackend), opened(PostgresBackend)
+    other.commit([create(id=B, kind=WORKSPACE, key=b"w")])
+    forget = replace(update(1, B), every_key=KeyShape(0))
+    if not locked:  # the answer of before the locks
+        early = Writer._with_another_key
+        lock, answers = Writer._lock, []
+
+        def look_and_lock(self: Writer, connection: Connection, batches: Sequence[Batch]) -> Any:
+            if self is other._writer:
+                answers.append(early(self, connection, KeyShape(0)))
+            return lock(self, connection, batches)
+
+        monkeypatch.setattr(Writer, "_lock", look_and_lock)
+        monkeypatch.setattr(Writer, "_with_another_key", lambda *_: answers[-1])
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(held.commit, [Batch(create(data_key=b"old").changes, require=((B, token(1)),))])
+        assert held.arrived.wait(PATIENCE)
+        second = threads.submit(other.commit, [forget])
+        until(admin, WAITS_FOR_A_LOCK)
+        held.go.set()
+        assert first.result(PATIENCE) == [DONE]
+        left = [Stale(A, conversation_row(A, data_key=b"old"))]
+        assert second.result(PATIENCE) == (left if locked else [DONE])
 
 
 class MeetingWriter(Writer):

@@ -191,7 +191,7 @@ def test_processes_of_a_later_version_race_while_the_older_one_writes(
         assert len(texts(store)) == written + 1
         assert store.verify().ok
     print(f"{written} messages, longest stall {max(stalls):.2f} s")
-    assert max(stalls) < 3
+    assert max(stalls) < PATIENCE
 
 
 @pytest.mark.parametrize("patient", [True, False], ids=["for a moment", "control"])
@@ -214,7 +214,6 @@ def test_a_step_that_has_to_wait_for_a_lock_does_not_make_writers_wait(
                 if patient:
                     writing.result(PATIENCE)
                     print(f"stalled for {time.monotonic() - begun:.2f} s")
-                    assert time.monotonic() - begun < 2
                 else:
                     database.until(WAITS_FOR_A_LOCK, 2)
                 assert writing.done() is patient

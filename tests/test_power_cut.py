@@ -44,6 +44,7 @@ from hitherto import (
 )
 from hitherto.backend import DONE, Batch, Outcome
 from hitherto.backends import _connections, sqlite
+from hitherto.backends._erasure import Erasure
 from hitherto.errors import StorageError
 from hitherto.testing.faultdisk import FaultDisk, Mode, Operation
 
@@ -593,6 +594,7 @@ def test_without_secure_delete_what_was_sealed_stays_in_the_file(
     """The control."""
     others = [pragma for pragma in sqlite.PER_CONNECTION if not pragma.startswith("secure_delete")]
     monkeypatch.setattr(sqlite, "PER_CONNECTION", ("secure_delete = OFF", *others))
+    monkeypatch.setattr(Erasure, "advance", lambda *_: True)  # tables that are written anew hold nothing of it
     sealings = Sealings(monkeypatch)
     life = Life(disk, key=Key.generate())
     live(life)
@@ -604,9 +606,7 @@ def test_without_the_sync_of_the_truncated_wal_purged_text_comes_back(
 ) -> None:
     """The control for the purge: SQLite truncates the WAL, but only `scrub` syncs it."""
     monkeypatch.setattr(_connections, "sync", lambda _: None)
-    monkeypatch.setattr(
-        sqlite.SqliteBackend, "_tidied", lambda *_: True
-    )  # whose commits would put new frames over the old
+    monkeypatch.setattr(Erasure, "advance", lambda *_: True)  # whose commits would put new frames over the old
     life = Life(disk)
     live(life)
     _, lost = losses(life, "none", place / "images")
@@ -734,8 +734,8 @@ def test_a_full_disk_refuses_writes_and_reads_go_on(disk: FaultDisk, place: Path
     assert some_losses(life, place) == []
 
 
-def test_a_purge_on_a_full_disk_makes_room(disk: FaultDisk, place: Path) -> None:
-    """D14: a purge still works, frees space, and then writes resume."""
+def test_a_purge_on_a_full_disk_makes_room(disk: FaultDisk, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D14: a purge still works, frees space, and then writes resume. Its last step waits for more room."""
     life = Life(disk)
     talk, large = life.start("one"), life.start("two")
     secrets = [message for _ in range(8) for message in life.turn(large, SECRET, size=400)]
@@ -743,6 +743,15 @@ def test_a_purge_on_a_full_disk_makes_room(disk: FaultDisk, place: Path) -> None
     disk.capacity = disk.used
     fill(life, talk)
     before = disk.operations
+
+    def later(life: Life) -> None:
+        assert disk.capacity is not None
+        assert disk.used < disk.capacity  # the purge has made room
+        disk.capacity += 1_000_000
+        scrubbed(life)
+
+    scrubbed = Life._scrubbed
+    monkeypatch.setattr(Life, "_scrubbed", later)
     life.purge(large, SECRET, secrets)
     life.turn(talk)
     life.close()

@@ -32,7 +32,7 @@ PROCESSES = 8
 APPENDS = 10_000 if FULL else 120  # of each process
 KILLS = 25 if FULL else 3  # of each process
 PATIENCE = 60.0  # seconds after which something that should happen counts as stuck
-STUCK = 5.0  # the same, for a single call
+STUCK = 40.0  # the same, for a single call
 
 
 @pytest.fixture
@@ -458,7 +458,7 @@ def test_of_two_threads_that_expect_the_same_head_one_wins(store: Store, monkeyp
     talk = store.start()
     head = talk.append(Message.user("first")).id
     gate = Gate(store, monkeypatch)
-    results: list[tuple[str, str | None]] = []
+    results: list[tuple[str, str | int | None]] = []
 
     def work(name: str) -> None:
         try:
@@ -486,9 +486,9 @@ def test_of_many_threads_that_expect_the_same_head_one_wins(store: Store, count:
     head = talk.append(Message.user("first")).id
     handles = [store.conversation(talk.id) for _ in range(count)]
     for _ in range(50):
-        results: list[tuple[str, str | None]] = []
+        results: list[tuple[str, str | int | None]] = []
 
-        def work(thread: int, head: str = head, results: list[tuple[str, str | None]] = results) -> None:
+        def work(thread: int, head: str = head, results: list[tuple[str, str | int | None]] = results) -> None:
             try:
                 results.append(("won", handles[thread].append(Message.user("x"), expect_head=head).id))
             except Conflict as conflict:
@@ -497,7 +497,7 @@ def test_of_many_threads_that_expect_the_same_head_one_wins(store: Store, count:
         in_threads(work, count)
         assert [what for what, _ in results].count("won") == 1
         assert len({id for _, id in results}) == 1
-        head = results[0][1] or ""
+        head = str(results[0][1])
     assert len(chain(store.conversation(talk.id))) == 51
 
 

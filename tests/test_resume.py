@@ -633,7 +633,7 @@ def test_an_sdk_client_is_not_resumed_with_what_its_provider_cannot_read(store: 
     ):
         with pytest.raises(hitherto.ProviderMismatch):
             hitherto.resume(sdk, store, talk)
-        assert hitherto.recording(sdk) is None
+        assert not hitherto.is_recorded(sdk)
         hitherto.resume(sdk, store, talk, convert=True)
         said: Any = [*hitherto.history(talk, "openai"), {"role": "user", "content": "two"}]
         sdk.chat.completions.create(model="m", messages=said)

@@ -6,6 +6,7 @@ purges, D21 on retention.
 
 import asyncio
 import contextlib
+import logging
 import signal
 import sqlite3
 import subprocess
@@ -60,14 +61,33 @@ POLICY = RetentionPolicy()
 
 def test_a_policy_is_30_days_unless_another_number_is_given() -> None:
     assert RetentionPolicy().days == 30
-    assert [RetentionPolicy(days=days).days for days in (7, 180)] == [7, 180]
+    assert [RetentionPolicy(days=days).days for days in (1, 7, 180, 3650)] == [1, 7, 180, 3650]
     assert hitherto.RetentionPolicy(7) == RetentionPolicy(days=7) != RetentionPolicy()
 
 
-@pytest.mark.parametrize("days", [6, 181, 0, -30, 30.0, "30", None, True])
+@pytest.mark.parametrize("days", [3651, 0, -30, 30.0, "30", None, True])
 def test_a_policy_of_another_length_is_refused(days: Any) -> None:
-    with pytest.raises(InvalidArgument, match="7 to 180 days"):
+    with pytest.raises(InvalidArgument, match="1 to 3,650 days"):
         RetentionPolicy(days=days)
+
+
+def test_days_that_are_not_recommended_are_taken_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert [RetentionPolicy(days).warning for days in (7, 30, 180)] == [None] * 3
+    assert "1 day " in str(RetentionPolicy(1).warning)
+    for days in (1, 6, 181, 3650):
+        assert "7 to 180 days are recommended" in str(RetentionPolicy(days).warning)
+    with hitherto.open("memory:") as store, caplog.at_level(logging.WARNING, logger="hitherto"):
+        for days in (7, 30, 180):
+            store.set_retention(RetentionPolicy(days))
+        assert caplog.records == []  # the control
+        store.set_retention(RetentionPolicy(3))
+        assert store.retention == RetentionPolicy(3)
+        store.set_retention(RetentionPolicy(3650))
+        assert store.retention == RetentionPolicy(3650)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "conversations go after 3 days without a word",
+        "conversations stay for 3,650 days after the last word",
+    ]
 
 
 # -- the plan, as a function
@@ -343,9 +363,9 @@ def test_a_sealed_policy_lies_nowhere_in_clear_and_cannot_be_changed_without_the
 def test_a_stored_policy_that_was_never_set_is_damage(tmp_path: Path) -> None:
     """In a plain store anybody can write anything."""
     with hitherto.open(tmp_path / "a.db") as store:
-        store._workspace.describe(lambda meta: replace(meta, retention_days=1))
+        store._workspace.describe(lambda meta: replace(meta, retention_days=4000))
         for use in (lambda: store.retention, store.plan_sweep, store.sweep):
-            with pytest.raises(Damaged, match="1 days"):
+            with pytest.raises(Damaged, match="4000 days"):
                 use()
         store.set_retention(RetentionPolicy())  # sets it right
         assert store.retention == RetentionPolicy()

@@ -345,7 +345,7 @@ def test_processes_and_threads_that_search_and_write_at_once_find_everything(tmp
     assert traces(tmp_path, "fleeting") == []
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "noise", "short"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "magic", "zeros"])
 def test_a_damaged_index_is_made_again_and_said_so(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,16 +361,29 @@ def test_a_damaged_index_is_made_again_and_said_so(
             data[place] ^= 0xFF
     elif damage == "cut":
         data = data[: len(data) // 2]
-    elif damage == "noise":
-        data = bytearray(os.urandom(len(data)))
+    elif damage == "magic":
+        data[:16] = os.urandom(16)
     else:
-        data = bytearray(b"no database")
+        data = bytearray(len(data))
     index.write_bytes(data)
     with caplog.at_level(logging.WARNING, logger="hitherto"), hitherto.open(path) as store:
         assert len(store.search("everywhere", limit=1000)) == 300
         assert len(store.search("word17")) == 1
         assert store.verify().ok
     assert any("search index" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("content", [b"no database", os.urandom(20_000)], ids=["short", "noise"])
+def test_a_file_that_is_not_an_index_is_left_alone_until_its_owner_removes_it(tmp_path: Path, content: bytes) -> None:
+    path, index = tmp_path / "store.db", tmp_path / "store.db-search"
+    with hitherto.open(path) as store:
+        store.start().append(Message.user("everywhere"))
+        index.write_bytes(content)
+        with pytest.raises(hitherto.NotAStore, match="not a search index"):
+            store.search("everywhere")
+        assert index.read_bytes() == content
+        index.unlink()
+        assert len(store.search("everywhere")) == 1
 
 
 def test_an_index_of_another_copy_of_the_store_is_not_believed(tmp_path: Path) -> None:

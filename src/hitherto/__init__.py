@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Closed,
         CommitUnknown,
         Conflict,
+        ConversationFull,
         Damaged,
         Denied,
         HasChildren,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         InvalidQuery,
         InvalidSnapshotID,
         KeyUnavailable,
+        MissingAttachment,
         MissingExtra,
         NewerFormat,
         NotAStore,
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
         Event,
         KeyRotated,
         PurgeCompleted,
+        PurgeFailure,
         Quarantined,
         SlowCommit,
         SnapshotRebuilt,
@@ -90,7 +93,7 @@ if TYPE_CHECKING:
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
     from .moving import StoreCopy, copy_store
     from .opening import open
-    from .recorder import Recording, history, into, record, recording, resume
+    from .recorder import Recording, history, into, is_recorded, record, recording, resume
     from .recorder._own import Resumed
     from .retention import RetentionPolicy, SweepItem, SweepPlan, SweepReport
     from .sanitiser import Cleaned, Finding, Rule, Sanitiser, Stream
@@ -122,6 +125,7 @@ __all__ = [
     "Conflict",
     "Conversation",
     "ConversationDeleted",
+    "ConversationFull",
     "ConversationInfo",
     "ConversationStored",
     "Damaged",
@@ -151,6 +155,7 @@ __all__ = [
     "MessageLister",
     "MessageListing",
     "MessageSaver",
+    "MissingAttachment",
     "MissingExtra",
     "Modality",
     "NewerFormat",
@@ -168,6 +173,7 @@ __all__ = [
     "ProviderError",
     "ProviderMismatch",
     "PurgeCompleted",
+    "PurgeFailure",
     "PurgeReport",
     "Quarantined",
     "ReadOnly",
@@ -208,6 +214,7 @@ __all__ = [
     "copy_store",
     "history",
     "into",
+    "is_recorded",
     "open",
     "open_async",
     "record",
@@ -256,6 +263,7 @@ _MODULES = {
         "Closed",
         "CommitUnknown",
         "Conflict",
+        "ConversationFull",
         "Damaged",
         "Denied",
         "HasChildren",
@@ -271,6 +279,7 @@ _MODULES = {
         "InvalidQuery",
         "InvalidSnapshotID",
         "KeyUnavailable",
+        "MissingAttachment",
         "MissingExtra",
         "NewerFormat",
         "NotAStore",
@@ -298,6 +307,7 @@ _MODULES = {
         "Event",
         "KeyRotated",
         "PurgeCompleted",
+        "PurgeFailure",
         "Quarantined",
         "SlowCommit",
         "SnapshotRebuilt",
@@ -326,6 +336,7 @@ _MODULES = {
         "Recording",
         "history",
         "into",
+        "is_recorded",
         "record",
         "recording",
         "resume",

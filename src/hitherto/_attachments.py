@@ -10,6 +10,11 @@ Providers write images into their JSON in base64, and the block beside it has th
 that is the base64 of something is kept as the bytes that it says, with a note of how it says them: the two share one
 attachment, which takes three quarters of the space, and is binary content like any other. A string is kept like that
 only if writing its bytes again gives exactly that string.
+
+An attachment that a message refers to, and that is not there, is **missing**. A missing attachment never reads as
+deleted: `MissingAttachment` is `Damaged`, `NotFound` means that no message refers to it any more. A reader that looks
+at the stored state (`Desk.own`) gets the message with a hole in the place of the attachment. A message with a hole that
+is written again, here or elsewhere, refers to an attachment that is missing there as well.
 """
 
 import re
@@ -17,16 +22,18 @@ from binascii import Error as _NotBase64
 from binascii import a2b_base64, b2a_base64
 from codecs import getincrementaldecoder
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ._content import Attached, Body, chunk_place, utf8, with_holes, without_holes
+from ._content import Attached, Body, chunk_place, decode_body, utf8, with_holes, without_holes
+from ._packs import Reader
 from ._squeeze import squeeze, unsqueeze
 from .attachment import CHUNK, Attachment
-from .errors import Damaged, HithertoError, InvalidMessage, NotFound, PayloadTooLarge
+from .errors import Busy, Damaged, HithertoError, InvalidMessage, MissingAttachment, NotFound, PayloadTooLarge
 from .vault import Envelope
 
 if TYPE_CHECKING:
@@ -36,10 +43,6 @@ _AT_ONCE = 16  # chunks staged in one transaction
 _AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
 
 Sources = dict[Attached, Attachment]
-
-
-class LetGo(NotFound):
-    """The attachment is not kept any more, not under this name."""
 
 
 class Outdated(Exception):
@@ -56,11 +59,26 @@ def spilled(desk: "Desk", envelope: Envelope, body: Body) -> tuple[Body, Sources
         limit = desk.store._max_attachment
         if source.size > limit:
             raise PayloadTooLarge(source.size, limit, what="one attachment")
+        if source.is_missing:
+            return Attached(_hole_name(envelope, source._name or b""), source.size, source.text, way, prefix)
         attached = Attached(_name(envelope, source), source.size, source.text, way, prefix)
         sources[attached] = given
         return attached
 
     return with_holes(body, fill), sources
+
+
+def _hole_name(envelope: Envelope, name: bytes) -> bytes:
+    """The name of a missing attachment in this conversation, from the name that it had. It is made with the
+    conversation's key, as every name is, and no content has it."""
+    fingerprint = envelope.fingerprint()
+    fingerprint.update(b"missing attachment\0" + name)
+    return fingerprint.digest()
+
+
+def hole(attached: Attached) -> Attachment:
+    """What a message holds in the place of a missing attachment."""
+    return _as_given(Attachment._hole(attached.size, text=attached.text, name=attached.name), attached)
 
 
 def _name(envelope: Envelope, source: Attachment) -> bytes:
@@ -222,16 +240,50 @@ def _squeezed(piece: bytes) -> bytes:
 
 
 def kept(desk: "Desk", attached: Attached) -> Attachment:
-    """An attachment of the conversation as it was given, to be read from the store."""
-    return _as_given(_stored(desk, attached), attached)
+    """An attachment of the conversation as it was given, to be read from the store later. If it is not there then,
+    the error says why: its message was deleted, or encrypted anew, or the attachment is missing."""
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            yield from stored_attachment(desk, attached)
+        except MissingAttachment:
+            raise _explain_absence(desk, attached) from None
+
+    source = Attachment(attached.size, pieces, text=attached.text)
+    source._name = attached.name
+    return _as_given(source, attached)
+
+
+def is_kept(desk: "Desk", attached: Attached) -> bool:
+    """Return True if the store has an attachment of this name, whole or damaged."""
+    return any(row.chunks for row in desk.store.backend.attachments(desk.id, [attached.name]))
+
+
+def _explain_absence(desk: "Desk", attached: Attached) -> HithertoError:
+    """Why an attachment that a caller has in hand is not in the store any more. All messages are looked at: an
+    attachment goes with the last message that refers to it, so if one still does, the attachment is missing."""
+    store, name = desk.store, attached.name
+    rows = store.backend.lookup(ids=[desk.id])
+    if not rows or not desk.serves(rows[0]):
+        return NotFound("conversation", [desk.name])
+    envelope, reader = store._codec.envelope(rows[0]), Reader(store)
+    for row in store.backend.scan(desk.id, limit=1 << 40):
+        _, content = reader.content(envelope, row)
+        if any(other.name == name for other in decode_body(content).attached) and not is_kept(desk, attached):
+            return MissingAttachment(attached.size, store._names.id(row.number))
+    if not envelope.is_current_name(name):
+        what = f"conversation {desk.name} was encrypted anew, and its attachments have other names"
+        return Busy(what, hint="read the message again")
+    return NotFound("attachment", [name.hex()[:12]], hint="its message was deleted")
 
 
 def _as_given(source: Attachment, attached: Attached) -> Attachment:
     return in_base64(source, attached.base64, attached.prefix) if attached.base64 else source
 
 
-def _stored(desk: "Desk", attached: Attached) -> Attachment:
-    """The same as it is stored."""
+def stored_attachment(desk: "Desk", attached: Attached) -> Attachment:
+    """The bytes of an attachment as they are stored. Reading them raises `MissingAttachment` if it is not there, and
+    `Damaged` if it is not as it was written."""
 
     def pieces() -> Iterator[bytes]:
         desk.store._ensure_open()
@@ -245,9 +297,8 @@ def _stored(desk: "Desk", attached: Attached) -> Attachment:
             size += len(piece)
             yield piece
         if size != attached.size or fingerprint.digest() != attached.name:
-            if not desk.store.backend.attachments(desk.id, [attached.name]):
-                hint = "its message was deleted, or encrypted anew: read the message again"
-                raise LetGo("attachment", [attached.name.hex()[:12]], hint=hint)
+            if not is_kept(desk, attached):
+                raise MissingAttachment(attached.size)
             raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
 
     made = Attachment(attached.size, pieces, text=attached.text)
@@ -256,32 +307,73 @@ def _stored(desk: "Desk", attached: Attached) -> Attachment:
 
 
 def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:
-    """The content with its attachments kept anew, under the key that closes now; old names and new ones."""
+    """The content with its attachments kept anew, under the key that closes now; old names and new ones of those that
+    are there. One that is missing gets a name of that key as well, or the message would never be up to date; the caller
+    commits on the condition that the conversation has not changed, so that what was deleted meanwhile is none."""
     names: dict[bytes, bytes] = {}
     envelope = desk.envelope
+    holes: dict[bytes, bytes] = {}
     for attached in body.attached:
-        if attached.name not in names:  # text and bytes may be the same, and share a name
-            source, fingerprint = _stored(desk, attached), envelope.fingerprint()
-            for piece in source:
-                fingerprint.update(piece)
+        if (
+            attached.name not in names and attached.name not in holes
+        ):  # text and bytes may be the same, and share a name
+            source, fingerprint = stored_attachment(desk, attached), envelope.fingerprint()
+            try:
+                for piece in source:
+                    fingerprint.update(piece)
+            except MissingAttachment:
+                holes[attached.name] = _hole_name(envelope, attached.name)
+                continue
             names[attached.name] = fingerprint.digest()
             stage(desk, {replace(attached, name=names[attached.name]): source}, envelope.generation)
-    return replace(body, attached=tuple(replace(a, name=names[a.name]) for a in body.attached)), names
+    now = names | holes
+    return replace(body, attached=tuple(replace(a, name=now[a.name]) for a in body.attached)), names
 
 
-def filled(desk: "Desk", body: Body, *, lazy: bool = False) -> Body:
-    """The content with its attachments in place: read, or to be read."""
-    if lazy:
-        return without_holes(body, lambda attached: kept(desk, attached))
+def filled(desk: "Desk", body: Body, *, lazy: bool = False) -> tuple[Body, str | None]:
+    """The content with its attachments in place, read or to be read; and which of them are missing, in words.
+
+    What is missing is a hole if the desk is the reader's own, and else `MissingAttachment`: what a shared desk believes
+    may be older than what is stored."""
+    missing: list[Attached] = []
+
+    def fill(load: Callable[[Attached], str | bytes | Attachment], attached: Attached) -> str | bytes | Attachment:
+        try:
+            return load(attached)
+        except MissingAttachment:
+            if not desk.own:
+                raise
+            missing.append(attached)
+            return hole(attached)
+
+    whole = without_holes(body, partial(fill, _lazily(desk) if lazy else _eagerly(desk, body)))
+    if not missing:
+        return whole, None
+    desk.has_holes = True
+    sizes = ", ".join(f"{attached.size:,}" for attached in dict.fromkeys(attached.bare for attached in missing))
+    what = "an attachment is missing" if len(missing) == 1 else "attachments are missing"
+    return whole, f"{what} ({sizes} bytes)"
+
+
+def _lazily(desk: "Desk") -> Callable[[Attached], Attachment]:
+    def load(attached: Attached) -> Attachment:
+        if not is_kept(desk, attached):
+            raise MissingAttachment(attached.size)
+        return kept(desk, attached)
+
+    return load
+
+
+def _eagerly(desk: "Desk", body: Body) -> Callable[[Attached], str | bytes]:
     times = Counter(attached.bare for attached in body.attached)
     shared: dict[Attached, bytes] = {}  # an image and its base64 are the same bytes: read once
 
     def load(attached: Attached) -> str | bytes:
-        source = _stored(desk, attached)
+        source = stored_attachment(desk, attached)
         if times[attached.bare] > 1:
             if attached.bare not in shared:
                 shared[attached.bare] = source.read()
             source = Attachment(source.size, lambda: iter((shared[attached.bare],)), text=source.text)
         return _as_given(source, attached).load()
 
-    return without_holes(body, load)
+    return load

@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from .attachment import Attachment
-from .sanitiser import Cleaned, Finding, Sanitiser
+from .sanitiser import Cleaned, Finding, Rule, Sanitiser, values_in
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -95,6 +95,15 @@ class Cleaning:
         self._names = set() if names is None else names
         self._known: dict[tuple[str, str, bool], str] = {}  # the provider's own message says the same texts again
         self.found: list[Finding] = []
+        self.values: dict[str, Rule] = {}  # secrets that were found: each goes wherever else it stands
+
+    def _note(self, text: str, findings: Sequence[Finding]) -> None:
+        self.found += findings
+        self.values |= values_in(text, findings)
+
+    def findings(self, text: str) -> Sequence[Finding]:
+        """What there is in a text that is not to be changed."""
+        return self._sanitiser.clean(text).findings
 
     # -- texts
 
@@ -102,10 +111,11 @@ class Cleaning:
         """A text, and what it says if it is JSON: escapes there may hide something."""
         known = self._known.get((name, text, grows))
         if known is not None:
-            return known
+            return text if known == text else known  # callers tell by identity that nothing was changed
         as_json = as_json or text[:100].lstrip()[:1] in ("{", "[")
-        cleaned = self._sanitiser.clean(self._literals(text) if as_json else text, name=name, complete=not grows)
-        self.found += cleaned.findings
+        given = self._literals(text) if as_json else text
+        cleaned = self._sanitiser.clean(given, name=name, complete=not grows)
+        self._note(given, cleaned.findings)
         result = text if cleaned.text == text else cleaned.text
         if as_json:
             result = self._json(result)
@@ -117,7 +127,7 @@ class Cleaning:
         if _UUID.fullmatch(id):
             return id
         cleaned = self._sanitiser.clean(id)
-        self.found += cleaned.findings
+        self._note(id, cleaned.findings)
         for one in sorted(cleaned.findings, key=lambda one: -one.start):
             id = f"{id[: one.start]}[redacted:{one.rule[:_NAMED]}-{one.hash[:8]}]{id[one.end :]}"
         return id
@@ -139,7 +149,7 @@ class Cleaning:
         cleaned = self._sanitiser.clean(whole, complete=not grows) if len(texts) > 1 else None
         if cleaned is None or cleaned.text == whole:
             return texts
-        self.found += cleaned.findings
+        self._note(whole, cleaned.findings)
         return list(_spread(texts, cleaned, grows=grows))
 
     # -- JSON
@@ -263,7 +273,10 @@ class Cleaning:
         return text if cleaned is data else f"{head},{cleaned}"
 
     def attachment(self, attachment: Attachment, kind: str = "") -> Attachment | str:
-        """Text that is read in pieces is cleaned in pieces: once to see what there is, and again when it is kept."""
+        """Text that is read in pieces is cleaned in pieces: to see what there is, to measure it without the values that
+        were found, and again when it is kept. A missing attachment has nothing to clean."""
+        if attachment.is_missing:
+            return attachment
         if attachment._base64 is not None:
             source, _, prefix = attachment._base64
             same = self.attachment(source, prefix.removeprefix("data:")) is source
@@ -272,16 +285,23 @@ class Cleaning:
         if encoding is None:
             return attachment
         stream = self._sanitiser.stream()
-        size = sum(map(len, _pieces(attachment, encoding, stream.feed, stream.finish)))
+        for _ in _pieces(attachment, encoding, stream.feed, stream.finish):
+            pass
         if not stream.findings:
             return attachment
         self.found += stream.findings
+        self.values |= stream.values
 
         def pieces() -> Iterator[bytes]:
-            again = self._sanitiser.stream()
-            return _pieces(attachment, encoding, again.feed, again.finish)
+            rules, values = self._sanitiser.stream(), self._sanitiser.knowing(stream.values).stream()
+            return _pieces(
+                attachment,
+                encoding,
+                lambda piece: values.feed(rules.feed(piece)),
+                lambda: values.feed(rules.finish()) + values.finish(),
+            )
 
-        return Attachment(size, pieces, text=attachment.text)
+        return Attachment(sum(map(len, pieces())), pieces, text=attachment.text)
 
 
 def _hint(name: str) -> str:

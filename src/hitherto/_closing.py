@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from . import _forks
 from .errors import CommitUnknown, HithertoError, InvalidArgument, StorageError
-from .events import PurgeCompleted, warn
+from .events import PurgeCompleted, PurgeFailure, warn
 from .model import to_datetime
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Purge(Struct, eq=False):
     reason: str
     began: int  # microseconds
     count: int = 0
-    failures: tuple[tuple[str, str], ...] = ()
+    failures: tuple[PurgeFailure, ...] = ()
     completed: bool = False
 
 

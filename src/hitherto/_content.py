@@ -100,9 +100,11 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     quota_bytes: int = 0  # of content; 0: as much as the disk holds
     expiring: bool = False  # a conversation has, or had, an expiry of its own
     checkpoints: tuple[str, ...] = ()  # where checkpoints lie, or lay, of any conversation
-    sweeper: tuple[bytes, int] | None = None  # who sweeps now, and until when the others leave it to them
+    sweeper: tuple[bytes, int] | None = None  # who sweeps now, and until when the others leave it to them: `_lease`
     clocks: tuple[str, int, int] | None = None  # which boot, its clock, and what the time was then, as far as we know
+    has_metadata_tags: bool = False  # every conversation has the tags that find it by its metadata
     undated: dict[bytes, int] = {}  # conversations whose time cannot be right: when a sweep saw them first
+    rotator: tuple[bytes, int] | None = None  # the same as `sweeper`, for whoever brings conversations under a new key
 
 
 class Packed(Struct, frozen=True, array_like=True, gc=False):
@@ -336,19 +338,20 @@ def item_place(conversation: bytes, key: bytes) -> tuple[object, ...]:
     return ("item", conversation, key)
 
 
-def saved(row: MessageRow, body: Body, names: Names, conversation: str) -> Saved:
-    """A stored message as people see it."""
+def saved(row: MessageRow, body: Body, names: Names, conversation: str, problem: str | None = None) -> Saved:
+    """A stored message as people see it. `problem` is what is wrong with its content."""
     above = None if row.parent is None else names.id(row.parent)
     link = None if row.link is None else names.id(row.link)
     return Saved(
         row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
         body.privacy, above, names.id(row.number),
         conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
-        body.origin,
+        body.origin, problem,
     )  # fmt: skip
 
 
-Filler = Callable[[Body], Body]  # puts large content back where it was
+# Puts large content back where it was. The text names the attachments that are missing; None: all are there.
+Filler = Callable[[Body], tuple[Body, str | None]]
 
 
 def saved_stretch(
@@ -363,13 +366,14 @@ def saved_stretch(
             body = _body(content)
         except _UNREADABLE as error:
             raise Damaged(f"the content of message {id} cannot be read: {error}") from None
+        problem = None
         if body.attached:
-            body = filled(body)
+            body, problem = filled(body)
         link = None if row.link is None else names.id(row.link)
         message = Saved(
             row.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
             body.privacy, above, id, conversation, row.seq, row.created_at, link, row.main == 1, row.revision,
-            body.origin,
+            body.origin, problem,
         )  # fmt: skip
         messages.append(message)
         above = id
@@ -384,13 +388,13 @@ def saved_pack(
     above = None if pack.parent is None else names.id(pack.parent)
     messages = []
     for m, id in zip(open_pack(envelope, pack), ids, strict=False):
-        body = m.body
+        body, problem = m.body, None
         if body.attached:
-            body = filled(body)
+            body, problem = filled(body)
         link = None if m.link is None else names.id(m.link)
         message = Saved(
             m.role, body.blocks, body.label, body.key, body.tool_result_error, body.extra, body.raw, body.usage,
-            body.privacy, above, id, conversation, m.seq, m.created_at, link, m.main, m.revision, body.origin,
+            body.privacy, above, id, conversation, m.seq, m.created_at, link, m.main, m.revision, body.origin, problem,
         )  # fmt: skip
         messages.append(message)
         above = id

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from ._attachments import Outdated, Sources, kept, spilled, stage, unstage
-from ._content import Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
+from ._attachments import Outdated, Sources, hole, kept, spilled, stage, unstage
+from ._content import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
+from ._filters import description_fields, description_tags
 from ._ledger import Ledger, read
+from ._packs import Moved
 from ._pen import Entry, Tell, stored
-from .attachment import LARGE
+from .attachment import LARGE, Attachment
 from .backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missing, Stale, Tag, Taken
-from .errors import Busy, Conflict, Damaged, NotFound, PayloadTooLarge, StorageFull
+from .errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
 from .ids import RUN, new_token, show_conversation_id
-from .model import Message, Saved, check, text_size
+from .model import Message, Saved, check, text_size, trace_of
 from .vault import Codec, Envelope, next_row
 
 if TYPE_CHECKING:
+    from ._workspace import KeyState
     from .store import Store
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
@@ -61,8 +64,10 @@ class Draft(Struct, frozen=True, gc=False):
 class Desk:
     """One conversation in use: the row as we believe it to be."""
 
-    def __init__(self, store: "Store", row: ConversationRow, *, new: bool = False) -> None:
+    def __init__(self, store: "Store", row: ConversationRow, *, new: bool = False, own: bool = False) -> None:
         self.store = store
+        self.own = own  # of one reader, who checks in the end that the row as it was read here is still the stored one
+        self.has_holes = False  # a message was read whose attachment is missing
         self.lock = threading.RLock()
         self.id = row.id
         self.name = show_conversation_id(row.id)
@@ -130,12 +135,14 @@ class Desk:
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
+        state: "KeyState | None" = None,
     ) -> T:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
 
         `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
-        lock. `restage` is called if attachments have vanished.
+        lock. `restage` is called if attachments have vanished. With `state`, nothing is written under other keys of
+        the workspace than these: then it is `Moved`.
         """
         for _ in range(_TRIES):
             with self.lock:
@@ -143,17 +150,19 @@ class Desk:
                 row, epoch = self.row, self.epoch  # `prepare` may have looked again
                 if change is None:
                     return result
-                entry = self.store._pen.enqueue(Batch((change,)), tell=tell)
+                batch = Batch((change,), () if state is None else state.require)
+                entry = self.store._pen.enqueue(batch, tell=tell)
                 enqueued(entry, change)
                 if change.row is not None:
                     self.row = change.row
             try:
                 outcome = self.store._pen.outcome(entry)
             except BaseException:
-                with self.lock:
-                    if epoch == self.epoch:
-                        self.row, self.epoch = row, epoch + 1  # if this is stale by now, the backend will say so
+                self._go_back(row, epoch)
                 raise
+            if isinstance(outcome, Stale) and outcome.conversation != self.id:
+                self._go_back(row, epoch)
+                raise Moved
             if isinstance(outcome, Stale):
                 self.believe(outcome.row, epoch)
             elif isinstance(outcome, Taken | Missing):
@@ -166,6 +175,13 @@ class Desk:
                 return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
+    def _go_back(self, row: ConversationRow, epoch: int) -> None:
+        """What we believed to write was not written, or nobody knows. If the row of before is stale by now, the backend
+        will say so."""
+        with self.lock:
+            if epoch == self.epoch:
+                self.row, self.epoch = row, epoch + 1
+
     def add(
         self,
         drafts: Sequence[Draft],
@@ -173,31 +189,37 @@ class Desk:
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
         unput: tuple[bytes, ...] = (),
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        *,
+        is_bounded: bool = True,
     ) -> list[Saved]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. Items
-        that they make superfluous go with it, and those come along that `put` gives."""
+        that they make superfluous go with it, and those come along that `put` gives. What is not `is_bounded` may make
+        the conversation as large as it likes."""
 
         def prepare(drafts: Sequence[Draft], row: ConversationRow) -> "Prepared[list[Saved]]":
             spot = choose(row)
-            change, messages = self.prepare(self.row, drafts, spot)  # `choose` may have looked again
+            change, messages = self.prepare(self.row, drafts, spot, is_bounded=is_bounded)  # it may have looked again
             if change is not None and (unput or put is not None):
                 change = replace(change, unput=unput, put=() if put is None else put(self.envelope))
             return change, messages
 
         with self.store._telemetry.span("append"):
-            return self.write(drafts, prepare, enqueued)
+            return self.write(drafts, prepare, enqueued, is_bounded=is_bounded)
 
     def write(
         self,
         drafts: Sequence[Draft],
         prepare: Callable[[Sequence[Draft], ConversationRow], "Prepared[T]"],
         enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        *,
+        is_bounded: bool = True,
     ) -> T:
         """Commit what `prepare` makes of the drafts, with their large content, and again as `commit` does."""
         while True:
+            stage_again = partial(self.stage, drafts, is_bounded=is_bounded)
             try:
-                self.stage(drafts)
-                return self.commit(partial(prepare, drafts), enqueued, partial(self.stage, drafts), stored)
+                stage_again()
+                return self.commit(partial(prepare, drafts), enqueued, stage_again, stored)
             except Outdated:
                 for one in drafts:
                     unstage(self, one.sources)
@@ -211,13 +233,31 @@ class Desk:
                     self.store._telemetry.conflict("head")
                 raise
 
-    def stage(self, drafts: Sequence[Draft]) -> None:
-        """Keep the large content of these drafts, if the workspace may hold them."""
+    def stage(self, drafts: Sequence[Draft], *, is_bounded: bool = True) -> None:
+        """Keep the large content of these drafts, if the workspace and the conversation may hold them."""
         self.store._quota.admit(drafts, self._new)
+        if is_bounded and self.store._max_conversation_bytes is not None:
+            new = self._new(drafts)
+            self._check_room(self.row.size + sum(len(one.data) for one in new), self._coming(new))
         for one in drafts:
             if one.sources:
                 self.store._pen.check()
                 stage(self, one.sources, one.generation)
+
+    def _check_room(self, size: int, coming: int = 0) -> None:
+        """Refuse what would make the conversation too large: its messages will have so many bytes, and so many more
+        bytes will come in attachments, beside those that are there."""
+        limit = self.store._max_conversation_bytes
+        if limit is not None:
+            whole = size + coming + self.store.backend.attached(self.id)
+            if whole > limit:
+                raise ConversationFull(self.name, whole, limit)
+
+    def _coming(self, drafts: Sequence[Draft]) -> int:
+        """How many bytes of attachments are not there yet."""
+        sizes = {attached.name: attached.size for one in drafts for attached in one.sources}
+        there = self.store.backend.attachments(self.id, list(sizes)) if sizes else []
+        return sum(sizes.values()) - sum(sizes[row.name] for row in there if row.chunks)
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
@@ -234,7 +274,13 @@ class Desk:
         return [one for one in drafts if one.message.key is None or one.message.key not in known]
 
     def prepare(
-        self, row: ConversationRow, drafts: Sequence[Draft], spot: Spot, *, head_at: int | None = None
+        self,
+        row: ConversationRow,
+        drafts: Sequence[Draft],
+        spot: Spot,
+        *,
+        head_at: int | None = None,
+        is_bounded: bool = True,
     ) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
         becomes the head, or the one of this place among the drafts."""
@@ -299,6 +345,8 @@ class Desk:
             parent, link = number, None
         if not rows:
             return None, messages
+        if is_bounded:
+            self._check_room(size)  # again: others may have written since, and this row is the one that counts
         self._last = last, above
         if head_at is not None:
             head = placed[head_at]
@@ -318,6 +366,15 @@ def _dealt(number: int | None, placed: Sequence[int]) -> int | None:
     return number if number is None or number >= 0 else placed[~number]
 
 
+def clean_together(store: "Store", messages: Sequence[Message]) -> Sequence[Message]:
+    """Messages of one write, without what is not to be kept in any of them."""
+    if store._redactor is None:
+        return messages
+    for message in messages:
+        check(message)
+    return store._redactor.together(messages)
+
+
 def draft(
     desk: Desk,
     message: Message,
@@ -325,10 +382,12 @@ def draft(
     spot: Spot | None = None,
     origin: str | None = None,
     at: int | None = None,
+    *,
+    is_clean: bool = False,
 ) -> Draft:
     """Check and encode a message, without what is not to be kept."""
     check(message)
-    if desk.store._redactor is not None:
+    if desk.store._redactor is not None and not is_clean:
         message = desk.store._redactor.message(message)
     body = body_of(message, setup, origin)
     try:
@@ -339,11 +398,11 @@ def draft(
         pass
     envelope = desk.envelope
     body, sources = spilled(desk, envelope, body)
-    if not sources:
+    if not body.attached:
         return Draft(message, data, spot, at)
     data = encode(body)
     text = sum(attached.size for attached in body.attached if attached.text)
-    again = partial(draft, desk, message, setup, spot, origin, at)
+    again = partial(draft, desk, message, setup, spot, origin, at, is_clean=True)
     return Draft(_shown(desk, message, body, sources), data, spot, at, text, sources, envelope.generation, again)
 
 
@@ -351,7 +410,14 @@ def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Messag
     """The message as it is given back: attachments that were given are now those of the store."""
     if all(source.in_memory for source in sources.values()):
         return message
-    named = without_holes(body, lambda a: sources[a].load() if sources[a].in_memory else kept(desk, a))
+
+    def fill(attached: Attached) -> str | bytes | Attachment:
+        source = sources.get(attached)
+        if source is None:
+            return hole(attached)
+        return source.load() if source.in_memory else kept(desk, attached)
+
+    named = without_holes(body, fill)
     return replace(message, blocks=named.blocks, extra=named.extra, raw=named.raw, privacy=named.privacy)
 
 
@@ -371,14 +437,9 @@ def label_tags(codec: Codec, label: str, number: int) -> list[Tag]:
 
 def label_fields(label: str) -> list[tuple[str, str]]:
     fields = [("label", label)]
-    if label.startswith("subagent:"):
+    if trace_of(label) is not None:
         fields.append(("subagent", label.split(":")[1]))
     return fields
-
-
-def description_fields(meta: Meta) -> list[tuple[str, str]]:
-    """What a conversation is found by."""
-    return [(f, v) for f, v in (("project", meta.project), ("opening", meta.opening)) if v is not None]
 
 
 def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) -> bytes:
@@ -390,10 +451,16 @@ def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) 
 
 
 def described(desk: Desk, row: ConversationRow, **fields: object) -> Change:
-    """The change that sets these fields of a conversation's description."""
-    envelope = desk.check(row)
-    meta = replace(open_meta(envelope, row), **fields)
-    return changed(desk, row, meta=close_meta(envelope, row.id, meta, desk.store._max_write_bytes))
+    """The change that sets these fields of a conversation's description, and the tags that find it."""
+    envelope, codec = desk.check(row), desk.store._codec
+    before = open_meta(envelope, row)
+    meta = replace(before, **fields)
+    change = changed(desk, row, meta=close_meta(envelope, row.id, meta, desk.store._max_write_bytes))
+    if description_fields(meta) == description_fields(before):
+        return change
+    tags = description_tags(codec, meta)
+    gone = {Tag(name) for field in description_fields(before) for name in codec.tags(*field)}.difference(tags)
+    return replace(change, tag=tags, untag=tuple(gone))
 
 
 def changed(desk: Desk, row: ConversationRow, **fields: object) -> Change:

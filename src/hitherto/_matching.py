@@ -26,6 +26,8 @@ _MARKER = re.compile(r"\[redacted:[a-z0-9-]{1,60}\]")
 _SURROGATES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _CONTINUING = bytes(range(0x80, 0xC0))  # the bytes of a character in UTF-8, but for its first
 _GENERAL = {"http-auth": 1, "assignment": 2}  # families that know a secret by its place; the others know what it is
+_BY_NAME = frozenset(("assignment",))  # families in which the value of a field ends where the next field begins
+_FIELD = re.compile(rb"&([\w.-]{1,40}=)")  # of a form, or of the query of a URL
 _BY_PREFIX = frozenset(("provider-key", "cloud", "token"))  # families that know it by a few letters
 
 
@@ -73,7 +75,12 @@ class Engine:
         if not rules:
             return []
         markers = [m.span() for m in _MARKER.finditer(text)] if "[redacted:" in text else []
-        spans = [span for rule in rules for span in self._matches(rule, text, data, markers)]
+        fields = _FIELD.sub(rb" \1", data) if b"&" in data else data
+        spans = [
+            span
+            for rule in rules
+            for span in self._matches(rule, text, fields if rule.family in _BY_NAME else data, markers)
+        ]
         return self._merged(text, spans)
 
     def _worth_trying(self, data: bytes) -> list[Rule]:
@@ -94,8 +101,9 @@ class Engine:
         return [*rules, *names.values()]
 
     def _matches(self, rule: Rule, text: str, data: bytes, markers: list[tuple[int, int]]) -> Iterator[Span]:
-        """What a rule finds. Behind a short value that is none, it looks again from where that begins: the value may be
-        the name of what follows."""
+        """What a rule finds. A match that is no secret is looked at again behind its first character: a word that only
+        contains a keyword may have hidden the name behind it ("Keycloak password: …"), and a short value may be the
+        name of what follows. A long value is not searched for more names: that would make hostile texts slow."""
         place, pattern, at, done = _places(data, len(text)), self._patterns[rule.name], 0, 0
         while at <= len(data) and (found := pattern.search(data, at)):
             first, last = found.span(rule.group)
@@ -108,8 +116,11 @@ class Engine:
             if span:
                 done = span[1]
                 yield *span, rule
-            again = span is None and found.start() < first and last - first <= _BRIEF
-            at = first if again else max(found.end(), at + 1)
+            at = max(found.end(), at + 1)
+            if span is None and found.start() < first:
+                again = pattern.search(data, found.start() + 1)
+                if again and (again.start() < first or last - first <= _BRIEF):
+                    at = again.start()
 
     def _judged(self, rule: Rule, text: str, start: int, end: int, begin: int) -> tuple[int, int] | None:
         """Where in a match the secret is, if it is one."""
@@ -176,6 +187,8 @@ def _encoded(text: str) -> bytes:
 def _refuse_bad(rules: tuple[Rule, ...]) -> None:
     names = set[str]()
     for rule in rules:
+        if not isinstance(rule, Rule):
+            raise InvalidArgument(f"a {type(rule).__name__} where a Rule is wanted", hint="Rule(name, family, pattern)")
         if not _NAME.fullmatch(rule.name) or rule.name in names:
             raise InvalidArgument("a rule has a name of its own, of small letters, digits and hyphens")
         names.add(rule.name)
@@ -198,6 +211,14 @@ def _compiled(rule: Rule | None, pattern: str, *, capture: bool = True) -> Any:
     except (re2.error, UnicodeError):
         what = f"the pattern of the rule {rule.name}" if rule else "the rules together"
         raise InvalidArgument(f"RE2 does not take {what}", hint="see github.com/google/re2/wiki/Syntax") from None
+
+
+def re2_escaped(literal: str) -> str:
+    """A pattern that matches this text, as a text is searched."""
+    import re2  # noqa: PLC0415  # as above
+
+    escaped: str = re2.escape(_encoded(literal).decode())
+    return escaped
 
 
 def _by_keyword(rules: Iterable[Rule]) -> dict[bytes, dict[str, Rule]]:

@@ -104,10 +104,10 @@ def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
         for _ in range(_LOOKS):
             desk = store._desk(store._fresh_row(conversation))
             with desk.shaping:
-                if not desk.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
-                    return 0
                 once = _Once(store, desk)  # before we read: what is changed or packed later will show in it
-                built = [found for run in runs if (found := _attempt(store, desk, run)) is not None]
+                if not once.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
+                    return 0
+                built = [found for run in runs if (found := _attempt(store, once, run)) is not None]
                 if not built:
                     return 0
                 once.built = built
@@ -122,15 +122,16 @@ class _Once:
 
     def __init__(self, store: "Store", desk: "Desk") -> None:
         self._store, self._desk = store, desk
-        self._token, self._keys = desk.row.token, desk.row.data_key
-        self._seen = desk.row.rewrites, desk.packings
+        with desk.lock:  # of one moment
+            self.row, self.envelope = desk.row, desk.envelope
+            self._seen = _shaped(desk.row), desk.packings
         self._used = False
         self.built: Sequence[_Built] = ()
 
     def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
-        if self._used or row.data_key != self._keys or (row.rewrites, self._desk.packings) != self._seen:
+        if self._used or (_shaped(row), self._desk.packings) != self._seen:
             return None, False
-        if row.token != self._token and self._packed_by_others():
+        if row.token != self.row.token and self._packed_by_others():
             return None, False
         self._used = True
         self._desk.packings += 1
@@ -140,7 +141,7 @@ class _Once:
             came += [built.pack, *(replace(m, body=None) for m in built.rows)]
             went += [*built.old, *built.rows]
         # The version stays: nobody who reads can tell that anything happened.
-        after = next_row(self._desk.envelope, row, came, went, version=row.version)
+        after = next_row(self.envelope, row, came, went, version=row.version)
         return Change(row.id, row.token, after, pack=tuple(built.pack for built in self.built)), True
 
     def _packed_by_others(self) -> bool:
@@ -149,12 +150,18 @@ class _Once:
         return now != {pack.first: pack for built in self.built for pack in built.old}
 
 
-def _attempt(store: "Store", desk: "Desk", run: int) -> _Built | None:
+def _shaped(row: ConversationRow) -> tuple[object, ...]:
+    """While this stands still, the messages are the same, and under the same key. The generation has to be looked at as
+    well as the keys: a conversation that was sealed and is plain again has no keys, as before."""
+    return row.data_key, row.generation, row.rewrites
+
+
+def _attempt(store: "Store", once: _Once, run: int) -> _Built | None:
     """The pack of a run, or None if there is nothing to do: a full or damaged one need not be looked at again."""
     try:
-        built = _build(store, desk, run)
+        built = _build(store, once, run)
     except Damaged as error:
-        if store._fresh_row(desk.id).token != desk.row.token:
+        if store._fresh_row(once.row.id).token != once.row.token:
             return None  # its key is another one by now, say: another time
         warn(f"a run cannot be packed, verify() tells more: {error}")
         store._settled.add(run)
@@ -164,10 +171,10 @@ def _attempt(store: "Store", desk: "Desk", run: int) -> _Built | None:
     return built
 
 
-def _build(store: "Store", desk: "Desk", run: int) -> _Built | None:
+def _build(store: "Store", once: _Once, run: int) -> _Built | None:
     """The pack of a run as it is now: its messages from the first on, as far as they are not too large together."""
     rows = sorted(store.backend.messages(numbers=range(run, run + RUN)), key=lambda m: m.number)
-    if not rows or rows[0].number != run or rows[0].conversation != desk.id:
+    if not rows or rows[0].number != run or rows[0].conversation != once.row.id:
         return None
     old = tuple(store.backend.packs([run]))  # before their content: a later one shows when it is committed
     reader = Reader(store)
@@ -178,14 +185,14 @@ def _build(store: "Store", desk: "Desk", run: int) -> _Built | None:
         total += m.size
         if m.number != run + n or (total > _LARGEST and messages):
             break
-        row, data = reader.content(desk.envelope, m)
+        row, data = reader.content(once.envelope, m)
         if row.body is not None:
             loose.append(row)
         messages.append(packed(row, data))
     if not loose:
         return None
-    like = PackRow(run, desk.id, rows[0].parent, 0, b"")
-    return _Built(close_pack(desk.envelope, like, messages), old, tuple(loose))
+    like = PackRow(run, once.row.id, rows[0].parent, 0, b"")
+    return _Built(close_pack(once.envelope, like, messages), old, tuple(loose))
 
 
 # -- changing what is packed

@@ -56,6 +56,10 @@ _CELL_ENDS = re.compile(r"[`*\"']*[ \t]*\|")
 _ARGUMENT = re.compile(r"[)\]}.]|,(?:\s|\Z)")
 _NO_VARIABLE = re.compile(r"[0-9][A-Za-z]+[0-9]|[0-9]{3}")
 _ITEM = re.compile(r"[^\s\"'`,\[\]-][^\s\"'`,\[\]]*")
+_LAST_NAME = re.compile(r"([\w.-]+)[ \t]+[\"']?\Z")
+_LAST_NAME_OF_LINE = re.compile(r"([\w.-]+)[ \t]*(?::=|[:=])[ \t]*\Z")
+_NAME_AFTER = re.compile(r"[\"'`][ \t]*[!=]==?[ \t]*([\w.-]+)")
+_WORD_BEFORE = re.compile(r"(\w+)[ \t]+\Z")
 _NAMED = re.compile(r"(?i)(?:name|key|variable)[\"']?[\s:=]+[\"']?([\w.-]+)")
 _COOKIE = re.compile(r"([\w.-]+)=([^\s;\"']*)")
 _TOKEN = re.compile(r"[\w-]+")
@@ -125,6 +129,11 @@ def wordy(value: str) -> bool:
     return _usual(value) > (0.8 if len(_MIXED.findall(value)) >= 3 else 0.6)
 
 
+def is_no_word(value: str) -> bool:
+    """Can it be recognised by itself, because no text has it by chance?"""
+    return any(map(str.isdigit, value)) or _STRONG.search(value) is not None or not wordy(value)
+
+
 def _looks_random(value: str, shortest: int = 10) -> bool:
     if len(value) < shortest or len(set(value)) < 5:
         return False
@@ -166,6 +175,12 @@ def _looks_like_a_password(value: str) -> bool:
     return (digits and letters) or len(set(_STRONG.findall(value))) >= 2
 
 
+def _is_tangled(value: str) -> bool:
+    """Has it brackets that do not pair, and other signs besides? Code has not."""
+    paired = all(value.count(one) == value.count(other) for one, other in ("()", "[]", "{}", "<>"))
+    return not paired and len(value) >= 12 and len(set(_STRONG.findall(value))) >= 2
+
+
 def _name(text: str, begin: int, start: int) -> list[str]:
     """The words of the name whose value this is, in small letters."""
     before = _NAME_BEFORE.search(text, max(0, begin - 40), begin)
@@ -204,6 +219,8 @@ def _kept(value: str, promise: str) -> bool:
     if value.startswith("arn:"):
         return False  # names of things at Amazon, and of their keys
     if promise == "loose" and _looks_like_a_password(value) and not _GUESS.search(value):
+        return True
+    if promise == "strict" and _is_tangled(value):
         return True
     if promise == "key" and (_HEX.fullmatch(value) or _UUID.fullmatch(value)) and len(value) != 32:
         return False
@@ -269,6 +286,48 @@ def _named_apart(text: str, start: int, end: int, begin: int) -> Span | None:
     named = _NAMED.search(text, begin, start)
     words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
     return (start, end) if _kept(text[start:end], _promise(words)) else None
+
+
+def _compared(text: str, start: int, end: int, _: int) -> Span | None:
+    """A quoted value that is compared with a name behind it."""
+    named = _NAME_AFTER.match(text, end)
+    words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
+    return (start, end) if _kept(text[start:end], _promise(words)) else None
+
+
+def _assigned_line(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A value that is all there is behind the name. Code has its brackets in pairs, and a password has not."""
+    value = text[start:end].rstrip(",;")
+    if not _is_tangled(value) and len(set(_STRONG.findall(value))) < 4:
+        return None  # `assigned-value` looks at those without brackets
+    named = _LAST_NAME_OF_LINE.search(text, begin, start)
+    words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
+    return (start, start + len(value)) if _kept(value, _promise(words)) else None
+
+
+def _directive(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A value behind a name and a space, where a keyword of the shell or of a Dockerfile stands before the name."""
+    named = _LAST_NAME.search(text, begin, start)
+    words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
+    return (start, end) if _kept(text[start:end], _promise(words)) else None
+
+
+def _mentioned(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A value in a sentence, behind the word for it. A word or a name would be there as often, so that it has to look
+    random all the more: digits and letters, and no path, address or commit."""
+    value = text[start:end].rstrip(".:!?")
+    before = _WORD_BEFORE.search(text, max(0, begin - 20), begin)
+    if before and before[1].lower() in _NO_KEYS | _NO_TOKENS:
+        return None
+    if "/" in value[:2] or "://" in value or _EMAIL.fullmatch(value) or _DOTTED.fullmatch(value):
+        return None
+    is_password = text[begin:start].lower().startswith("pass")
+    digits, letters = any(map(str.isdigit, value)), any(map(str.isalpha, value))
+    if not digits or not letters or _GUESS.search(value):
+        return None
+    if is_password and len(value) >= 8 and _STRONG.search(value) and not wordy(value):
+        return start, start + len(value)
+    return (start, start + len(value)) if _looks_random(value, 16) else None
 
 
 def _name_is_upper(text: str, begin: int) -> bool:
@@ -413,14 +472,18 @@ def _email(text: str, start: int, end: int, _: int) -> Span | None:
 CHECKS: dict[str, Check] = {
     "assigned": _assigned,
     "assigned-bare": _assigned_bare,
+    "assigned-line": _assigned_line,
     "assigned-list": _assigned_list,
     "basic": _basic,
+    "compared": _compared,
     "cookies": _cookies,
+    "directive": _directive,
     "email": _email,
     "iban": _iban,
     "ip": _ip,
     "jwt": _jwt,
     "luhn": _luhn,
+    "mentioned": _mentioned,
     "mixed": _mixed,
     "named-apart": _named_apart,
     "one-case": _one_case,

@@ -59,6 +59,7 @@ def _began(process: int) -> str:
     """From what Linux tells of a process: a line in which the name, in brackets, may hold anything."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as told:
-            return told.read().rpartition(")")[2].split()[19]
+            fields = told.read().rpartition(")")[2].split()
+            return "" if fields[0] in ("Z", "X") else fields[19]  # it has ended, and its parent has not asked yet
     except (OSError, IndexError):
         return ""

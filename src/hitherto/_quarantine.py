@@ -12,7 +12,7 @@ follow.
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,10 @@ class Quarantine:
         """Is the conversation itself in quarantine?"""
         return (conversation, None) in self._known()
 
+    def conversations(self) -> set[bytes]:
+        """The conversations that are themselves in quarantine."""
+        return {conversation for conversation, message in self._known() if message is None}
+
     def list(self) -> list[Quarantined]:
         self._notes = None  # others may have added to it
         names = self._store._names
@@ -147,22 +151,27 @@ class Quarantine:
 
     # -- going
 
-    def purge(self, before: int) -> tuple[int, dict[str, str]]:
-        """Destroy what was quarantined before then, and cannot be read to this day; how many records, and what failed.
-        What can be read again, because it was restored, is released."""
+    def purge(self, before: int) -> tuple[Sequence[str], dict[str, str]]:
+        """Destroy what was quarantined before then, and cannot be read to this day; the ids of what went, and why
+        others did not. What can be read again, because it was restored, is released."""
         self._notes = None
-        purged = 0
+        purged: list[str] = []
         failures: dict[str, str] = {}
         for record, note in sorted(self._known().items(), key=lambda pair: (pair[0][1] is not None, pair[1].at)):
             if note.at > before:
                 continue
             try:
-                purged += self._destroyed(record, failures)
+                if self._destroyed(record, failures):
+                    purged.append(self._shown(record))
                 self._store._workspace.note(unput=[_key(record)])
                 self._known().pop(record, None)
             except HithertoError as error:
-                failures[show_conversation_id(record[0])] = str(error)
+                failures[self._shown(record)] = str(error)
         return purged, failures
+
+    def _shown(self, record: _Record) -> str:
+        """The id of a message, or of the conversation."""
+        return _name(self._store._names.id, record[1]) or show_conversation_id(record[0])
 
     def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
         """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
@@ -192,7 +201,7 @@ class Quarantine:
         store = self._store
         try:
             store._checked(row)
-            desk = Desk(store, row)
+            desk = Desk(store, row, own=True)
             if message is None:
                 desk.meta  # noqa: B018  # to see whether it can be read
             for m in [] if message is None else store.backend.messages(numbers=[message]):

@@ -8,6 +8,10 @@ A secret may also lie across two texts that belong together: the parts of one me
 SDK keeps as they came. So what was cleaned one by one is looked at once more, joined: texts with texts, thoughts with
 thoughts.
 
+A value that was found once goes from all of the message: from the provider's own form of it, say, where it stands
+without the name that gave it away; and from the other messages that a caller writes with it (`together`). A recorder
+cleans each message by itself: it knows a history again by what each message becomes.
+
 Names by which things are found again (keys, labels, projects) are not changed: two of them could become the same. They
 are refused.
 
@@ -31,7 +35,7 @@ from msgspec.structs import replace
 from ._cleaning import ARGUMENTS, Cleaning, is_closed, is_text
 from .errors import HithertoError, NotClean
 from .model import Block, Message, Setup
-from .sanitiser import Finding, Sanitiser
+from .sanitiser import Finding, Rule, Sanitiser
 
 __all__ = ["Redactor", "is_text"]
 
@@ -57,6 +61,10 @@ class Redactor:
     def _job(self) -> Cleaning:
         return Cleaning(self._clean, self._names)
 
+    def _knowing(self, values: Mapping[str, Rule]) -> Cleaning:
+        """For a second look, at what stands elsewhere: values that the first one found."""
+        return Cleaning(self._clean.knowing(values))
+
     # -- messages
 
     def message(self, message: M, *, complete: bool = True) -> M:
@@ -73,18 +81,37 @@ class Redactor:
             after += self._memory.known(run, self._run) if whole else self._run(run, complete=False)
         return after
 
+    def together(self, messages: Sequence[M]) -> list[M]:
+        """Messages of one write: a value that is found in one of them goes from all of them."""
+        values: dict[str, Rule] = {}
+        cleaned = [self._joined([self._cleaned(message, values, complete=True)], complete=True) for message in messages]
+        return [self._without(values, message) for [message] in cleaned]
+
     def _run(self, run: list[M], *, complete: bool = True) -> list[M]:
         """Messages of one role."""
         last = len(run) - 1
-        cleaned = [self._message(m, complete=complete or n < last) for n, m in enumerate(run)]
+        cleaned = [self._cleaned(m, {}, complete=complete or n < last) for n, m in enumerate(run)]
         return self._joined(cleaned, complete=complete)
 
-    def _message(self, message: M, *, complete: bool) -> M:
-        job, grows = self._job(), not complete
+    def _cleaned(self, message: M, values: dict[str, Rule], *, complete: bool) -> M:
+        """The message by itself, without what is found in it, wherever else in it that stands: so the same message
+        becomes the same whatever it stands beside, and recorders know it again. The values that were found are added
+        to `values`."""
+        job = self._job()
+        cleaned = self._message(job, message, complete=complete)
+        values |= job.values
+        return self._without(job.values, cleaned)
+
+    def _without(self, values: Mapping[str, Rule], message: M) -> M:
+        """The message without these values, wherever they stand."""
+        return self._message(self._knowing(values), message, complete=True) if values else message
+
+    def _message(self, job: Cleaning, message: M, *, complete: bool) -> M:
+        grows = not complete
         last = {block.type: n for n, block in enumerate(message.blocks)} if grows else {}
         with _FailingClosed():
             for name, what in ((message.label, "the label"), (message.key, "the key"), (message.role, "the role")):
-                self.name(name, what)
+                self._named(job, name, what)
             growing = iter([last.get(block.type) == n for n, block in enumerate(message.blocks)])
             fields = {
                 "blocks": job.all(message.blocks, lambda block: _block(job, block, grows=next(growing))),
@@ -136,16 +163,10 @@ class Redactor:
     def _setups(self, setups: list[Setup]) -> list[Setup]:
         job = self._job()
         with _FailingClosed():
-            return [
-                Setup(
-                    job.text(setup.provider),
-                    job.text(setup.model),
-                    job.text(setup.system_prompt),
-                    job.all(setup.tools, job.mapping),
-                    job.value(setup.raw),
-                )
-                for setup in setups
-            ]
+            cleaned = [_cleaned_setup(job, setup) for setup in setups]
+            if job.values:
+                cleaned = [_cleaned_setup(self._knowing(job.values), setup) for setup in cleaned]
+        return cleaned
 
     def text(self, text: str, name: str = "") -> str:
         with _FailingClosed():
@@ -162,13 +183,17 @@ class Redactor:
 
     def value(self, value: object) -> object:
         """Plain JSON."""
+        job = self._job()
         with _FailingClosed():
-            return self._job().value(value)
+            cleaned = job.value(value)
+            return self._knowing(job.values).value(cleaned) if job.values else cleaned
 
     def name(self, name: N, what: str, *, personal: bool = True) -> N:
         """The name, if it is clean; `NotClean` if it is not. What is `personal` may stay, if that is said."""
-        found = () if name is None else self._clean.clean(name).findings
-        if any(one.secret or personal for one in found):
+        return self._named(self._job(), name, what, personal=personal)
+
+    def _named(self, job: Cleaning, name: N, what: str, *, personal: bool = True) -> N:
+        if name is not None and any(one.secret or personal for one in job.findings(name)):
             raise NotClean(f"{what} holds what the sanitiser takes out, and by it things are found again")
         return name
 
@@ -224,6 +249,16 @@ class _Memory:
             self._size += size
             while self._size > _REMEMBERED:
                 self._size -= self._kept.pop(next(iter(self._kept)))[1]
+
+
+def _cleaned_setup(job: Cleaning, setup: Setup) -> Setup:
+    return Setup(
+        job.text(setup.provider),
+        job.text(setup.model),
+        job.text(setup.system_prompt),
+        job.all(setup.tools, job.mapping),
+        job.value(setup.raw),
+    )
 
 
 def _encoded(given: list[R]) -> bytes | None:

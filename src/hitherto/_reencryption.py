@@ -4,10 +4,15 @@ First the conversation gets a second data key, in one commit. From then on every
 by everybody: who has not heard of it is answered `Stale`. Then what lies there already follows in small steps, each a
 commit of its own that leaves everything readable: messages, packs, attachments, and the names that were made with the
 old key. The last commit takes over what lies beside the messages, and drops the old key. `_rotation` says when.
+
+**Before the old key goes, all rows are read once more**, after the conversation's row and before the commit that
+requires its token: every message, pack and attachment has to be under the new key, whatever was done before and by whom
+(`_Proof`). So two processes may do this at the same time, and one that is late or was wrong loses nothing.
+
+Every commit requires the keys of the workspace to be those that the job began with (`KeyState`).
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,14 +21,16 @@ from msgspec.structs import replace
 from ._attachments import renamed
 from ._content import close_pack as closed_pack
 from ._content import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
-from ._desk import description_fields, label_fields
+from ._desk import label_fields
+from ._filters import description_fields
 from ._ledger import KEY as LEDGER
 from ._ledger import NOTHING
 from ._ledger import place as ledger_place
-from ._packs import Moved, run_of
+from ._packs import Moved, Reader, run_of
 from ._recovery import MARK, mark
 from ._wordcache import PREFIX as WORDS
-from .backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Stale, Tag
+from ._workspace import KeyState
+from .backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Tag
 from .errors import Busy, Damaged, HithertoError
 from .ids import show_conversation_id
 from .sealed import NO_KEY, Sealed, SealedEnvelope, Slot, read_box, write_box
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 
 _TRIES = 1000
 _FEW = 3  # of them, before others wait for us
+_PASSES = 8  # through all messages, that find nothing to do and prove nothing
 _AT_ONCE = 256  # messages read at a time
 _STEP = 128  # messages re-encrypted in one commit
 _STEP_BYTES = 4 << 20
@@ -49,10 +57,9 @@ class Begin:
     is weighed again.
     """
 
-    def __init__(
-        self, store: "Store", codec: Sealed, conversation: bytes, require: tuple[tuple[bytes, bytes], ...]
-    ) -> None:
-        self._store, self._codec, self._id, self._require = store, codec, conversation, require
+    def __init__(self, store: "Store", state: KeyState, conversation: bytes) -> None:
+        self._store, self._state, self._id = store, state, conversation
+        self._codec = codec_of(state)
         self._seen: ConversationRow | None = None  # up to where it is weighed
         self._before = self._after = 0  # what it weighs, by the old key and by the new one
         self._fresh: Slot | None = None
@@ -66,10 +73,10 @@ class Begin:
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _is_begun(self, row: ConversationRow, *, anew: bool) -> bool:
-        old = self._codec.envelope(row)
         slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
-        if slots[0].epoch == self._codec.epoch and not anew:
-            return True  # before, by us or by others
+        if not anew and (slots[0].epoch == self._codec.epoch or self._codec.need(row) is None):
+            return True  # before, by us or by others; or it is done altogether
+        old = self._codec.envelope(row)
         generation = row.generation + 1
         if self._codec.slots[0].kind == NO_KEY:
             self._fresh = Slot(NO_KEY, generation, self._codec.epoch)
@@ -77,14 +84,14 @@ class Begin:
             self._fresh, self._seen = self._codec.new_slot(self._id, generation), None
         box = (self._fresh, *self._codec.rewrapped(self._id, slots))
         new = self._codec.draft(self._id, box)
-        if row.data_key and not self._weigh(row, old, new):  # a plain one proves nothing: it is summed up when sealed
+        # A plain one proves nothing, nor does one that is half sealed or half unsealed: it is summed up when sealed.
+        if old.proves and not self._weigh(row, old, new):
             return False
         changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
         changed = replace(changed, proof=new.prove(changed, self._after))
-        outcome = self._store._pen.write(Batch((Change(self._id, row.token, changed),), self._require))
-        if isinstance(outcome, Stale) and outcome.conversation == self._require[0][0]:
-            raise Moved
-        if not isinstance(outcome, Done):
+        batch = Batch((Change(self._id, row.token, changed),), self._state.require)
+        if not isinstance(self._store._pen.write(batch), Done):
+            self._state.confirm()
             return False
         self._store._tell_desk(self._id, changed)
         return True
@@ -117,9 +124,16 @@ def _attempt(store: "Store", conversation: bytes, number: int) -> Iterator[Conve
         yield store._fresh_row(conversation)
 
 
-def renew(store: "Store", codec: Sealed, conversation: bytes) -> None:
+def codec_of(state: KeyState) -> Sealed:
+    """The codec of a workspace that is sealed, or being unsealed; `Moved` if it is plain by now."""
+    if state.codec is None:
+        raise Moved
+    return state.codec
+
+
+def renew(store: "Store", conversation: bytes) -> None:
     """Another data key for what comes; what is there stays under the old one."""
-    Begin(store, codec, conversation, store._workspace.require).run(anew=True)
+    Begin(store, KeyState(store._workspace), conversation).run(anew=True)
 
 
 def _stored(
@@ -148,47 +162,60 @@ def _newest(row: ConversationRow) -> tuple[object, ...]:
 class Steps:
     """Brings what a conversation holds under its new key, and at last drops the old one."""
 
-    def __init__(self, store: "Store", codec: Sealed, conversation: bytes, deadline: float) -> None:
-        self._store, self._codec, self._id, self._deadline = store, codec, conversation, deadline
-        self._summed: tuple[ConversationRow, int] | None = None
+    def __init__(self, store: "Store", state: KeyState, conversation: bytes, goes_on: Callable[[], bool]) -> None:
+        """`goes_on` is asked before each step; if it says no, that was all for now."""
+        self._store, self._state, self._id, self._goes_on = store, state, conversation, goes_on
+        self._codec = codec_of(state)
 
     def run(self) -> bool:
         """False if there was not enough time. Everything that came after the new key is sealed with it, so it is
         enough to go through all messages once; but after *that* key: another process may give it yet another one
         meanwhile, and what we went through before is then under the one that would go."""
+        in_vain = 0
         for _ in range(_TRIES):
             key = _newest(self._store._fresh_row(self._id))
-            if not self._bodies():
+            if not key:
+                return True  # others have made it plain
+            if not self._bodies(key):
                 return False
-            if self._finished(key):
+            finished = self._finished(key)
+            if finished:
                 return True
+            in_vain += finished is False
+            if in_vain >= _PASSES:
+                raise Damaged("not all of its messages and attachments can be brought under the new key")
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
-    def _finished(self, key: tuple[object, ...]) -> bool:
-        """False if this is not the newest key any more."""
+    def _finished(self, key: tuple[object, ...]) -> bool | None:
+        """None if this is not the newest key any more; False if something is not under it, though nobody writes."""
+        proof = _Proof(self._store, self._id)
         for number in range(_TRIES):
             with _attempt(self._store, self._id, number) as row:
                 if _newest(row) != key:
-                    return False
+                    return None
                 try:
-                    if self._last_step(row):
+                    if self._last_step(row, proof):
                         return True
+                except _NotProven:
+                    if self._store._fresh_row(self._id).token == row.token:
+                        return False
                 except Damaged:
                     if self._store._fresh_row(self._id).token == row.token:
                         raise
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
-    def _bodies(self) -> bool:
+    def _bodies(self, key: tuple[object, ...]) -> bool:
         after = -1
         while True:
-            if time.monotonic() > self._deadline:
+            if not self._goes_on():
                 return False
             headers = self._store.backend.scan(self._id, after=after, limit=_AT_ONCE, bodies=False)
             for some in _slices([m.number for m in headers], _STEP):
                 for numbers in self._small(some):
-                    if time.monotonic() > self._deadline:
+                    if not self._goes_on():
                         return False
-                    _Step(self._store, self._codec, self._id, numbers).run()
+                    if not _Step(self._store, self._codec, self._id, numbers, self._state, key).run():
+                        return True  # there is yet another key: what was done counts for nothing
             if len(headers) < _AT_ONCE:
                 return True
             after = headers[-1].seq
@@ -207,7 +234,7 @@ class Steps:
         if some:
             yield some
 
-    def _last_step(self, row: ConversationRow) -> bool:
+    def _last_step(self, row: ConversationRow, proof: "_Proof") -> bool:
         """Description, items and names; and the old key goes, if nothing needs it any more."""
         store, codec = self._store, self._codec
         slots = read_box(row.data_key)
@@ -216,6 +243,7 @@ class Steps:
         old = codec.opened(row)
         plain = not slots[0].kind
         new: Envelope = Plain() if plain else codec.draft(self._id, slots[:1])
+        weight, detach = proof.over(row, old, new), proof.abandoned(old)
         meta = open_meta(old, row)
         put = _items_anew(store, row, old, new)
         if not old.proves and new.proves and row.rewrites:  # it was plain: from now on nobody puts back what was
@@ -228,9 +256,8 @@ class Steps:
             meta=new.close(meta_place(self._id), encode(meta)),
             key=None if meta.key is None else codec.tag("conversation", meta.key),
         )
-        total = old.total(row)
-        if any(not slot.kind for slot in slots[1:]):  # it was plain: only now is there something to prove
-            total = self._sum(row, new)
+        # If it was plain, only now is there something to prove.
+        total = weight if any(not slot.kind for slot in slots[1:]) else old.total(row)
         changed = replace(changed, proof=new.prove(changed, total))
         found_by = [codec.tags(field, value) for field, value in description_fields(meta)]
         tags = [Tag(names[0]) for names in found_by]
@@ -239,46 +266,120 @@ class Steps:
             self._id,
             row.token,
             changed,
+            detach=detach,
             put=put,
             unput=(*(item.key for item in store.backend.items(self._id, WORDS)), *(() if new.proves else (LEDGER,))),
             tag=tuple(tags),
             untag=tuple(untags),
             rekey=changed.key != row.key,
         )
-        return store._commit_now(change)
+        if store._commit_now(change, self._state.require):
+            return True
+        self._state.confirm()
+        return False
 
-    def _sum(self, row: ConversationRow, envelope: Envelope) -> int:
-        """The weight of all there is; of what came since, if nothing else happened. Nobody packs meanwhile."""
-        before, total = self._summed or (row, 0)
-        known = self._summed is not None and before.rewrites == row.rewrites
-        start, total = (before.next_seq, total) if known else (0, 0)
-        total += sum(envelope.weigh(rows) for rows in _stored(self._store, row, start, with_packs=not known))
-        self._summed = row, total
-        return total
+
+class _NotProven(Exception):
+    """Something is not under the newest key."""
+
+
+class _Proof:
+    """That all that a conversation holds is under its newest key, by reading it; and what its messages and packs weigh.
+
+    It is read after the conversation's row, and the commit that relies on it requires that row's token, so nothing can
+    have changed in between. If somebody was faster, it is enough to read what came since, unless messages were dropped
+    or changed: whoever writes to a row seals with the newest key that this row has, and the row has the same one.
+    """
+
+    def __init__(self, store: "Store", conversation: bytes) -> None:
+        self._store, self._id = store, conversation
+        self._seen: ConversationRow | None = None
+        self._weight = 0
+
+    def over(self, row: ConversationRow, old: SealedEnvelope, new: Envelope) -> int:
+        """The weight of messages and packs, by `new`. `_NotProven` if one is not under the key that `old` seals with
+        now."""
+        if self._seen is None or self._seen.rewrites != row.rewrites or not self._grows(row, old, new):
+            self._weight = 0
+            packs: list[PackRow] = []
+            packed: list[int] = []
+            for rows in _stored(self._store, row, 0, with_packs=True):
+                self._weigh(rows, old, new)
+                packs += [replace(one, body=b"") for one in rows if isinstance(one, PackRow)]
+                packed += [one.number for one in rows if isinstance(one, MessageRow) and one.body is None]
+            held = {number for pack in packs for number in range(pack.first, pack.first + pack.count)}
+            if not held.issuperset(packed):
+                raise _NotProven
+        self._seen = row
+        return self._weight
+
+    def _grows(self, row: ConversationRow, old: SealedEnvelope, new: Envelope) -> bool:
+        """Take what was appended since. False if some of it was packed already."""
+        if self._seen is None:
+            return False
+        for rows in _stored(self._store, row, self._seen.next_seq, with_packs=False):
+            if any(one.body is None for one in rows):
+                return False
+            self._weigh(rows, old, new)
+        return True
+
+    def _weigh(self, rows: Sequence[MessageRow | PackRow], old: SealedEnvelope, new: Envelope) -> None:
+        if not all(one.body is None or old.is_current(one.body) for one in rows):
+            raise _NotProven
+        self._weight += new.weigh(rows)
+
+    def abandoned(self, envelope: SealedEnvelope) -> tuple[tuple[int, bytes], ...]:
+        """Messages, and attachments of old names that they count as referring to, and do not: what they hold names
+        none of them. These go with the old key. `_NotProven` if one is named."""
+        backend, found = self._store.backend, []
+        for one in backend.attachments(self._id):
+            if one.messages and not envelope.is_current_name(one.name):
+                for m in backend.messages(numbers=one.messages):
+                    body = decode_body(Reader(self._store).content(envelope, m)[1])
+                    if any(attached.name == one.name for attached in body.attached):
+                        raise _NotProven
+                found += [(number, one.name) for number in one.messages]
+        return tuple(found)
 
 
 class _Step:
     """A few messages, or the pack they are in, under the new key, in one commit."""
 
-    def __init__(self, store: "Store", codec: Sealed, conversation: bytes, numbers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        store: "Store",
+        codec: Sealed,
+        conversation: bytes,
+        numbers: Sequence[int],
+        state: KeyState | None = None,
+        key: tuple[object, ...] | None = None,
+    ) -> None:
+        """`key` is the newest one, if it has to be this."""
         self._store, self._codec, self._id, self._numbers = store, codec, conversation, numbers
+        self._state = state or KeyState(store._workspace)
+        self._key = key
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        """False if the newest key is another one by now."""
         for _ in range(_TRIES):
-            row = self._store._fresh_row(self._id)
-            desk = self._store._desk(row)
+            desk = self._store._desk(self._store._fresh_row(self._id))
             desk.refresh()
             with desk.shaping:
                 once = _Once(self._store, desk, self._numbers)
-                envelope = self._codec.opened(row)
+                if self._key is not None and _newest(once.row) != self._key:
+                    return False
+                if not isinstance(once.envelope, SealedEnvelope):
+                    return True  # others have made it plain
                 try:
-                    change = self._built(envelope, desk, once.rows, once.packs)
+                    change = self._built(once.envelope, desk, once.rows, once.packs)
+                    if change is None or once.commit(change, self._state):
+                        return True
                 except Damaged:
-                    if self._store._fresh_row(self._id).token == row.token:
+                    if self._store._fresh_row(self._id).token == once.row.token:
                         raise
-                    continue  # it changed while we read it
-                if change is None or once.commit(change):
-                    return
+                except Moved:
+                    self._state.confirm()
+                # It changed while we read it, or while we wrote: once more.
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _built(
@@ -380,9 +481,9 @@ class _Once:
 
     def __init__(self, store: "Store", desk: "Desk", numbers: Sequence[int]) -> None:
         self._store, self._desk = store, desk
-        self._token = desk.row.token
-        self._box = desk.row.data_key
-        self._seen = desk.row.rewrites, desk.packings
+        with desk.lock:  # of one moment
+            self.row, self.envelope = desk.row, desk.envelope
+            self._seen = desk.row.rewrites, desk.packings
         self._used = False
         self._numbers = numbers
         self.rows, self.packs = self._read()
@@ -398,18 +499,18 @@ class _Once:
             rows.update({m.number: m for m in backend.messages(numbers=inside)})
         return [rows[number] for number in sorted(rows)], packs
 
-    def commit(self, built: _Change) -> bool:
+    def commit(self, built: _Change, state: KeyState) -> bool:
         def prepare(row: ConversationRow) -> tuple[Change | None, bool]:
-            if self._used or row.data_key != self._box or (row.rewrites, self._desk.packings) != self._seen:
+            if self._used or row.data_key != self.row.data_key or (row.rewrites, self._desk.packings) != self._seen:
                 return None, False
-            if row.token != self._token and self._read() != (self.rows, self.packs):
+            if row.token != self.row.token and self._read() != (self.rows, self.packs):
                 return None, False
             self._used = True
             self._desk.packings += 1  # whoever packs from what it read before starts over
-            return built.change(self._desk.envelope, row), True
+            return built.change(self.envelope, row), True
 
         try:
-            return self._desk.commit(prepare)
+            return self._desk.commit(prepare, state=state)
         except HithertoError:
             self._used = True
             raise

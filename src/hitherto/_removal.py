@@ -36,6 +36,8 @@ def _deletion(store: "Store", row: ConversationRow, chosen: set[int], *, recursi
     conversation = row.id
     check_not_held(row)
     rows = store._headers(conversation)
+    if not chosen <= {m.number for m in rows}:  # others have deleted some since they were looked for: they count once
+        raise Moved
     doomed = set(chosen)
     with_others = set()
     for m in rows:  # by sequence: parents come before children, calls before the traces that serve them

@@ -14,11 +14,20 @@ made anew. **Sealing** a plain store and **unsealing** one are the same, with "n
 Each step is a commit of its own that leaves everything readable, and what is left to do is seen from the rows alone. So
 a job that was killed anywhere is finished by whoever comes next: `maintain`, or the same call again.
 
+**Nothing is forgotten that anything needs.** The commit that drops the old key of the workspace requires that every
+conversation is sealed by the new rules, and the backend checks that in the same transaction (`Batch.every_key`). The
+commit that drops the old data key of one conversation has read all of its rows (`_reencryption`). What cannot be
+brought up to date is named in `failures`, and the job stays pending.
+
+**One process at a time works on it**, by a lease (`_lease`); the others wait for a while, and go on if that one is
+gone. The lease only saves work: what protects the data is what each commit requires, with two owners as well.
+
 Loading this module loads `cryptography`: it is for who seals.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -27,9 +36,10 @@ from msgspec.structs import replace
 from ._content import encode, item_place, meta_place
 from ._packs import Moved
 from ._pen import Entry
-from ._reencryption import Begin, Steps
-from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, Stale, Where
-from .errors import Busy, Damaged, InvalidArgument, NotFound
+from ._reencryption import Begin, Steps, codec_of
+from ._workspace import KeyState
+from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
+from .errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
 from .events import KeyRotated, warn
 from .ids import show_conversation_id
 from .listing import conversations
@@ -44,6 +54,9 @@ if TYPE_CHECKING:
 _TRIES = 1000
 _AT_ONCE = 256  # conversations rewrapped in one commit
 _TELL_SECONDS = 0.25  # how often progress is told
+_PATIENCE_SECONDS = 30.0  # for so long a call waits for another process that is at it
+_LOOK_SECONDS = 0.05  # how often it looks whether that one is done, or gone
+_PASSES = 8  # over all conversations, that find nothing to do and yet cannot finish
 _EVER = float("inf")
 
 
@@ -66,27 +79,40 @@ class Rotation(Struct, frozen=True):
     scrub_pending: bool = False  # a reader delays the removal of the old bytes from the files; `scrub` finishes it
 
 
+class Elsewhere(Busy):
+    """Another process rotates the keys of this workspace now."""
+
+    hint = "wait until it is done, and call again; if that process is gone, the next call goes on with its work"
+
+
+class _Overtaken(Exception):
+    """Another process has taken the lease, because we did not renew it in time."""
+
+
 # -- beginning
+
+_Begin = Callable[[KeyState, ConversationRow], bool]  # False: it is so already
 
 
 def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
     """Give a sealed workspace another key."""
 
-    def begin(row: ConversationRow, old: Sealed | None) -> bool:
+    def begin(state: KeyState, row: ConversationRow) -> bool:
+        old = state.codec
         if old is None:
             raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
         codec = store._workspace.new_codec(key, like=old)
         same = codec.key_id == old.key_id
         if same and not reencrypt:
             return False
-        retired = {**store._workspace.meta.retired, old.key_id: old.wrapping_key()}
+        retired = {**state.now()[1].retired, old.key_id: old.wrapping_key()}
         retired.pop(codec.key_id, None)
         codec.retire(retired)
         slots = codec.rewrapped(row.id, old.slots)
         if reencrypt:
             generation = slots[0].generation + 1
             slots = (codec.new_slot(row.id, generation, generation), *slots)
-        _set(store, row, codec, slots, retired)
+        _set(store, state, codec, slots, retired)
         return True
 
     return _job(store, begin, progress)
@@ -95,14 +121,15 @@ def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[P
 def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Seal a plain workspace."""
 
-    def begin(row: ConversationRow, old: Sealed | None) -> bool:
+    def begin(state: KeyState, row: ConversationRow) -> bool:
+        old = state.codec
         if old is not None:
             if bytes.fromhex(key.id) == old.key_id:
                 return False
             raise InvalidArgument("the store is sealed already", hint="store.rotate(key) gives it another key")
         codec = store._workspace.new_codec(key)
         first = codec.new_slot(row.id, row.generation + 1, row.generation + 1)
-        _set(store, row, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
+        _set(store, state, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
         return True
 
     return _job(store, begin, progress)
@@ -111,62 +138,90 @@ def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | N
 def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Make a sealed workspace plain."""
 
-    def begin(row: ConversationRow, old: Sealed | None) -> bool:
+    def begin(state: KeyState, row: ConversationRow) -> bool:  # noqa: ARG001  # as the others
+        old = state.codec
         if old is None:
             return False
         slots = (Slot(NO_KEY, old.epoch + 1, old.epoch + 1), *old.slots)
-        _set(store, row, old, slots, store._workspace.meta.retired)
+        _set(store, state, old, slots, state.now()[1].retired)
         return True
 
     return _job(store, begin, progress)
 
 
-def _job(
-    store: "Store",
-    begin: Callable[[ConversationRow, Sealed | None], bool],
-    progress: Callable[[Progress], None] | None,
-) -> Rotation:
+def _job(store: "Store", begin: _Begin, progress: Callable[[Progress], None] | None) -> Rotation:
     """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
+    space, give_up = store._workspace, time.monotonic() + _PATIENCE_SECONDS
     for _ in range(_TRIES):
-        store._workspace.refresh()
-        resumed = go_on(store, progress) if pending(store) else Rotation(0, True)
-        row = store._workspace.row  # before anything else that we go by: see `_set`
+        space.refresh()
+        resumed = go_on(store, progress, give_up=give_up) if pending(store) else Rotation(0, True)
+        while not store._rotation_lease.is_free(space.meta):
+            _wait(store, progress, give_up)
+        state = KeyState(space)
         try:
-            return go_on(store, progress) if begin(row, store._workspace.sealed) else resumed
+            if not begin(state, state.now()[0]):
+                return resumed
         except Moved:
             continue
+        return go_on(store, progress, give_up=give_up)
     raise Busy("the workspace changes all the time")
 
 
 def _set(
-    store: "Store", row: ConversationRow, codec: Sealed, slots: Sequence[Slot], retired: dict[bytes, bytes]
-) -> None:
-    """Commit a state of the workspace. `Moved` if somebody was faster than we were since the workspace was `row`.
-    That row has to be older than all that this state was made from: other threads look at the workspace as well, and
-    what they find counts at once; what we know of it may be newer at the end than at the beginning."""
-    space = store._workspace
-    box = write_box(slots)
-    envelope = codec.draft(row.id, slots)
-    name = store.backend.info.workspace_name
-    meta = envelope.close(meta_place(row.id), encode(replace(space.meta, retired=retired, name=name)))
-    put, lost = _notes_anew(store, envelope)
-    after = replace(next_row(Plain(), row, data_key=box, generation=slots[0].generation, meta=meta), proof=b"")
-    after = replace(after, proof=envelope.prove(after, 0))
-    space.expect(codec.key)
-    change = Change(after.id, row.token, after, put=put, unput=lost)
-    if not isinstance(store._pen.write(Batch((change,))), Done):
-        raise Moved
-    space.become(codec, after)
+    store: "Store",
+    state: KeyState,
+    codec: Sealed | None,
+    slots: Sequence[Slot],
+    retired: dict[bytes, bytes],
+    every_key: KeyShape | None = None,
+) -> ConversationRow | None:
+    """Commit other keys of the workspace, in the place of those in `state`; with a codec, or as a plain one. `Moved` if
+    somebody was faster. To begin a job takes the lease, to end it (`every_key`) gives it back.
+
+    With `every_key`, nothing is committed unless the keys of all conversations look so: otherwise one of those that do
+    not is the answer."""
+    space, lease = store._workspace, store._rotation_lease
+    for _ in range(_TRIES):
+        row, meta, old = state.now()
+        if every_key is None and not lease.is_free(meta):
+            raise Moved
+        name = "" if codec is None else store.backend.info.workspace_name
+        meta = replace(meta, retired=retired, name=name)
+        meta = lease.taken(meta) if every_key is None else lease.freed(meta)
+        envelope: Envelope = Plain() if codec is None else codec.draft(row.id, slots)
+        put, lost = _notes_anew(store, row.id, old, envelope)
+        after = next_row(
+            Plain(),
+            row,
+            data_key=b"" if codec is None else write_box(slots),
+            generation=slots[0].generation,
+            meta=envelope.close(meta_place(row.id), encode(meta)),
+        )
+        after = replace(after, proof=envelope.prove(after, 0))
+        key = None if codec is None else codec.key
+        space.expect(*((key,) if slots[0].kind else (key, None)))
+        change = Change(after.id, row.token, after, put=put, unput=lost)
+        outcome = store._pen.write(Batch((change,), every_key=every_key))
+        if isinstance(outcome, Done):
+            space.become(Plain() if codec is None else codec, after)
+            lease.took(meta)
+            return None
+        if isinstance(outcome, Stale) and outcome.conversation != row.id:
+            return outcome.row
+        state.confirm()
+    raise Busy("the workspace changes all the time")
 
 
-def _notes_anew(store: "Store", new: Envelope) -> tuple[tuple[ItemRow, ...], tuple[bytes, ...]]:
+def _notes_anew(
+    store: "Store", id: bytes, old: Envelope, new: Envelope
+) -> tuple[tuple[ItemRow, ...], tuple[bytes, ...]]:
     """What lies at the workspace's row, under the new key; and the keys of what does not open: no damage there may keep
     anybody from changing a key."""
-    space, put, lost = store._workspace, [], []
-    for item in store.backend.items(space.row.id):
-        place = item_place(space.row.id, item.key)
+    put, lost = [], []
+    for item in store.backend.items(id):
+        place = item_place(id, item.key)
         try:
-            put.append(replace(item, body=new.close(place, space.envelope.open(place, item.body))))
+            put.append(replace(item, body=new.close(place, old.open(place, item.body))))
         except Damaged:
             warn("a note of the workspace cannot be read, and is dropped")
             lost.append(item.key)
@@ -182,72 +237,96 @@ def pending(store: "Store") -> bool:
     return codec is not None and (len(codec.slots) > 1 or bool(store._workspace.meta.retired))
 
 
-def go_on(store: "Store", progress: Callable[[Progress], None] | None = None, *, deadline: float = _EVER) -> Rotation:
-    """Bring all conversations up to date, then forget the old key."""
+def go_on(
+    store: "Store",
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    deadline: float = _EVER,
+    give_up: float = 0.0,
+) -> Rotation:
+    """Bring all conversations up to date, then forget the old key. While another process is at it, wait for that one
+    until `give_up`; then it is `Elsewhere`."""
     store._stuck = False
-    changed = 0
-    while True:
-        job = _Job(store, progress, deadline)
-        try:
-            job.run()
-        except Moved:  # others have begun another job
-            store._workspace.refresh()
-            if not pending(store):
-                break
-            continue
-        changed += job.changed
-        if job.failures or job.late:
-            return Rotation(changed, False, tuple(job.failures.items()))
-        if job.changed == 0:
+    changed = in_vain = 0
+    lease = store._rotation_lease
+    try:
+        while pending(store):
+            if not lease.take():
+                _wait(store, progress, give_up)
+                continue
             try:
-                _finish(store, job.row)
-                break
-            except Moved:
+                job = _Job(store, progress, deadline)
+                job.run()
+                changed += job.changed
+                if job.failures or job.late:
+                    lease.release()
+                    return Rotation(changed, False, tuple(job.failures.items()))
+                left = job.finish()
+            except Moved:  # others have begun another job, or finished this one
                 store._workspace.refresh()
-                if not pending(store):
-                    break
+                continue
+            except _Overtaken:
+                continue
+            in_vain += left is not None and not job.found
+            if left is not None and in_vain >= _PASSES:
+                lease.release()
+                what = "it does not have the key that it should have, and nothing can be done about it"
+                return Rotation(changed, False, ((show_conversation_id(left.id), what),))
+    except BaseException:
+        with suppress(HithertoError):  # nobody can be told then, and the lease runs out by itself
+            lease.release()
+        raise
     store._search.restart()
     scrubbed = store.backend.scrub()
     store._listeners.tell(KeyRotated(to_datetime(store._clock()), store.key_id, changed))
     return Rotation(changed, True, (), not scrubbed)
 
 
-def _finish(store: "Store", row: ConversationRow) -> None:
-    """Everything is up to date, by the workspace as it was when we began to look: it forgets the old keys. `Moved` if
-    somebody has begun another job since."""
-    space = store._workspace
-    codec = space.sealed
-    if codec is None:
-        return
-    store.backend.collect(store._clock() + 1)  # what nobody refers to is under the old key, or in clear
-    store._search.restart()  # so are words in an index of a store that was plain
-    if codec.slots[0].kind:  # not "none"
-        _set(store, row, codec, codec.slots[:1], {})
-        return
-    plain = Plain()
-    meta = plain.close(meta_place(row.id), encode(replace(space.meta, retired={}, name="")))
-    put, lost = _notes_anew(store, plain)
-    after = next_row(plain, row, data_key=b"", generation=codec.epoch, meta=meta)
-    space.expect(None)
-    change = Change(after.id, row.token, after, put=put, unput=lost)
-    if not isinstance(store._pen.write(Batch((change,))), Done):
-        raise Moved
-    space.become(plain, after)
+def _wait(store: "Store", progress: Callable[[Progress], None] | None, give_up: float) -> None:
+    """Another process is at it: wait a moment, look at the workspace again, and tell how far that process is."""
+    if time.monotonic() >= give_up:
+        raise Elsewhere("another process rotates the keys of this workspace")
+    time.sleep(_LOOK_SECONDS)
+    store._workspace.refresh()
+    if progress is not None and pending(store):
+        with suppress(Moved):  # it is done by now
+            progress(_how_far(store))
+
+
+def _how_far(store: "Store") -> Progress:
+    """How many conversations are up to date, by their keys alone."""
+    shape = codec_of(KeyState(store._workspace)).shape
+    rows = [row for rows in _pages(store, _kinds(store)) for row in rows]
+    return Progress(sum(shape.fits(row.data_key) for row in rows), len(rows))
+
+
+def _kinds(store: "Store") -> list[str]:
+    return [kind for kind in store.backend.kinds() if kind != WORKSPACE]
+
+
+def _pages(store: "Store", kinds: Sequence[str]) -> Iterator[list[ConversationRow]]:
+    for kind in kinds:
+        page: list[ConversationRow] = []
+        for row in conversations(store.backend, Where(kind), oldest_first=True):
+            page.append(row)
+            if len(page) == _AT_ONCE:
+                yield page
+                page = []
+        yield page
 
 
 class _Job:
-    """One pass over all conversations."""
+    """One pass over all conversations, and the end of the job."""
 
     def __init__(self, store: "Store", progress: Callable[[Progress], None] | None, deadline: float) -> None:
-        self.row = store._workspace.row  # before anything else that we go by
-        codec = store._workspace.sealed
-        if codec is None:
-            raise InvalidArgument("the store is not sealed any more")
-        self._store, self._codec, self._deadline = store, codec, deadline
-        self._require = ((self.row.id, self.row.token),)  # nobody has begun another job
-        self._progress = progress
-        self._kinds = [kind for kind in store.backend.kinds() if kind != WORKSPACE]
-        self.changed = 0
+        self._store, self._progress, self._deadline = store, progress, deadline
+        self._state = KeyState(store._workspace)
+        self._codec = codec_of(self._state)
+        if not self._codec.slots[0].kind:
+            store._workspace.expect(self._codec.key, None)  # others may finish it before we do
+        self._kinds = _kinds(store)
+        self.found = 0  # conversations that were not up to date
+        self.changed = 0  # those that we have brought up to date
         self.late = False
         self.failures: dict[str, str] = {}
 
@@ -256,11 +335,10 @@ class _Job:
         if self._progress is not None:
             total = sum(self._store.backend.count(Where(kind)) for kind in self._kinds)
         done, told = 0, time.monotonic()
-        for rows in self._pages():
+        for rows in _pages(self._store, self._kinds):
             self._rewrap([row for row in rows if self._attempt(row, self._needs_rewrapping)])
             for row in rows:
-                if time.monotonic() > self._deadline:
-                    self.late = True
+                if not self._goes_on():
                     return
                 if self._attempt(row, self._needs_reencrypting):
                     self._attempt(row, self._reencrypt)
@@ -271,23 +349,31 @@ class _Job:
         if self._progress is not None:
             self._progress(Progress(done, done))
 
-    def _pages(self) -> Iterator[list[ConversationRow]]:
-        for kind in self._kinds:
-            page: list[ConversationRow] = []
-            for row in conversations(self._store.backend, Where(kind), oldest_first=True):
-                page.append(row)
-                if len(page) == _AT_ONCE:
-                    yield page
-                    page = []
-            yield page
+    def finish(self) -> ConversationRow | None:
+        """Forget the old keys, if every conversation is up to date: otherwise one that is not is the answer, and
+        nothing has happened. `Moved` if somebody has begun another job since."""
+        store, codec = self._store, self._codec
+        store.backend.collect(store._clock() + 1)  # what nobody refers to is under the old key, or in clear
+        store._search.restart()  # so are words in an index of a store that was plain
+        after = codec if codec.slots[0].kind else None
+        return _set(store, self._state, after, codec.slots[:1], {}, codec.shape)
+
+    def _goes_on(self) -> bool:
+        """Is there time, and is it still ours to do?"""
+        if time.monotonic() > self._deadline:
+            self.late = True
+            return False
+        if not self._store._rotation_lease.take():
+            raise _Overtaken
+        return True
 
     def _attempt(self, row: ConversationRow, what: Callable[[ConversationRow], bool]) -> bool:
         """Damage in one conversation does not keep the others from being brought up to date."""
         try:
             return what(row)
-        except NotFound:
-            return False
-        except (Damaged, Busy) as error:
+        except (Damaged, Busy, NotFound) as error:
+            if not self._store.backend.lookup(ids=[row.id]):
+                return False  # it was purged meanwhile
             self.failures[show_conversation_id(row.id)] = str(error)
             return False
 
@@ -302,22 +388,23 @@ class _Job:
     def _rewrap(self, rows: Sequence[ConversationRow]) -> None:
         """Those who were changed by others meanwhile come again in the next pass."""
         store, entries = self._store, list[tuple[Entry, Change]]()
+        self.found += len(rows)
         try:
             for row in rows:
                 change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
                 if change is not None:
-                    entries.append((store._pen.enqueue(Batch((change,), self._require)), change))
+                    entries.append((store._pen.enqueue(Batch((change,), self._state.require)), change))
             outcomes = [(store._pen.outcome(entry), change) for entry, change in entries]
         except BaseException:  # Ctrl+C, say: nobody waits for the others any more
             for entry, _ in entries:
                 store._pen.withdraw(entry)
             raise
         for outcome, change in outcomes:
-            self.changed += 1
             if isinstance(outcome, Done):
+                self.changed += 1
                 store._tell_desk(change.conversation, change.row)
-            elif isinstance(outcome, Stale) and outcome.conversation == self._require[0][0]:
-                raise Moved
+        if not all(isinstance(outcome, Done) for outcome, _ in outcomes):
+            self._state.confirm()
 
     def _rewrapping(self, row: ConversationRow) -> Change | None:
         try:
@@ -334,9 +421,9 @@ class _Job:
         row = self._store._fresh_row(row.id)
         if not self._needs_reencrypting(row):
             return False
-        Begin(self._store, self._codec, row.id, self._require).run()
-        if not Steps(self._store, self._codec, row.id, self._deadline).run():
-            self.late = True
+        self.found += 1
+        Begin(self._store, self._state, row.id).run()
+        if not Steps(self._store, self._state, row.id, self._goes_on).run():
             return False
         self.changed += 1
         return True

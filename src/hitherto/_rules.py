@@ -13,10 +13,15 @@ most vendors have settled on.
 
 from msgspec import Struct
 
+from .errors import InvalidArgument
+
 _PROVIDER, _CLOUD, _TOKEN, _URL, _HTTP = "provider-key", "cloud", "token", "connection-string", "http-auth"
 _ASSIGNED, _PERSONAL = "assignment", "personal"
 
-TEMPLATES = (r"\$\{", r"\{\{", r"\$\(", r"<[^<>]*>", r"%[(s]", r"\[redacted:", r"^\$[A-Za-z_]\w*$", r"^%\w+%$")
+TEMPLATES = (  # whole ones, and what begins like one: a password may have such signs in any order
+    *(r"^\$\{", r"\$\{[\w.:/-]*\}", r"^\{\{", r"\{\{[^{}]*\}\}", r"^\$\(", r"\$\([^()]*\)"),
+    *(r"<[^<>]*>", r"%[(s]", r"\[redacted:", r"^\$[A-Za-z_]\w*$", r"^%\w+%$"),
+)
 PLACEHOLDERS = (
     *TEMPLATES,
     r"(?i)x{5,}",
@@ -52,6 +57,18 @@ class Rule(Struct, frozen=True):
     check: str = ""  # what else must be true of it: one of the names in `sanitiser.CHECKS`
     not_: tuple[str, ...] = ()  # patterns; where one occurs in the secret, it is none
     secret: bool = True  # False: personal data
+
+    def __post_init__(self) -> None:
+        """Refuse what is no rule where it is made. Whether the pattern is one is found out when it is compiled."""
+        texts = (self.name, self.family, self.pattern, self.check)
+        several = (self.keywords, self.not_)
+        fits = all(isinstance(text, str) for text in texts)
+        fits = fits and all(type(s) is tuple and all(isinstance(text, str) for text in s) for s in several)
+        numbers = type(self.group) is int and type(self.entropy) in (int, float) and type(self.secret) is bool
+        if not (fits and numbers):
+            raise InvalidArgument(
+                "a rule is made of texts, tuples of texts, and numbers", hint="Rule(name, family, pattern)"
+            )
 
 
 # Where something begins: where a word does, or behind an escape, which ends in a letter and is no word: `\n`, `%20`,
@@ -434,13 +451,14 @@ _CLOSING = r"(?:\\{0,3}[\"'`\])*]){0,3}"  # of the name, be it escaped
 _NEXT_LINE = r"(?:(?:[|>][+-]?[ \t]{0,8})?\r?\n[ \t]*)?"
 _IS = (
     rf"{_TYPE}{_S}*[:=?.+!|<>-]{{0,3}}{_SIGN}(?:\*\*)?{_S}*{_NEXT_LINE}"
-    r"|[ \t]+value[ \t]*=[ \t]*|[ \t]+(?:is|was)[ \t]*:?[ \t]+|[ \t]*\|[ \t]*"
+    r"|[ \t]+value[ \t]*=[ \t]*|[ \t]+(?:is|was)[ \t]*:?[ \t]+|[ \t]*\|[ \t]*|[ \t]+[-\x{2013}\x{2014}][ \t]+"
 )
 _OPENING = r"(?:[@$bBrRfFuU]{0,2}\\{0,3}[\"'`]{1,3})"
 _MADE = (  # of a text, before it is assigned
     r"(?:(?:new[ \t]+)?(?:String(?:::from)?|str|Some|SecretStr(?:ing)?|SecureString|Buffer\.from|bytes|(?:base64\.)?b64decode)"
     r"[ \t]*\([ \t]*|ConvertTo-SecureString[ \t]+(?:-String[ \t]+)?)?"
 )
+_CALLED = r"[ \t]*(?:\.[A-Za-z]\w{0,15})?\([ \t]*"  # the first argument of a call by that name
 _WORDS = r"(?:keys|tokens|secrets|passwords|credentials|creds)"
 _ITEM = r"[^\s\"'`,\[\](){}<>]+"
 _LIST = (  # in one line; with a line for each; and that as YAML has it
@@ -453,11 +471,31 @@ ASSIGNMENTS = (
     Rule(
         "assigned-secret",
         _ASSIGNED,
-        rf"(?i){_WORD}{_REST}{_CLOSING}(?:{_IS}|[ \t]*,[ \t]*)(?:\[[ \t]*|{_MADE}){_OPENING}([^\s\"'`\\]{{6,}})",
+        rf"(?i){_WORD}{_REST}(?:\[\w*\])?{_CLOSING}(?:{_IS}|[ \t]*,[ \t]*|{_CALLED}|[ \t]+)(?:\[[ \t]*|{_MADE}){_OPENING}([^\s\"'`\\]{{6,}})",
         _NAMES,
         1,
         0.0,
         "assigned",
+        PLACEHOLDERS,
+    ),
+    Rule(
+        "compared-secret",
+        _ASSIGNED,
+        rf"(?i)[\"'`]([^\s\"'`\\]{{6,}})[\"'`][ \t]*[!=]==?[ \t]*[\w.]*{_WORD}",
+        _NAMES,
+        1,
+        0.0,
+        "compared",
+        PLACEHOLDERS,
+    ),
+    Rule(
+        "assigned-line",  # to the end of the line, with signs that a piece of code would have in pairs
+        _ASSIGNED,
+        rf"(?im)^[ \t]*[\w.-]*{_WORD}{_REST}[ \t]*(?::=|[:=])[ \t]*([^\s\"'`]{{8,200}})[\"'`,;]?[ \t]*$",
+        _NAMES,
+        1,
+        0.0,
+        "assigned-line",
         PLACEHOLDERS,
     ),
     Rule(
@@ -479,6 +517,34 @@ ASSIGNMENTS = (
         0.0,
         "assigned-list",
         (*PLACEHOLDERS, r"(?:a-z|A-Z|0-9).*(?:a-z|A-Z|0-9)"),  # of a regular expression
+    ),
+    Rule(
+        "directive-secret",  # a name and its value with a space between: of a Dockerfile, of a shell
+        _ASSIGNED,
+        rf"(?im)^[ \t]*(?:env|arg|setenv|export|set)[ \t]+[\w.-]*{_WORD}{_REST}[ \t]+[\"']?([^\s\"'=]{{6,}})",
+        ("env ", "env\t", "arg ", "export ", "set ", "set\t"),
+        1,
+        0.0,
+        "directive",
+        PLACEHOLDERS,
+    ),
+    Rule(
+        "mentioned-secret",  # in a sentence: "the token … does not work"
+        _ASSIGNED,
+        r"(?i)\b(?:token|secret|password|passwd|passphrase|credential|(?:api|access|secret|auth|license)[ _-]?key)"
+        rf"[ \t]+{_OPENING}?([^\s\"'`<>(){{}}\[\]|,;=]{{8,}})",
+        ("token", "secret", "passw", "passphrase", "credential", "key"),
+        1,
+        0.0,
+        "mentioned",
+        PLACEHOLDERS,
+    ),
+    Rule(
+        "element-secret",  # of XML, in the braces that Jenkins puts around what it keeps
+        _ASSIGNED,
+        r"(?i)<[\w.:-]*(?:secret|password|passphrase|token|apikey|privatekey)[\w.-]{0,40}>[ \t]*(\{[^<>{}\n]{12,}\})[ \t]*</",
+        ("secret", "passw", "passphrase", "token", "key"),
+        1,
     ),
     Rule(
         "dockerconfig",

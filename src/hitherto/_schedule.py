@@ -2,9 +2,9 @@
 tightened. A store that is open learns of a policy that others set when it writes next: it looks at the workspace's row
 every few seconds then.
 
-One process at a time does it. Whoever finds something that is due writes into the workspace's row that it is at it, and
-until when; the others leave it alone until then, and look again afterwards, so one that was killed stops nobody. Who
-finds nothing writes nothing.
+One process at a time does it. Whoever finds something that is due takes a lease in the workspace's row (`_lease`); the
+others leave it alone until that ends, and look again afterwards, so one that was killed stops nobody. Who finds nothing
+writes nothing.
 
 What a wrong clock would purge is gone for good, so the clock is not believed when it runs ahead of another one that
 nobody can set: the one that counts since the machine was booted. It is compared with how both stood when the store was
@@ -13,7 +13,6 @@ be told is how long a machine was switched off: after a boot the clock is believ
 thing that was said. Then it is plainly behind, and nothing is compared with it until it has been put right.
 """
 
-import os
 import time
 import weakref
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from msgspec.structs import replace
 
 from . import _forks
 from ._content import WorkspaceMeta
+from ._lease import Lease
 from .backend import Where
 from .errors import Closed, StorageFull
 from .events import warn
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from .store import Store
 
 EVERY = 6 * 3600 * 1_000_000  # microseconds
-LEASE = 60 * 1_000_000  # for so long others leave it to whoever is at it
 _AGAIN = 300 * 1_000_000  # after something went wrong
 _DATED = 1_577_836_800_000_000  # a clock that says less has lost its time; as in `retention`
 _TOLERANCE = 60 * 1_000_000  # by so much clocks may differ, and nothing is written or said about it
@@ -74,8 +73,7 @@ class Schedule:
         self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
         self._ticks = ticks_beside(machine=machine)
         self._never = never
-        self._me = os.urandom(16)
-        self._until = 0  # others leave it to us
+        self._lease = Lease(store, "sweeper")
         self._first: tuple[int, int] | None = None  # how the clocks stood when the store was opened
         self._least = _DATED  # a clock that says less is plainly behind
         self._looked = self._warned = False
@@ -162,46 +160,12 @@ class Schedule:
     def _compare(self) -> None:
         meta = self._store._workspace.meta
         if self.compared(meta) is not meta:
-            self._describe(self.compared)
+            with suppress(StorageFull):  # then nobody can say anything, and what goes makes room
+                self._store._workspace.describe(self.compared, always=True)
         if (late := self.behind_seconds) and not self._warned:
             self._warned = True
             hours = f"{late / 3600:,.1f} hours"
             warn(f"the clock was put forward by {hours} since the boot: sweeps go by the time of before")
-
-    # -- one at a time
-
-    def _describe(self, make: Callable[[WorkspaceMeta], WorkspaceMeta]) -> None:
-        with suppress(StorageFull):  # then nobody can say anything, and what goes makes room
-            self._store._workspace.describe(make, always=True)
-
-    def _take(self) -> bool:
-        """Is it ours to sweep, for a while?"""
-        now = self._store._clock()
-        if now + LEASE * 2 // 3 < self._until <= now + LEASE:
-            return True
-        until = now + LEASE
-
-        def make(meta: WorkspaceMeta) -> WorkspaceMeta:
-            free = self._others(meta, now) is None
-            return replace(meta, sweeper=(self._me, until)) if free else meta
-
-        self._describe(make)
-        if self._others(self._store._workspace.meta, now) is not None:
-            return False
-        self._until = until
-        return True
-
-    def _others(self, meta: WorkspaceMeta, now: int) -> int | None:
-        """Until when somebody else is at it. An end that is further away than any can be is of another clock."""
-        if meta.sweeper is None or meta.sweeper[0] == self._me:
-            return None
-        return meta.sweeper[1] if now < meta.sweeper[1] <= now + LEASE else None
-
-    def _release(self) -> None:
-        if self._until:
-            self._until = 0
-            me = self._me
-            self._describe(lambda meta: replace(meta, sweeper=None) if meta.sweeper and meta.sweeper[0] == me else meta)
 
     # -- sweeping
 
@@ -218,23 +182,24 @@ class Schedule:
         """Was there another policy before it was done?"""
         from ._sweeping import Sweep, as_policy  # noqa: PLC0415  # stores without a policy need none
 
+        self._store._workspace.check_policy()
         policy = as_policy(self._store._workspace.meta.retention_days)
         with _forks.still:
             self._compare()
         now = to_datetime(self.now())
-        job = Sweep(self._store, policy, now, lambda: go_on() and self._take(), lambda: _forks.still)
+        job = Sweep(self._store, policy, now, lambda: go_on() and self._lease.take(), lambda: _forks.still)
         try:
             job.sweep(go_on)
         finally:
             with _forks.still:
-                self._release()
+                self._lease.release()
         if job.met is not None:
             raise job.met
         return job.outdated
 
     def _pause(self) -> int:
-        until = self._others(self._store._workspace.meta, now := self._store._clock())
-        return EVERY if until is None else until - now
+        until = self._lease.others()
+        return EVERY if until is None else until - self._store._clock()
 
     def expect_expiry(self) -> None:
         """A conversation is about to have an expiry of its own: from now on stores look for that, too."""

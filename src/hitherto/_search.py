@@ -239,9 +239,9 @@ class Search:
 
     # -- feeding
 
-    def keep_up(self, seconds: float) -> tuple[int, bool]:
+    def keep_up(self, seconds: float, *, rebuild: bool = True) -> tuple[int, bool]:
         """If there is an index, let it take in what moved and forget what went, for about so long; how many messages,
-        and whether that was all."""
+        and whether that was all. With `rebuild`, the last step may take longer than that."""
         if not self._looked and not self._store._codec.in_clear:
             self._forget_words_in_clear()
         index = self._opened(create=False)
@@ -251,7 +251,7 @@ class Search:
         try:
             count, complete = self._catch_up(index, deadline)
             complete = complete and self._save(deadline)
-            return count, complete and index.scrub(max(0.0, deadline - time.monotonic()))
+            return count, complete and index.scrub(max(0.0, deadline - time.monotonic()), rebuild=rebuild)
         except IndexDamaged as error:
             self._make_again(index, error)
             return 0, False
@@ -278,7 +278,7 @@ class Search:
         index = self._opened(create=False)
         try:
             if index is None or self._words is not None or not self.is_tight:
-                return self.keep_up(seconds)[1]
+                return self.keep_up(seconds, rebuild=False)[1]
         except StorageFull:
             if index is None or self._words is not None:
                 raise
@@ -517,7 +517,7 @@ def _text(blocks: Sequence[object]) -> str:
     found: list[str] = []
     for block in blocks:
         content = getattr(block, "content", None)
-        if isinstance(content, Attachment) and content.text and content.size <= _LONGEST:
+        if isinstance(content, Attachment) and content.text and content.size <= _LONGEST and not content.is_missing:
             content = content.load()
         if isinstance(content, str):
             found.append(content)

@@ -43,7 +43,7 @@ from .errors import (
     StorageError,
     StorageFull,
 )
-from .events import SweepFinished
+from .events import SweepFinished, as_failures
 from .ids import parse_conversation_id, show_conversation_id
 from .listing import conversations
 from .model import from_datetime, to_datetime
@@ -77,6 +77,7 @@ _Require = tuple[tuple[bytes, bytes], ...]
 def policy_of(store: "Store") -> RetentionPolicy | None:
     """The policy of the workspace, as it stands now."""
     store._workspace.refresh()
+    store._workspace.check_policy()
     return as_policy(store._workspace.meta.retention_days)
 
 
@@ -98,6 +99,7 @@ def set_policy(store: "Store", policy: RetentionPolicy | None) -> bool:
         return replace(store._schedule.compared(meta) if days else meta, retention_days=days)
 
     store._workspace.describe(make)
+    store._workspace.accept_policy()
     return bool(days) and (not before[0] or days < before[0])
 
 
@@ -409,7 +411,7 @@ class Sweep:
         self.failures.update(reached(store, self._copies))
         if self.swept:
             with self._turn():
-                self._purged.failures = tuple(self.failures.items())
+                self._purged.failures = as_failures(self.failures)
                 scrubbed = store._purges.finish(self._purged, self._scrubbed)
         elif isinstance(self.met, CommitUnknown):
             store._purges.later(self._purged)
@@ -430,7 +432,7 @@ class Sweep:
             to_datetime(self._store._clock()),
             tuple(self.swept),
             tuple(self.skipped.items()),
-            tuple(self.failures.items()),
+            as_failures(self.failures),
             scrub_pending,
             behind_seconds=0.0 if self._planned or late <= _LATE_SECONDS else late,
         )

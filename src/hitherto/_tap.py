@@ -5,12 +5,14 @@ request is sent and when the head of a response is there. So one place sees what
 streamed or not, awaited or not, retries included, and the SDK's objects stay what they are. The bytes are passed on as
 they came.
 
-A `Listener` hears requests; if one concerns it, it gives an `Exchange`, which hears the response.
+A `Listener` is given each request; for one that concerns it, it returns an `Exchange`, which is given the response.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from ._waiting import shared
 
@@ -29,8 +31,20 @@ class Exchange(Protocol):
     def end(self) -> None:
         """There will be no more, because that was all, because of an error, or because nobody reads on. May wait."""
 
+    def fail(self) -> None:
+        """The provider has refused the request. Must not wait for anything."""
 
-Listener = Callable[[str, str, bytes], Exchange | None]  # method, URL path, body; may raise, and then nothing is sent
+
+class Sent(Struct, frozen=True):
+    """A request that is about to be sent."""
+
+    method: str
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+Listener = Callable[[Sent], Exchange | None]  # may raise, and then nothing is sent
 
 
 def tap(http: Any, listener: Listener) -> None:
@@ -45,28 +59,39 @@ def tap(http: Any, listener: Listener) -> None:
 
 def _before(listener: Listener) -> Callable[[Any], None]:
     def hook(request: Any) -> None:
-        _ask_for_plain(request, listener(request.method, request.url.path, request.read()))
+        if _NAME not in request.extensions:  # a redirect carries what its first request got
+            _note(request, listener(_sent(request, request.read())))
 
     return hook
 
 
 def _before_async(listener: Listener) -> Callable[[Any], Any]:
     async def hook(request: Any) -> None:
-        body = await request.aread()
-        _ask_for_plain(request, await shared().run(listener, request.method, request.url.path, body))
+        if _NAME not in request.extensions:
+            body = await request.aread()
+            _note(request, await shared().run(listener, _sent(request, body)))
 
     return hook
 
 
-def _ask_for_plain(request: Any, exchange: Exchange | None) -> None:
+def _sent(request: Any, body: bytes) -> Sent:
+    return Sent(request.method, request.url.path, body, request.headers)
+
+
+def _note(request: Any, exchange: Exchange | None) -> None:
     if exchange is not None:
         request.extensions[_NAME] = exchange
-        request.headers["accept-encoding"] = "identity"  # so that what comes can be read while it comes
+        request.headers["accept-encoding"] = "identity"  # so that the response can be read while it comes
 
 
 def _exchange(response: Any) -> Exchange | None:
+    """The exchange that wants the body of this response, once its head was told."""
     exchange: Exchange | None = response.request.extensions.get(_NAME)
-    if exchange is None or not response.is_success:
+    if exchange is None:
+        return None
+    if not response.is_success:
+        if not response.has_redirect_location:
+            exchange.fail()
         return None
     exchange.head(response.headers.get("content-type", ""))
     return exchange
@@ -74,18 +99,29 @@ def _exchange(response: Any) -> Exchange | None:
 
 def _after(response: Any) -> None:
     exchange = _exchange(response)
-    if exchange is not None:
+    if exchange is not None and response.is_stream_consumed:
+        _tell_whole(response, exchange)
+    elif exchange is not None:
         response.stream = _streams(response)[0](response.stream, exchange, _unpacker(response))
 
 
 async def _after_async(response: Any) -> None:
     exchange = _exchange(response)
-    if exchange is not None:
+    if exchange is not None and response.is_stream_consumed:
+        await shared().run(_tell_whole, response, exchange)
+    elif exchange is not None:
         response.stream = _streams(response)[1](response.stream, exchange, _unpacker(response))
 
 
+def _tell_whole(response: Any, exchange: Exchange) -> None:
+    """Tell a body that was there from the beginning: of a transport that makes up its responses, or has a cache. Nobody
+    reads the stream of such a response."""
+    exchange.feed(response.content)
+    exchange.end()
+
+
 def _unpacker(response: Any) -> Callable[[bytes], bytes] | None:
-    """For a server that packs its answer although it was asked not to: how to unpack the whole."""
+    """A function that decompresses the whole body, for a server that compresses although it was asked not to."""
     if response.headers.get("content-encoding", "identity") == "identity":
         return None
     kind, headers = type(response), response.headers

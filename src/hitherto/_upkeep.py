@@ -14,17 +14,22 @@ retention says is due, when `_schedule` says that it is time for that.
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from . import _forks
+from ._content import open_meta
+from ._filters import description_tags
 from ._packs import pack
-from .backend import Loose
-from .errors import StorageFull
+from .backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
+from .errors import Damaged, NotFound, StorageFull
 from .events import warn
+from .vault import next_row
 
 if TYPE_CHECKING:
     from .store import Store
@@ -40,6 +45,7 @@ _QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run i
 _ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that nobody adopted are removed
 _RUNS = 16  # packed in one commit
 _EVER = 1e9  # seconds
+_DESCRIBED = 200  # conversations whose metadata is tagged in one commit
 _LISTED = 256  # runs looked at at a time
 
 
@@ -50,6 +56,7 @@ class Maintenance(Struct, frozen=True):
     indexed: int  # messages that the text index took in
     collected: int  # attachments that nobody refers to
     complete: bool  # nothing is left to do
+    described: int = 0  # conversations of an older store that were looked at, so that their metadata finds them
 
 
 def maintain(store: "Store", seconds: float | None = None, *, quiet_only: bool = False) -> Maintenance:
@@ -64,24 +71,29 @@ def maintain(store: "Store", seconds: float | None = None, *, quiet_only: bool =
         packed, all_packed = _pack_all(store, deadline, before)
     except StorageFull:  # it takes room before it gives some back; what follows gives some
         packed, all_packed = 0, False
+    described, all_described = _tag_metadata(store, deadline)
     indexed, all_indexed = 0, True
     if not store._search.is_tight:
         indexed, all_indexed = store._search.keep_up(max(0.0, deadline - time.monotonic()))
     collected = store.backend.collect(store._clock() - _ABANDONED)
     tidy = store.backend.maintain(max(0.0, deadline - time.monotonic())) and store._purges.retry()
-    return Maintenance(packed, indexed, collected, rotated and all_packed and all_indexed and tidy)
+    complete = rotated and all_packed and all_described and all_indexed and tidy
+    return Maintenance(packed, indexed, collected, complete, described)
 
 
 def _rotate_on(store: "Store", deadline: float) -> bool:
     """Go on with a rotation of keys that was interrupted. True if nothing is left of it that can be done."""
     if store._workspace.sealed is None or store._rotating.locked():
         return True
-    from ._rotation import go_on, pending  # noqa: PLC0415  # only sealed stores need it
+    from ._rotation import Elsewhere, go_on, pending  # noqa: PLC0415  # only sealed stores need it
 
     if not pending(store) or store._stuck:
         return True
-    with store._rotating:
-        did = go_on(store, deadline=deadline)
+    try:
+        with store._rotating:
+            did = go_on(store, deadline=deadline)
+    except Elsewhere:  # another process is at it: if that one is gone the next time, it is ours
+        return False
     if did.failures:
         store._stuck = True  # until the store is opened again, or somebody rotates
         warn(f"{len(did.failures)} conversations cannot be brought under the new key; verify() tells more")
@@ -116,6 +128,51 @@ def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int,
     return packed, True
 
 
+def _tag_metadata(store: "Store", deadline: float) -> tuple[int, bool]:
+    """Go on with the tags that find conversations by their metadata, in a store that is older than these; how many
+    conversations were looked at, and whether that was all. A store is marked when all have them."""
+    if store._workspace.meta.has_metadata_tags:
+        return 0, True
+    looked = 0
+    while places := store.backend.page(Where(CHAT), store._described_to, _DESCRIBED, oldest_first=True):
+        _tag_some(store, store.backend.lookup(ids=[place.id for place in places]))
+        store._described_to = places[-1]
+        looked += len(places)
+        if len(places) < _DESCRIBED:
+            break
+        if time.monotonic() > deadline:
+            return looked, False
+    store._workspace.describe(lambda meta: replace(meta, has_metadata_tags=True))
+    return looked, True
+
+
+def _tag_some(store: "Store", rows: Sequence[ConversationRow]) -> None:
+    """Tag these conversations by their metadata: all in one commit or, if others change one of them meanwhile, one by
+    one."""
+    require, changes = store._workspace.require, []
+    for row in rows:
+        with suppress(Damaged):  # nobody can read what it would be found by
+            change = _tagging(store, row)
+            if change is not None:
+                changes.append(change)
+    if not changes or isinstance(store._pen.write(Batch(tuple(changes), require)), Done):
+        return
+    store._workspace.refresh()
+    for change in changes:
+        with suppress(NotFound, Damaged):  # purged meanwhile, or as above
+            store._change(change.conversation, lambda row: _tagging(store, row), tell=None)
+
+
+def _tagging(store: "Store", row: ConversationRow) -> Change | None:
+    envelope = store._codec.envelope(row)
+    meta = open_meta(envelope, row)
+    if not meta.metadata:
+        return None
+    return Change(
+        row.id, row.token, next_row(envelope, row, version=row.version), tag=description_tags(store._codec, meta)
+    )
+
+
 def _renew(store: "Store", conversation: bytes) -> None:
     """Give a conversation another data key if it has sealed very much with this one."""
     sealed = store._workspace.sealed
@@ -123,7 +180,7 @@ def _renew(store: "Store", conversation: bytes) -> None:
         if sealed is not None and sealed.worn(row):
             from ._reencryption import renew  # noqa: PLC0415  # after hundreds of millions of messages
 
-            renew(store, sealed, row.id)
+            renew(store, row.id)
 
 
 def _owners(runs: list[Loose]) -> list[bytes]:
@@ -188,7 +245,7 @@ class Upkeep:
                 did = self._attempt(_SLICE_SECONDS)
                 if did is None or did.complete:
                     self._done, self._asked, pause = max(seen, self._done), False, _PAUSE_SECONDS
-                elif did.packed or did.indexed or did.collected:
+                elif did.packed or did.indexed or did.collected or did.described:
                     pause = _PAUSE_SECONDS
                 else:  # a reader is in the way, say: do not knock all the time
                     self._wake.wait(pause)

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ._attachments import kept
+from ._attachments import stored_attachment
 from ._content import Attached, decode_body, item_place, open_meta, open_setup
-from ._desk import Desk, description_fields, label_fields
+from ._desk import Desk, label_fields
+from ._filters import description_fields
 from ._ledger import read as read_ledger
 from ._packs import Reader, run_of
 from ._pieces import ahead
 from ._record import check_items
 from ._recovery import MARK, PARTIAL, open_mark, open_partial
 from .backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
-from .errors import Busy, Closed, HithertoError, Unavailable
+from .errors import Busy, Closed, HithertoError, MissingAttachment, Unavailable
 from .ids import RUN, show_conversation_id
 from .listing import conversations
 from .vault import MODULUS
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 256
 _LOOKS = 8  # how often we look again at what changes while we read
+_BUSY = 8  # conversations in a row that are busy: then the whole store is, and each would take its time to say so
 
 
 class Problem(Struct, frozen=True):
@@ -49,38 +51,87 @@ class Report(Struct, frozen=True):
     problems: tuple[Problem, ...]
     conversations: int
     messages: int
+    unread: tuple[Problem, ...] = ()  # what others kept busy: it could not be read, and may be sound or not
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything was read."""
+        return not self.unread
 
     @property
     def ok(self) -> bool:
-        return not self.problems
+        """True if everything was read, and there are no problems."""
+        return self.is_complete and not self.problems
 
 
 def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Report:
     """Check the storage and every conversation. `progress` hears how many conversations are done."""
-    problems = [Problem(what) for what in store.backend.check()]
-    conversations = messages = 0
-    tags = _Tags(store)
-    try:
-        looked = ahead(lambda row: _verify_conversation(store, row, tags), _rows(store), store.backend)
-        for row, first in looked:
-            count, found = _settled(store, row, *first)
-            problems += found
-            conversations += row.kind == CHAT  # the workspace has a row, too
-            messages += count
-            if progress is not None:
-                progress(conversations)
-        if not problems and any(_is_strange(store, *accused) for accused in tags.strange()):
-            problems.append(Problem("conversations are found by labels or projects that are not theirs"))
-    except (Busy, Closed, Unavailable):
-        raise
-    except HithertoError as error:
-        problems.append(Problem(f"the conversations cannot be listed: {error}"))
-    return Report(tuple(problems), conversations, messages)
+    return _Verification(store, progress or (lambda _: None)).run()
+
+
+class _Verification:
+    """One run over a whole store. What is busy is noted as unread, and the run goes on."""
+
+    def __init__(self, store: "Store", progress: Callable[[int], None]) -> None:
+        self._store, self._progress = store, progress
+        self._tags = _Tags(store)
+        self._problems: list[Problem] = []
+        self._unread: list[Problem] = []
+        self._conversations = self._messages = 0
+
+    def run(self) -> Report:
+        try:
+            self._problems += [Problem(what) for what in self._store.backend.check()]
+        except Busy as error:
+            self._unread.append(Problem(f"the storage itself was not checked: {error}"))
+        try:
+            self._read()
+            self._look_for_strangers()
+        except Busy as error:
+            self._unread.append(Problem(f"the conversations could not be listed to the end: {error}"))
+        except (Closed, Unavailable):
+            raise
+        except HithertoError as error:
+            self._problems.append(Problem(f"the conversations cannot be listed: {error}"))
+        return Report(tuple(self._problems), self._conversations, self._messages, tuple(self._unread))
+
+    def _read(self) -> None:
+        busy = 0  # conversations in a row that could not be read
+        for row, first in ahead(self._look, _rows(self._store), self._store.backend):
+            try:
+                looked = _verify_conversation(self._store, row, _Tags(self._store)) if first is None else first
+                count, found = _settled(self._store, row, *looked)
+            except Busy as error:
+                self._unread.append(Problem(str(error), show_conversation_id(row.id)))
+                busy += 1
+                if busy == _BUSY:
+                    raise Busy(f"{_BUSY} conversations in a row could not be read, and no more were tried") from error
+                continue
+            busy = 0
+            self._problems += found
+            self._conversations += row.kind == CHAT  # the workspace has a row, too
+            self._messages += count
+            self._progress(self._conversations)
+
+    def _look(self, row: ConversationRow) -> tuple[int, list[Problem]] | None:
+        """A first look, ahead of its turn. None: it was busy, and is looked at once more when its turn has come."""
+        try:
+            return _verify_conversation(self._store, row, self._tags)
+        except Busy:
+            return None
+
+    def _look_for_strangers(self) -> None:
+        """Tags that lead to conversations that do not have them. Where something is unread, nobody can tell."""
+        if self._problems or self._unread:
+            return
+        if any(_is_strange(self._store, *accused) for accused in self._tags.strange()):
+            what = "conversations are found by labels, projects or metadata that are not theirs"
+            self._problems.append(Problem(what))
 
 
 def _settled(store: "Store", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
     """What is wrong with a conversation, if it still is when one looks again. One that moved while it was read proves
-    nothing, and what is known of labels and projects may be older than what others did since."""
+    nothing, and what is known of tags may be older than what others did since."""
     if found:
         count, found = _verify_conversation(store, row, _Tags(store))
     for _ in range(_LOOKS):
@@ -113,7 +164,7 @@ def _rows(store: "Store") -> Iterator[ConversationRow]:
 
 
 class _Tags:
-    """What the index of labels and projects says; each value is asked for once."""
+    """What the tags say; each value is asked for once."""
 
     def __init__(self, store: "Store") -> None:
         self._store = store
@@ -192,7 +243,7 @@ class _Check:
         self._packs()
         self._attachments()
         if not self.tags.fit(self.row.id, self.tagged, set(self.later)):
-            self.say("it is not found by its labels and its project, or by others")
+            self.say("it is not found by its labels, its project and its metadata, or by others")
         self._totals()
         return len(self.seen), self.problems
 
@@ -228,7 +279,9 @@ class _Check:
             try:
                 meta = open_meta(self.envelope, self.row)
                 self.setups = meta.setups
-                self.tagged.update({found_by: {None} for found_by in description_fields(meta)})
+                has_all = self.store._workspace.meta.has_metadata_tags
+                fields = [field for field in description_fields(meta) if has_all or field[0] != "metadata"]
+                self.tagged.update({found_by: {None} for found_by in fields})
             except HithertoError as error:
                 self.say(str(error))
             items = self.store.backend.items(self.row.id, b"setup/")
@@ -311,17 +364,24 @@ class _Check:
         meant: dict[bytes, set[int]] = {}
         for attached, numbers in self.attached.items():
             meant.setdefault(attached.name, set()).update(numbers)
-        rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages]
-        there = {row.name: numbers for row in rows if (numbers := set(row.messages) - self.later.keys())}
-        if there != meant or not all(row.chunks for row in rows):
-            self.say("the attachments that are kept are not those that its messages refer to")
         desk = Desk(self.store, self.row)
+        lost: set[bytes] = set()
         for attached, numbers in self.attached.items():
             try:
-                for _ in kept(desk, attached):
+                for _ in stored_attachment(desk, attached):
                     pass
+            except MissingAttachment as error:  # each message that refers to it has a hole
+                lost.add(attached.name)
+                for number in sorted(numbers):
+                    self.say(str(error), self.seen[number])
             except HithertoError as error:
                 self.say(str(error), self.seen[min(numbers)])
+        rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages and row.name not in lost]
+        there = {row.name: numbers for row in rows if (numbers := set(row.messages) - self.later.keys())}
+        if any(not row.chunks for row in rows):
+            self.say("an attachment that a message refers to is marked as incomplete")
+        if there != {name: numbers for name, numbers in meant.items() if name not in lost}:
+            self.say("the attachments that are kept are not those that its messages refer to")
 
     def _totals(self) -> None:
         row = self.row

@@ -317,7 +317,7 @@ class WordIndex:
 
     # -- care
 
-    def scrub(self, seconds: float | None = None) -> bool:  # noqa: ARG002  # what is dropped is gone
+    def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:  # noqa: ARG002  # what is dropped is gone
         return True
 
     def size(self) -> int:

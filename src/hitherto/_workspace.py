@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from . import _policy_memory
 from ._content import WorkspaceMeta, encode, item_place, meta_place, open_workspace
+from ._packs import Moved
 from ._pen import Pen
 from .backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done, ItemRow
 from .errors import Busy, CannotOpen, Damaged, KeyUnavailable, NotSealed
@@ -66,6 +68,43 @@ def _rules(meta: WorkspaceMeta) -> tuple[int, bool]:
     return meta.retention_days, meta.expiring
 
 
+class KeyState:
+    """The keys of the workspace at one moment. A rotation goes by them, and each of its commits requires that they
+    still stand. Whatever else the description says (policies, leases) may change meanwhile.
+
+    It has a codec of its own: that of the workspace learns of other keys whenever any thread looks at the row.
+    """
+
+    def __init__(self, space: "Workspace") -> None:
+        self._space = space
+        with space._lock:
+            self._keys = _keys(space.row, space.meta)
+            self.codec: Sealed | None = None if space.sealed is None else space.sealed.still()
+
+    def now(self) -> tuple[ConversationRow, WorkspaceMeta, Envelope]:
+        """The workspace as we know it, with the same keys; `Moved` if we know that they are others by now."""
+        space = self._space
+        with space._lock:
+            if _keys(space.row, space.meta) != self._keys:
+                raise Moved
+            return space.row, space.meta, space.envelope
+
+    @property
+    def require(self) -> tuple[tuple[bytes, bytes], ...]:
+        """What a batch has to require that goes by these keys."""
+        row = self.now()[0]
+        return ((row.id, row.token),)
+
+    def confirm(self) -> None:
+        """A commit was refused: look at the workspace again. `Moved` if its keys are others by now."""
+        self._space.refresh()
+        self.now()
+
+
+def _keys(row: ConversationRow, meta: WorkspaceMeta) -> tuple[bytes, dict[bytes, bytes]]:
+    return row.data_key, meta.retired
+
+
 class Workspace:
     """The workspace as this store knows it."""
 
@@ -115,10 +154,11 @@ class Workspace:
             self._key = None if self.sealed is None else self.sealed.key
             self.take(row)
 
-    def expect(self, key: "Key | None") -> None:
-        """We are about to give the workspace another key, or none. Whoever looks at its row from now on may find it;
-        we too, if we are interrupted before we know that it was kept."""
-        self._coming = (key,)
+    def expect(self, *keys: "Key | None") -> None:
+        """Somebody is about to give the workspace one of these keys, or none: we, or others who do the same job.
+        Whoever looks at its row from now on may find it; we too, if we are interrupted before we know that it was
+        kept."""
+        self._coming = keys
 
     def refresh(self) -> None:
         """Look what others made of the workspace. Who rotates a key changes the place where it is kept a moment before
@@ -201,8 +241,26 @@ class Workspace:
         if self.meta.name != self._name():
             hint = "somebody has changed the names of workspaces in the file"
             raise Damaged("the workspace was made under another name", hint=hint)
+        if self._backend.info.durable:
+            _policy_memory.note(self._place, row.version, self.meta.retention_days)
         if before is not None and _rules(before) != _rules(self.meta):
             self.heard()
+
+    @property
+    def _place(self) -> _policy_memory.Place:
+        return self._backend.info.location, self._backend.info.workspace
+
+    def check_policy(self) -> None:
+        """Raise `Damaged` if the policy is older than one that this process has seen."""
+        if _policy_memory.is_suspect(self._place):
+            what = "the retention policy is older than one that was seen before: the row that has it was put back"
+            hint = "nothing was purged; look at the policy, and set the one that is meant with set_retention"
+            raise Damaged(what, hint=hint)
+
+    def accept_policy(self) -> None:
+        """The policy was set by a caller of ours."""
+        with self._lock:
+            _policy_memory.accept(self._place, self.row.version, self.meta.retention_days)
 
     def _name(self) -> str:
         """What the workspace was called when it was made, if it is sealed: it cannot be put in the place of another."""
@@ -250,5 +308,6 @@ class Workspace:
             self.codec = self.new_codec(self._key)
         row = new_row(self.codec, new_conversation_id(), WORKSPACE, _KEY, self._clock())
         envelope = self.codec.first_envelope(row)
-        meta = envelope.close(meta_place(row.id), encode(WorkspaceMeta(os.urandom(16), name=self._name())))
+        fresh = WorkspaceMeta(os.urandom(16), name=self._name(), has_metadata_tags=True)
+        meta = envelope.close(meta_place(row.id), encode(fresh))
         self._pen.write(Batch((Change(row.id, None, described(envelope, row, meta)),)))

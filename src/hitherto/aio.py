@@ -148,6 +148,24 @@ class AsyncConversation:
         """Provider, model, system prompt and tools in force where this handle stands."""
         return await self._run(lambda: self._talk.setup)
 
+    @property
+    def system_prompt(self) -> str:
+        """Read from the store without awaiting, as the three below are. `await talk.setup()` has all four, and lets the
+        event loop go on."""
+        return self._talk.system_prompt
+
+    @property
+    def provider(self) -> str:
+        return self._talk.provider
+
+    @property
+    def model(self) -> str:
+        return self._talk.model
+
+    @property
+    def tools(self) -> list[dict[str, object]]:
+        return self._talk.tools
+
     async def refresh(self) -> "AsyncConversation":
         await self._run(self._talk.refresh)
         return self
@@ -327,6 +345,7 @@ class AsyncStore:
         limit: int = 20,
         cursor: str | None = None,
         project: Path | None = None,
+        metadata: Mapping[str, str] | None = None,
         total: bool = False,
         include_expired: bool = False,
     ) -> Page:
@@ -335,6 +354,7 @@ class AsyncStore:
             limit=limit,
             cursor=cursor,
             project=project,
+            metadata=metadata,
             total=total,
             include_expired=include_expired,
         )
@@ -554,6 +574,7 @@ def open_async(
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
     max_attachment: int = MAX_ATTACHMENT,
+    max_conversation_bytes: int | None = None,
     maintenance: bool = True,
     quarantine_days: float | None = None,
     read_only: bool = False,
@@ -571,6 +592,7 @@ def open_async(
             timeout_seconds=timeout_seconds,
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,
+            max_conversation_bytes=max_conversation_bytes,
             maintenance=maintenance,
             quarantine_days=quarantine_days,
             read_only=read_only,

@@ -2,12 +2,17 @@
 
 A block's content may be an `Attachment` instead of bytes. Going in, it is read in pieces, so a file of any size passes
 through little memory; coming out, `thread(attachments="lazy")` gives attachments instead of bytes.
+
+If a store has lost the bytes of an attachment, its message comes back with a **hole**: an `Attachment` in the place of
+the content, also where bytes were asked for, whose `is_missing` is true. Reading a hole raises `MissingAttachment`. A
+message with a hole can be copied and exported; the hole stays a hole.
 """
 
 import os
 from collections.abc import Callable, Iterator
 
-from .errors import AlreadyExists, InvalidArgument
+from . import _own_files
+from .errors import AlreadyExists, InvalidArgument, MissingAttachment
 
 LARGE = 64 * 1024  # bytes of binary content, or of a string in raw JSON, from which on it leaves the message
 CHUNK = 256 * 1024  # bytes read at a time
@@ -21,7 +26,7 @@ class Attachment:
     `size` is in bytes; `text` is true for what was text before it was kept (a long string in `raw`).
     """
 
-    __slots__ = ("_base64", "_name", "_pieces", "in_memory", "size", "text")
+    __slots__ = ("_base64", "_is_hole", "_name", "_pieces", "in_memory", "size", "text")
 
     def __init__(
         self, size: int, pieces: Callable[[], Iterator[bytes]], *, text: bool = False, in_memory: bool = False
@@ -35,6 +40,23 @@ class Attachment:
         self._pieces = pieces
         self._name: bytes | None = None  # its fingerprint, if it is in a store
         self._base64: tuple[Attachment, int, str] | None = None  # the bytes that this text says, and how it says them
+        self._is_hole = False
+
+    @classmethod
+    def _hole(cls, size: int, *, text: bool, name: bytes) -> "Attachment":
+        """Stand in for content that is lost. `name` tells two holes of one message apart."""
+
+        def pieces() -> Iterator[bytes]:
+            raise MissingAttachment(size)
+
+        hole = cls(size, pieces, text=text)
+        hole._name, hole._is_hole = name, True
+        return hole
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the bytes are lost: reading them raises `MissingAttachment`."""
+        return self._is_hole if self._base64 is None else self._base64[0].is_missing
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Attachment":
@@ -54,7 +76,8 @@ class Attachment:
         return cls(os.path.getsize(name), pieces)
 
     def __repr__(self) -> str:
-        return f"<Attachment, {self.size} bytes{' of text' if self.text else ''}>"
+        missing = ", missing" if self.is_missing else ""
+        return f"<Attachment, {self.size} bytes{' of text' if self.text else ''}{missing}>"
 
     def __iter__(self) -> Iterator[bytes]:
         return self._pieces()
@@ -70,13 +93,13 @@ class Attachment:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a new file, which appears when it is complete."""
         name = _path(path)
-        unfinished = f"{name}.unfinished-{os.urandom(4).hex()}"
+        unfinished = _own_files.name_unfinished(name)
         try:
-            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            with open(_own_files.create(unfinished), "wb") as file:
                 file.writelines(self)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(unfinished, name)  # unlike a rename, it never overwrites
+            _own_files.publish(unfinished, name)
         except FileExistsError:
             raise AlreadyExists("a file", name, hint="choose another name") from None
         except OSError as error:

@@ -14,6 +14,11 @@ limits and retention are the store's. What it promises is small and exact:
   or may not have been kept, any other `StorageError` if it certainly was not. After `CommitUnknown` it may even be
   under way still: a later `commit` to the same rows waits for it, a read does not. `commit([])` waits until all that
   can be read is durable.
+- **A batch may require something of every conversation** (`every_key`). It is checked in the batch's own transaction,
+  after the rows that the batch names are locked. So if everybody who gives a conversation another `data_key` requires
+  the workspace's row, as the store does, and the batch changes that row, then the answer holds until the commit. This
+  is how the store knows that nothing needs a key any more before it forgets it. The answer is `Stale` with one of those
+  that do not fit.
 - **Patience is the backend's**: every verb waits for passing trouble up to its timeout before it raises.
 - **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists
   they yield, so an abandoned one pins nothing.
@@ -141,6 +146,19 @@ class Change(Struct, frozen=True, gc=False):
     rekey: bool = False  # the key in `row` is another one than before
 
 
+class KeyShape(Struct, frozen=True):
+    """What a `data_key` has to look like: so many bytes, and these bytes at these offsets. Backends compare the bytes
+    and do not know what they mean."""
+
+    length: int
+    parts: tuple[tuple[int, bytes], ...] = ()
+
+    def fits(self, data_key: bytes) -> bool:
+        return len(data_key) == self.length and all(
+            data_key[offset : offset + len(part)] == part for offset, part in self.parts
+        )
+
+
 class Batch(Struct, frozen=True, gc=False):
     """Changes that happen together or not at all: at most one of each conversation, and no name twice, which backends
     need not check."""
@@ -148,6 +166,7 @@ class Batch(Struct, frozen=True, gc=False):
     changes: tuple[Change, ...]
     require: tuple[tuple[bytes, bytes], ...] = ()  # conversations whose token must be this until the commit is done
     arriving: bool = False  # its messages come with their numbers from a copy: what was dropped here may be used again
+    every_key: KeyShape | None = None  # the `data_key` of every conversation, but the workspace's own row, looks so
 
 
 def removes(batch: Batch) -> bool:
@@ -163,7 +182,8 @@ class Done(Struct, frozen=True):
 
 
 class Stale(Struct, frozen=True):
-    """The token moved. `row` is the conversation as it is now, None if it is not there."""
+    """The token moved, or the `data_key` is not as the batch requires of all. `row` is the conversation as it is now,
+    None if it is not there."""
 
     conversation: bytes
     row: ConversationRow | None
@@ -191,7 +211,7 @@ class Where(Struct, frozen=True):
     """Which conversations a listing shows."""
 
     kind: str = CHAT
-    tag: bytes | None = None
+    tags: tuple[bytes, ...] = ()  # it has all of these
     alive_at: int | None = None  # leave out those that expired by then, but not what is on hold
     expired_at: int | None = None  # leave out all but those that expired by then
 
@@ -333,6 +353,10 @@ class Backend(Protocol):
 
     def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
         """The attachments of a conversation, or those of these names, in order of their names."""
+
+    def attached(self, conversation: bytes) -> int:
+        """How many bytes the attachments of a conversation have as they are kept, adopted or not. Reads none of
+        them."""
 
     def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
         """Remove these attachments, as far as no message refers to them."""

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._content import encode, item_place, open_meta, open_setup
-from ._desk import Desk, Spot, changed, check_size, described, draft, label_fields, label_tags
+from ._desk import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
 from ._packs import Reader, Rewrite
 from ._pen import Entry
 from ._recovery import Partial, interrupted, key_of
@@ -231,6 +231,8 @@ class Conversation:
         expect_head: "str | Saved | None" = None,
         unput: tuple[bytes, ...] = (),
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        *,
+        is_bounded: bool = True,
     ) -> list[Saved]:
         store = self._store
         store._ensure_open()
@@ -242,12 +244,17 @@ class Conversation:
             )
         setup = self._setup_number()
         given = messages if type(messages) in (list, tuple) else listed(messages, "messages")
-        drafts = [draft(self._desk, self._placeless(message), setup) for message in given]
+        clean = clean_together(store, [self._placeless(message) for message in given])
+        drafts = [draft(self._desk, message, setup, is_clean=True) for message in clean]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, store._max_write_bytes)
         expected = self._expected(on_conflict, expect_head)
-        written = self._desk.add(drafts, lambda row: self._spot(row, on_conflict, expected), self._enqueued, unput, put)
+
+        def choose(row: ConversationRow) -> Spot:
+            return self._spot(row, on_conflict, expected)
+
+        written = self._desk.add(drafts, choose, self._enqueued, unput, put, is_bounded=is_bounded)
         with self._desk.lock:
             self._settle()
             if written[-1].key is not None:  # it may have been there already, and nothing was written
@@ -452,7 +459,7 @@ class Conversation:
         if partial.parent != self.at:
             hint = "stand there first: talk.fork(at=partial.parent)"
             raise InvalidArgument("this is no answer to the message that the handle stands at", hint=hint)
-        return self._extend([interrupted(m) for m in partial.messages], unput=(key,))
+        return self._extend([interrupted(m) for m in partial.messages], unput=(key,), is_bounded=False)
 
     def discard(self, partial: Partial) -> None:
         """Let go of what had come of an answer."""
@@ -558,6 +565,14 @@ class Conversation:
             self._main, self._link, self._label, self._setup = True, None, None, None
             self._epoch, self._rewrites = self._desk.epoch, self._desk.row.rewrites
         return self
+
+    def _move_to(self, other: "Conversation") -> None:
+        """Stand where another handle on the same conversation stands, with the setup that is in force there."""
+        with self._desk.lock:
+            self._settle()
+            self._at = self._sure = other._sure
+            self._main, self._link, self._label, self._setup = other._main, other._link, other._label, other._setup
+            self._epoch, self._rewrites = self._desk.epoch, other._rewrites
 
     def undo(self) -> list[Saved]:
         """Step back one turn: stand before the last message of the user. Returns what was stepped over; nothing is

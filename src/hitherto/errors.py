@@ -5,6 +5,7 @@
     ├── Ambiguous                a prefix that fits several; lists the candidates
     ├── AlreadyExists            the id that was asked for is taken
     ├── Conflict                 somebody was faster; carries the current head
+    ├── ConversationFull         a write that would make a conversation larger than it may be; nothing was stored
     ├── HasChildren              a message that others answer is not deleted alone
     ├── Held                     a hold forbids deleting
     ├── NotExportable            a conversation that must not leave its store
@@ -21,6 +22,7 @@
     ├── Closed                   the store was closed, or opened before os.fork
     ├── KeyUnavailable           no key, another one, or one that cannot be fetched; nothing was touched
     ├── Damaged                  stored bytes that do not read back as what was written
+    │   └── MissingAttachment    a message is there, and the bytes of one of its attachments are not
     ├── PartialImport            what could be read was kept, the rest could not; carries the report
     ├── ProviderMismatch         a snapshot of another provider; names both
     ├── MissingExtra             a package that is not installed; names what installs it
@@ -55,9 +57,23 @@ class HithertoError(Exception):
     hint: str | None = None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(shorten(message))
         if hint is not None:
-            self.hint = hint
+            self.hint = shorten(hint)
+
+
+_LONGEST = 1000  # characters of an error, and of its hint
+
+
+def shorten(text: str, longest: int = _LONGEST) -> str:
+    """A text with its beginning and its end, and without its middle if it is longer than that.
+
+    Every error is shortened here, because errors repeat what callers gave (a path, a name), and that may be of any
+    length. The end stays, because it says what went wrong."""
+    if len(text) <= longest:
+        return text
+    end = longest // 4
+    return f"{text[: longest - end - 3]}...{text[-end:]}"
 
 
 def _named(ids: Sequence[str], most: int = 5, longest: int = 40) -> str:
@@ -97,23 +113,37 @@ class AlreadyExists(HithertoError):
 
 
 class Conflict(HithertoError):
-    """Somebody was faster. `head` is the message where the conversation stands now, `expected` what the caller
-    believed."""
+    """Somebody was faster. `head` is where the thing stands now, `expected` what the caller believed: the id of a
+    message for a conversation, the revision for a record (a number) or a snapshot (text)."""
 
     hint = "read the thread again and decide, or append with on_conflict='follow' or 'branch'"
 
     def __init__(
         self,
         *,
-        expected: str | None,
-        head: str | None,
+        expected: str | int | None,
+        head: str | int | None,
         what: str = "the head",
         nothing: str = "empty",
         hint: str | None = None,
     ) -> None:
-        super().__init__(f"{what} is {head or nothing}, not {expected or nothing}", hint=hint)
+        now, believed = (nothing if one is None or one == "" else one for one in (head, expected))
+        super().__init__(f"{what} is {now}, not {believed}", hint=hint)
         self.expected = expected
         self.head = head
+
+
+class ConversationFull(HithertoError):
+    """A write would make a conversation larger than `max_conversation_bytes` allows; nothing was stored. `size` is what
+    it would have, `limit` what it may have."""
+
+    hint = "go on in a new conversation; a larger max_conversation_bytes, given when the store is opened, allows it"
+
+    def __init__(self, conversation: str, size: int, limit: int) -> None:
+        super().__init__(f"conversation {conversation} would have {size:,} bytes; the limit is {limit:,}")
+        self.conversation = conversation
+        self.size = size
+        self.limit = limit
 
 
 class HasChildren(HithertoError):
@@ -241,6 +271,19 @@ class Damaged(HithertoError):
 
     hint = "run store.verify() to see everything that is wrong; restore the rest from a backup"
     record: int | None = None  # the number of the message, where whoever raises it knows better than who reads
+
+
+class MissingAttachment(Damaged):
+    """The message is there, and the store has lost the bytes of one of its attachments. (An attachment whose message
+    was deleted is `NotFound`.) `size` is the number of lost bytes; `message` is the id of the message, where known."""
+
+    hint = "the rest of the message can be read; restore the attachment from a backup, or go on without it"
+
+    def __init__(self, size: int, message: str | None = None) -> None:
+        of = "" if message is None else f" of message {_named([message])}"
+        super().__init__(f"an attachment{of} is missing: its {size:,} bytes are not in the store")
+        self.size = size
+        self.message = message
 
 
 class PartialImport(HithertoError):

@@ -13,11 +13,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
 from threading import get_ident
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -70,12 +71,24 @@ class ConversationDeleted(Event, frozen=True):
     reason: str
 
 
+class PurgeFailure(NamedTuple):
+    """What a purge or a sweep could not do: for which conversation or message, and why."""
+
+    id: str
+    error: str
+
+
+def as_failures(found: Mapping[str, str]) -> tuple[PurgeFailure, ...]:
+    """Errors by id, as a report has them."""
+    return tuple(PurgeFailure(id, error) for id, error in found.items())
+
+
 class PurgeCompleted(Event, frozen=True):
     """What was purged is out of the files, too: `privacy.purge.completed`."""
 
     reason: str
     purged_count: int
-    failures: tuple[tuple[str, str], ...] = ()  # id and error
+    failures: tuple[PurgeFailure, ...] = ()
     seconds: float = 0.0  # from the call until the last byte was gone
 
 

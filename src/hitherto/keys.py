@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, NoReturn, SupportsIndex, final
 
+from . import _own_files
 from .errors import AlreadyExists, InvalidArgument, InvalidKey, KeyUnavailable, StorageError
 
 if TYPE_CHECKING:
@@ -44,9 +45,8 @@ _DERIVED_MOST = 255 * 32  # bytes: the limit of HKDF-SHA256
 _GRACE_SECONDS = 1.0  # for a process that was killed to be gone
 
 _POSIX = os.name == "posix"
-# A pipe must not make us wait for a writer, nor a terminal become ours; what is not there is not needed there.
-_TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-_TO_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+# A key file may be reached through a link, as secrets are mounted into a container: what was opened is judged.
+_TO_READ = _own_files.TO_READ_THROUGH_LINKS
 
 _OURS = "hitherto-key-1:"
 # The last of 43 digits has two bits more than are needed: they are zero, or it is no base64 of 32 bytes.
@@ -397,7 +397,7 @@ def _distrust(info: os.stat_result, what: str, path: str, forbidden: int) -> _Pr
 def _write_new(path: str, text: str) -> _Problem | None:
     """Make the file, whole and durable, or none at all."""
     try:
-        descriptor = os.open(path, _TO_MAKE, 0o600)
+        descriptor = _own_files.create(path)
     except FileExistsError:
         return _TAKEN
     except (OSError, ValueError) as error:
@@ -407,7 +407,7 @@ def _write_new(path: str, text: str) -> _Problem | None:
             file.write(text.encode() + b"\n")
             file.flush()
             os.fsync(descriptor)
-        _sync_names(os.path.dirname(path))
+        _own_files.sync_names(os.path.dirname(path))
     except OSError as error:
         _remove(path)
         return _unwritten(path, error)
@@ -426,15 +426,6 @@ def _unwritten(path: str, error: OSError | ValueError) -> _Problem:
 def _remove(path: str) -> None:
     with suppress(OSError):
         os.unlink(path)
-
-
-def _sync_names(directory: str) -> None:
-    if _POSIX:  # Windows does not open directories
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 # -- commands

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from ._content import Meta, open_meta
+from ._filters import Filter
 from ._packs import Reader
 from .backend import Backend, ConversationRow, MessageRow, Where
 from .errors import Damaged, InvalidArgument, InvalidCursor, KeyUnavailable, NotFound
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 _PAGE = 200  # conversations read at a time
+_ALL = Filter()
 _FIRST, _MOST = 8, 256  # messages read at a time: a few at first, then more
 
 Order = tuple[int, bytes, int]  # time, conversation, sequence
@@ -171,14 +173,15 @@ class _Rows:
         return [id for id in self._ids if id in self._found]
 
 
-def infos(store: "Store", ids: list[bytes], project: str | None = None) -> list[ConversationInfo]:
-    """These conversations, for a page. Of a sealed store, those that are sound, and of this project."""
+def infos(store: "Store", ids: list[bytes], wanted: Filter = _ALL) -> list[ConversationInfo]:
+    """These conversations, for a page. Of a sealed store, those that are sound, and really wanted: nothing proves that
+    a tag is where it belongs."""
     rows = _Rows(store, ids)
     if store._codec.in_clear:
         return [ConversationInfo(id, rows) for id in ids]
     found = [ConversationInfo(id, rows) for id in rows.sound()]
     found.sort(key=lambda info: (info._row.active_at, info._id), reverse=True)  # the order of an index is not proven
-    return [info for info in found if project is None or info.problem is not None or info.project == project]
+    return [info for info in found if wanted == _ALL or info.problem is not None or wanted.fits(info._described())]
 
 
 class Page(Struct, frozen=True):
@@ -263,6 +266,21 @@ def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iter
         if len(places) < _PAGE:
             return
         after = places[-1]
+
+
+def count_all(store: "Store", where: Where) -> int:
+    """How many conversations a listing without filters shows in all. The backend counts; no row is opened. A sealed
+    listing leaves out the conversations in quarantine, so the count does, too. One that was tampered with, and that
+    nobody has read since, is still counted."""
+    out = [row for row in store.backend.lookup(ids=list(left_out(store))) if row.kind == where.kind]
+    if where.alive_at is not None:
+        out = [row for row in out if row.held or row.expires_at is None or row.expires_at > where.alive_at]
+    return store.backend.count(where) - len(out)
+
+
+def left_out(store: "Store") -> set[bytes]:
+    """The conversations that listings leave out: those in quarantine, if the store is sealed."""
+    return set() if store._codec.in_clear else store._quarantine.conversations()
 
 
 def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:

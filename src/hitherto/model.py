@@ -10,6 +10,7 @@ Nothing here touches a disk. Whatever a message holds comes back equal or is ref
 say.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -114,8 +115,11 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
     @classmethod
     def tool_call(cls, id: str, name: str, arguments: object, **extra: object) -> "Block":
         """A call that the model asks for. `arguments` is what the provider gave: an object, or its JSON text."""
+        call = {"name": name, "parameters": arguments}
         try:
-            content = msgspec.json.encode({"name": name, "parameters": arguments}).decode()
+            content = msgspec.json.encode(call).decode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can say
+            content = json.dumps(call, separators=(",", ":"))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidMessage(f"the arguments of a tool call are not JSON: {error}") from None
         return cls("tool_call", content, "text", "application/json", id, extra or None)
@@ -138,7 +142,16 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
         try:
             return msgspec.json.decode(self.content, type=dict[str, object])
         except msgspec.MsgspecError:
-            return {}
+            return _with_half_pairs(self.content)
+
+
+def _with_half_pairs(content: str | bytes) -> dict[str, object]:
+    """A JSON object with escapes for halves of surrogate pairs; empty if it is none."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -195,7 +208,7 @@ class Message(Struct, frozen=True, gc=False):
     @classmethod
     def assistant(
         cls,
-        content: "str | Block | Iterable[Block]",
+        content: "str | Block | Iterable[Block] | None",
         *,
         label: str | None = None,
         key: str | None = None,
@@ -203,7 +216,9 @@ class Message(Struct, frozen=True, gc=False):
         raw: object = None,
         usage: Usage | None = None,
     ) -> "Message":
-        return cls("assistant", _blocks(content), label, key, extra=extra, raw=raw, usage=usage)
+        """What the model said. None is nothing: OpenAI's content beside tool calls is null."""
+        blocks = () if content is None else _blocks(content)
+        return cls("assistant", blocks, label, key, extra=extra, raw=raw, usage=usage)
 
     @classmethod
     def tool_result(
@@ -236,7 +251,9 @@ class Saved(Message, frozen=True, gc=False):
     main: bool = True  # on the main flow, as opposed to a sub-agent's trace or a side branch
     revision: int = 0
     origin: str | None = None  # conversation/message it was copied from, by detach
-    problem: str | None = None  # in listings: why the content could not be read; everything else raises
+    # What is wrong with the content. An attachment is missing: the rest is there, with a hole in its place. In listings
+    # also why nothing of the content could be read; every other read raises then.
+    problem: str | None = None
 
     @property
     def created_at(self) -> datetime:
@@ -260,6 +277,9 @@ def _blocks(content: "str | Block | Iterable[Block]") -> tuple[Block, ...]:
         return (content,)
     if isinstance(content, str):
         return (Block("content", str(content)),)
+    if isinstance(content, (bytes, bytearray, Mapping)) or not isinstance(content, Iterable):
+        hint = "text, a Block, or several blocks"
+        raise InvalidMessage(f"a {type(content).__name__} where the content of a message is wanted", hint=hint)
     return tuple(content)
 
 
@@ -268,7 +288,7 @@ def approximate_tokens(size: int) -> int:
     return math.ceil(size / 4)
 
 
-_DEEPEST = 100  # so that whatever was written can be read, however deep the reader's own stack is
+DEEPEST = 100  # levels of JSON in a message: what was written can be read, and walked through by recursion, anywhere
 _LEAVES = frozenset({str, int, float, bool, bytes, type(None), Attachment})
 
 
@@ -280,8 +300,8 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
         if kind is int and not -(2**63) <= value < 2**64:  # type: ignore[operator]  # kind is int
             raise InvalidMessage(f"{where} holds an integer of more than 64 bits", hint="pass it as text")
         return
-    if depth == _DEEPEST:
-        raise InvalidMessage(f"{where} is nested more than {_DEEPEST} deep", hint="flatten it, or pass it as JSON text")
+    if depth == DEEPEST:
+        raise InvalidMessage(f"{where} is nested more than {DEEPEST} deep", hint="flatten it, or pass it as JSON text")
     if kind is list:
         for item in value:  # type: ignore[attr-defined]  # kind is list
             check_json(item, where, depth + 1)
@@ -293,6 +313,24 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
     else:
         what = f"{where} holds a {kind.__name__}, which would not come back as it is"
         raise InvalidMessage(what, hint="pass plain JSON: dict, list, str, int, float, bool, None")
+
+
+def is_nested_deeper(value: object, most: int) -> bool:
+    """Return True if JSON that came from elsewhere has more than so many levels. It is asked before anything walks
+    through the value by recursion, so it uses none itself."""
+    level, depth = _items_of([value]), 0
+    while level:
+        depth += 1
+        if depth > most:
+            return True
+        level = [item for outer in level for item in _items_of(outer)]
+    return False
+
+
+def _items_of(value: object) -> list[object]:
+    """The lists and objects inside a list or an object."""
+    inside: Iterable[object] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [item for item in inside if isinstance(item, (dict, list))]
 
 
 def check(message: Message) -> None:
@@ -393,6 +431,11 @@ def id_of(what: object) -> str:
     if not isinstance(id, str):
         raise InvalidID(what)
     return id
+
+
+def trace_of(label: str | None) -> str | None:
+    """The trace of a sub-agent that a message with this label belongs to, by its label; None for the main flow."""
+    return label if isinstance(label, str) and label.startswith("subagent:") else None
 
 
 def check_strings(values: Mapping[str, str] | None, where: str) -> dict[str, str]:

@@ -196,7 +196,8 @@ def _problems(target: Backend, store: Store | None) -> tuple[str, ...]:
         return tuple(target.check())
     sealed = store._workspace.sealed
     copy = Store(target, key=None if sealed is None else sealed.key, maintenance=False)  # closed with its backend
-    return tuple(str(problem) for problem in copy.verify().problems)
+    report = copy.verify()
+    return tuple(str(problem) for problem in (*report.problems, *report.unread))
 
 
 def key_id(backend: Backend) -> str | None:

@@ -32,6 +32,7 @@ def open(
     timeout_seconds: float = 30.0,
     max_write_bytes: int = MAX_WRITE_BYTES,
     max_attachment: int = MAX_ATTACHMENT,
+    max_conversation_bytes: int | None = None,
     maintenance: bool = True,
     quarantine_days: float | None = None,
     read_only: bool = False,
@@ -45,12 +46,13 @@ def open(
     `location` is a path, `sqlite:///absolute/path`, `postgresql://…`, or `memory:`. `key` opens a sealed store, and
     seals one that is made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace`
     names the tenant. `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text
-    and JSON of one write, `max_attachment` the bytes of one binary block. With `maintenance=False` nothing happens in
-    the background, and `maintain` is the caller's to call. With `quarantine_days`, what has been in quarantine for so
-    long is purged by maintenance; without, by command only. With `read_only` a store that is there is read without
-    leaving a trace: no file is made, no byte is written, nothing happens in the background, and what would write is
-    `ReadOnly`. With a `sanitiser`, secrets are taken out of all that is written through this store, before it is. `vfs`
-    names an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
+    and JSON of one write, `max_attachment` the bytes of one binary block, `max_conversation_bytes` those of a
+    conversation, attachments included: a write that would exceed it is `ConversationFull`. With `maintenance=False`
+    nothing happens in the background, and `maintain` is the caller's to call. With `quarantine_days`, what has been in
+    quarantine for so long is purged by maintenance; without, by command only. With `read_only` a store that is there is
+    read without leaving a trace: no file is made, no byte is written, nothing happens in the background, and what would
+    write is `ReadOnly`. With a `sanitiser`, secrets are taken out of all that is written through this store, before it
+    is. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")
@@ -59,6 +61,8 @@ def open(
     for name, limit in (("max_write_bytes", max_write_bytes), ("max_attachment", max_attachment)):
         if type(limit) is not int or limit < 1:
             raise InvalidArgument(f"{name} is a number from 1 up")
+    if max_conversation_bytes is not None and (type(max_conversation_bytes) is not int or max_conversation_bytes < 1):
+        raise InvalidArgument("max_conversation_bytes is a number from 1 up, or None")
     if quarantine_days is not None and not (
         isinstance(quarantine_days, (int, float)) and 0 <= quarantine_days < 1e6  # also refuses NaN
     ):
@@ -73,6 +77,7 @@ def open(
             clock=clock,
             max_write_bytes=max_write_bytes,
             max_attachment=max_attachment,
+            max_conversation_bytes=max_conversation_bytes,
             maintenance=maintenance and not read_only,
             quarantine_days=quarantine_days,
             sanitiser=sanitiser,

@@ -22,9 +22,11 @@ from typing import Literal
 from msgspec import Struct
 
 from .errors import InvalidArgument
+from .events import PurgeFailure
 from .model import from_datetime
 
-SHORTEST_DAYS, LONGEST_DAYS = 7, 180
+SHORTEST_DAYS, LONGEST_DAYS = 1, 3650
+RECOMMENDED_DAYS = range(7, 180 + 1)
 DATED = datetime(2020, 1, 1, tzinfo=UTC)  # nobody talked to a model before
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -33,13 +35,30 @@ Reason = Literal["expired", "own-expiry", "recent", "undated", "held", "being-re
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """How many days after the last interaction a conversation is kept: 7 to 180."""
+    """How many days after the last interaction a conversation is kept: 1 to 3,650. 7 to 180 are recommended."""
 
     days: int = 30
 
     def __post_init__(self) -> None:
         if type(self.days) is not int or not SHORTEST_DAYS <= self.days <= LONGEST_DAYS:
-            raise InvalidArgument(f"conversations are kept for {SHORTEST_DAYS} to {LONGEST_DAYS} days, a whole number")
+            what = f"conversations are kept for {SHORTEST_DAYS} to {LONGEST_DAYS:,} days, a whole number"
+            raise InvalidArgument(what, hint=_RECOMMENDED)
+
+    @property
+    def warning(self) -> str | None:
+        """Why the number of days is not a recommended one; None if it is."""
+        if self.days in RECOMMENDED_DAYS:
+            return None
+        if self.days < RECOMMENDED_DAYS.start:
+            return f"conversations go after {_days(self.days)} without a word: {_RECOMMENDED}"
+        return f"conversations stay for {_days(self.days)} after the last word: {_RECOMMENDED}"
+
+
+_RECOMMENDED = f"{RECOMMENDED_DAYS.start} to {RECOMMENDED_DAYS.stop - 1} days are recommended"
+
+
+def _days(count: int) -> str:
+    return "1 day" if count == 1 else f"{count:,} days"
 
 
 class Candidate(Struct, frozen=True, gc=False):
@@ -112,7 +131,7 @@ class SweepReport(Struct, frozen=True):
     completed_at: datetime
     swept: tuple[str, ...]  # ids of what was purged
     skipped: tuple[tuple[str, str], ...] = ()  # id and reason: due by the plan, and there still, or gone without us
-    failures: tuple[tuple[str, str], ...] = ()  # id and error
+    failures: tuple[PurgeFailure, ...] = ()
     scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
     reason: str = "retention-expired"
     behind_seconds: float = 0.0  # the clock ran ahead, and was not believed: it went by a time so much earlier

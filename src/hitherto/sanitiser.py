@@ -12,6 +12,10 @@ an end, so it does not matter how a text arrives: a stream that is fed it charac
 gives for the whole, because `clean` is a stream that is fed once. What lies behind the last such end is held back until
 more comes. A stretch without any end is cut at the last separator, at worst within a word of thousands of characters.
 
+A value that was recognised once is taken out wherever else it stands in the same text: a token is known by its name in
+one line and pasted without it into the next. Only `clean` does that, which sees the whole text; a stream takes out what
+its rules find.
+
 A private key is a block: from its first line to its last nothing comes out, however long it is; where the last line is
 missing, nothing that looks like a key. A marker is never cleaned again, and where findings overlap, one marker stands
 for all of them.
@@ -19,15 +23,16 @@ for all of them.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from hashlib import blake2b
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from . import _rules
-from ._matching import Engine, Span
+from ._matching import Engine, Span, re2_escaped
+from ._plausible import is_no_word
 from ._rules import Rule
 from .errors import InvalidArgument
 
@@ -60,13 +65,17 @@ _REACH = 100  # characters: three plain words are shorter
 _LAST_LINE = re.compile(
     r"-----END (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----|---- END (?:[A-Z0-9]+ ){0,3}PRIVATE KEY ----"
 )
-_IN_EARNEST = re.compile(
-    r"[ \t\r]{0,40}(?:\n|\\r|\\n|\Z|[A-Za-z0-9+/=]{40})"
-)  # behind a first line that is not only named
+_IN_EARNEST = re.compile(  # behind a first line that is not only named; the whole key may stand in one line
+    r"[ \t\r]{0,40}(?:\n|\\r|\\n|\Z|[A-Za-z0-9+/=]{24}|(?:Proc-Type|DEK-Info|Version|Comment): )"
+)
 _LINE = re.compile(r"(?:(?!\\[nr])[^\n])*(?:\n|(?:\\r)?\\n|\\r|\Z)")
 _OF_A_KEY = re.compile(r"[\s\"'`+,\\>|]*(?:[A-Za-z0-9+/=]*|[A-Za-z-]+: [^\n]*?|-----[A-Z ]*-----)[\s\"'`+,;)\\nr]*")
 
 _GOES_FAR = re.compile(r"[0-9A-Za-z_+/=~%-]*(?:\.+[0-9A-Za-z_+/=~%-]+)*")  # the rest of a secret that was cut
+
+_SHORTEST, _LONGEST = 6, 1_000  # characters of a value that is looked for again
+_TELLING_LENGTH = 16  # characters of a value that is not a part of a word by chance
+_MOST_VALUES = 1_000  # of one text that are looked for again, the longest first
 
 _PROCESS_KEY = os.urandom(32)
 
@@ -129,6 +138,8 @@ class Sanitiser:
 
     def without(self, *names: str) -> "Sanitiser":
         """A sanitiser that does not look for these."""
+        if not all(isinstance(name, str) for name in names):
+            raise InvalidArgument("rules are named by texts, one by one", hint="sanitiser.without('email', 'phone')")
         if unknown := set(names) - {rule.name for rule in self.rules}:
             raise InvalidArgument(f"no such rule: {', '.join(sorted(ascii(n)[:60] for n in unknown))}")
         return self._with(Engine(tuple(rule for rule in self.rules if rule.name not in names)))
@@ -151,11 +162,47 @@ class Sanitiser:
             return Cleaned(text)
         if name and (named := self._named(text, name, complete)):
             return named
+        return self._without_repeats(text, self._once(text, complete), complete)
+
+    def _once(self, text: str, complete: bool) -> Cleaned:
+        """The text without what the rules find in it."""
         if complete and len(text) <= WINDOW and not self._engine.block(text):
             return self._stretch(text, 0)  # which is what a stream would do
         stream = Stream(self)
         out = stream.feed(text)
         return Cleaned(out + stream.finish() if complete else out, tuple(stream.findings))
+
+    def _without_repeats(self, text: str, cleaned: Cleaned, complete: bool) -> Cleaned:
+        """The same without the places where a recognised value stands again. What a new marker shows is taken out in
+        turn: it is another neighbour than what it stands for."""
+        for _ in range(_ROUNDS):
+            values = values_in(text, cleaned.findings)
+            more = _literal_engine(values).find(cleaned.text) if values else []
+            if not more:
+                break
+            cleaned = self._with_more(text, cleaned, more)
+            if complete:
+                shown = self._once(cleaned.text, complete).findings
+                cleaned = self._with_more(text, cleaned, self._spans(shown))
+        return cleaned
+
+    def _with_more(self, text: str, cleaned: Cleaned, more: list[Span]) -> Cleaned:
+        """The cleaned text without these places in it as well."""
+        before = self._spans(cleaned.findings)
+        end = len(cleaned.text) + sum(stop - start - len(_marker(rule)) for start, stop, rule in before)
+        again = list(_moved(more, before))
+        spans = sorted([*before, *again], key=lambda span: span[0])
+        findings = [self._finding(rule, start, stop, text[start:stop]) for start, stop, rule in again]
+        in_order = sorted([*cleaned.findings, *findings], key=lambda one: one.start)
+        return Cleaned(_replaced(text[:end], spans), tuple(in_order))
+
+    def _spans(self, findings: Iterable[Finding]) -> list[Span]:
+        rules = {rule.name: rule for rule in self.rules}
+        return sorted(((one.start, one.end, rules[one.rule]) for one in findings), key=lambda span: span[0])
+
+    def knowing(self, values: Mapping[str, Rule]) -> "Sanitiser":
+        """A sanitiser that looks for these very values, each under the name of its rule."""
+        return self._with(_literal_engine(values))
 
     def _named(self, text: str, name: str, complete: bool) -> Cleaned | None:
         """The value that stands under this name, if all of it is a secret for its name alone."""
@@ -189,6 +236,37 @@ class Sanitiser:
     def stream(self) -> "Stream":
         """For a text that comes in pieces."""
         return Stream(self)
+
+
+def values_in(text: str, findings: Iterable[Finding], at: int = 0) -> dict[str, Rule]:
+    """The secrets among the findings that are long enough to be recognised by themselves, each with a rule that has
+    the name and the family of the finding: not plain words, which mean something else elsewhere. `at` is the place of
+    the text in the one that the findings are of. Personal data is found wherever it stands, without this."""
+    return {
+        value: Rule(one.rule, one.family, "")
+        for one in findings
+        if one.secret
+        and _SHORTEST <= len(value := text[one.start - at : one.end - at]) <= _LONGEST
+        and is_no_word(value)
+    }
+
+
+@lru_cache(64)
+def _literals(values: tuple[tuple[str, Rule], ...]) -> Engine:
+    """Rules for values. A short one may be a part of a word by chance, so it has to stand alone."""
+    patterns: dict[Rule, list[str]] = {}
+    for value, rule in values:
+        literal = re2_escaped(value)
+        if len(value) < _TELLING_LENGTH:
+            before = r"\b" if value[0].isascii() and (value[0].isalnum() or value[0] == "_") else ""
+            after = r"\b" if value[-1].isascii() and (value[-1].isalnum() or value[-1] == "_") else ""
+            literal = f"{before}{literal}{after}"
+        patterns.setdefault(rule, []).append(literal)
+    return Engine(tuple(replace(rule, pattern=f"({'|'.join(found)})", group=1) for rule, found in patterns.items()))
+
+
+def _literal_engine(values: Mapping[str, Rule]) -> Engine:
+    return _literals(tuple(sorted(values.items(), key=lambda pair: (-len(pair[0]), pair[0]))[:_MOST_VALUES]))
 
 
 _UNKNOWN = "q7Zt2Lw9XkV4b8RmJ5cY"  # stands for a value that is not there yet
@@ -233,6 +311,7 @@ class Stream:
 
     def __init__(self, sanitiser: Sanitiser) -> None:
         self.findings: list[Finding] = []
+        self.values: dict[str, Rule] = {}  # that were recognised: see `values_in`
         self._sanitiser, self._engine = sanitiser, sanitiser._engine
         self._held, self._from = "", 0  # what was given, and how much of it is done with
         self._at = 0  # where in the whole text the rest of it begins
@@ -280,6 +359,7 @@ class Stream:
         rest = self._rest(text) if self._open else 0
         cleaned = self._sanitiser._stretch(text[rest:], self._at + rest)
         self.findings += cleaned.findings
+        self.values |= values_in(text, cleaned.findings, self._at)
         last = cleaned.findings[-1] if cleaned.findings else None
         if last and last.end == self._at + len(text):
             self._open = self._sanitiser._hash(text[last.start - self._at :])

@@ -25,12 +25,13 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from . import _crypto
-from .backend import ConversationRow, MessageRow, PackRow
+from .backend import ConversationRow, KeyShape, MessageRow, PackRow
 from .errors import Closed, Damaged, InvalidArgument, KeyUnavailable
 from .vault import MODULUS, Codec, Envelope, Fingerprint, Place, Plain
 
@@ -53,6 +54,7 @@ _SLOT = struct.Struct(">BII")  # kind, generation, epoch
 _WRAPPED = struct.Struct(">8s32s60s")  # id of the workspace's key, commitment, nonce with the wrapped key and its tag
 _USUAL = struct.Struct(">3sII8s32s60s")  # a box with one data key, as nearly all are
 _USUAL_START = bytes((BOX, 1, AES))
+_USUAL_EPOCH = struct.calcsize(">3sI")  # where the epoch stands in such a box; the id of the key follows
 
 _PURPOSE = b"hitherto/1 "
 _PLAIN = Plain()
@@ -206,6 +208,21 @@ class Sealed:
         """Is the workspace being sealed or unsealed?"""
         return any(slot.kind == NO_KEY for slot in self.slots)
 
+    def still(self) -> "Sealed":
+        """A copy that stays as it is, whatever becomes of the workspace: for a job that goes by this state."""
+        same = copy(self)
+        same._wraps = dict(self._wraps)
+        return same
+
+    @property
+    def shape(self) -> KeyShape:
+        """What the box of a conversation looks like that is sealed as the workspace says, and in no other way: one data
+        key of this time, under the workspace's key of now; or none. The same as `need` says, for backends."""
+        if self.slots[0].kind == NO_KEY:
+            return KeyShape(0)
+        now = self.epoch.to_bytes(4, "big") + self.key_id
+        return KeyShape(_USUAL.size, ((0, _USUAL_START), (_USUAL_EPOCH, now)))
+
     def need(self, row: ConversationRow) -> Literal["rewrap", "reencrypt"] | None:
         """What it takes to have this conversation sealed as the workspace says, and in no other way."""
         slots = read_box(row.data_key)
@@ -337,6 +354,8 @@ class Sealed:
 
     def draft(self, conversation: bytes, slots: Sequence[Slot]) -> "SealedEnvelope":
         """The envelope that a conversation has, or will have, with these keys."""
+        if not any(slot.kind == AES for slot in slots):
+            raise Damaged("a conversation has no key")
         keys = [(slot.generation, self._secret(conversation, slot) if slot.kind == AES else None) for slot in slots]
         settled = len(slots) == 1 or len({slot.epoch for slot in slots}) == 1
         return SealedEnvelope(self._workspace, conversation, keys, settled=settled)

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from . import _forks
-from ._attachments import LetGo, filled, unstage
+from ._attachments import filled, unstage
 from ._closing import Closing, Purge, Purges, close, patience
 from ._content import (
     Body,
@@ -34,7 +35,9 @@ from ._content import (
     saved_pack,
     saved_stretch,
 )
-from ._desk import Desk, Draft, Spot, check_size, close_meta, description_fields, draft
+from ._desk import Desk, Draft, Spot, check_size, clean_together, close_meta, draft
+from ._filters import Filter, checked_pairs, description_tags
+from ._lease import Lease
 from ._ledger import read as read_ledger
 from ._packs import Moved, Reader, run_of
 from ._pen import Pen, Tell, deleted, stored
@@ -61,13 +64,12 @@ from .backend import (
     PackRow,
     Position,
     Stale,
-    Tag,
     Taken,
     Where,
 )
 from .conversation import Attachments, Conversation, checked_setup, checked_text, is_lazy, setup_item
 from .errors import AlreadyExists, Ambiguous, Busy, Closed, Damaged, InvalidArgument, InvalidID, NotFound, StorageFull
-from .events import Listener, Listeners, Quarantined
+from .events import Listener, Listeners, PurgeFailure, Quarantined, as_failures, warn
 from .ids import (
     RUN,
     Names,
@@ -84,6 +86,7 @@ from .listing import (
     Sound,
     check_limit,
     conversations,
+    count_all,
     infos,
     merged,
     order,
@@ -102,6 +105,7 @@ from .model import (
     id_of,
     listed,
     to_datetime,
+    trace_of,
 )
 from .telemetry import Telemetry, spanned
 from .vault import Codec, Envelope
@@ -127,8 +131,10 @@ PURGE_REASONS = (
     "workspace-reset",
     "corruption-detected",
 )
+_EVER_SECONDS = 1e9
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.2  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
+_DESCRIPTIONS = 200  # read at a time
 _MOST_DAYS = 10_000  # to count messages of
 _REMEMBERED = 1000  # conversations
 READS_ONLY = "it was opened to be read only"
@@ -147,8 +153,9 @@ class PurgeReport(Struct, frozen=True):
     started_at: datetime
     completed_at: datetime
     purged_count: int
-    failures: tuple[tuple[str, str], ...] = ()  # id and error
+    failures: tuple[PurgeFailure, ...] = ()
     scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
+    purged: tuple[str, ...] = ()  # ids: of conversations, and of messages that were in quarantine
 
 
 class Stats(Struct, frozen=True):
@@ -188,18 +195,21 @@ class Store:
         clock: Callable[[], int] | None = None,
         max_write_bytes: int = MAX_WRITE_BYTES,
         max_attachment: int = MAX_ATTACHMENT,
+        max_conversation_bytes: int | None = None,
         maintenance: bool = True,
         quarantine_days: float | None = None,
         sanitiser: "Sanitiser | None" = None,
     ) -> None:
         """`key` opens a sealed workspace, and seals a new one. `clock` gives microseconds since 1970; `max_write_bytes`
-        limits the text and JSON of one write, `max_attachment` the bytes of one binary block. Without `maintenance` it
+        limits the text and JSON of one write, `max_attachment` the bytes of one binary block,
+        `max_conversation_bytes` a conversation, its attachments included. Without `maintenance` it
         is done only when somebody calls `maintain`. What has been in quarantine for `quarantine_days` is purged by
         maintenance; without a number, by command only. `sanitiser` cleans all that is written from now on."""
         self.backend = backend
         self._clock = clock or _now
         self._max_write_bytes = max_write_bytes
         self._max_attachment = max_attachment
+        self._max_conversation_bytes = max_conversation_bytes
         self._telemetry = Telemetry(backend.info.name)
         self._listeners = Listeners(self._telemetry.heard)
         self._pen = Pen(backend, self._listeners, self._clock, self._telemetry)
@@ -215,12 +225,14 @@ class Store:
         self._runs = threading.Lock()
         self._settled: set[int] = set()  # runs that are packed as far as they can be
         self._next_run = 0
+        self._described_to: Position | None = None  # how far maintenance has come with the tags for metadata
         self._listed: dict[bytes, Sound] = {}  # conversations of a sealed store that were listed lately
         self._desks: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self._workspace = Workspace(backend, self._pen, self._clock, codec, key)
         self._names = Names(self._workspace.meta.seed)
         self._redactor = None if sanitiser is None else self._redactor_for(sanitiser)
         self._rotating = threading.Lock()
+        self._rotation_lease = Lease(self, "rotator")
         self._stuck = False  # a rotation cannot go on, because of damage
         self._quarantine_seconds = None if quarantine_days is None else quarantine_days * 86_400
         self._quarantine = Quarantine(self)
@@ -382,7 +394,7 @@ class Store:
         closed = close_meta(desk.envelope, id, meta, self._max_write_bytes)
         row = desk.row = described(desk.envelope, desk.row, closed)
         put = tuple(setup_item(desk.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
-        tags = tuple(Tag(self._codec.tag(field, value)) for field, value in description_fields(meta))
+        tags = description_tags(self._codec, meta)
         drafts = make(desk)
         try:
             desk.stage(drafts)
@@ -489,7 +501,8 @@ class Store:
         )
 
     def latest(self, *, project: Path | None = None) -> Conversation | None:
-        """The conversation that was active last, or None if there is none."""
+        """The conversation that was active last, or None if there is none. One that has nothing but traces of
+        sub-agents does not count."""
         self._ensure_open()
         where = self._where(project, include_expired=False)
         after: Position | None = None
@@ -497,7 +510,7 @@ class Store:
             rows = self.backend.lookup(ids=[places[0].id])
             if not rows:  # purged in between, or an index is damaged: do not ask for ever
                 after = places[0] if after is None or places[0] != after else None
-            if rows and not self._quarantine.has(rows[0].id):
+            if rows and not self._quarantine.has(rows[0].id) and not _has_traces_only(rows[0]):
                 try:
                     talk = self._handle(rows[0])
                 except Damaged:
@@ -515,34 +528,60 @@ class Store:
         limit: int = 20,
         cursor: str | None = None,
         project: Path | None = None,
+        metadata: Mapping[str, str] | None = None,
         total: bool = False,
         include_expired: bool = False,
     ) -> Page:
-        """Conversations by last activity, newest first. `total=True` also counts them all, slow in large stores."""
+        """Conversations by last activity, newest first: those of this project, and those whose metadata has all of
+        these pairs. `total=True` also counts them all, slow in large stores."""
         self._ensure_open()
         check_limit(limit)
         after = None
         if cursor is not None:
             at, id, _ = read_cursor(self.backend, "conversations", cursor)
             after = Position(at, id)
-        where = self._where(project, include_expired=include_expired)
-        places = self._page(where, after, limit + 1)
+        wanted = Filter(_folder(project), checked_pairs(metadata))
+        alive_at = None if include_expired else self._clock()
+        if wanted.metadata and not self._workspace.meta.has_metadata_tags:
+            self._upkeep.ask()  # it makes them; until then every description is read
+            where = replace(wanted, metadata=()).where(self._codec, alive_at)
+            places = list(islice(self._fitting(where, after, wanted), limit + 1))
+        else:
+            where = wanted.where(self._codec, alive_at)
+            places = self._page(where, after, limit + 1)
         last = places[limit - 1] if len(places) > limit else None
         more = None if last is None else write_cursor(self.backend, "conversations", (last.at, last.id, 0))
-        counted = self._count(where) if total else None
-        return Page(infos(self, [place.id for place in places[:limit]], _folder(project)), more, counted)
+        counted = self._count(where, wanted) if total else None
+        return Page(infos(self, [place.id for place in places[:limit]], wanted), more, counted)
 
     def _where(self, project: Path | None, *, include_expired: bool) -> list[Where]:
         """What to list; more than one only while the store is re-encrypted."""
-        folder = _folder(project)
-        tags = [None] if folder is None else self._codec.tags("project", folder)
-        return [Where(CHAT, tag, None if include_expired else self._clock()) for tag in tags]
+        return Filter(_folder(project)).where(self._codec, None if include_expired else self._clock())
 
-    def _count(self, where: Sequence[Where]) -> int:
-        if self._codec.in_clear:
+    def _count(self, where: Sequence[Where], wanted: Filter) -> int:
+        """How many of them are shown in all. Without a filter no row is opened. Nothing proves where a tag of a sealed
+        store belongs, so with one the descriptions are asked."""
+        if wanted == Filter():
+            return count_all(self, where[0])
+        if self._codec.in_clear and (not wanted.metadata or self._workspace.meta.has_metadata_tags):
             return sum(self.backend.count(one) for one in where)
         rows = {row.id: row for one in where for row in conversations(self.backend, one, oldest_first=True)}
-        return sum(self._sound(row) is not None for row in rows.values())
+        return sum(self._fits(row, wanted) for row in rows.values())
+
+    def _fits(self, row: ConversationRow, wanted: Filter) -> bool:
+        """Is this conversation wanted, by what its description says? One that cannot be read is not, unless all are."""
+        sound = Sound(row, self._codec.envelope(row)) if self._codec.in_clear else self._sound(row)
+        try:
+            return sound is not None and (wanted == Filter() or wanted.fits(sound.meta))
+        except Damaged:
+            return False
+
+    def _fitting(self, where: Sequence[Where], after: Position | None, wanted: Filter) -> Iterator[Position]:
+        """The places of those that are wanted, found by reading the descriptions of all these."""
+        while places := self._page(where, after, _DESCRIPTIONS):
+            rows = {row.id: row for row in self.backend.lookup(ids=[place.id for place in places])}
+            yield from (place for place in places if place.id in rows and self._fits(rows[place.id], wanted))
+            after = places[-1]
 
     def _page(self, where: Sequence[Where], after: Position | None, limit: int) -> list[Position]:
         if len(where) == 1:
@@ -613,14 +652,18 @@ class Store:
         it is damaged, and goes into quarantine."""
         for _ in range(_LOOKS):
             row = self._fresh_row(desk.id)
-            own = self._steady(row, lambda row: Desk(self, row))
+            own = self._steady(row, lambda row: Desk(self, row, own=True))
             try:
-                return read(own)
-            except (Damaged, LetGo) as error:
+                found = read(own)
+            except Damaged as error:
                 if self._fresh_row(desk.id).token == own.row.token:
-                    if isinstance(error, Damaged):
-                        self._quarantine.add(desk.id, error.record or message, str(error))
+                    if error.record is None:
+                        error.record = message  # callers that note it again note the same record
+                    self._quarantine.add(desk.id, error.record, str(error))
                     raise
+                continue
+            if not own.has_holes or self._fresh_row(desk.id).token == own.row.token:
+                return found
         raise Busy(f"conversation {desk.name} changes faster than it can be read")
 
     def _find(self, id: str) -> tuple[ConversationRow, MessageRow | None]:
@@ -690,12 +733,16 @@ class Store:
         if not given:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         wanted = [_id(parent), *(_parent(message) for message in given)]
+        given = list(clean_together(self, given))
         parents = {id: self._message_row(id) for id in wanted if id is not None}
         desk = self._desk_of(conversation, list(parents.values()))
         if desk is None:
 
             def make(desk: Desk) -> list[Draft]:
-                drafts = [draft(desk, message, 0) for message in given]
+                spots = _flows(given, [None] * len(given), head=Spot(None))
+                drafts = [
+                    draft(desk, message, 0, spot, is_clean=True) for message, spot in zip(given, spots, strict=True)
+                ]
                 check_size(drafts, self._max_write_bytes)
                 return drafts
 
@@ -705,22 +752,25 @@ class Store:
             return [message.id for message in made[1]]
         seen = desk.row.rewrites  # before we look at the parents again, so that a deletion meanwhile is noticed
         parents = {id: self._message_row(id) for id in parents}
-        made_with = {id: self._read(row, desk)[1].setup for id, row in parents.items()}
-        setup = made_with[wanted[0]] if wanted[0] is not None else Conversation(desk, desk.row.head)._setup_number()
-        spots = [None if id is None else Spot(parents[id].number, bool(parents[id].main)) for id in wanted]
+        bodies = {id: self._read(row, desk)[1] for id, row in parents.items()}
+        setup = bodies[wanted[0]].setup if wanted[0] is not None else Conversation(desk, desk.row.head)._setup_number()
+        above, *below = [None if id is None else (bodies[id].label, _spot_below(parents[id])) for id in wanted]
+        below[0] = below[0] or above
         drafts = []
-        for message, id, spot in zip(given, wanted[1:], spots[1:], strict=True):
-            setup = setup if id is None else made_with[id]
-            drafts.append(draft(desk, message, setup, spot))
+        for message, id in zip(given, wanted[1:], strict=True):
+            setup = setup if id is None else bodies[id].setup
+            drafts.append(draft(desk, message, setup, is_clean=True))
         check_size(drafts, self._max_write_bytes)
 
-        def choose(row: ConversationRow) -> Spot:
+        def prepare(drafts: Sequence[Draft], row: ConversationRow) -> tuple[Change | None, list[Saved]]:
             if row.rewrites != seen:
                 for id in parents:
                     self._message_row(id)  # NotFound if it was deleted meanwhile
-            return spots[0] or Spot(row.head)
+            spots = _flows(given, below, head=Spot(row.head))
+            return desk.prepare(row, [replace(d, spot=s) for d, s in zip(drafts, spots, strict=True)], spots[0])
 
-        return [message.id for message in desk.add(drafts, choose)]
+        with self._telemetry.span("append"):
+            return [message.id for message in desk.write(drafts, prepare)]
 
     def _desk_of(
         self, conversation: str | Conversation | ConversationInfo | None, parents: Sequence[MessageRow]
@@ -913,7 +963,7 @@ class Store:
         tags = self._codec.tags("project", folder)
         found = list({id: None for tag in tags for id, message in self.backend.tagged(tag) if message is None})
         if not self._codec.in_clear:  # others may have written tags
-            found = [info._id for info in infos(self, found, folder)]
+            found = [info._id for info in infos(self, found, Filter(folder))]
         return found if chosen is None else [id for id in found if id in chosen]
 
     # -- care
@@ -970,9 +1020,10 @@ class Store:
             purge.count = 1
             self._gone(doomed[-1])
             forgotten = self._search.forget(_PURGE_SECONDS)
-            purge.failures = tuple(reached(self, copies).items())
+            purge.failures = as_failures(reached(self, copies))
             scrubbed = self._purges.finish(purge, lambda: self.backend.scrub() and forgotten)
-        return PurgeReport(reason, to_datetime(started), to_datetime(self._clock()), 1, purge.failures, not scrubbed)
+        times = to_datetime(started), to_datetime(self._clock())
+        return PurgeReport(reason, *times, 1, purge.failures, not scrubbed, (show_conversation_id(id),))
 
     def know_checkpoints(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
         """Checkpoints of conversations of this store may lie in this snapshot store: a purge deletes them there, too.
@@ -1023,8 +1074,12 @@ class Store:
 
         What a policy of fewer days than before makes due is purged before this returns, and the report says what that
         was; stores then purge what is due by themselves, as they are opened and every six hours. None: nothing more is
-        due by it than before. A store without `maintenance` purges nothing until somebody calls `sweep`."""
+        due by it than before. A store without `maintenance` purges nothing until somebody calls `sweep`. A number of
+        days that is not recommended is taken, with a warning in the log."""
         self._ensure_open()
+        warning = getattr(policy, "warning", None)  # of what is no policy, the schedule complains
+        if warning:
+            warn(warning)
         return self._schedule.set_policy(policy)
 
     def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
@@ -1098,11 +1153,11 @@ class Store:
             raise InvalidArgument("older_than_seconds is a number from 0 up")
         purge = Purge("corruption-detected", started := self._clock())
         with self._purges.under_way(purge):
-            purge.count, failures = self._quarantine.purge(started - int(min(older_than_seconds, 1e10) * 1_000_000))
-            purge.failures = tuple(failures.items())
+            purged, failures = self._quarantine.purge(started - int(min(older_than_seconds, 1e10) * 1_000_000))
+            purge.count, purge.failures = len(purged), as_failures(failures)
             scrubbed = self._purges.finish(purge, self._scrub)
         done = to_datetime(started), to_datetime(self._clock()), purge.count, purge.failures, not scrubbed
-        return PurgeReport(purge.reason, *done)
+        return PurgeReport(purge.reason, *done, tuple(purged))
 
     @property
     def read_only(self) -> str | None:
@@ -1140,8 +1195,11 @@ class Store:
         return True
 
     def scrub(self) -> bool:
-        """Take deleted bytes out of the files now. False if a reader delays it."""
+        """Take deleted bytes out of the files now: all tables of a large store are written anew, which takes a while.
+        False if a reader delays it, or the disk has no room for that."""
         self._ensure_open()
+        if not self.backend.is_scrubbed():
+            self.backend.maintain(_EVER_SECONDS)
         return self._purges.retry() if self._purges.pending else self._scrub()
 
     def _scrub(self) -> bool:
@@ -1179,7 +1237,8 @@ class Store:
     def verify(self, progress: Callable[[int], None] | None = None) -> "Report":
         """Read everything and derive it again: the shape of every tree, sequence, sizes, checksums.
 
-        The report names every problem; a damaged message does not hide the others.
+        The report names every problem; a damaged message does not hide the others. What others keep busy while it is
+        read is named in `unread`, and then the report is not `ok`.
         """
         self._ensure_open()
         from ._verify import verify  # noqa: PLC0415  # reading everything is rare
@@ -1199,6 +1258,7 @@ class Store:
         """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
         somebody was faster. None: there is nothing to do. `tell` makes the events; None: nobody need hear of it."""
         for _ in range(_TRIES):
+            require = self._workspace.require  # before the change is made, which may use the keys of the workspace
             row = self._fresh_row(conversation)
             try:
                 change = make(row)
@@ -1208,18 +1268,30 @@ class Store:
                 if self._fresh_row(conversation).token != row.token:
                     continue
                 raise
-            if change is None or self._commit_now(change, always=always, tell=tell):
+            if change is None:
+                return
+            names = change.tag or change.untag
+            if self._commit_now(change, require if names else (), always=always, tell=tell):
                 return
         raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
 
-    def _commit_now(self, change: Change, *, always: bool = False, tell: Tell | None = None) -> bool:
+    def _commit_now(
+        self,
+        change: Change,
+        require: tuple[tuple[bytes, bytes], ...] = (),
+        *,
+        always: bool = False,
+        tell: Tell | None = None,
+    ) -> bool:
         """Commit a change if nobody was faster."""
         if change.row is not None and change.row.expires_at is not None:
             self._schedule.expect_expiry()
-        done = isinstance(self._pen.write(Batch((change,)), always=always, tell=tell), Done)
-        if done:
+        outcome = self._pen.write(Batch((change,), require), always=always, tell=tell)
+        if isinstance(outcome, Done):
             self._tell_desk(change.conversation, change.row)
-        return done
+        elif isinstance(outcome, Stale) and outcome.conversation == self._workspace.row.id:
+            self._workspace.refresh()
+        return isinstance(outcome, Done)
 
     def _new_run(self) -> int:
         """The first number of a run that nobody has used, as far as we can see. If another process sees the same one at
@@ -1275,13 +1347,14 @@ class Store:
 
         def read(desk: Desk, row: MessageRow, reader: Reader | None = None) -> Saved:
             row, body = self._read_now(row, desk, reader)
+            problem = None
             if body.attached:
-                body = filled(desk, body, lazy=lazy)
-            return saved(row, body, self._names, desk.name)
+                body, problem = filled(desk, body, lazy=lazy)
+            return saved(row, body, self._names, desk.name, problem)
 
         try:
             return read(desk, row, reader)
-        except (Damaged, LetGo):
+        except Damaged:
             return self._sure(desk, lambda own: read(own, self._again(row)), self._record(row, desk))
 
     def _desk_for(self, conversation: bytes, reader: Reader | None) -> Desk:
@@ -1332,7 +1405,7 @@ class Store:
         """The messages from the root to this one. An unbroken way, or an error."""
         try:
             return self._path_now(number, desk, lazy=lazy)
-        except (Damaged, LetGo):
+        except Damaged:
             culprit = self._culprit(number, desk)
             return self._sure(desk, lambda own: self._path_now(number, own, lazy=lazy), culprit)
 
@@ -1422,6 +1495,11 @@ def _born(meta: Meta, now: int) -> int:
     return min(meta.created, now) - int.from_bytes(os.urandom(4)) % 1_000_000 if meta.created else now
 
 
+def _has_traces_only(row: ConversationRow) -> bool:
+    """Was something said in this conversation, and nothing on the main flow?"""
+    return row.count > 0 and row.head is None
+
+
 def _parent(message: Message) -> str | None:
     """The parent a message asks for. A saved message is taken as a value: its old place does not count."""
     return None if isinstance(message, Saved) or not isinstance(message, Message) else message.parent
@@ -1438,6 +1516,33 @@ def _fits(label: str | None, subagent: str | None) -> Callable[[Saved], bool] | 
         return label in (None, own) and (begins is None or f"{own}:".startswith(begins))
 
     return fits
+
+
+def _spot_below(parent: MessageRow) -> Spot:
+    return Spot(parent.number, bool(parent.main))
+
+
+def _flows(messages: Sequence[Message], below: Sequence[tuple[str | None, Spot] | None], *, head: Spot) -> list[Spot]:
+    """Where messages of one write go. `below` has, for each, the label of the parent that it names, and the place below
+    that; `head` is the place below the head.
+
+    A message that names no parent goes below the one before it in its flow: the main one, or the trace of a run of a
+    sub-agent. A trace begins with a root of its own, off the main flow, linked to what it would have gone below."""
+    last: dict[str | None, Spot] = {None: head}
+    at = head  # the place below what came last, in any flow
+    spots: list[Spot] = []
+    for n, (message, named) in enumerate(zip(messages, below, strict=True)):
+        flow = trace_of(getattr(message, "label", None))  # what is no message is refused where it is checked
+        if named is not None:
+            at = named[1]
+            last[trace_of(named[0])] = at
+        if flow is not None and (flow not in last if named is None else trace_of(named[0]) != flow):
+            spot = Spot(None, main=False, link=at.parent)
+        else:
+            spot = last[flow] if named is None else named[1]
+        spots.append(spot)
+        at = last[flow] = Spot(~n, spot.main)
+    return spots
 
 
 def _ids(ids: Iterable[str | Saved]) -> list[str]:

@@ -97,9 +97,9 @@ class TextIndex(Protocol):
     ) -> list[Found]:
         """Messages that fit: newest first, or the best first. `since` <= created_at < `until`."""
 
-    def scrub(self, seconds: float | None = None) -> bool:
+    def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:
         """Take the words of dropped messages out of the files. False if there was not enough time, or a reader delays
-        it: call again later."""
+        it: call again later. With `rebuild`, a last step that cannot be divided may take longer than that."""
 
     def clear(self) -> None:
         """Forget everything."""

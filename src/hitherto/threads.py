@@ -4,12 +4,12 @@ A function that only reads takes a `MessageGetter`; anything with such a `get` w
 `thread` is such a function.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from .errors import Damaged
+from .errors import Damaged, InvalidArgument
 from .model import Message, Saved
 from .store import Store
 
@@ -82,11 +82,22 @@ class _HasThread(Protocol):
 
 def compare(left: _HasThread, right: _HasThread) -> Comparison:
     """Compare two threads. Messages are the same if they are one, or copies of the same one."""
-    mine, theirs = left.thread(), right.thread()
+    mine, theirs = _thread_of(left), _thread_of(right)
     same = 0
     while same < min(len(mine), len(theirs)) and _origin(mine[same]) == _origin(theirs[same]):
         same += 1
     return Comparison(mine[:same], mine[same:], theirs[same:])
+
+
+def _thread_of(given: object) -> list[Saved]:
+    thread = getattr(given, "thread", None)
+    found = thread() if callable(thread) else None
+    if isinstance(found, list):
+        return found
+    if isinstance(found, Coroutine):  # of an async conversation: nobody awaits it
+        found.close()
+    hint = "compare(talk, other), with conversations of a store; those of an async one have .sync"
+    raise InvalidArgument(f"a {type(given).__name__} where a conversation is wanted", hint=hint)
 
 
 def _origin(message: Saved) -> str:

@@ -51,6 +51,9 @@ class Envelope(Protocol):
     def fingerprint(self, name: bytes | None = None) -> Fingerprint:
         """A new one, for an attachment of this conversation; with `name`, one that is to give this name again."""
 
+    def is_current_name(self, name: bytes) -> bool:
+        """Return True if an attachment of this name was named with the key that closes now."""
+
     def tags(self, field: str, value: str) -> list[bytes]:
         """What stands for this value in this conversation. Write the first; look for all of them."""
 
@@ -161,6 +164,9 @@ class Plain:
         import hashlib  # noqa: PLC0415  # most messages have no attachment
 
         return hashlib.sha256()
+
+    def is_current_name(self, name: bytes) -> bool:
+        return len(name) == 32
 
     def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:  # noqa: ARG002  # plain conversations prove nothing
         return 0

@@ -8,15 +8,18 @@ Meanwhile free pages may hold what was purged. So the ballast is a mark, too: it
 before anything is removed that way, and it is laid down only when there is no free page, both under the lock of
 writers. **No ballast: the free pages may hold text**, and `scrub` gives them all back first. Whoever is killed in
 between leaves that mark to the next.
+
+Something else may lie under that name. A ballast is a regular file of at most 4 MiB with nothing but zeros in it: what
+is different counts as no ballast, and is neither changed nor removed. A file of zeros that is not ours is no loss.
 """
 
 import os
-import stat
 from contextlib import suppress
 
 import apsw
 
-from ..errors import StorageError
+from .. import _own_files
+from ..errors import CannotOpen, StorageError
 from ._connections import transaction
 from ._files import free_bytes, sync
 
@@ -33,15 +36,32 @@ class Ballast:
     def __init__(self, store: str) -> None:
         self._store = store
         self.path = f"{store}-ballast"
+        self._proven: tuple[int, ...] = ()  # the state of the file when all its bytes were read
 
     @property
     def size(self) -> int:
-        """0 if there is none: given up, never laid down, or something that is no file."""
+        """0 if there is none: given up, never laid down, or something that is not ours."""
         try:
-            found = os.lstat(self.path)
-        except OSError:
+            return os.lstat(self.path).st_size if self.is_own else 0
+        except OSError:  # another process gave it up this moment
             return 0
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+    def _is_proven(self, found: os.stat_result) -> bool:
+        """Read all of it, once for as long as it does not change."""
+        state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if state != self._proven:
+            if found.st_size > MOST:
+                return False
+            if any(_own_files.read_start(self.path, found.st_size)):
+                return False
+            self._proven = state
+        return True
+
+    def _truncate(self, size: int) -> None:
+        """By a descriptor, so that it is the file that was examined, or none."""
+        with _own_files.opened(self.path, _own_files.TO_CHANGE) as descriptor:
+            if _own_files.find_problem(os.fstat(descriptor), None) is None:
+                os.ftruncate(descriptor, size)
 
     @property
     def wanted(self) -> int:
@@ -54,6 +74,15 @@ class Ballast:
     def is_enough(self) -> bool:
         """It is not made larger with every page that the store grows by."""
         return 4 * self.size >= 3 * self.wanted
+
+    @property
+    def is_own(self) -> bool:
+        """There is a file of ours, which is empty if all of it was given for opening."""
+        try:
+            found = _own_files.examine(self.path, _own_files.trusted_owners(self._store))
+            return found is not None and self._is_proven(found)
+        except (CannotOpen, OSError):
+            return False
 
     def give_up(self) -> None:
         """All of it. That it is gone is durable afterwards."""
@@ -73,7 +102,7 @@ class Ballast:
         if left < 0:
             return False
         try:
-            os.truncate(self.path, left)  # 0 is none: then the free pages are looked at, for nothing
+            self._truncate(left)  # 0 is none: then the free pages are looked at, for nothing
         except OSError:
             return False
         return True
@@ -83,15 +112,15 @@ class Ballast:
         it is given back until somebody writes again. The little that stays says that the free pages hold nothing."""
         with suppress(OSError):
             if self.size > _LITTLE and os.path.getsize(self._store) < _SMALL:
-                os.truncate(self.path, _LITTLE)
+                self._truncate(_LITTLE)
 
     def lay(self) -> bool:
         """Set aside what is wanted, or what there is. False if there is nothing to set aside, or not here."""
         size = min(self.wanted, self.size + free_bytes(self._store))
         if size <= self.size:
             return self.size > 0
-        try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:  # what is there and counts as none is foreign, and is left alone
+            descriptor = os.open(self.path, _own_files.TO_CHANGE) if self.is_own else _own_files.create(self.path)
         except OSError:
             return False
         try:

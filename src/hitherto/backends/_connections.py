@@ -22,6 +22,7 @@ from urllib.parse import quote
 import apsw
 
 from .. import _forks
+from .._own_files import check_sidecars
 from ..errors import Busy, CannotOpen, Closed, Damaged, NotAStore, StorageError
 from ._files import lacks_room, make_private, sync, translated
 
@@ -145,7 +146,8 @@ class Pool:
                     raise
 
     def _connect(self) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOFOLLOW
+        check_sidecars(self.path)
         left = os.path.exists(f"{self.path}-wal")  # if the file is another program's, closing must not touch this
         if self.read_only:
             connection = self._reader()
@@ -167,7 +169,7 @@ class Pool:
     def _reader(self) -> apsw.Connection:
         """A connection that writes nothing at all."""
         before = _state(self.path)
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
         place = f"file:{quote(self.path)}"
         if not before[3:] or before[3] == 0:
             connection = Still(f"{place}?immutable=1", flags=flags, vfs=self.vfs)
@@ -232,7 +234,7 @@ class Pool:
 
 def _size(path: str) -> int:
     try:
-        return os.path.getsize(path)
+        return os.lstat(path).st_size
     except OSError:
         return 0
 
@@ -282,6 +284,17 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def view(connection: apsw.Connection) -> Iterator[None]:
+    """One view of the database, whatever others commit meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def empty_wal(connection: apsw.Connection, timeout_seconds: float) -> bool:

@@ -9,6 +9,7 @@ from errno import EDQUOT, EFBIG, ENOSPC
 
 import apsw
 
+from .. import _own_files
 from ..errors import (
     Busy,
     CannotOpen,
@@ -29,7 +30,7 @@ def make_private(path: str) -> None:
             folder = os.path.dirname(path)
             _make_folder(folder)
             try:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+                os.close(_own_files.create(path))
                 sync(folder)
             except FileExistsError:  # another process was faster
                 pass
@@ -43,14 +44,25 @@ def make_private(path: str) -> None:
 
 
 def _make_folder(folder: str) -> None:
-    if not os.path.exists(folder):
-        above = os.path.dirname(folder)
-        _make_folder(above)
+    missing: list[str] = []
+    while not _is_there(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for new in reversed(missing):
         try:
-            os.mkdir(folder, 0o700)
+            os.mkdir(new, 0o700)
         except FileExistsError:  # another process was faster
-            return
-        sync(above)
+            continue
+        sync(os.path.dirname(new))
+
+
+def _is_there(path: str) -> bool:
+    """As `os.path.exists`, but a path that no file can have (too long, say) is the error of the file system."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _look_at(path: str) -> None:
@@ -69,12 +81,8 @@ def _look_at(path: str) -> None:
 
 
 def sync(path: str) -> None:
-    """Make a file's content, or a directory's names, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Make the content of a file, or the names in a directory, durable."""
+    _own_files.sync(path)
 
 
 def free_bytes(path: str) -> int:

@@ -18,24 +18,24 @@ from errno import EDQUOT, ENOSPC
 
 import apsw
 
+from .. import _own_files
 from ..errors import AlreadyExists, Busy, StorageError, StorageFull
 from ._files import sync, translated
+from .fts import is_own_index
 
 _PATIENCE_MS = 500  # for those who are about to leave
-_BESIDE = ("-wal", "-shm", "-journal")
-_INDEX = tuple(f"-search{suffix}" for suffix in ("", *_BESIDE))
 
 
 def put_in_place(new: str, path: str, *, replace: bool) -> str | None:
     """Give a complete database file, which lies in the same directory, its name. What stood there is kept under the
-    name that is returned. Without `replace` it is `AlreadyExists`; if anybody uses it, `Busy`."""
+    name that is returned. Without `replace` it is `AlreadyExists`; if anybody uses it, `Busy`; if a file beside it is
+    not SQLite's, `CannotOpen`."""
     path = os.path.realpath(path)
+    _own_files.check_sidecars(path)
     try:
         if not os.path.lexists(path):
             _put_aside(path, _free_name(path))  # a WAL without its database would be taken for one of the new file
-            os.link(new, path)  # unlike a rename, it never overwrites
-            os.unlink(new)
-            sync(os.path.dirname(path))
+            _own_files.publish(new, path)
             return None
         if not replace:
             raise FileExistsError
@@ -52,12 +52,12 @@ def _replace(new: str, path: str, *, locked: bool) -> str:
     kept = _free_name(path)
     os.link(path, kept)
     if locked:  # what lies beside it is empty
-        _remove(path, _BESIDE)
+        _remove(path, _own_files.SIDECARS)
     else:
         _put_aside(path, kept)
     os.replace(new, path)
     sync(os.path.dirname(path))
-    _remove(path, _INDEX)  # of what the old one said; it is made again when somebody searches
+    _remove_index(f"{path}-search")
     return kept
 
 
@@ -66,7 +66,7 @@ def _alone(path: str) -> Iterator[bool]:
     """Nobody else has the database open, and nobody can open it. False: it is damaged, and cannot be locked; then it is
     replaced as it is."""
     try:
-        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
     except apsw.Error as error:
         raise translated(error, path) from None
     try:
@@ -93,14 +93,15 @@ def _locked(connection: apsw.Connection, path: str) -> bool:
 
 def _free_name(path: str) -> str:
     name = f"{path}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    return name if not os.path.lexists(name) else f"{name}-{os.urandom(4).hex()}"
+    is_free = not any(os.path.lexists(name + suffix) for suffix in ("", *_own_files.SIDECARS))
+    return name if is_free else f"{name}-{os.urandom(4).hex()}"
 
 
 def _put_aside(path: str, kept: str) -> None:
     """What lies beside a database that is gone, or cannot be read, and may still be worth something."""
     for suffix in ("-wal", "-journal"):
         with suppress(FileNotFoundError):
-            os.replace(path + suffix, kept + suffix)
+            _own_files.put_aside(path + suffix, kept + suffix)
     _remove(path, ("-shm",))
 
 
@@ -108,3 +109,12 @@ def _remove(path: str, suffixes: tuple[str, ...]) -> None:
     for suffix in suffixes:
         with suppress(FileNotFoundError):
             os.unlink(path + suffix)
+
+
+def _remove_index(path: str) -> None:
+    """Remove the index of what the old store said; the next search makes it again. Leave what is not an index."""
+    if not _own_files.remove_own(path, is_own_index):
+        return
+    owners = _own_files.trusted_owners(path)
+    for suffix in _own_files.SIDECARS:
+        _own_files.remove_own(path + suffix, lambda name: _own_files.check_sidecar(name, owners))

@@ -137,4 +137,14 @@ MIGRATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "what went and may have left something behind",
         ("ALTER TABLE workspace ADD COLUMN untidy INTEGER NOT NULL DEFAULT 0",),
     ),
+    (
+        "how far what was removed is erased",
+        (
+            "ALTER TABLE workspace RENAME COLUMN untidy TO removals",
+            "ALTER TABLE workspace ADD COLUMN begun INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE workspace ADD COLUMN rebuilt INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE workspace ADD COLUMN erased INTEGER NOT NULL DEFAULT 0",
+            "UPDATE workspace SET removals = removals + 1",  # what earlier versions have left behind
+        ),
+    ),
 )

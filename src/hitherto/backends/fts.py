@@ -11,7 +11,8 @@ Why it is laid out as it is:
 - Dropping an entry only marks it as gone; its words stay in the segments of FTS5 until these are merged. `scrub` merges
   until no segment has such a mark. SQLite has no function that tells, so we read FTS5's own list of its segments.
 - Nothing here is the truth. What cannot be read is reported as Damaged, and `clear` begins again, in place, because
-  other processes may have the file open.
+  other processes may have the file open. Only a file that is ours is begun again (`_check_own`): it has our application
+  id, or nothing in it. Something else under that name may be the only copy of something.
 
 Settings, by measurement: batches of 256 to 1,024 entries, `automerge=8` (faster than 4 when filling, and no
 slower to search), pages of FTS5's usual size, no index of prefixes (it would make the whole much larger; without it
@@ -29,13 +30,13 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from .. import _forks
+from .. import _forks, _own_files
 from .._query import Query, words
-from ..errors import Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
+from ..errors import CannotOpen, Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
 from ..textindex import Entry, Found, IndexDamaged, Known
-from ._connections import Pool, empty_wal, ensure_wal, transaction
+from ._connections import Pool, empty_wal, ensure_wal, transaction, view
+from ._erasure import vacuum
 from ._files import translated
-from ._gaps import Gaps
 from ._room import give_all_back, sparing
 
 APPLICATION_ID: Final = 0x48544853  # "HTHS"
@@ -48,9 +49,12 @@ PER_CONNECTION: Final = (
 )
 
 _SMALLEST_DATABASE = 512  # bytes; SQLite would take a shorter file for an empty one
+_CHUNK = 1 << 20  # bytes that are looked at together
+_LARGEST_PAGE = 1 << 16  # bytes
 _SLICE = 256  # pages of FTS5 that one step of a merge may write: about 10 ms
 _FEW = 32  # conversations: it is worth while to look where they begin and end
 _FREED = 512  # pages that one step gives back
+_RATE = 64 << 20  # bytes that SQLite writes anew in a second, at least
 _BY_FORCE = 1 << 40  # counted as dropped where what is free was not overwritten
 
 # The file holds what it should not, or lacks what it should have. Our statements are always the same, so an error in
@@ -94,6 +98,7 @@ class FtsIndex:
             f"SELECT place FROM {self._conversation} WHERE id IN (SELECT unhex(value) FROM json_each(:conversations))"
         )
         self._path: str | None = None
+        self._known_file: tuple[int, int] | None = None  # the file that was found to be ours
         self._pool: Pool | _Memory
         if path is None:
             self._pool = _Memory()
@@ -117,16 +122,32 @@ class FtsIndex:
     def _new_pool(
         self, path: str, prepare: Callable[[apsw.Connection], None], timeout_seconds: float | None = None
     ) -> Pool:
-        if os.path.isfile(path) and 0 < os.path.getsize(path) < _SMALLEST_DATABASE:
-            os.truncate(path, 0)  # by name: closing a descriptor would drop the locks of this process
-            self.was_reset = True
+        self._check_own(path)
         patience = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        return Pool(path, prepare, vfs=self._vfs, timeout_seconds=patience)
+        pool = Pool(path, prepare, vfs=self._vfs, timeout_seconds=patience)
+        if self._known_file is None:  # the pool has created it
+            self._known_file = _own_files.identify(os.lstat(path))
+        return pool
+
+    def _check_own(self, path: str) -> None:
+        """Raise unless there is no file yet, or one of ours, damaged or not. Make a file empty that is too short for
+        SQLite to see the damage."""
+        found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
+        if found is None:
+            self._known_file = None
+            return
+        with _raw_file(path, found.st_size, self._vfs) as file:
+            if _own_files.identify(found) != self._known_file and not _is_own(file):
+                raise NotAStore(f"{path} is not a search index", hint=_FOREIGN)
+            self._known_file = _own_files.identify(found)
+            if 0 < file.size < _SMALLEST_DATABASE:
+                file.truncate()
+                self.was_reset = True
 
     def _ensure(self, connection: apsw.Connection) -> None:
         """Make the tables that are not there."""
         if self._path is not None:
-            with _view(connection):
+            with view(connection):
                 is_ours = _look_at(connection)
             if not is_ours:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
@@ -257,9 +278,7 @@ class FtsIndex:
                 raise
             with contextlib.suppress(HithertoError):
                 pool.close()
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path + suffix)
+            _remove_index(path, known=self._known_file)
             self._pool = self._new_pool(path, _prepare)
             self._run(self._ensure)
 
@@ -454,8 +473,9 @@ class FtsIndex:
 
     # -- care
 
-    def scrub(self, seconds: float | None = None) -> bool:
-        """Merge until no segment has words of what is gone, give back the pages that became free, and empty the WAL."""
+    def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:
+        """Merge until no segment has words of what is gone, let SQLite write the file anew, and empty the WAL. Without
+        `rebuild`, a file for which there is not enough time is left to another call."""
         deadline = None if seconds is None else time.monotonic() + seconds
         query = "SELECT dropped, scrubbed FROM hitherto_search WHERE workspace = ?"
         ((dropped, scrubbed),) = self._run(lambda connection: _all(connection, query, (self._workspace,))) or [(0, 0)]
@@ -466,18 +486,25 @@ class FtsIndex:
             while not self._run(step):
                 if deadline is not None and time.monotonic() >= deadline:
                     return False
-        if self._path is not None and not self._run(lambda connection: empty_wal(connection, self._timeout_seconds)):
-            return False
+        if isinstance(self._pool, Pool):
+            if not rebuild and self.size() > _RATE * (seconds or 0.0):
+                return False
+            if not self._is_rebuilt(self._pool):
+                return False
 
         def done(connection: apsw.Connection) -> None:
-            query = "UPDATE hitherto_search SET scrubbed = ? WHERE workspace = ?"
+            query = "UPDATE hitherto_search SET scrubbed = max(scrubbed, ?1) WHERE workspace = ?2 AND dropped >= ?1"
             connection.execute(query, (dropped, self._workspace)).fetchall()  # not what was dropped meanwhile
 
-        pool = self._pool
-        if not isinstance(pool, Pool):
-            self._run(done)
-            return True
-        return self._run(lambda _: Gaps(pool).close(done, lambda: done, deadline))
+        self._run(done)
+        return True
+
+    def _is_rebuilt(self, pool: Pool) -> bool:
+        """The copies that SQLite has left on pages in use go, as in the store itself: see `_erasure`."""
+        emptied = self._run(lambda connection: empty_wal(connection, self._timeout_seconds))  # which gives room
+        if not emptied or not self._run(lambda _: vacuum(pool)):
+            return False
+        return self._run(lambda connection: empty_wal(connection, self._timeout_seconds))
 
     def _merge_some(self, connection: apsw.Connection) -> bool:
         """One step. True if nothing is left to merge.
@@ -525,6 +552,10 @@ class FtsIndex:
 
 
 _HINT = "nothing is lost: the index is made again from the store"
+_FOREIGN = (
+    "it was not changed; look at what it is and move it away, or delete it if it is what is left of an index: the next "
+    "search makes a new one"
+)
 
 
 class _Memory:
@@ -558,6 +589,75 @@ class _Memory:
                 self._connection.close()
 
 
+class _RawFile:
+    """A database file, read as bytes by way of SQLite: a descriptor of our own would drop the locks of this process
+    when it is closed."""
+
+    def __init__(self, path: str, size: int, vfs: str | None) -> None:
+        flags = [apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_MAIN_DB, 0]
+        self._file = apsw.VFSFile(vfs or "", path, flags)
+        self.size = size
+
+    def read(self, start: int, size: int) -> bytes:
+        size = min(size, self.size - start)
+        return self._file.xRead(size, start) if size > 0 else b""
+
+    def truncate(self) -> None:
+        self._file.xTruncate(0)
+        self.size = 0
+
+    def close(self) -> None:
+        self._file.xClose()
+
+
+@contextmanager
+def _raw_file(path: str, size: int, vfs: str | None) -> Iterator[_RawFile]:
+    try:
+        with contextlib.closing(_RawFile(path, size, vfs)) as file:
+            yield file
+    except apsw.Error as error:
+        raise translated(error, path) from error
+
+
+def _is_own(file: _RawFile) -> bool:
+    """Recognise an index by the application id in its header, wherever else it is damaged. Nothing is lost with a file
+    of zeros, which a power cut can leave, or with a database that has no table."""
+    start = file.read(0, 108)
+    if start[68:72] == APPLICATION_ID.to_bytes(4, "big"):
+        return True
+    if start.startswith(b"SQLite format 3\0"):
+        is_empty_leaf = start[100:101] == b"\x0d" and start[103:105] == b"\0\0"
+        return is_empty_leaf or _has_own_table(file)
+    return not any(any(file.read(at, _CHUNK)) for at in range(0, file.size, _CHUNK))
+
+
+def _has_own_table(file: _RawFile) -> bool:
+    """An index whose application id was changed still has our tables; their names are on the first page."""
+    return b"CREATE TABLE hitherto_search" in file.read(0, _LARGEST_PAGE)
+
+
+def is_own_index(path: str) -> bool:
+    """Return whether there is a search index at this path; raise if something else is there."""
+    found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
+    if found is None:
+        return False
+    with _raw_file(path, found.st_size, None) as file:
+        if not _is_own(file):
+            raise CannotOpen(f"{path} is not a search index", hint=_FOREIGN)
+    return True
+
+
+def _remove_index(path: str, known: tuple[int, int] | None) -> None:
+    """Remove a damaged index that SQLite cannot begin again, and the logs that belong to it."""
+    found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
+    if found is not None and _own_files.identify(found) != known:
+        raise NotAStore(f"{path} is not a search index", hint=_FOREIGN)
+    _own_files.check_sidecars(path)
+    for suffix in ("", *_own_files.SIDECARS):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + suffix)
+
+
 def _wipe(connection: apsw.Connection) -> None:
     """SQLite's way to begin again in a file that others may have open, whatever is in it."""
     connection.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
@@ -569,7 +669,7 @@ def _wipe(connection: apsw.Connection) -> None:
 
 
 def _prepare(connection: apsw.Connection) -> None:
-    with _view(connection):
+    with view(connection):
         _look_at(connection)
     for pragma in PER_CONNECTION:
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -588,17 +688,6 @@ def _look_at(connection: apsw.Connection) -> bool:
     if application == APPLICATION_ID or "hitherto_search" in tables:
         raise IndexDamaged(f"{connection.filename} has another format", hint=_HINT)
     raise NotAStore(f"{connection.filename} is a SQLite database of another program")
-
-
-@contextmanager
-def _view(connection: apsw.Connection) -> Iterator[None]:
-    """One view of the file: another process may be making it right now."""
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
 def _all(connection: apsw.Connection, query: str, values: Sequence[str | bytes | int | None] = ()) -> list[Any]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..backend import (
     DONE,
+    WORKSPACE,
     AttachmentRow,
     Batch,
     Change,
@@ -78,6 +79,10 @@ class MemoryBackend:
             row = self._conversations.get(conversation)
             if row is None or row.token != token:
                 return Stale(conversation, row)
+        if batch.every_key is not None:
+            for row in self._conversations.values():
+                if row.kind != WORKSPACE and not batch.every_key.fits(row.data_key):
+                    return Stale(row.id, row)
         for change in batch.changes:
             problem = self._problem(change, arriving=batch.arriving)
             if problem is not None:
@@ -212,7 +217,7 @@ class MemoryBackend:
         for row in self._conversations.values():
             if row.kind != where.kind:
                 continue
-            if where.tag is not None and (where.tag, row.id, None) not in self._tags:
+            if any((tag, row.id, None) not in self._tags for tag in where.tags):
                 continue
             expired = row.expires_at is not None and not row.held
             if where.alive_at is not None and expired and (row.expires_at or 0) <= where.alive_at:
@@ -356,6 +361,11 @@ class MemoryBackend:
                 for key, kept in sorted(self._attachments.items())
                 if key[0] == conversation and (names is None or key[1] in names)
             ]
+
+    def attached(self, conversation: bytes) -> int:
+        with self._open():
+            mine = (kept for (id, _), kept in self._attachments.items() if id == conversation)
+            return sum(len(chunk) for kept in mine for chunk in kept.chunks.values())
 
     def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
         with self._open():

@@ -32,8 +32,10 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
+from .. import _own_files
 from ..backend import (
     DONE,
+    WORKSPACE,
     AttachmentRow,
     Batch,
     Change,
@@ -42,6 +44,7 @@ from ..backend import (
     Disk,
     Info,
     ItemRow,
+    KeyShape,
     Loose,
     MessageRow,
     Missing,
@@ -70,9 +73,11 @@ from ..errors import (
 )
 from ..ids import RUN, new_conversation_id
 from ..textindex import TextIndex
-from ._connections import Pool, ensure_wal, transaction
+from ._connections import Pool, ensure_wal, transaction, view
+from ._erasure import Erasure
 from ._files import free_bytes, make_private, sync, translated
-from ._gaps import Gaps
+from ._older import READABLE_FROM, complete
+from ._rebuild import drop_copies, index_name, is_under_way, live_tables
 from ._room import OFTEN, Room, size_of
 from ._schema import APPLICATION_ID, MIGRATIONS
 
@@ -80,10 +85,12 @@ PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON
 
 _WORKSPACE_BITS = 47  # numbers stay below 2**47; the workspace's own integer lies above
 _MOST_WORKSPACES = 1 << 16
+_COMMON = 1000  # conversations with a tag, above which a page is found faster by looking at the newest ones
 _CHUNK = 400  # numbers in one IN (…), well below SQLite's limit
 _ROWS = 16  # messages in one INSERT
 _CHUNK_BITS = 24  # chunks of one attachment are numbered below 2**24; its place lies above
 _VACUUM = 256  # pages given back in one transaction
+_REBUILD_SECONDS = 0.5  # maintenance writes a large store anew for at least so long, then others may fork
 _MARKS = 64  # positions in the feed that are remembered
 
 # The fields of ConversationRow and MessageRow, in their order. The first two parameters of a message's columns are the
@@ -107,6 +114,11 @@ _MUTABLE = [name for name in _CONVERSATION.split(", ")[3:] if name != "created_a
 _UPDATE_CONVERSATION = f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE place = ?"
 _UPDATE_AND_MOVE = _UPDATE_CONVERSATION.replace(" SET ", " SET shelf = ?, moved = ?, ")
 _FRONT = 1 << 62  # the shelf of the newest conversation of its kind
+# SQLite knows how long a value is without reading it.
+_ATTACHED = (
+    "SELECT coalesce(sum(length(c.body)), 0) FROM attachment a CROSS JOIN chunk c "
+    f"ON c.number >= a.place << {_CHUNK_BITS} AND c.number < (a.place + 1) << {_CHUNK_BITS}"
+)
 _INSERT_MESSAGES = [
     f"INSERT INTO message (number, conversation, {_AMENDED}) VALUES " + ", ".join([f"({', '.join('?' * 13)})"] * count)
     for count in range(_ROWS + 1)
@@ -137,12 +149,13 @@ class SqliteBackend:
     ) -> None:
         """With `read_only` nothing is made and no byte is written: what is not there is an error. Without `create` it
         is, too. A workspace that is made now gets this `identity`, unless another one in the file has it."""
-        self._pool = Pool(path, _prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only, create=create)
+        prepare = _prepare_reader if read_only else _prepare
+        self._pool = Pool(path, prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only, create=create)
         self._path = self._pool.path
         self._room = Room(self._path, timeout_seconds)
         self._pool.make_room = self._room.ballast.give_for_opening
         self._connection = self._pool.lease
-        self._gaps = Gaps(self._pool)
+        self._erasure = Erasure(self._pool)
         self._scrubbing = threading.Lock()  # two at once would be in each other's way
         with self._pool.mapped():
             first = self._pool.connect()
@@ -184,17 +197,22 @@ class SqliteBackend:
         if _check_ours(connection) == 0:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
         ensure_wal(connection, self._pool.timeout_seconds)
+        # Or no table can be dropped that another one refers to; and it cannot be chosen within a transaction.
+        connection.execute("PRAGMA foreign_keys = OFF").fetchall()
         while connection.pragma("user_version") < len(MIGRATIONS):
             with transaction(connection):
                 version = _check_ours(connection)  # another process may have been faster
                 if version < len(MIGRATIONS):
                     name, statements = MIGRATIONS[version]
+                    _all(connection, "SELECT 1 FROM sqlite_schema LIMIT 1")  # ALTER would believe an outdated schema
+                    drop_copies(connection)  # which lack what this step adds: the rebuild begins again
                     for statement in statements:
                         connection.execute(statement)
                     record = (version + 1, name, time.time_ns() // 1000)
                     connection.execute("INSERT INTO migration VALUES (?, ?, ?)", record)
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", version + 1)
+        connection.execute("PRAGMA foreign_keys = ON").fetchall()
 
     # -- writing
 
@@ -243,6 +261,9 @@ class SqliteBackend:
             row = self._row(connection, id)
             if row is None or row.token != token:
                 return Stale(id, row)
+        other = None if batch.every_key is None else self._with_another_key(connection, batch.every_key)
+        if other is not None:
+            return Stale(other.id, other)
         places: list[_Place] = []
         for change in batch.changes:
             place = self._place(connection, change, arriving=batch.arriving)
@@ -252,6 +273,16 @@ class SqliteBackend:
         for n, change in enumerate(batch.changes):
             self._apply(connection, change, places[n])
         return DONE
+
+    def _with_another_key(self, connection: apsw.Connection, shape: KeyShape) -> ConversationRow | None:
+        """A conversation whose data key does not look like this."""
+        fits = ["length(data_key) = ?", *("substr(data_key, ?, ?) = ?" for _ in shape.parts)]
+        values: list[str | bytes | int | None] = [self._workspace, WORKSPACE, shape.length]
+        for offset, part in shape.parts:
+            values += (offset + 1, len(part), part)
+        query = f"SELECT id FROM conversation WHERE workspace = ? AND kind <> ? AND NOT ({' AND '.join(fits)}) LIMIT 1"
+        found = _maybe(connection, query, values)
+        return None if found is None else self._row(connection, found[0])
 
     def _place(self, connection: apsw.Connection, change: Change, *, arriving: bool) -> _Place | Outcome:
         """Where the conversation lies (place 0 if it is new) if the change may be applied, else what is in the way."""
@@ -311,8 +342,8 @@ class SqliteBackend:
         place = found[0]
         if change.row is None or change.drop:
             self._retire(connection, change, place)
-        if change.row is None or change.drop or change.amend or change.unput or change.detach:
-            self._leaves_something(connection)
+        if _removes_for_good(change):
+            self._count_removal(connection)
         if change.row is None:
             packs = "SELECT number FROM message WHERE conversation = ? AND body IS NULL"
             execute(f"DELETE FROM pack WHERE first IN ({packs})", (place,))
@@ -434,9 +465,9 @@ class SqliteBackend:
         query = "UPDATE workspace SET retired = max(retired, ?) WHERE place = ?"
         connection.execute(query, (highest, self._workspace))
 
-    def _leaves_something(self, connection: apsw.Connection) -> None:
-        """What is removed or replaced may have been moved about before: then its bytes still lie on other pages."""
-        connection.execute("UPDATE workspace SET untidy = untidy + 1 WHERE place = ?", (self._workspace,))
+    def _count_removal(self, connection: apsw.Connection) -> None:
+        """SQLite may have left copies of what is removed or replaced on other pages: `_erasure` has work to do."""
+        connection.execute("UPDATE workspace SET removals = removals + 1 WHERE place = ?", (self._workspace,))
 
     def _tag_values(self, tag: Tag, place: int) -> tuple[int, bytes, int, int]:
         return self._workspace, tag.value, place, -1 if tag.message is None else tag.message
@@ -479,13 +510,14 @@ class SqliteBackend:
 
     def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
         column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("shelf", "DESC", "<")
-        condition, values = self._condition(where)
         # The row itself is read only for the one in front, whose shelf does not tell its time.
         at = "c.created_at" if oldest_first else f"CASE WHEN c.shelf = {_FRONT} THEN c.active_at ELSE c.shelf END"
-        query = f"SELECT {at}, c.id FROM conversation c WHERE {condition}"
         ending = f" ORDER BY c.{column} {way}, c.id {way} LIMIT ?"
         front: list[Position] = []
         with self._connection() as connection:
+            rarest, conversations = self._rarest(connection, where.tags)
+            source, values = self._source(where, rarest if conversations < _COMMON else None)
+            query = f"SELECT {at}, c.id {source}"
             if after is None:
                 found = _all(connection, query + ending, (*values, limit))
             else:
@@ -498,26 +530,40 @@ class SqliteBackend:
         return (front + [Position(*place) for place in found])[:limit]
 
     def count(self, where: Where) -> int:
-        condition, values = self._condition(where)
         with self._connection() as connection:
-            return int(_one(connection, f"SELECT count(*) FROM conversation c WHERE {condition}", values)[0])
+            source, values = self._source(where, self._rarest(connection, where.tags)[0])
+            return int(_one(connection, f"SELECT count(*) {source}", values)[0])
 
-    def _condition(self, where: Where) -> tuple[str, tuple[int | str | bytes, ...]]:
-        condition = "c.workspace = ? AND c.kind = ?"
+    def _rarest(self, connection: apsw.Connection, tags: Sequence[bytes]) -> tuple[bytes | None, int]:
+        """The tag that the fewest conversations have, and how many have it. No more than `_COMMON` are counted."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM tag WHERE workspace = ? AND value = ? AND message = -1 LIMIT ?)"
+        counts = {tag: int(_one(connection, query, (self._workspace, tag, _COMMON))[0]) for tag in tags}
+        rarest = min(counts, key=counts.__getitem__, default=None)
+        return rarest, 0 if rarest is None else counts[rarest]
+
+    def _source(self, where: Where, first: bytes | None) -> tuple[str, tuple[int | str | bytes, ...]]:
+        """The conversations that are meant. SQLite goes through those that have the tag `first` or, if that is None,
+        through all of them in the order of an index: it has no statistics by which it could choose."""
+        source, condition = "FROM conversation c", "c.workspace = ? AND c.kind = ?"
         values: tuple[int | str | bytes, ...] = (self._workspace, where.kind)
-        if where.tag is not None:
-            condition += (
-                " AND EXISTS (SELECT 1 FROM tag t WHERE t.workspace = c.workspace AND t.value = ? "
-                "AND t.conversation = c.place AND t.message = -1)"
-            )
-            values += (where.tag,)
+        if first is not None:
+            source = "FROM tag f CROSS JOIN conversation c ON c.place = f.conversation"  # which fixes the order
+            condition = f"f.workspace = ? AND f.value = ? AND f.message = -1 AND {condition}"
+            values = (self._workspace, first, *values)
+        for tag in where.tags:
+            if tag != first:
+                condition += (
+                    " AND EXISTS (SELECT 1 FROM tag t WHERE t.workspace = ? AND t.value = ? "
+                    "AND t.conversation = c.place AND t.message = -1)"
+                )
+                values += (self._workspace, tag)
         if where.alive_at is not None:
             condition += " AND (c.expires_at IS NULL OR c.expires_at > ? OR c.held)"
             values += (where.alive_at,)
         if where.expired_at is not None:
             condition += " AND c.expires_at <= ?"
             values += (where.expired_at,)
-        return condition, values
+        return f"{source} WHERE {condition}", values
 
     def kinds(self) -> list[str]:
         query = "SELECT DISTINCT kind FROM conversation WHERE workspace = ? ORDER BY kind"
@@ -565,14 +611,15 @@ class SqliteBackend:
     def loose(self, *, full: bool, after: int = -1, limit: int) -> list[Loose]:
         wanted = RUN - 1 if full else 0
         query = (
-            "SELECT m.number, c.id FROM message m INDEXED BY message_loose "
+            "SELECT m.number, c.id FROM message m INDEXED BY {} "
             "JOIN conversation c ON c.place = m.conversation "
             f"WHERE m.body IS NOT NULL AND (m.number & 31) IN (0, 31) AND (m.number & 31) = {wanted} "
             "AND m.number > ? AND m.number < ? ORDER BY m.number LIMIT ?"
         )
         bounds = (self._base + after + wanted, self._base + (1 << _WORKSPACE_BITS), limit)
         with self._connection() as connection:
-            return [Loose(number - self._base - wanted, id) for number, id in _all(connection, query, bounds)]
+            found = _by_index(connection, "message_loose", query, bounds)
+        return [Loose(number - self._base - wanted, id) for number, id in found]
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         base = self._base
@@ -641,14 +688,14 @@ class SqliteBackend:
     def numbers(self) -> Iterator[list[int]]:
         """Through the index, which is a hundredth of the table."""
         query = (
-            "SELECT conversation, seq, number FROM message INDEXED BY message_by_seq "
+            "SELECT conversation, seq, number FROM message INDEXED BY {} "
             "WHERE (conversation, seq) > (?, ?) ORDER BY conversation, seq LIMIT 4096"
         )
         low, high = self._base, self._base + (1 << _WORKSPACE_BITS)
         place, seq = -1, -1
         while True:
             with self._connection() as connection:
-                found = _all(connection, query, (place, seq))
+                found = _by_index(connection, "message_by_seq", query, (place, seq))
             if not found:
                 return
             place, seq, _ = found[-1]
@@ -765,6 +812,11 @@ class SqliteBackend:
             for name, count, at, messages in found
         ]
 
+    def attached(self, conversation: bytes) -> int:
+        with self._connection() as connection:
+            query = f"{_ATTACHED} WHERE a.workspace = ? AND a.conversation = ?"
+            return int(_one(connection, query, (self._workspace, conversation))[0])
+
     def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
         query = (
             "SELECT place FROM attachment a WHERE workspace = ? AND conversation = ? AND name = ? "
@@ -834,7 +886,7 @@ class SqliteBackend:
     def text_index(self, *, create: bool) -> TextIndex | None:
         """In a file of its own: it is large, it can be made again, and feeding it makes no writer wait."""
         path = f"{self._path}-search"
-        if self._pool.read_only or (not create and not os.path.exists(path)):
+        if self._pool.read_only or (not create and not os.path.lexists(path)):
             return None
         from .fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
@@ -866,7 +918,7 @@ class SqliteBackend:
         with self._scrubbing:
             with self._connection() as connection:
                 self._room.scrub(connection)  # which truncates the WAL, if nobody reads
-            return self._tidied(deadline)
+            return self._erasure.advance(max(deadline, time.monotonic() + _REBUILD_SECONDS))
 
     def _copy_into(self, connection: apsw.Connection, path: str) -> None:
         try:
@@ -883,8 +935,9 @@ class SqliteBackend:
         target = os.path.abspath(expanded)
         if os.path.lexists(target):
             raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites")
-        unfinished = f"{target}.unfinished-{os.urandom(4).hex()}"
+        unfinished = _own_files.name_unfinished(target)
         make_private(unfinished)
+        unfinished = os.path.realpath(unfinished)  # SQLite follows no link, not even in the path to the folder
         try:
             with self._connection() as connection:
                 self._copy_into(connection, unfinished)
@@ -892,10 +945,14 @@ class SqliteBackend:
             try:
                 for table in ("mark", "gone"):
                     copy.execute(f"DELETE FROM {table}")
+                if is_under_way(copy):  # the old tables hold what was purged since
+                    drop_copies(copy)
+                    copy.execute("VACUUM")
+                copy.execute("UPDATE workspace SET begun = 0, rebuilt = 0, erased = removals")  # it was written anew
             finally:
                 copy.close()
             sync(unfinished)
-            os.link(unfinished, target)  # unlike a rename, it never overwrites
+            _own_files.publish(unfinished, target)
         except FileExistsError:
             raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites") from None
         except apsw.Error as error:
@@ -906,7 +963,6 @@ class SqliteBackend:
             for suffix in ("", "-journal", "-wal", "-shm"):
                 if os.path.exists(unfinished + suffix):
                     os.unlink(unfinished + suffix)
-        sync(os.path.dirname(target))
 
     def check(self) -> list[str]:
         """What SQLite finds, and whether every conversation stands on the shelf where its activity puts it."""
@@ -929,7 +985,8 @@ class SqliteBackend:
         try:
             with self._connection() as connection:
                 found = [str(line) for (line,) in _all(connection, "PRAGMA integrity_check(100)")]
-                missing = _all(connection, "PRAGMA foreign_key_check")
+                live = live_tables(connection)
+                missing = [row for name in live for row in _all(connection, f"PRAGMA main.foreign_key_check({name})")]
                 stray = _all(connection, orphans)
                 strange = {what for (what,) in _all(connection, foreign)}
                 misplaced = {id for query in (behind, overtaken) for (id,) in _all(connection, query)}
@@ -947,39 +1004,10 @@ class SqliteBackend:
         with self._scrubbing:
             with self._connection() as connection:
                 scrubbed = self._room.scrub(connection)
-            return scrubbed and self._tidied()
-
-    def _tidied(self, deadline: float | None = None) -> bool:
-        """Overwrite what was moved about and is gone since, in the gaps of pages. False if that has to wait."""
-        if self.is_scrubbed():
-            return True
-
-        def work(begun: Callable[[], None]) -> bool:
-            def touch(connection: apsw.Connection) -> None:
-                begun()
-                connection.execute("UPDATE workspace SET untidy = untidy")
-
-            return self._gaps.close(touch, lambda: self._untidy(begun), deadline)
-
-        with self._connection() as connection:
-            return self._room.removing(connection, work)
-
-    def _untidy(self, begun: Callable[[], None]) -> Callable[[apsw.Connection], None]:
-        """What says that all that was removed until now is overwritten; what is removed meanwhile counts on."""
-        with self._connection() as connection:
-            untidy = _all(connection, "SELECT untidy, place FROM workspace WHERE untidy > 0")
-
-        def done(connection: apsw.Connection) -> None:
-            begun()
-            for row in untidy:
-                connection.execute("UPDATE workspace SET untidy = untidy - ? WHERE place = ?", row)
-
-        return done
+            return scrubbed and self._erasure.advance()
 
     def is_scrubbed(self) -> bool:
-        query = "SELECT NOT EXISTS (SELECT 1 FROM workspace WHERE untidy > 0)"
-        with self._connection() as connection:
-            return bool(_one(connection, query)[0])
+        return self._erasure.is_done()
 
     def disk(self) -> Disk | None:
         found = os.statvfs(os.path.dirname(self._path))
@@ -987,11 +1015,7 @@ class SqliteBackend:
 
     def used(self) -> int:
         messages = "SELECT coalesce(sum(size), 0) FROM conversation WHERE workspace = ?"
-        chunks = (
-            "SELECT coalesce(sum(length(c.body)), 0) FROM attachment a CROSS JOIN chunk c "
-            f"ON c.number >= a.place << {_CHUNK_BITS} AND c.number < (a.place + 1) << {_CHUNK_BITS} "
-            "WHERE a.workspace = ?"
-        )
+        chunks = f"{_ATTACHED} WHERE a.workspace = ?"
         with self._connection() as connection:
             return sum(int(_one(connection, query, (self._workspace,))[0]) for query in (messages, chunks))
 
@@ -1004,11 +1028,25 @@ class SqliteBackend:
             return {name: connection.pragma(name) for name in names}
 
 
+def _removes_for_good(change: Change) -> bool:
+    """Does text go that nothing takes the place of? An item that makes way for messages or for other items is a part
+    of what comes: a recorder does that with every answer, and it is erased with the next removal."""
+    if change.row is None or change.drop or change.amend or change.detach:
+        return True
+    return bool(change.unput) and not (change.add or change.put)
+
+
 def _prepare(connection: apsw.Connection) -> None:
     """Every connection, before it is used. No method: a pool that knew its backend would be freed late, anywhere."""
     _check_ours(connection)
     for pragma in PER_CONNECTION:
         connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def _prepare_reader(connection: apsw.Connection) -> None:
+    """Every connection that does not write: it sees a file of an older format as one of this format."""
+    _prepare(connection)
+    complete(connection, _check_ours(connection), MIGRATIONS)
 
 
 def _check_ours(connection: apsw.Connection) -> int:
@@ -1046,13 +1084,19 @@ def _check_current(connection: apsw.Connection) -> None:
     version = _check_ours(connection)
     if version == 0:
         raise NotAStore(f"{connection.filename} is empty")
-    if version < len(MIGRATIONS):
+    if version < READABLE_FROM:
         hint = "open it once for writing, which brings it up to date"
         raise ReadOnly(f"{connection.filename} has format {version}, which is an older one", hint=hint)
 
 
 def _all(connection: apsw.Connection, query: str, values: _Values = ()) -> list[tuple[Any, ...]]:
     return connection.execute(query, values).fetchall()
+
+
+def _by_index(connection: apsw.Connection, index: str, query: str, values: _Values) -> list[tuple[Any, ...]]:
+    """What a query finds with this index. Its name may change when the tables are written anew."""
+    with view(connection):
+        return _all(connection, query.format(index_name(connection, index)), values)
 
 
 def _maybe(connection: apsw.Connection, query: str, values: _Values = ()) -> tuple[Any, ...] | None:

@@ -11,7 +11,8 @@ from typing import Protocol, TypeVar, overload, runtime_checkable
 
 from .._waiting import shared
 from ..dialects import Answer, Assembly, Dialect, dialect
-from ..dialects._json import opened
+from ..dialects._json import Pieces, opened
+from ..dialects._lossless import keepable_answer
 from ..dialects._repair import repair
 from ..errors import ChatError, Closed, InvalidArgument, InvalidMessage, ProviderError
 from ..events import warn
@@ -46,7 +47,7 @@ class ChatClient(Protocol):
 class PersistentChatClient(ChatClient, Protocol):
     """One whose conversation can be saved, and restored later."""
 
-    def save(self) -> Snapshot: ...
+    def save(self, *, metadata: Mapping[str, str] | None = None) -> Snapshot: ...
     def restore(self, snapshot: Snapshot) -> Restored: ...
 
 
@@ -84,7 +85,7 @@ class _Wired(Turns):
     def _read(self, body: dict[str, object]) -> Answer:
         self._check_success(body)
         try:
-            return self.dialect.answer(body)
+            return keepable_answer(self.dialect.answer(body))
         except InvalidMessage as error:
             raise self._nonsense(error) from error
 
@@ -121,7 +122,7 @@ class _Wired(Turns):
             hint = "what came is kept, if the chat is recorded; client.retry() asks again"
             raise ProviderError("the answer was cut off", provider=self.provider, status=None, hint=hint)
         arriving.close()
-        return answer
+        return keepable_answer(answer)
 
     def _keep_now(self, step: Keep) -> None:
         if self._hearing is None:
@@ -245,12 +246,14 @@ class Client(_Wired):
         return self._read(self._wire.send(step.request))
 
     def _pieces(self, step: Call) -> Generator[str, None, Answer]:
-        arriving = self._arriving()
+        arriving, pieces = self._arriving(), Pieces()
         try:
             for event in self._wire.stream(self._streamed(step)):
-                piece = self._fed(arriving, event)
+                piece = pieces.feed(self._fed(arriving, event))
                 if piece:
                     yield piece
+            if rest := pieces.rest():
+                yield rest
         except BaseException:  # Ctrl+C, a broken line, somebody who reads no further: what came is kept
             arriving.close(keep=True)
             raise
@@ -347,13 +350,15 @@ class AsyncClient(_Wired):
                     finally:
                         done()
                 elif streaming:
-                    arriving = self._arriving()
+                    arriving, pieces = self._arriving(), Pieces()
                     try:
                         async with aclosing(self._wire.stream_async(self._streamed(step))) as events:
                             async for event in events:
-                                piece = self._fed(arriving, event)
+                                piece = pieces.feed(self._fed(arriving, event))
                                 if piece:
                                     yield piece
+                        if rest := pieces.rest():
+                            yield rest
                     except BaseException:  # as in `Client`
                         await shared().run(partial(arriving.close, keep=True))
                         raise

@@ -14,6 +14,7 @@ from contextvars import copy_context
 
 import msgspec
 
+from ..dialects._json import decoded
 from ..errors import InvalidMessage
 from ..model import Block, Message, check
 from ._config import Tool
@@ -73,8 +74,8 @@ def _wanted(tool: Tool | None, call: Block) -> tuple[Callable[..., object], dict
     given = call.arguments
     if isinstance(given, str):
         try:
-            given = msgspec.json.decode(given or "{}")
-        except msgspec.DecodeError:
+            given = decoded(given or "{}")
+        except ValueError:
             raise _CannotRun("the arguments are not valid JSON") from None
     if given is None:
         given = {}

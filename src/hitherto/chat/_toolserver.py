@@ -4,6 +4,11 @@ The other program runs the conversation and calls tools over HTTP; the handlers 
 The server listens on the loopback address only, on a port that the system chooses, and answers nobody who does not
 know its token, which is made anew for each server.
 
+**Connections are bounded.** Any user of the machine can connect to a loopback port. A connection counts as a stranger's
+until it has sent a request with the token; of these there are at most `MAX_STRANGERS`, and a new one closes the one
+that has been silent for longest. So silent connections hold no more than that many threads, and a program that has the
+token, and says so at once, always gets in. Reading has a timeout, and a request's head and body have a largest size.
+
 A call is not run in the server's thread. It is put into an inbox, and whoever waits for the answer of the conversation
 runs it there: handlers run in the thread that called `chat`, as with every other client.
 """
@@ -12,13 +17,20 @@ import contextlib
 import hmac
 import json
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 
 from ._config import Tool
 
-_LARGEST = 64 * 1024 * 1024  # bytes of one request
+_LARGEST = 64 * 1024 * 1024  # bytes of one request's body
+_LARGEST_HEAD = 64 * 1024  # bytes of its first line and its headers
+_SILENCE_SECONDS = 10.0  # for which a stranger may send nothing
+_IDLE_SECONDS = 600.0  # for which a program that has shown the token may send nothing
+MAX_STRANGERS = 32  # connections that have not shown the token
+MAX_CONNECTIONS = 128  # of those and the others together
 LARGEST_RESULT = 500_000  # characters; what is more, the claude program puts into a file and not before the model
 _PROTOCOL = "2025-06-18"
 
@@ -70,6 +82,7 @@ class ToolServer:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
+        self._http.connections.stop_reading()
         for call in list(self._waiting):
             call.answer([{"type": "text", "text": "The tool call failed: the conversation has ended"}], error=True)
 
@@ -116,9 +129,88 @@ def _described(tool: Tool) -> dict[str, object]:
     return {"name": tool.name, "description": tool.description, "inputSchema": dict(tool.parameters), "_meta": size}
 
 
+class _Connections:
+    """The open connections, and which of them have shown the token. Closes those that are too many."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._strangers: dict[socket.socket, None] = {}  # the one that came first stands first
+        self._trusted: set[socket.socket] = set()
+
+    def add(self, connection: socket.socket) -> bool:
+        """Take one in, in the place of the oldest stranger if need be. False if there is no place for it."""
+        with self._lock:
+            full = len(self._strangers) >= MAX_STRANGERS
+            full = full or len(self._strangers) + len(self._trusted) >= MAX_CONNECTIONS
+            if full and not self._strangers:
+                return False
+            if full:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                _shut(oldest, socket.SHUT_RDWR)  # its thread reads the end, and closes it
+            self._strangers[connection] = None
+            return True
+
+    def trust(self, connection: socket.socket) -> None:
+        """It has shown the token. Nobody else's connection closes it."""
+        with self._lock:
+            if connection in self._strangers:
+                del self._strangers[connection]
+                self._trusted.add(connection)
+
+    def remove(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._strangers.pop(connection, None)
+            self._trusted.discard(connection)
+
+    def stop_reading(self) -> None:
+        """End the threads that wait for a request. Answers can still be sent."""
+        with self._lock:
+            for connection in (*self._strangers, *self._trusted):
+                _shut(connection, socket.SHUT_RD)
+
+
+def _shut(connection: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):  # the other side was faster
+        connection.shutdown(how)
+
+
+class _Head:
+    """A connection's input, of which a request's head may be only so long. What is longer ends there."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self.left = _LARGEST_HEAD
+
+    def readline(self, size: int = -1) -> bytes:
+        line = self._file.readline(min(size, self.left) if size >= 0 else self.left)
+        self.left -= len(line)
+        return line
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(size)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
     tools: ToolServer
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.connections = _Connections()
+        super().__init__(address, handler)
+
+    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002  # as it is called
+        assert isinstance(request, socket.socket)
+        return self.connections.add(request)
+
+    def shutdown_request(self, request: object) -> None:
+        assert isinstance(request, socket.socket)
+        self.connections.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """The other program went away in the middle: that is seen elsewhere."""
@@ -126,12 +218,27 @@ class _Http(ThreadingHTTPServer):
 
 class _Requests(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    timeout = _SILENCE_SECONDS
     server: _Http
+
+    def setup(self) -> None:
+        super().setup()
+        self._input = self.rfile
+        self._head = _Head(self._input)
+
+    def handle_one_request(self) -> None:
+        self._head = _Head(self._input)
+        self.rfile = self._head  # type: ignore[assignment]  # of which the base class reads lines
+        super().handle_one_request()
 
     def do_POST(self) -> None:
         if not self.server.tools.knows(self.headers.get("Authorization", "")):
             return self._send(401)
-        with contextlib.suppress(ValueError):
+        if self._head.left <= 0:
+            return self._send(431)
+        self.server.connections.trust(self.connection)
+        self.connection.settimeout(_IDLE_SECONDS)
+        with contextlib.suppress(ValueError, RecursionError):  # no JSON, or brackets without end
             size = int(self.headers.get("Content-Length", ""))
             if self.path == "/mcp" and 0 <= size <= _LARGEST:
                 answer = self.server.tools.respond(json.loads(self.rfile.read(size)))
@@ -147,7 +254,7 @@ class _Requests(BaseHTTPRequestHandler):
         self._send(405)
 
     def _send(self, status: int, body: bytes = b"") -> None:
-        if status in (400, 401):
+        if status in (400, 401, 431):
             self.close_connection = True  # its body may not have been read
         self.send_response(status)
         if body:

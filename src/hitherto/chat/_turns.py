@@ -16,9 +16,11 @@ from typing import Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._holes import tell_holes
 from ..dialects import Answer, Assembly, Dialect, Raw, calls
 from ..dialects._json import copied_entry, merged
 from ..dialects._repair import Repair, repair
+from ..dialects._shape import with_names
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, check, encodable, listed
 from ..snapshots import Snapshot
@@ -194,7 +196,7 @@ class Turns:
             try:
                 self._answer = []
                 self._mend()
-                self._replace([*self._history, *said])
+                self._replace([*self._without(said), *said])
                 if not self._history:
                     raise InvalidArgument("there is nothing to answer yet", hint="say something first")
                 yield Keep()
@@ -203,6 +205,14 @@ class Turns:
             finally:
                 if not begun:  # what could not be kept was not said: the caller has the error, and says it again
                     self._replace(before)
+
+    def _without(self, said: Sequence[Message]) -> list[Message]:
+        """The history without what is said, if that stands at its end already: it was not answered, and is asked
+        again."""
+        history, asked = list(self._history), [(message.role, message.blocks) for message in said]
+        while said and [(message.role, message.blocks) for message in history[-len(said) :]] == asked:
+            del history[-len(said) :]
+        return history
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -226,6 +236,7 @@ class Turns:
             assert isinstance(answer, Answer)  # what a driver tells back to a Call
             self._answered(answer)
             yield Keep(answered=bool(answer.messages))
+            self._check_said(answer)
             todo = [block for message in answer.messages for block in calls(message)]
             if not todo:
                 return
@@ -254,6 +265,16 @@ class Turns:
         self._extend([self._tagged(message) for message in answer.messages])
         self._answer = answer.messages
         self._usage += sum((m.usage for m in answer.messages if m.usage is not None), Usage())
+
+    def _check_said(self, answer: Answer) -> None:
+        """An answer that ended without a word was paid for, and is kept. It is none all the same, and could not be sent
+        again."""
+        asked = self._history[: len(self._history) - len(answer.messages)]
+        if answer.messages and asked[-1].role != "tool_result" and not self.dialect.history(answer.messages):
+            hint = "allow more tokens, then client.retry()"
+            raise ProviderError(
+                "the model gave no answer: it ended without a word", provider=self.provider, status=None, hint=hint
+            )
 
     @property
     def answer_text(self) -> str:
@@ -349,16 +370,25 @@ class Turns:
 
     # -- saving and restoring
 
-    def save(self) -> Snapshot:
+    def save(self, *, metadata: Mapping[str, str] | None = None) -> Snapshot:
         """The chat as a value: the history in the provider's own JSON, the system prompt, the tools without their
         handlers, and never an API key. Each one has an id of its own. `NotExportable` if it is recorded into a
-        conversation that must not leave its store."""
+        conversation that must not leave its store.
+
+        `metadata` becomes a part of the snapshot's, beside `dialect`, which says in whose JSON the history is:
+        `InvalidArgument` if another one is given.
+        """
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise InvalidArgument(f"metadata is a mapping of texts, not a {type(metadata).__name__}")
+        if metadata is not None and metadata.get("dialect", self.dialect.name) != self.dialect.name:
+            hint = "leave it out: it says in whose JSON the history is"
+            raise InvalidArgument(f"the dialect of this snapshot is {self.dialect.name}", hint=hint)
         if self._listener is not None:
             self._listener.check_leaving()
         tools = [tool.described() for tool in self._tools.values()]
-        metadata = {"dialect": self.dialect.name}
+        described = {**(metadata or {}), "dialect": self.dialect.name}
         return Snapshot.new(
-            self.provider, self.model, self.system_prompt, self.export_history(), tools, metadata=metadata
+            self.provider, self.model, self.system_prompt, self.export_history(), tools, metadata=described
         )
 
     def restore(self, snapshot: Snapshot) -> Restored:
@@ -395,7 +425,7 @@ class Turns:
     def resume(self, messages: Sequence[Message], setup: Setup, *, convert: bool) -> Restored:
         """Go on from messages that were kept: what a recorder gives back. Messages in another dialect are told as far
         as this one can tell them, if that is wanted."""
-        foreign = [m for m in messages if (m.extra or {}).get("dialect", self.dialect.name) != self.dialect.name]
+        foreign = [m for m in messages if self._is_foreign(m)]
         if foreign and not convert:
             raise ProviderMismatch(
                 expected=self.dialect.name,
@@ -404,13 +434,19 @@ class Turns:
                 hint="resume(…, convert=True) tells it what it can be told, and reports what is lost",
             )
         losses = tuple(
-            f"message {getattr(m, 'id', '')}: {loss}" for m in foreign for loss in self.dialect.build(m).losses
+            f"message {getattr(m, 'id', '')}: {loss}"
+            for m, names in with_names(messages)
+            if self._is_foreign(m)
+            for loss in self.dialect.build(tell_holes(m), names).losses
         )
         if setup.provider or setup.system_prompt or setup.tools:
             self.set_system_prompt(setup.system_prompt)
             self._system_raw = None if foreign else setup.raw
         self._replace(messages)
         return Restored(self._declare(setup.tools), self._mend(), losses)
+
+    def _is_foreign(self, message: Message) -> bool:
+        return (message.extra or {}).get("dialect", self.dialect.name) != self.dialect.name
 
     def listen(self, listener: Listener | None) -> None:
         """Tell this listener from now on; there is one at a time. A turn that is under way is told to its end to whom

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import InvalidBaseURL
 
-MAX_BYTES = 2048
+MAX_BASE_URL_LENGTH = 2048
 PLACEHOLDERS = ("example.com", "example.net", "example.org", "localhost.localdomain")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
@@ -59,8 +59,8 @@ def effective_base_url(
 
 
 def _check_length(url: str) -> None:
-    if len(url) > MAX_BYTES or len(url.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise InvalidBaseURL(f"the base URL has more than {MAX_BYTES:,} bytes", rule="length")
+    if len(url) > MAX_BASE_URL_LENGTH or len(url.encode("utf-8", "surrogatepass")) > MAX_BASE_URL_LENGTH:
+        raise InvalidBaseURL(f"the base URL has more than {MAX_BASE_URL_LENGTH:,} bytes", rule="length")
 
 
 def _check_characters(url: str) -> None:

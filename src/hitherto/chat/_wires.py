@@ -9,18 +9,18 @@ Where a request goes is checked before any credential is read, and again for eve
 
 import logging
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
-
-from .._tap import tap
-from ..dialects._sse import Events
+from .._tap import Exchange, tap
+from ..dialects._json import decoded_object
+from ..dialects._sse import DONE, Events
 from ..errors import ChatError, HithertoError, InvalidBaseURL, MissingExtra, ProviderError
 from ._config import Config
 from ._urls import effective_base_url, validate_base_url
@@ -184,7 +184,9 @@ class Posting:
         if self._config.timeout_seconds is not None:
             given["timeout"] = self._config.timeout_seconds
         with _making(self._config.provider, self._key):
-            sdk = getattr(self._sdk, name)(http_client=http(event_hooks={"request": [guard]}), **given)
+            client = http(event_hooks={"request": [guard]})
+            tap(client, lambda *_: _capture.get())
+            sdk = getattr(self._sdk, name)(http_client=client, **given)
         self._key = self._key or getattr(sdk, "api_key", None)
         if self._stranger:  # what the environment has for OpenAI is nobody else's
             sdk.organization = sdk.project = None
@@ -220,8 +222,12 @@ class Posting:
         with self._errors():
             kind = self._sdk.Stream[object]
             body = {**request, "stream": True}
-            with sdk.post(self._path, body=body, cast_to=object, stream=True, stream_cls=kind) as stream:
+            given = {"body": body, "cast_to": object, "stream": True, "stream_cls": kind}
+            tail = _Tail()
+            with _within(tail, lambda: sdk.post(self._path, **given)) as stream:
                 yield from stream
+            if tail.is_done:
+                yield dict(DONE)
 
     async def send_async(self, request: Request) -> Event:
         sdk = self._async
@@ -234,9 +240,13 @@ class Posting:
         with self._errors():
             kind = self._sdk.AsyncStream[object]
             body = {**request, "stream": True}
-            async with await sdk.post(self._path, body=body, cast_to=object, stream=True, stream_cls=kind) as stream:
+            with _capturing(tail := _Tail()):
+                sent = await sdk.post(self._path, body=body, cast_to=object, stream=True, stream_cls=kind)
+            async with sent as stream:
                 async for event in stream:
                     yield event
+            if tail.is_done:
+                yield dict(DONE)
 
     def close(self) -> None:
         if "_sync" in vars(self):
@@ -255,7 +265,7 @@ def _response(http: Any) -> type:
 
 
 def _object(body: bytes) -> Event:
-    return msgspec.json.decode(body, type=Event)
+    return decoded_object(body)
 
 
 def openai(config: Config) -> Posting:
@@ -298,6 +308,9 @@ class _Capture:
         if self._stream is not None:
             self.events += self._stream.finish()
 
+    def fail(self) -> None:
+        """Nothing is to be done: the SDK raises the error."""
+
     def taken(self) -> list[Event]:
         events, self.events = self.events, []
         return events
@@ -306,7 +319,32 @@ class _Capture:
         return _object(b"".join(self._body))
 
 
-_capture: ContextVar[_Capture | None] = ContextVar("hitherto_capture", default=None)
+class _Tail:
+    """The end of a stream. The SDKs pass on every event but the last one, which says that this was all."""
+
+    def __init__(self) -> None:
+        self._last = b""
+
+    def head(self, content_type: str) -> None:  # noqa: ARG002  # only streams are listened to
+        self._last = b""
+
+    def feed(self, data: bytes) -> None:
+        self._last = (self._last + data)[-_TAIL_BYTES:]
+
+    def end(self) -> None:
+        """The stream is over, as it says or not."""
+
+    def fail(self) -> None:
+        """The SDK raises the error, or tries again."""
+
+    @property
+    def is_done(self) -> bool:
+        return _DONE_LINE.search(self._last) is not None
+
+
+_TAIL_BYTES = 64
+_DONE_LINE = re.compile(rb"[\r\n]data: ?\[DONE\]\s*\Z")
+_capture: ContextVar[Exchange | None] = ContextVar("hitherto_capture", default=None)
 
 
 class Gemini:
@@ -355,7 +393,7 @@ class Gemini:
 
     def send(self, request: Request) -> Event:
         sdk = self._clients[0]
-        with _capturing() as capture, self._errors():
+        with _capturing(_Capture()) as capture, self._errors():
             sdk.models.generate_content(**self._given(request))
             return capture.whole()
 
@@ -369,14 +407,14 @@ class Gemini:
 
     async def send_async(self, request: Request) -> Event:
         sdk = self._clients[0]
-        with _capturing() as capture, self._errors():
+        with _capturing(_Capture()) as capture, self._errors():
             await sdk.aio.models.generate_content(**self._given(request))
             return capture.whole()
 
     async def stream_async(self, request: Request) -> AsyncGenerator[Event, None]:
         sdk = self._clients[0]
         with self._errors():
-            with _capturing() as capture:
+            with _capturing(_Capture()) as capture:
                 chunks = await sdk.aio.models.generate_content_stream(**self._given(request))
                 first = await anext(chunks, None)
             while first is not None:
@@ -403,9 +441,11 @@ def _http_library() -> Any:
         return import_module("httpx")
 
 
+C = TypeVar("C", bound=Exchange)
+
+
 @contextmanager
-def _capturing() -> Iterator[_Capture]:
-    capture = _Capture()
+def _capturing(capture: C) -> Iterator[C]:
     token = _capture.set(capture)
     try:
         yield capture
@@ -413,7 +453,7 @@ def _capturing() -> Iterator[_Capture]:
         _capture.reset(token)
 
 
-def _within(capture: _Capture, call: Callable[[], Any]) -> Any:
+def _within(capture: Exchange, call: Callable[[], Any]) -> Any:
     """Call it with its response captured. A generator must not leave this set while others run."""
     token = _capture.set(capture)
     try:

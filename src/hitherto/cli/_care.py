@@ -3,7 +3,7 @@
 What destroys says first what would go, and asks. What only looks changes nothing, also not where it finds something.
 """
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -13,11 +13,13 @@ from .._signs import harmless
 from ._completion import complete_ids
 from ._display import Meter, emit, many, paint, show, sure
 from ._naming import is_message, named
-from ._outcomes import UNSOUND
+from ._options import without_asking
+from ._outcomes import BUSY, UNSOUND
 from ._place import Place, placed
 from ._screen import line, moment, say, width
 
 if TYPE_CHECKING:
+    from .._verify import Report
     from ..conversation import Conversation
     from ..store import PurgeReport, Store
 
@@ -29,18 +31,39 @@ _REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "wor
 @placed
 def verify(place: Place, as_json: bool) -> int:
     """Read everything and derive it again: trees, sequence, sizes, checksums, attachments, and in a sealed store what
-    proves that nothing was changed, moved or put back. Nothing is written. Problems are exit code 7."""
+    proves that nothing was changed, moved or put back. Nothing is written. Problems are exit code 7;
+    without problems, conversations that others kept busy are exit code 9."""
     with place.read() as store, Meter("reading", "conversation") as meter:
         report = store.verify(progress=meter)
     if as_json:
-        problems = [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in report.problems]
-        found = {"ok": report.ok, "conversations": report.conversations, "messages": report.messages}
-        emit(found | {"problems": problems})
+        emit(told_verify(report))
     else:
-        show(f"{paint('problem', 'red')} {harmless(str(problem))}" for problem in report.problems)
-    word = "sound" if report.ok else f"{len(report.problems)} problems"
+        show(
+            f"{paint(word, 'red')} {harmless(str(problem))}"
+            for word, some in (("problem", report.problems), ("unread", report.unread))
+            for problem in some
+        )
+    word = f"{len(report.problems)} problems" if report.problems else "sound as far as it was read"
+    word = "sound" if report.ok else word
     say(f"{word}: {many(report.conversations, 'conversation')}, {many(report.messages, 'message')}")
-    return 0 if report.ok else UNSOUND
+    if report.unread:
+        say("others use the store: try again when they are done")
+    return verify_code(report)
+
+
+def verify_code(report: "Report") -> int:
+    """The exit code that a report deserves: problems come first."""
+    return UNSOUND if report.problems else BUSY if report.unread else 0
+
+
+def told_verify(report: "Report") -> dict[str, object]:
+    """A report of `verify`, for programs."""
+    problems, unread = (
+        [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in some]
+        for some in (report.problems, report.unread)
+    )
+    counts = {"ok": report.ok, "conversations": report.conversations, "messages": report.messages}
+    return counts | {"problems": problems, "unread": unread}
 
 
 @click.command(short_help="Destroy a conversation for good.")
@@ -48,7 +71,7 @@ def verify(place: Place, as_json: bool) -> int:
 @click.option(
     "--reason", type=click.Choice(_REASONS), default=_REASONS[0], show_default=True, help="Why, for the report."
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@without_asking
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation.")
 @placed
@@ -69,7 +92,7 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
         if dry_run:
             return 0
         sure("Destroy this for good?" if len(talks) == 1 else f"Destroy these {len(talks)} for good?", yes=yes)
-        reports = [store.purge(talk, reason=reason) for talk in talks]
+        reports = [_destroy(store, talk, reason, alone=len(talks) == 1) for talk in talks]
         pending = any(report.scrub_pending for report in reports) and not store.scrub()
     if as_json:
         for talk, report in zip(talks, reports, strict=True):
@@ -86,6 +109,22 @@ def _meant(store: "Store", id: str) -> "Conversation":
     return talk
 
 
+def _destroy(store: "Store", talk: "Conversation", reason: str, *, alone: bool) -> "PurgeReport":
+    """Purge one of several. If it cannot be purged, because others put it on hold meanwhile, say, the report names
+    the failure, and the next one's turn comes. Errors of the place end the command."""
+    from ..events import PurgeFailure  # noqa: PLC0415  # help needs none
+    from ..store import PurgeReport  # noqa: PLC0415  # as above
+
+    started = datetime.now(UTC)
+    try:
+        return store.purge(talk, reason=reason)
+    except (errors.Held, errors.NotFound, errors.Damaged) as error:
+        if alone:
+            raise
+        failed = (PurgeFailure(talk.id, str(error)),)
+        return PurgeReport(reason, started, datetime.now(UTC), 0, failed)
+
+
 def _plan(talk: "Conversation") -> str:
     """What would go, in one line."""
     ends = len(talk.branches())
@@ -94,14 +133,15 @@ def _plan(talk: "Conversation") -> str:
     return line(f"{talk.id[:8]}{title}: {what}, last active {moment(talk.active_at)}", width())
 
 
-def _told(id: str, report: "PurgeReport", pending: bool) -> dict[str, object]:
+def _told(id: str | None, report: "PurgeReport", pending: bool) -> dict[str, object]:
     return {
         "conversation": id,
         "reason": report.reason,
         "started_at": report.started_at,
         "completed_at": report.completed_at,
         "purged": report.purged_count,
-        "failures": [{"id": failed, "error": why} for failed, why in report.failures],
+        "ids": report.purged,
+        "failures": [{"id": failure.id, "error": failure.error} for failure in report.failures],
         "scrub_pending": pending,
     }
 
@@ -147,9 +187,10 @@ def listed(place: Place, as_json: bool) -> None:
     "--older-than", "days", type=click.FloatRange(0, 100_000), default=0.0,
     help="Only what has been there for so many days.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@without_asking
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 @placed
-def purged(place: Place, days: float, yes: bool) -> int:
+def purged(place: Place, days: float, yes: bool, as_json: bool) -> int:
     """Destroy what is in quarantine: a message with all that stands below it, or a conversation.
 
     What can be read again by now, because it was restored, is released instead.
@@ -161,11 +202,11 @@ def purged(place: Place, days: float, yes: bool) -> int:
             return 0
         sure("Destroy what is in quarantine?", yes=yes)
         report = store.purge_quarantine(older_than_seconds=days * 86_400)
+    if as_json:
+        emit(_told(None, report, report.scrub_pending))
     return _said([report], report.scrub_pending, place)
 
 
 def _old(store: "Store", days: float) -> int:
-    from datetime import UTC, datetime  # noqa: PLC0415  # help needs none
-
     before = datetime.now(UTC) - timedelta(days=days)
     return sum(one.at <= before for one in store.quarantine())

@@ -194,6 +194,15 @@ def store(case: Case) -> Iterator[Finding]:
         yield Finding("links", OK, f"{path} is a symbolic link to {real}: what belongs to it lies there")
 
 
+def files_beside(case: Case) -> Iterator[Finding]:
+    if case.path is None:
+        return
+    from ..backends._beside import find_foreign  # noqa: PLC0415  # doctor alone needs it
+
+    for what, hint in find_foreign(case.path):
+        yield Finding("files", PROBLEM, what, hint)
+
+
 def permissions(case: Case) -> Iterator[Finding]:
     if os.name != "posix" or case.path is None:
         return
@@ -394,6 +403,6 @@ def _inside(opened: "Store") -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    versions, encoding, configuration, local_model, store, permissions, writing, disk, ballast, file_system, left_over,
-    locks, key, keyring,
+    versions, encoding, configuration, local_model, store, files_beside, permissions, writing, disk, ballast,
+    file_system, left_over, locks, key, keyring,
 )  # fmt: skip

@@ -13,7 +13,8 @@ variable of the environment. What it must not say is an error, never ignored.
 import os
 from collections.abc import Mapping
 
-from ..errors import HithertoError
+from .. import _own_files
+from ..errors import CannotOpen, HithertoError
 
 NAMES = {  # what may stand in it, and what each is
     "store": "the store, if neither an option nor a .hitherto folder names one",
@@ -50,15 +51,14 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     environment = os.environ if environment is None else environment
     where = path(environment)
     try:
-        if not os.path.isfile(where) and os.path.exists(where):  # a pipe would keep us waiting
-            raise BadConfig(f"{where} is not a file")
-        with open(where, "rb") as file:
-            data = file.read(_LARGEST + 1)
+        data = _own_files.read_start(where, _LARGEST + 1, _own_files.TO_READ_THROUGH_LINKS)
         import tomllib  # noqa: PLC0415  # most do without a file
 
         if len(data) > _LARGEST:
             raise BadConfig(f"{where} is too long for a configuration file")
         found = tomllib.loads(data.decode())
+    except CannotOpen:
+        raise BadConfig(f"{where} is not a file") from None
     except FileNotFoundError:
         if environment.get("HITHERTO_CONFIG"):
             raise BadConfig(f"there is no {where}", hint="HITHERTO_CONFIG names it") from None

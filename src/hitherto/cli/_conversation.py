@@ -14,6 +14,7 @@ from ._completion import complete_ids
 from ._display import emit, many, sure
 from ._display import show as shown
 from ._naming import chosen, here, is_message, named
+from ._options import without_asking
 from ._outcomes import UNSOUND
 from ._place import Place, placed
 from ._screen import line, moment, say
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _PAGE = 200  # conversations read at a time
 _ALIASES = {"ls": "list", "show": "print", "view": "print", "rm": "delete", "remove": "delete"}
-_DESCRIPTION = ("title", "project", "created_at")  # what of a conversation may be unreadable
+_DESCRIPTION = ("title", "project", "metadata", "created_at")  # what of a conversation may be unreadable
 _ROW = ("active_at", "expires_at", "count", "head", "held", "problem")
 _MESSAGE = ("id", "parent", "seq", "role", "created_at", "label", "main", "text", "problem")
 
@@ -56,10 +57,25 @@ def conversation() -> None:
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N conversations that were active last.")
 @click.option("--project", type=click.Path(), metavar="PATH", help="Only conversations of this folder.")
 @click.option("--here", "is_here", is_flag=True, help="Only conversations of the folder you are in.")
+@click.option(
+    "--metadata",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only conversations whose metadata has this pair. Repeatable: all of them.",
+)
 @click.option("--titles", is_flag=True, help="A line per conversation, the newest first: id, time, messages, title.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per conversation, the newest first.")
 @placed
-def list_(place: Place, limit: int | None, project: str | None, is_here: bool, titles: bool, as_lines: bool) -> int:
+def list_(
+    place: Place,
+    limit: int | None,
+    project: str | None,
+    is_here: bool,
+    pairs: tuple[str, ...],
+    titles: bool,
+    as_lines: bool,
+) -> int:
     """Show every message that is kept, a line each, as a tree; what was active last stands last.
 
     A line is an id, a time (UTC), who speaks, and the beginning of the text. Where a message has several answers, they
@@ -71,9 +87,10 @@ def list_(place: Place, limit: int | None, project: str | None, is_here: bool, t
     folder = here() if is_here else project
     if is_here and folder is None:
         raise click.UsageError("the folder you are in is gone")
+    metadata = _metadata(pairs)
     with place.read() as store:
         listing = _Listing(store)
-        infos = listing.conversations(folder, limit)
+        infos = listing.conversations(folder, metadata, limit)
         if as_lines:
             for info in infos:
                 emit(_described(info, listing))
@@ -85,6 +102,18 @@ def list_(place: Place, limit: int | None, project: str | None, is_here: bool, t
             if not messages:
                 say("nothing is kept here so far")
         return listing.finish()
+
+
+def _metadata(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The pairs of metadata that are asked for."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError("--metadata takes KEY=VALUE, such as --metadata owner=ada")
+        if found.setdefault(key, value) != value:
+            raise click.UsageError("--metadata names two values for one key: no conversation has both")
+    return found
 
 
 class _Listing:
@@ -101,14 +130,16 @@ class _Listing:
         if isinstance(event, Quarantined) and event.message is None:
             self._note(f"conversation {event.conversation}", event.problem)
 
-    def conversations(self, project: str | None, limit: int | None) -> "Iterator[ConversationInfo]":
+    def conversations(
+        self, project: str | None, metadata: dict[str, str], limit: int | None
+    ) -> "Iterator[ConversationInfo]":
         """The newest first."""
-        return islice(self._all(project, min(limit or _PAGE, _PAGE)), limit)
+        return islice(self._all(project, metadata, min(limit or _PAGE, _PAGE)), limit)
 
-    def _all(self, project: str | None, size: int) -> "Iterator[ConversationInfo]":
+    def _all(self, project: str | None, metadata: dict[str, str], size: int) -> "Iterator[ConversationInfo]":
         cursor: str | None = ""
         while cursor is not None:
-            page = self._store.conversations(limit=size, cursor=cursor or None, project=project)
+            page = self._store.conversations(limit=size, cursor=cursor or None, project=project, metadata=metadata)
             for info in page:
                 with suppress(errors.NotFound):  # purged while we look
                     self._note(f"conversation {info.id}", info.problem)
@@ -215,7 +246,7 @@ def _say_rest(talk: "Conversation", messages: "list[Saved]") -> None:
 @conversation.command("delete", short_help="Delete messages; with --cascade what stands below them (rm, remove).")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_ids)
 @click.option("--cascade", is_flag=True, help="Delete all that stands below, too, and the traces of sub-agents.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@without_asking
 @placed
 def delete(place: Place, ids: tuple[str, ...], cascade: bool, yes: bool) -> None:
     """Delete messages, all of them or none.

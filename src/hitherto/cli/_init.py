@@ -92,6 +92,6 @@ def _make_workspace(place: Place) -> None:
 def _make_folder(folder: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     ignore = os.path.join(folder, ".gitignore")
-    if not os.path.exists(ignore):
+    if not os.path.lexists(ignore):  # whatever is there is somebody's, a link that leads nowhere too
         with open(ignore, "x", encoding="utf-8") as file:
             file.write(_IGNORED)

@@ -19,6 +19,7 @@ from .. import errors
 from .._signs import harmless
 from . import _config
 from ._display import Meter, emit, sure
+from ._options import without_asking
 from ._outcomes import LOCKED, UNSOUND
 from ._place import Place, key_from, placed
 from ._screen import say
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ..keys import Key
     from ..store import Store
 
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _to = click.option("--to", metavar="SOURCE", required=True, help="Where the new key is: file:PATH, keyring:SERVICE, …")
 
 
@@ -111,7 +111,7 @@ def _tried(place: Place) -> tuple[bool | None, str | None]:
 @key.command(short_help="Give the store another key.")
 @_to
 @click.option("--reencrypt", is_flag=True, help="Encrypt everything anew: for a key that others may have seen.")
-@_yes
+@without_asking
 @placed
 def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
     """Give a sealed store the key that is in --to. From the first moment on, only that one opens it.
@@ -136,7 +136,7 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
 
 @key.command(short_help="Seal a store that is plain.")
 @_to
-@_yes
+@without_asking
 @placed
 def seal(place: Place, to: str, yes: bool) -> int:
     """Encrypt everything in a plain store with the key that is in --to. `hitherto key new` makes it before.
@@ -153,7 +153,7 @@ def seal(place: Place, to: str, yes: bool) -> int:
 
 
 @key.command(short_help="Make a sealed store plain.")
-@_yes
+@without_asking
 @placed
 def unseal(place: Place, yes: bool) -> int:
     """Decrypt everything in a sealed store: whoever can read the file, or the database, then reads what was said."""

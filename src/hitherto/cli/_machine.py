@@ -10,6 +10,8 @@ import struct
 import sys
 from contextlib import suppress
 
+from .. import _own_files
+
 WRITING, OPEN = 120, 128  # the bytes that SQLite locks
 
 
@@ -18,13 +20,12 @@ def holder(path: str, byte: int) -> str | None:
     if not sys.platform.startswith(("linux", "darwin")) or struct.calcsize("P") != 8:
         return None
     try:
-        file = os.open(f"{path}-shm", os.O_RDONLY)
+        with _own_files.opened(f"{path}-shm") as file:
+            pid = _locked(file, byte)
     except FileNotFoundError:
         return ""
-    try:
-        pid = _locked(file, byte)
-    finally:
-        os.close(file)
+    except OSError:  # a link, say, which is not followed; the check of the files beside a store names it
+        return None
     return "" if pid is None else _process(pid)
 
 

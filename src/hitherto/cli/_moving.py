@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO, TYPE_CHECKING, cast
 
 import click
@@ -21,7 +22,7 @@ from ._display import Meter, emit, many
 from ._naming import chosen, is_message
 from ._outcomes import PARTIAL, code_of, hint_of
 from ._place import Place, key_from, placed
-from ._screen import complain, is_terminal, say
+from ._screen import complain, is_terminal, line, say
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 FORMATS = ("cpeconvo", "cpeconvo_first", "gtb", "html", "jsonl", "markdown", "openai", "snapshot")  # that are written
 _STREAMED = ("html", "jsonl", "markdown", "openai", "snapshot")
 _MOST = 20  # of what is told of one file
+_FEW = 3  # ids that are told of one file
+_WIDE = 100  # characters of an id in a file
 _THREADS = ("html", "markdown", "openai", "snapshot")
 
 
@@ -230,6 +233,7 @@ class _Importing:
             "messages": of("messages"),
             "conversations": [talk.id for talk in report or ()],
             "renamed": of("renamed") or {},
+            "ids": of("ids") or {},
             "notes": of("notes") or (),
             "unreadable": [{"name": u.name, "reason": u.reason} for u in (report.unreadable if report else ())],
             "dry_run": self.dry,
@@ -246,9 +250,23 @@ class _Importing:
                 click.echo(harmless(f"{file}: {report.format} ({report.found}): {found}"))
         if not self.explain:
             say(f"{file}: {summary(report)}")
+        if not self.as_json:
+            self._tell_ids(file, report)
         for note in report.notes[:_MOST]:
             say(f"{file}: {note}")
         unreadable(report, f"{file}: ")
+
+    def _tell_ids(self, file: str, report: "Loaded") -> None:
+        """Name the ids that are others here, the first few of each kind."""
+        added = {talk.id for talk in report}
+        renamed = {theirs: ours for theirs, ours in report.renamed.items() if ours in added}
+        for what, ids in (("conversation", renamed), ("message", report.ids if added else {})):
+            for theirs, ours in islice(ids.items(), _FEW):
+                talk, _, id = theirs.rpartition("/") if what == "message" else ("", "", theirs)
+                where = f" of {line(talk, _WIDE)}" if talk else ""
+                say(f"{file}: {what} {line(id, _WIDE)}{where} is {ours} here")
+            if len(ids) > _FEW:
+                say(f"{file}: and {many(len(ids) - _FEW, what)} more; --json names all of them")
 
 
 def unreadable(report: "Loaded", where: str = "") -> None:

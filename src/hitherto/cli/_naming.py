@@ -8,12 +8,15 @@ are the same project.
 
 import os
 import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from .. import errors
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
+    from ..listing import ConversationInfo
     from ..store import Store
 
 _RECENT = re.compile(r"@(?:~(\d{1,6}))?")
@@ -44,12 +47,20 @@ def named(store: "Store", id: str) -> "Conversation":
         return store.conversation(id)
     back = int(recent[1] or 0)
     project = here()
-    page = store.conversations(limit=min(back, _MOST) + 1, project=project) if project is not None else None
-    if page is None or len(page.items) <= back:
+    found = [] if project is None else list(islice(_recent(store, project, back + 1), back + 1))
+    if len(found) <= back:
         hint = "hitherto conversation list --titles shows all that there are"
-        count = 0 if page is None else len(page.items)
-        raise errors.NotFound("conversation", [id], hint=f"of this folder, {count} are kept; {hint}")
-    return store.conversation(page.items[back])
+        raise errors.NotFound("conversation", [id], hint=f"of this folder, {len(found)} are kept; {hint}")
+    return store.conversation(found[back])
+
+
+def _recent(store: "Store", project: str, wanted: int) -> "Iterator[ConversationInfo]":
+    """The conversations of a folder, the newest first, without those that have nothing but traces of sub-agents."""
+    cursor: str | None = ""
+    while cursor is not None:
+        page = store.conversations(limit=min(wanted, _MOST), cursor=cursor or None, project=project)
+        yield from (info for info in page if info.head is not None or not info.count)
+        cursor = page.next_cursor
 
 
 def chosen(store: "Store", id: str | None) -> "Conversation":

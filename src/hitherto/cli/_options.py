@@ -22,3 +22,8 @@ def options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
+
+
+def without_asking(command: _Command) -> _Command:
+    """The option of every command that asks before it destroys or replaces something."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)

@@ -35,6 +35,7 @@ _HINTS: dict[type[errors.HithertoError], str] = {
     errors.Damaged: "hitherto verify names everything that is damaged; hitherto restore brings a backup back",
     errors.AlreadyExists: "choose another name",
     errors.Conflict: "try again",
+    errors.ConversationFull: "begin a new conversation: hitherto chat -n",
     errors.InvalidKey: "a key has 32 random bytes: hitherto key new makes one",
     errors.InvalidCursor: "begin again",
     errors.PayloadTooLarge: "say it in several pieces, or pass large files as attachments",

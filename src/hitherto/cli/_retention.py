@@ -13,16 +13,17 @@ import click
 
 from .. import errors
 from ._display import Meter, emit, show, sure
+from ._options import without_asking
 from ._place import Place, placed
 from ._screen import line, say
 
 if TYPE_CHECKING:
-    from ..retention import SweepPlan, SweepReport
+    from ..retention import RetentionPolicy, SweepPlan, SweepReport
     from ..store import Store
 
 _FIRST = 10  # conversations that are named before it is asked
 _TITLE = 40  # columns
-_DAYS = click.IntRange(7, 180)
+_DAYS = click.IntRange(1, 3650)
 _STAYS = {
     "held": "on hold",
     "being-recorded": "an answer is being recorded",
@@ -65,10 +66,11 @@ def _number(ctx: click.Context, param: click.Parameter, given: str) -> int | Non
 
 @retention.command("set", short_help="Set the policy, or turn it off.")
 @click.argument("days", default="30", callback=_number, metavar="[DAYS|off]")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@without_asking
 @placed
 def set_(place: Place, days: int | None, yes: bool) -> int:
-    """Keep conversations for DAYS days after the last word in them: 7 to 180, 30 without a number. `off` keeps all.
+    """Keep conversations for DAYS days after the last word in them: 1 to 3,650, 30 without a number. `off` keeps all.
+    7 to 180 days are recommended; other numbers are taken with a warning.
 
     The policy is part of the store: whatever has it open to write destroys what is due. What would go at once is shown,
     and asked for, before the policy is set.
@@ -77,19 +79,20 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
 
     with place.open(maintenance=False) as store:
         policy = None if days is None else RetentionPolicy(days)
+        _warn(policy)
         plan = store.plan_sweep(policy) if policy is not None else None
         if plan is None or not plan.purges:
-            store.set_retention(policy)
+            store._schedule.set_policy(policy)  # the warning was given already
             return 0
         _ask(store, plan, yes=yes, more=f"hitherto retention run --days {days} --dry-run")
-        store.set_retention(policy)
+        store._schedule.set_policy(policy)
         return _carried_out(store, plan, given=False, as_json=False)
 
 
 @retention.command("run", short_help="Destroy what is due.")
 @click.option("--days", type=_DAYS, help="By this many days, in place of the store's policy.")
 @click.option("--dry-run", is_flag=True, help="Only print what would go, what stays, and why.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@without_asking
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; with --dry-run one a conversation.")
 @placed
 def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool) -> int:
@@ -101,7 +104,9 @@ def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool)
     from ..retention import RetentionPolicy  # noqa: PLC0415  # as above
 
     with place.read() if dry_run else place.open(maintenance=False) as store:
-        plan = store.plan_sweep(None if days is None else RetentionPolicy(days))
+        policy = None if days is None else RetentionPolicy(days)
+        _warn(policy)
+        plan = store.plan_sweep(policy)
         if plan.policy is None and not plan.purges and not plan.held:
             hint = "hitherto retention set DAYS sets one for the store, --days DAYS is for this once"
             raise errors.InvalidArgument("no policy is set, and no expiry of a conversation has come", hint=hint)
@@ -112,6 +117,12 @@ def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool)
         for item in plan.items if as_json else ():
             emit(item)
         return 0
+
+
+def _warn(policy: "RetentionPolicy | None") -> None:
+    """Warn before anything is asked or destroyed."""
+    if policy is not None and (warning := policy.warning):
+        say(f"warning: {warning}")
 
 
 def _lines(store: "Store", plan: "SweepPlan") -> Iterator[str]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from .._signs import harmless
+from ..errors import shorten
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -78,7 +79,7 @@ def complain(what: str, hint: str | None = None) -> None:
     for word, text in (("error:", what), ("hint:", hint)):
         if text:
             shown = f"{_BOLD}{word}{_PLAIN}" if colours(sys.stderr) else word
-            tell(f"{shown} {harmless(text).replace(_LINE, '␊')}\n")  # one line each, whatever is quoted in it
+            tell(f"{shown} {harmless(shorten(text)).replace(_LINE, '␊')}\n")  # one line each, whatever is quoted in it
 
 
 def tell(text: str) -> None:

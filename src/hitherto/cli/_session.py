@@ -81,9 +81,9 @@ class Session:
 
     @property
     def _recording(self) -> "Recording | None":
-        from ..recorder import recording  # noqa: PLC0415  # help needs none
+        from ..recorder import is_recorded, recording  # noqa: PLC0415  # help needs none
 
-        return recording(self.client)
+        return recording(self.client) if is_recorded(self.client) else None
 
     @property
     def resumed(self) -> "Resumed | None":

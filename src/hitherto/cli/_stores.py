@@ -12,6 +12,7 @@ import click
 from .. import errors
 from ._display import Meter, emit, many, sure
 from ._moving import lasting
+from ._options import without_asking
 from ._outcomes import UNSOUND
 from ._place import Place, placed
 from ._screen import complain, say
@@ -42,7 +43,7 @@ def backup(place: Place, file: str, as_json: bool) -> None:
 @click.command(short_help="Put a backup in the place of the store.")
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--replace", is_flag=True, help="Even if there is a store; it is kept, under another name beside it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@without_asking
 @click.option("--no-verify", is_flag=True, help="Do not read all of the backup first to prove that it is sound.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @placed

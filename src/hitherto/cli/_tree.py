@@ -43,7 +43,9 @@ class Brief(NamedTuple):
 def brief(message: "Saved") -> Brief:
     """A message in brief."""
     m = message
-    said = f"(cannot be read: {m.problem})" if m.problem is not None else said_in(m.blocks)
+    said = said_in(m.blocks)
+    if m.problem is not None:  # of a message with a missing attachment the rest can be read
+        said = f"{said} ({m.problem})".strip() if m.blocks else f"(cannot be read: {m.problem})"
     return Brief(m.id, m.parent, m.link, m.seq, m.role, m.created_at, m.label, m.main, said, m.problem)
 
 

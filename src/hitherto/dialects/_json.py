@@ -3,28 +3,123 @@
 What a provider sends, and what a user hands back, may be anything: a null where a list is due, a number where text is
 due, nesting without end. The functions here take what is there if it is of the right kind, and say `InvalidMessage` if
 it is not, so that no dialect has to guard every step. Absent and null are the same: providers and SDKs write both.
+
+JSON may hold more than a store can: integers of any length, deep nesting, halves of surrogate pairs. All of that is
+read here; `_lossless` makes messages of it that can be kept.
 """
 
 import binascii
+import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeGuard
 
 import msgspec
 
 from ..attachment import Attachment
 from ..errors import InvalidMessage
-from ..model import check_json
+from ..model import encodable
 
-_DEEPEST = 100  # as for what a message may hold
+_DEEPEST = 200  # levels of nesting that are taken apart; our functions need about two stack frames for each
+_LEAVES = frozenset({str, int, float, bool, bytes, type(None), Attachment})
 _URL_SAFE = str.maketrans("-_", "+/")
+_MALFORMED = (ValueError, RecursionError, OverflowError)  # of either decoder
+
+
+def decoded(data: bytes | str) -> object:
+    """The value of a JSON text. Half of a surrogate pair is read too: a stream may cut a pair in two. ValueError if it
+    is no JSON, or nested without end."""
+    try:
+        found: object = msgspec.json.decode(data)
+    except _MALFORMED:
+        try:
+            found = json.loads(data, parse_constant=_refuse)
+        except _MALFORMED as error:
+            raise ValueError(f"no JSON: {type(error).__name__}") from None
+    return found
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def decoded_object(data: bytes | str) -> dict[str, object]:
+    """The same for a JSON object."""
+    found = decoded(data)
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")  # as for anything else that is not what it should be
+    return found
+
+
+def written(value: object, *, sort: bool = False) -> bytes:
+    """The JSON text of any JSON value, in ASCII, so that half of a surrogate pair can be written too."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False, sort_keys=sort).encode()
+    except (TypeError, *_MALFORMED) as error:
+        raise InvalidMessage(f"not JSON: {type(error).__name__}") from None
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """The text that came in these pieces. A surrogate pair that was cut in two is whole again."""
+    found = "".join(pieces)
+    if encodable(found):
+        return found
+    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+class Pieces:
+    """Text that is passed on as it comes. The first half of a surrogate pair waits for the second one."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def feed(self, piece: str) -> str:
+        if not self._half and encodable(piece):
+            return piece
+        text = self._half + piece
+        self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+        return str(replaced_surrogates(text[: len(text) - len(self._half)]))
+
+    def rest(self) -> str:
+        """All has come: what stands for a half whose second half did not."""
+        return str(replaced_surrogates(self._half))
+
+
+def replaced_surrogates(value: object) -> object:
+    """A copy in which each half of a surrogate pair is the replacement character U+FFFD."""
+    if isinstance(value, str):
+        if encodable(value):
+            return value
+        return joined((value,)).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {replaced_surrogates(name): replaced_surrogates(item) for name, item in value.items()}
+    return [replaced_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def entry(value: object, what: str) -> dict[str, object]:
-    """A JSON object that can be kept as it is."""
+    """A JSON object, all of which can be taken apart."""
     found = opened(value, what)
-    check_json(found, what)
+    _check(found, what)
     return found
+
+
+def _check(value: object, what: str, depth: int = 0) -> None:
+    """Refuse what is no JSON, and nesting without end."""
+    kind = type(value)
+    if kind in _LEAVES:
+        return
+    if depth == _DEEPEST:
+        raise InvalidMessage(f"{what} is nested more than {_DEEPEST} deep", hint="flatten it, or pass it as JSON text")
+    if kind is list:
+        for item in value:  # type: ignore[attr-defined]  # kind is list
+            _check(item, what, depth + 1)
+    elif kind is dict:
+        for name, item in value.items():  # type: ignore[attr-defined]  # kind is dict
+            if type(name) is not str:
+                raise InvalidMessage(f"{what} has a key that is a {type(name).__name__}", hint="keys are strings")
+            _check(item, what, depth + 1)
+    else:
+        raise InvalidMessage(f"{what} holds a {kind.__name__}, which is no JSON", hint="pass plain JSON")
 
 
 def opened(value: object, what: str) -> dict[str, object]:
@@ -84,10 +179,11 @@ def is_entries(value: object) -> TypeGuard[list[dict[str, object]]]:
 
 def encoded(value: object) -> str:
     """Any JSON as text, for a block."""
+    plain = copied(value)
     try:
-        return msgspec.json.encode(copied(value)).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidMessage(f"not JSON: {type(error).__name__}") from None
+        return msgspec.json.encode(plain).decode()
+    except (TypeError, *_MALFORMED):
+        return written(plain).decode()
 
 
 def parsed(content: object) -> object:
@@ -95,9 +191,9 @@ def parsed(content: object) -> object:
     if not isinstance(content, (str, bytes)):
         return None
     try:
-        found: object = msgspec.json.decode(content)
-        check_json(found, "JSON")
-    except (ValueError, RecursionError, OverflowError):
+        found = decoded(content)
+        _check(found, "JSON")
+    except ValueError:  # InvalidMessage is one
         return None
     return found
 

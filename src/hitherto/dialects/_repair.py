@@ -18,7 +18,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from .._holes import holes_in, tell_holes
 from ..model import Block, Message
+from ._lossless import own_raw
 from ._shape import Dialect, calls
 from .openai_chat import loaded
 
@@ -29,6 +31,7 @@ _WORDS = {
     "duplicate-result": "a call had a second result: it is left out",
     "late-result": "a tool result came later than it must: it is sent right after its call",
     "unanswerable-call": "a call had no result, and none can be made up: it is left out",
+    "missing-attachment": "an attachment is missing from the store: a text that says so is sent in its place",
     "lone-thought": "a thought was not followed by what the model did next: it is left out",
 }
 
@@ -59,7 +62,8 @@ class Repaired(Struct, frozen=True):
 
 def repair(messages: Sequence[Message], dialect: Dialect) -> Repaired:
     """The messages as the provider accepts them, and what was done to them."""
-    work = _Work(list(messages), dialect)
+    work = _Work([tell_holes(message) for message in messages], dialect)
+    work.notes += [Repair("missing-attachment", message_id=_id_of(m)) for m in messages if holes_in(m)]
     work.match()
     found = work.put_right()
     if dialect.name == "openai-responses":
@@ -167,7 +171,7 @@ class _Work:
         self._note("duplicate-result" if called else "orphan-result", id, tool, at)
 
     def _note(self, kind: str, call_id: str, tool: str | None, at: int) -> None:
-        self.notes.append(Repair(kind, call_id or None, tool, getattr(self.messages[at], "id", None) or None))
+        self.notes.append(Repair(kind, call_id or None, tool, _id_of(self.messages[at])))
 
     # -- putting right
 
@@ -242,6 +246,10 @@ class _Work:
         return msgspec.structs.replace(message, extra=extra)
 
 
+def _id_of(message: Message) -> str | None:
+    return getattr(message, "id", None) or None
+
+
 def is_silent(message: Message, dialect: Dialect) -> bool:
     """Is it for our readers alone, so that the provider never sees it?"""
     return message.role == "event" and not dialect.history([message])
@@ -276,7 +284,7 @@ def _without_lone_thoughts(messages: list[Message], dialect: Dialect, notes: lis
     followed = False
     for message in reversed(messages):
         if message.role == "assistant" and not followed and _is_thought(message, dialect):
-            notes.append(Repair("lone-thought", message_id=getattr(message, "id", None) or None))
+            notes.append(Repair("lone-thought", message_id=_id_of(message)))
             continue
         if not is_silent(message, dialect):
             followed = message.role == "assistant"
@@ -285,5 +293,5 @@ def _without_lone_thoughts(messages: list[Message], dialect: Dialect, notes: lis
 
 
 def _is_thought(message: Message, dialect: Dialect) -> bool:
-    own = (message.extra or {}).get("dialect", dialect.name) == dialect.name
-    return own and isinstance(message.raw, dict) and message.raw.get("type") == "reasoning"
+    raw = own_raw(message, dialect.name)
+    return raw is not None and raw.get("type") == "reasoning"

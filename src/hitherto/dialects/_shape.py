@@ -13,14 +13,16 @@ Unknown kinds of content are kept, never dropped: a block whose type is the prov
 as its content.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from msgspec import Struct
 
 from ..model import Block, Message, Setup
+from ._likeness import Likeness
 
 Raw = dict[str, object]
+NO_NAMES: Mapping[str, str] = {}
 
 
 class Heard(Struct, frozen=True):
@@ -30,6 +32,7 @@ class Heard(Struct, frozen=True):
     setup: Setup  # its model, system prompt and tools; `provider` is left empty
     after: str | None = None  # the id of the response it goes on from, where the provider keeps the history itself
     within: str | None = None  # the id of the provider's own conversation that it is part of
+    inherits: bool = False  # the provider also has the system prompt and the tools, which the request leaves out
 
 
 class Answer(Struct, frozen=True):
@@ -79,10 +82,9 @@ class Dialect(Protocol):
     def assembly(self) -> Assembly:
         """For an answer that is streamed."""
 
-    def likeness(self, raw: Raw) -> object:
-        """What of an entry must be equal for two of them to be the same message, as plain JSON: SDKs and people write
-        the same thing in several ways (text alone or in a list, an absent field or a null one, a cache marker that has
-        moved on)."""
+    def likeness(self, raw: Raw) -> Likeness:
+        """What tells an entry from another. SDKs and people write the same message in several ways: text alone or in a
+        list, an absent field or a null one, a cache marker that has moved on."""
 
     # -- writing
 
@@ -90,10 +92,11 @@ class Dialect(Protocol):
         """The request history of these messages: their raws, deeply copied. Tool results that belong into one entry
         (`extra["joined"]`) are put together."""
 
-    def build(self, message: Message) -> Built:
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:
         """The entries that say what the message's blocks say, whatever its raw is: for what our own user says and our
         own tools answer, and for what another provider's model said. Roles: user, assistant, tool_result, and event
-        for a system message in the middle, where the dialect has such a thing."""
+        for a system message in the middle, where the dialect has such a thing. `names` are those of the calls before,
+        by their ids (`with_names`): some providers want the name of a call in its result."""
 
     def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
         """The arguments of a request: the history, the system prompt exactly once in its place, the model, the tools.
@@ -101,6 +104,24 @@ class Dialect(Protocol):
 
     def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
         """The options that ask for an answer that fits a JSON schema."""
+
+
+def with_names(messages: Iterable[Message]) -> Iterator[tuple[Message, Mapping[str, str]]]:
+    """Each message with the names of all calls up to it, by the ids of the calls."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {b.id: b.tool_name for b in message.blocks if b.type == "tool_call" and b.id and b.tool_name}
+        yield message, names
+
+
+def joins_entry(message: Message, before: Message | None, *, is_built: bool, was_built: bool) -> bool:
+    """Does a message belong into the entry of the one before, where all calls of an answer stand in one entry, and all
+    their results in the next? What a provider wrote itself is left as it was."""
+    if (message.extra or {}).get("joined") is True:
+        return True
+    if before is None or not is_built or message.role != before.role:
+        return False
+    return message.role == "tool_result" or (message.role == "assistant" and was_built)
 
 
 def calls(message: Message) -> Iterator[Block]:

@@ -6,16 +6,19 @@ that the standard allows. Of an event only its `data` matters here: every provid
 inside of it.
 
 Data that is no JSON object is not an error, since proxies and servers put all sorts of things into a stream; but it
-is counted, so that whoever reads on knows that something was missed.
+is kept aside, so that whoever reads on knows what could not be taken apart.
+
+OpenAI, and servers that speak like it, end a stream with the data `[DONE]`. That is an event too, `DONE`: some servers
+say in no other way that an answer is complete.
 """
 
 import re
 
-import msgspec
-
 from ..errors import InvalidMessage
+from ._json import decoded_object
 
 LARGEST = 256 * 1024 * 1024  # bytes of one event; no provider sends that much, and somebody may never end a line
+DONE: dict[str, object] = {"type": "[DONE]"}
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -31,7 +34,7 @@ class Events:
     """
 
     def __init__(self, *, largest: int = LARGEST) -> None:
-        self.unreadable = 0  # events whose data was no JSON object
+        self.unread: list[bytes] = []  # the data of events that was no JSON object
         self._largest = largest
         self._size = 0  # of the event that is under way
         self._line: list[bytes] = []  # the pieces of the line that is under way
@@ -95,9 +98,10 @@ class Events:
             return
         data = b"\n".join(self._data)
         self._data.clear()
-        if data.strip() in (b"", b"[DONE]"):
-            return
-        try:
-            found.append(msgspec.json.decode(data, type=dict[str, object]))
-        except (ValueError, RecursionError, OverflowError):
-            self.unreadable += 1
+        if data.strip() == b"[DONE]":
+            found.append(dict(DONE))
+        elif data.strip():
+            try:
+                found.append(decoded_object(data))
+            except ValueError:
+                self.unread.append(data)

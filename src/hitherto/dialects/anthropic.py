@@ -25,7 +25,9 @@ from ..attachment import Attachment
 from ..errors import InvalidMessage
 from ..model import Block, BlockType, Message, Setup, Usage, check_name
 from . import _json
-from ._shape import Answer, Built, Heard, Raw
+from ._likeness import Likeness, Saying
+from ._lossless import own_raw
+from ._shape import NO_NAMES, Answer, Built, Heard, Raw, joins_entry
 
 _MAX_TOKENS = 4096  # the API wants a limit in every request
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -60,41 +62,46 @@ class Anthropic:
         prompt, system = _system(about.get("system"))
         tools = tuple(_json.entries(about, "tools"))
         setup = Setup(model=_json.text(about, "model"), system_prompt=prompt, tools=tools, raw=system)
-        return Heard([self.parse(raw) for raw in _json.entries(body, "messages")], setup)
+        after = _continued(body)
+        messages = [self.parse(raw) for raw in _json.entries(body, "messages")]
+        return Heard(messages, setup, after, inherits=after is not None)
 
     def answer(self, body: Mapping[str, object]) -> Answer:
         body = _json.entry(body, "a response")
         if not _json.is_entries(body.get("content")):
             raise InvalidMessage("a response has no list of content", hint="pass an answer, not an error")
         content = _json.entries(body, "content")
-        messages = [_said(content, [_block(item) for item in content], body)] if content else []
-        return Answer(messages, id=_json.identity(body, "id"))
+        return Answer([_said(content, [_block(item) for item in content], body)], id=_json.identity(body, "id"))
 
     def assembly(self) -> "AnthropicAssembly":
         return AnthropicAssembly()
 
-    def likeness(self, raw: Raw) -> object:
-        raw = _json.entry(raw, "a message")
-        found = _bare({name: value for name, value in raw.items() if name != "content"})
-        return found | {"content": _bare_content(raw.get("content"))}
+    def likeness(self, raw: Raw) -> Likeness:
+        raw = _json.entry(_json.copied(raw), "a message")
+        said = Saying(_json.text(raw, "role"))
+        _say(said, _content(raw))
+        return said.likeness()
 
     # -- writing
 
     def history(self, messages: Sequence[Message]) -> list[Raw]:
         found: list[Raw] = []
         ids = _Ids()
+        before, was_built = None, False
         for message in messages:
-            own = _own(message)
+            own = own_raw(message, self.name)
             raws = self.build(message).raws if own is None else [_json.copied_entry(own)]
+            joined = joins_entry(message, before, is_built=own is None, was_built=was_built)
             for raw in raws:
                 ids.note(raw, own is not None)
-                if (message.extra or {}).get("joined") is True and found and found[-1].get("role") == raw.get("role"):
+                if joined and found and found[-1].get("role") == raw.get("role"):
                     found[-1]["content"] = [*_content(found[-1]), *_content(raw)]
                 else:
                     found.append(raw)
+                before, was_built = message, own is None
         return found
 
-    def build(self, message: Message) -> Built:
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:  # noqa: ARG002  # ids are enough
         losses: list[str] = []
         if message.role == "tool_result":
             content = list(_results(message, losses))
@@ -121,6 +128,15 @@ class Anthropic:
 
 
 # -- reading
+
+
+def _continued(body: Mapping[str, object]) -> str | None:
+    """The answer that a request goes on from, if Anthropic holds the history (a thread). Then it holds the system
+    prompt and the tools too, and refuses them in the request."""
+    thread = body.get("thread")
+    if not isinstance(thread, dict) or thread.get("type") != "continue":
+        return None
+    return _json.identity(thread, "previous_message_id")
 
 
 def _content(raw: Raw) -> list[dict[str, object]]:
@@ -286,14 +302,16 @@ def _told(setup: Setup) -> object:
 
 
 def _said(content: list[dict[str, object]], blocks: list[Block], body: Mapping[str, object]) -> Message:
-    """The message of an answer: its raw is what the next request sends."""
+    """The message of an answer: its raw is what the next request sends. One without content is a message too, since it
+    was paid for; but the API would refuse to get it back."""
     about = _json.some(body, _ABOUT)
     container = body.get("container")
     if isinstance(container, dict) and container.get("id") is not None:
         about["container"] = container["id"]
     usage = body.get("usage")
     counted = _usage(usage) if isinstance(usage, dict) else None
-    return Message.assistant(blocks, extra=about or None, raw={"role": "assistant", "content": content}, usage=counted)
+    raw = {"role": "assistant", "content": content} if content else None
+    return Message.assistant(blocks, extra=about or None, raw=raw, usage=counted)
 
 
 def _usage(raw: dict[str, object]) -> Usage:
@@ -311,18 +329,46 @@ def _usage(raw: dict[str, object]) -> Usage:
 # -- likeness
 
 
-def _bare(raw: Mapping[str, object]) -> dict[str, object]:
-    """Without what says nothing: nulls, cache markers, what is there by default. The input of a call is the model's own
-    and is left as it is."""
+def _say(said: Saying, content: list[dict[str, object]]) -> None:
+    """Thoughts do not count: the API lets clients leave them out. Nor do citations, which people who write the text of
+    an answer back do not have."""
+    for block in content:
+        kind = _kind(block)
+        if kind in ("thinking", "redacted_thinking"):
+            said.mark("thought", block.get("signature") or block.get("data"))
+        elif kind == "text" and isinstance(block.get("text") or "", str):
+            said.text(_json.text(block, "text"))
+        elif kind in _CALLS[1:] or (kind != "tool_result" and block.get("tool_use_id")):
+            said.doing(kind, block.get("id") or block.get("tool_use_id"), _bare(block))
+        else:
+            said.mark("id", block.get("tool_use_id" if kind == "tool_result" else "id"))
+            said.thing(_bare(block))
+
+
+def _bare(block: Mapping[str, object]) -> dict[str, object]:
+    """A block without what says nothing: nulls, cache markers, what is there by default. The input of a call is the
+    model's own and is left as it is."""
     found: dict[str, object] = {}
-    for name, value in raw.items():
+    kind = _kind(block)
+    for name, value in block.items():
         if name == "input":
-            found[name] = _json.copied(value)
-        elif not _says_nothing(name, value):
+            found[name] = value
+        elif not _says_nothing(name, value) and not (name == "id" and kind in _CALLS):
             found[name] = _bare_value(value)
-    if raw.get("type") == "tool_result":
-        found["content"] = _bare_content(raw.get("content") or [])
+    if kind == "tool_result":
+        found.pop("tool_use_id", None)
+        found["content"] = _result_likeness(block.get("content"))
     return found
+
+
+def _result_likeness(content: object) -> object:
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not _json.is_entries(content):
+        return _bare_value(content or [])
+    said = Saying("tool_result")
+    _say(said, content)
+    return list(said.likeness().said)
 
 
 def _says_nothing(name: str, value: object) -> bool:
@@ -334,22 +380,10 @@ def _says_nothing(name: str, value: object) -> bool:
 def _bare_value(value: object) -> object:
     if isinstance(value, dict):
         return _bare(value)
-    return [_bare_value(item) for item in value] if isinstance(value, list) else _json.copied(value)
-
-
-def _bare_content(content: object) -> object:
-    if isinstance(content, Attachment):
-        content = content.load()
-    return [{"type": "text", "text": content}] if isinstance(content, str) else _bare_value(content)
+    return [_bare_value(item) for item in value] if isinstance(value, list) else value
 
 
 # -- writing
-
-
-def _own(message: Message) -> Raw | None:
-    """What Anthropic wrote, if it did."""
-    dialect = (message.extra or {}).get("dialect", Anthropic.name)
-    return message.raw if isinstance(message.raw, dict) and dialect == Anthropic.name else None
 
 
 class _Ids:
@@ -536,7 +570,7 @@ class _Growing:
         found = _json.copied_entry(self.start)
         for name, pieces in self._texts.items():
             before = found.get(name)
-            found[name] = (before if isinstance(before, str) else "") + "".join(pieces)
+            found[name] = _json.joined((before if isinstance(before, str) else "", *pieces))
         written = "".join(self._input)
         if written:
             known = _json.parsed(written)
@@ -577,8 +611,8 @@ class AnthropicAssembly:
         complete = self._ended and all(growing.finished and _is_parsed(raw) for growing, raw in blocks)
         if not complete:
             content = _sendable(content)
-        if not content:
-            return Answer([], id=_json.identity(self._about, "id"), complete=complete)
+        if not content and not complete:
+            return Answer([], id=_json.identity(self._about, "id"), complete=False)
         about = self._about | ({"usage": self._usage} if self._usage else {})
         message = _said(content, [block for block in shown if block], about)
         return Answer([message], id=_json.identity(self._about, "id"), complete=complete)

@@ -30,7 +30,9 @@ from ..attachment import Attachment
 from ..errors import InvalidMessage
 from ..model import Block, BlockType, Message, Setup, Usage, check_name
 from . import _json
-from ._shape import Answer, Built, Heard, Raw
+from ._likeness import Likeness, Saying
+from ._lossless import own_raw
+from ._shape import NO_NAMES, Answer, Built, Heard, Raw, joins_entry, with_names
 
 _ROLES = {"model": "assistant"}
 _OURS = frozenset({*BlockType, "tool_result"})  # words that mean something here; no stranger may use them
@@ -52,6 +54,7 @@ _USERS = frozenset({"args", "response", "partMetadata", "parametersJsonSchema"})
 _GENERATION = re.compile(r"gemini-(\d{1,3})")
 _SIGNING = 3  # the first generation that wants calls to be signed
 _EXCUSE = "skip_thought_signature_validator"
+_THEIRS = frozenset({"executableCode", "codeExecutionResult", "toolCall", "toolResponse"})  # Gemini's own doings
 _BASE64 = frozenset({"data", "thoughtSignature"})
 
 
@@ -70,6 +73,8 @@ class Gemini:
         body = _camel(_json.opened(body, "a request"))
         about = _json.entry(_json.some(body, ("systemInstruction", "tools")), "a request")
         prompt, instruction = _system(about.get("systemInstruction"))
+        if isinstance(about.get("tools"), dict):  # the API takes a single tool for a list of one
+            about["tools"] = [about["tools"]]
         setup = Setup(system_prompt=prompt, tools=tuple(_json.entries(about, "tools")), raw=instruction)
         messages, answered = [], Counter[str]()
         for content in _contents(body):
@@ -84,28 +89,32 @@ class Gemini:
         if not candidates and not body.keys() & {"candidates", "promptFeedback", "usageMetadata"}:
             raise InvalidMessage("a response has no candidates", hint="pass an answer, not an error")
         said = [_said(candidate, body) for candidate in candidates]
-        others = tuple(messages for messages in said[1:] if messages)
+        others = tuple(messages for messages in said[1:] if messages and messages[0].blocks)
         return Answer(said[0] if said else [], id=_json.identity(body, "responseId"), others=others)
 
     def assembly(self) -> "GeminiAssembly":
         return GeminiAssembly()
 
-    def likeness(self, raw: Raw) -> object:
-        bare = _bare(_json.entry(raw, "a content"))
-        parts = bare.get("parts")
-        return {"role": "user", **bare, "parts": _joined(parts) if _json.is_entries(parts) else parts or []}
+    def likeness(self, raw: Raw) -> Likeness:
+        raw = _json.entry(_json.copied(raw), "a content")
+        role = _json.text(raw, "role") or "user"
+        said = Saying(_ROLES.get(role, role))
+        for part in _json.entries(_camel(raw), "parts"):
+            _say(said, _bare(part))
+        return said.likeness()
 
     # -- writing
 
     def history(self, messages: Sequence[Message]) -> list[Raw]:
         found: list[Raw] = []
-        names: dict[str, str] = {}
         first = 0  # where the entries of the message before begin
-        for message in messages:
-            names |= {b.id: b.tool_name for b in message.blocks if b.type == "tool_call" and b.id and b.tool_name}
-            own = _own(message)
-            raws = _built(message, names).raws if own is None else [_json.copied_entry(own)]
-            joined = (message.extra or {}).get("joined") is True
+        before, was_built = None, False
+        for message, names in with_names(messages):
+            own = own_raw(message, self.name)
+            raws = self.build(message, names).raws if own is None else [_json.copied_entry(own)]
+            joined = joins_entry(message, before, is_built=own is None, was_built=was_built)
+            if raws:
+                before, was_built = message, own is None
             if raws and joined and found and found[first].get("role") == raws[0].get("role"):
                 found[first]["parts"] = [*_json.entries(found[first], "parts"), *_json.entries(raws.pop(0), "parts")]
             elif raws:
@@ -113,8 +122,8 @@ class Gemini:
             found += raws
         return found
 
-    def build(self, message: Message) -> Built:
-        return _built(message, {})
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:
+        return _built(message, names)
 
     def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
         body: dict[str, object] = {"model": setup.model, "contents": _excused(history, setup.model)}
@@ -339,9 +348,11 @@ def _contents(body: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def _said(candidate: dict[str, object], body: Mapping[str, object]) -> list[Message]:
-    """The message of a candidate: its raw is what the next request sends. None if it says nothing."""
+    """The message of a candidate: its raw is what the next request sends. One that ended without a word, because its
+    thoughts took all the tokens, is a message too, since it was paid for; but the API would refuse to get it back."""
     content = _json.inner(candidate, "content")
-    if not _json.entries(content, "parts"):
+    is_empty = not _json.entries(content, "parts")
+    if is_empty and candidate.get("finishReason") is None:
         return []
     raw = content if content.get("role") is not None else {**content, "role": "model"}
     about = _json.some(candidate, [name for name in candidate if name not in ("content", "index")])
@@ -349,7 +360,8 @@ def _said(candidate: dict[str, object], body: Mapping[str, object]) -> list[Mess
         about["model"] = body["modelVersion"]
     usage = body.get("usageMetadata")
     counted = _usage(_camel(usage)) if isinstance(usage, dict) else None
-    return [msgspec.structs.replace(_parsed(raw, Counter()), extra=about or None, usage=counted)]
+    said = Message("assistant") if is_empty else _parsed(raw, Counter())
+    return [msgspec.structs.replace(said, extra=about or None, usage=counted)]
 
 
 def _usage(raw: dict[str, object]) -> Usage:
@@ -365,6 +377,25 @@ def _usage(raw: dict[str, object]) -> Usage:
 # -- likeness
 
 
+def _say(said: Saying, part: dict[str, object]) -> None:
+    """A part, under the API's own names. Thoughts do not count, as clients leave them out; their signatures do."""
+    kind = _kind(part)
+    said.mark("signature", part.pop("thoughtSignature", None))
+    if part.pop("thought", None) is True or not kind:
+        return
+    if kind == "text" and isinstance(part["text"], str) and part.keys() == {"text"}:
+        said.text(part["text"])
+        return
+    inside = part[kind]
+    if kind in _THEIRS:
+        said.doing(kind, inside.get("id") if isinstance(inside, dict) else None, inside)
+        return
+    if isinstance(inside, dict):
+        said.mark("id", inside.get("id"))
+        part[kind] = {name: value for name, value in inside.items() if name != "id"}
+    said.thing(part)
+
+
 def _bare(raw: Mapping[str, object]) -> dict[str, object]:
     """Under the API's own names, without what says nothing, and base64 in one form."""
     found: dict[str, object] = {}
@@ -374,16 +405,16 @@ def _bare(raw: Mapping[str, object]) -> dict[str, object]:
             continue
         if name in _BASE64:
             data = _json.from_base64(value)
-            found[name] = _json.copied(value) if data is None else _json.to_base64(data)
+            found[name] = value if data is None else _json.to_base64(data)
         else:
-            found[name] = _json.copied(value) if name in _USERS else _bare_value(value)
+            found[name] = value if name in _USERS else _bare_value(value)
     return found
 
 
 def _bare_value(value: object) -> object:
     if isinstance(value, dict):
         return _bare(value)
-    return [_bare_value(item) for item in value] if isinstance(value, list) else _json.copied(value)
+    return [_bare_value(item) for item in value] if isinstance(value, list) else value
 
 
 def _is_plain(part: Mapping[str, object]) -> bool:
@@ -400,7 +431,7 @@ def _joined(parts: Sequence[dict[str, object]]) -> list[dict[str, object]]:
             runs[-1][1].append(_json.text(part, "text"))
         elif not plain or part["text"]:
             runs.append((part, [_json.text(part, "text")] if plain else []))
-    return [{**part, "text": "".join(words)} if words else part for part, words in runs]
+    return [{**part, "text": _json.joined(words)} if words else part for part, words in runs]
 
 
 def _bool(part: Mapping[str, object]) -> bool:
@@ -410,24 +441,27 @@ def _bool(part: Mapping[str, object]) -> bool:
 # -- writing
 
 
-def _own(message: Message) -> Raw | None:
-    """What Gemini wrote, if it did."""
-    dialect = (message.extra or {}).get("dialect", Gemini.name)
-    return message.raw if isinstance(message.raw, dict) and dialect == Gemini.name else None
-
-
 def _built(message: Message, names: Mapping[str, str]) -> Built:
     """`names` are those of the calls before, by their ids: a result needs the name of its call."""
     losses: list[str] = []
     if message.role == "tool_result":
         entries = _results(message, names, losses)
     elif message.role in ("user", "assistant"):
-        parts = [part for block in message.blocks for part in _written(block, names, losses)]
+        blocks = [block for block in message.blocks if not _is_theirs(block, losses)]
+        parts = [part for block in blocks for part in _written(block, names, losses)]
         entries = [parts]
     else:
         return Built([], [f"a message of the role {message.role} is left out"])
     role = "model" if message.role == "assistant" else "user"
     return Built([{"role": role, "parts": parts} for parts in entries if parts], losses)
+
+
+def _is_theirs(block: Block, losses: list[str]) -> bool:
+    """Is it the result of a call that the provider ran itself? The call is left out, and so is its result."""
+    is_theirs = block.type == "tool_result" and bool((block.extra or {}).get("server"))
+    if is_theirs:
+        losses.append("the result of a call that the provider ran itself is left out")
+    return is_theirs
 
 
 def _written(block: Block, names: Mapping[str, str], losses: list[str]) -> Iterator[dict[str, object]]:
@@ -599,7 +633,7 @@ class GeminiAssembly:
     def answer(self) -> Answer:
         said = [_said(candidate.whole(), self._about) for _, candidate in sorted(self._candidates.items())]
         complete = self._refused or all("finishReason" in c.about for c in self._candidates.values())
-        others = tuple(messages for messages in said[1:] if messages)
+        others = tuple(messages for messages in said[1:] if messages and messages[0].blocks)
         return Answer(said[0], id=_json.identity(self._about, "responseId"), complete=complete, others=others)
 
     def _take(self, chunk: dict[str, object]) -> str:

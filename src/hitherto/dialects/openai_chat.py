@@ -15,8 +15,24 @@ from typing import ClassVar
 from ..attachment import Attachment
 from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
-from ._json import copied, encoded, entries, entry, from_base64, inner, is_entries, number, parsed, text, to_base64
-from ._shape import Answer, Built, Heard, Raw
+from ._json import (
+    copied,
+    encoded,
+    entries,
+    entry,
+    from_base64,
+    inner,
+    is_entries,
+    joined,
+    number,
+    parsed,
+    text,
+    to_base64,
+)
+from ._likeness import Likeness, Saying
+from ._lossless import own_raw
+from ._shape import NO_NAMES, Answer, Built, Heard, Raw
+from ._sse import DONE
 
 SYSTEM = ("system", "developer")
 _ROLES = {"system": "event", "developer": "event", "tool": "tool_result", "function": "tool_result"}
@@ -56,30 +72,31 @@ class OpenAIChat:
     def assembly(self) -> "ChatAssembly":
         return ChatAssembly(self)
 
-    def likeness(self, raw: Raw) -> object:
-        """Only what people send back counts: servers add thoughts and annotations that nobody repeats."""
+    def likeness(self, raw: Raw) -> Likeness:
+        """Servers add thoughts and annotations that nobody repeats, so they do not count."""
         raw = entry(copied(raw), "a chat message")
-        content, refusal = _content_likeness(raw)
-        calls = [_call_likeness(call) for call in entries(raw, "tool_calls")]
-        legacy = inner(raw, "function_call")
-        found: dict[str, object] = {
-            "role": raw.get("role"),
-            "content": content,
-            "refusal": refusal or None,
-            "tool_calls": calls or None,
-            "function_call": _call_likeness({"type": "function", "function": legacy}) if legacy else None,
-            "audio": inner(raw, "audio").get("id"),
-            "tool_call_id": raw.get("tool_call_id"),
-            "name": raw.get("name"),
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        role = text(raw, "role") or "assistant"
+        said = Saying(role)
+        if role == "assistant":
+            said.mark("name", raw.get("name"))
+        elif role == "function":
+            said.mark("id", raw.get("name"))
+        elif role != "tool" and raw.get("name") is not None:
+            said.thing({"name": raw["name"]})
+        said.mark("id", raw.get("tool_call_id"))
+        _say_content(said, raw)
+        for call in entries(raw, "tool_calls"):
+            _say_call(said, call)
+        if (legacy := inner(raw, "function_call")).get("name"):
+            _say_call(said, {"function": legacy})
+        return said.likeness()
 
     # -- writing
 
     def history(self, messages: Sequence[Message]) -> list[Raw]:
         return raws_of(messages, self.name, self.build)
 
-    def build(self, message: Message) -> Built:
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:  # noqa: ARG002  # ids are enough
         losses: list[str] = []
         blocks = [loaded(block) for block in message.blocks]
         if message.role == "tool_result":
@@ -250,11 +267,16 @@ class ChatAssembly:
         self._head: Raw = {}  # id, model and usage, as far as they are known
         self._choices: dict[int, Raw] = {}
         self._reasons: dict[int, object] = {}
+        self._done = False  # the server said that this was all: some give no reason why an answer ends
+        self._failed = False  # it said that something went wrong, after which "all" is not the answer
 
     def feed(self, event: Mapping[str, object]) -> str:
         chunk = entry(event, "a chunk")
         if chunk.get("error") is not None:
+            self._failed = True
             return ""
+        if chunk == DONE:
+            self._done = not self._failed
         for name in ("id", "model", "usage"):
             if chunk.get(name):
                 self._head[name] = copied(chunk[name])
@@ -273,13 +295,13 @@ class ChatAssembly:
         found: dict[int, Message] = {}
         for index in sorted(self._choices):
             reason = self._reasons.get(index)
-            raw = _whole(self._choices[index], done=reason is not None)
+            raw = _whole(self._choices[index], done=self._done or reason is not None)
             message = _choice({"message": raw, "finish_reason": reason}, self._head)
             if message is not None:
                 found[index] = message
         first = [found.pop(0)] if 0 in found else []
         others = tuple([message] for message in found.values())
-        return Answer(first, complete=self._reasons.get(0) is not None, others=others)
+        return Answer(first, complete=self._done or self._reasons.get(0) is not None, others=others)
 
 
 class _Grows:
@@ -291,7 +313,7 @@ class _Grows:
         self.pieces = [first]
 
     def __str__(self) -> str:
-        self.pieces = ["".join(self.pieces)]
+        self.pieces = [joined(self.pieces)]
         return self.pieces[0]
 
 
@@ -388,38 +410,41 @@ def _plain(value: object) -> object:
 # -- what is the same
 
 
-def _content_likeness(raw: Raw) -> tuple[object, str]:
-    """The content as text if it is only text, and the refusal, which may stand in it or beside it. Nothing is the
-    same as an empty text."""
+def _say_content(said: Saying, raw: Raw) -> None:
+    """Text alone or in parts is the same, and a refusal may stand among the parts or beside them."""
     refusal = text(raw, "refusal")
     content = raw.get("content")
-    if not is_entries(content):
-        return (content if content != [] else None) or None, refusal
-    parts: list[object] = []
-    for part in content:
+    for part in content if is_entries(content) else [{"type": "text", "text": content}]:
         if part.get("type") == "refusal":
             refusal += text(part, "refusal")
-        elif part.get("type") == "text" and parts and isinstance(parts[-1], str):
-            parts[-1] += text(part, "text")
+        elif part.get("type") == "text" and isinstance(part.get("text") or "", str):
+            said.text(text(part, "text"))
         else:
-            parts.append(text(part, "text") if part.get("type") == "text" else _part_likeness(part))
-    if all(isinstance(part, str) for part in parts):
-        return "".join(str(part) for part in parts) or None, refusal
-    return parts, refusal
+            said.thing(_part_likeness(part))
+    if refusal:
+        said.thing({"refusal": refusal})
+    if audio := inner(raw, "audio").get("id"):
+        said.thing({"audio": audio})
 
 
-def _part_likeness(part: Raw) -> object:
-    found = without_nulls(part)
-    image = found.get("image_url") if isinstance(found, dict) else None
+def _part_likeness(part: Raw) -> Raw:
+    found = entry(without_nulls(part), "a part")
+    image = found.get("image_url")
     if isinstance(image, dict) and image.get("detail") == "auto":
         del image["detail"]
     return found
 
 
-def _call_likeness(call: Raw) -> object:
-    inside = inner(call, "custom") if "custom" in call else inner(call, "function")
-    arguments = inside.get("input") if "custom" in call else normal_arguments(inside.get("arguments"))
-    return {"id": call.get("id"), "name": inside.get("name"), "arguments": arguments}
+def _say_call(said: Saying, call: Raw) -> None:
+    """Some servers write every kind of call, and leave all but one empty."""
+    said.mark("id", call.get("id"))
+    custom, function = inner(call, "custom"), inner(call, "function")
+    if custom.get("name"):
+        said.thing({"call": custom["name"], "input": custom.get("input")})
+    elif function:
+        said.thing({"call": function.get("name"), "arguments": normal_arguments(function.get("arguments"))})
+    else:
+        said.thing({name: value for name, value in call.items() if name not in ("id", "index") and value is not None})
 
 
 def normal_arguments(arguments: object) -> object:
@@ -550,8 +575,9 @@ def raws_of(messages: Sequence[Message], dialect: str, build: Callable[[Message]
     without any is for our readers alone."""
     found: list[Raw] = []
     for message in messages:
-        if isinstance(message.raw, dict) and (message.extra or {}).get("dialect", dialect) == dialect:
-            found.append(entry(copied(message.raw), "an entry"))
+        own = own_raw(message, dialect)
+        if own is not None:
+            found.append(entry(copied(own), "an entry"))
         elif message.role != "event" or message.raw is not None:
             found.extend(build(message).raws)
     return found

@@ -18,8 +18,9 @@ from typing import ClassVar
 
 from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
-from ._json import copied, entries, entry, from_base64, inner, is_entries, number, text
-from ._shape import Answer, Built, Heard, Raw
+from ._json import copied, entries, entry, from_base64, inner, is_entries, joined, number, text
+from ._likeness import Likeness, Saying
+from ._shape import NO_NAMES, Answer, Built, Heard, Raw
 from .openai_chat import (
     SYSTEM,
     accepts_strict,
@@ -110,31 +111,32 @@ class OpenAIResponses:
     def assembly(self) -> "ResponsesAssembly":
         return ResponsesAssembly(self)
 
-    def likeness(self, raw: Raw) -> object:
-        """The ids and states that OpenAI adds to an item do not count, nor do annotations: people who write the text
-        of an answer back have neither."""
+    def likeness(self, raw: Raw) -> Likeness:
+        """The states and annotations that OpenAI adds to an item do not count: people who write the text of an answer
+        back have neither. A thought says nothing by itself."""
         item = entry(copied(raw), "an item")
         kind = _kind(item)
-        if kind == "reasoning":
-            return _thought_likeness(item)
-        if kind in ("item_reference", "image_generation_call") and item.get("id") is not None:
-            return {"type": kind, "id": item["id"]}
-        found = entry(without_nulls(item), "an item") | {"type": kind}
-        for name in ("id", "status", "phase"):
-            found.pop(name, None)
-        for name in ("content", "output"):
-            if name in found and (kind == "message" or kind.endswith("_call_output")):
-                found[name] = _text_likeness(found[name])
-        if "arguments" in found:
-            found["arguments"] = normal_arguments(found["arguments"])
-        return {name: value for name, value in found.items() if not (name in _EMPTY_OUT and value == [])}
+        role = _role(item, kind)
+        said = Saying(text(item, "role") or role)
+        if kind == "message":
+            _say_content(said, item.get("content"))
+        elif _is_theirs(item, kind, role):
+            said.doing(kind, item.get("id"), _bare(item, kind))
+        elif kind == "reasoning":
+            said.mark("sealed", item.get("encrypted_content"))
+        else:
+            said.mark("id", item.get("call_id"))
+            said.mark("id", item.get("id"))
+            said.mark("namespace", item.get("namespace"))
+            said.thing(_bare(item, kind))
+        return said.likeness()
 
     # -- writing
 
     def history(self, messages: Sequence[Message]) -> list[Raw]:
         return raws_of(messages, self.name, self.build)
 
-    def build(self, message: Message) -> Built:
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:  # noqa: ARG002  # ids are enough
         losses: list[str] = []
         blocks = [loaded(block) for block in message.blocks]
         if message.role == "tool_result":
@@ -439,7 +441,7 @@ class ResponsesAssembly:
 def _joined(parts: dict[int, tuple[str, list[str]]]) -> list[object]:
     found: list[object] = []
     for _, (kind, pieces) in sorted(parts.items()):
-        said = "".join(pieces)
+        said = joined(pieces)
         if said and kind == "refusal":
             found.append({"type": "refusal", "refusal": said})
         elif said:
@@ -450,29 +452,41 @@ def _joined(parts: dict[int, tuple[str, list[str]]]) -> list[object]:
 # -- what is the same
 
 
-def _thought_likeness(raw: Raw) -> object:
-    for name in ("encrypted_content", "id"):
-        if raw.get(name) is not None:
-            return {"type": "reasoning", name: raw[name]}
-    return {"type": "reasoning", "summary": raw.get("summary"), "content": raw.get("content")}
-
-
-def _text_likeness(content: object) -> object:
+def _say_content(said: Saying, content: object) -> None:
     """Text alone, in one part or in several, is the same; so is what was said and what is sent back as said."""
-    if not is_entries(content):
-        return content
-    parts: list[object] = []
-    for part in content:
-        said = text(part, "text") if text(part, "type") in _TEXTS else None
-        if said is not None and parts and isinstance(parts[-1], str):
-            parts[-1] += said
+    for part in content if is_entries(content) else [{"type": "text", "text": content}]:
+        if text(part, "type") in _TEXTS and isinstance(part.get("text") or "", str):
+            said.text(text(part, "text"))
         else:
-            parts.append(_part_likeness(part) if said is None else said)
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts or ""
+            said.thing(_part_likeness(part))
+
+
+def _is_theirs(item: Raw, kind: str, role: str) -> bool:
+    """Is it something that OpenAI did itself?"""
+    if kind in _OURS:
+        return bool((_own_call(item, kind).extra or {}).get("server"))
+    return role == "assistant" and kind not in ("function_call", "custom_tool_call", "reasoning")
+
+
+def _bare(item: Raw, kind: str) -> Raw:
+    """An item that is no message, without what OpenAI or a client adds to it."""
+    found = entry(without_nulls(item), "an item") | {"type": kind}
+    if kind == "function_call":
+        return {"type": kind, "name": found.get("name"), "arguments": normal_arguments(found.get("arguments"))}
+    for name in ("id", "status", "phase", "call_id", "role"):
+        found.pop(name, None)
+    if "output" in found and kind.endswith("_call_output"):
+        output = Saying(kind)
+        _say_content(output, found["output"])
+        found["output"] = list(output.likeness().said)
+    if "arguments" in found:
+        found["arguments"] = normal_arguments(found["arguments"])
+    return {name: value for name, value in found.items() if not (name in _EMPTY_OUT and value == [])}
 
 
 def _part_likeness(part: Raw) -> Raw:
-    return {name: value for name, value in part.items() if (name, value) != ("detail", "auto")}
+    found = entry(without_nulls(part), "a part")
+    return {name: value for name, value in found.items() if (name, value) != ("detail", "auto")}
 
 
 # -- writing items

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._attachments import LetGo
+from .._holes import holes_in
 from ..backend import Where
 from ..conversation import Conversation
 from ..errors import (
@@ -31,13 +31,14 @@ from ..errors import (
     PartialImport,
     StorageError,
 )
+from ..events import warn
 from ..ids import parse_conversation_id, show_conversation_id
 from ..keys import Key
 from ..listing import ConversationInfo, Page, conversations
-from ..model import listed
+from ..model import check, check_json, listed
 from ..snapshots import Unreadable
 from ..store import Store, as_key
-from ._importing import Admitted, Plan, admit, planned
+from ._importing import Admitted, Plan, admit, check_tree, planned
 from ._sections import upto
 from ._shape import HEAD, Format, Half, Portable, Said, Source, not_written
 from ._taking import Taken, taken
@@ -61,8 +62,8 @@ __all__ = [
     "sniff",
 ]
 
-# Asked in this order; the last three are for people and other programs, and recognise nothing.
-_OURS = ("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb", "snapshot", "markdown", "html", "openai")
+# Asked in this order; the last two are for people, and recognise nothing.
+_OURS = ("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb", "openai", "snapshot", "markdown", "html")
 _added: dict[str, Format] = {}
 
 PathLike = str | os.PathLike[str]
@@ -78,7 +79,7 @@ class Loaded(Struct, frozen=True):
     new: int = 0  # conversations that were not there
     unchanged: int = 0  # conversations in which everything was there already
     messages: int = 0  # that were added
-    ids: dict[str, str] = {}  # conversation/message as the file names it: the message's id here
+    ids: dict[str, str] = {}  # conversation/message as the file names it: its id here, added now or there already
     renamed: dict[str, str] = {}  # conversations that have another id here than in the file
     notes: tuple[str, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
@@ -172,7 +173,10 @@ def _path(path: PathLike) -> Path:
         hint = "formats are files; hitherto.snapshots.ObjectStore keeps snapshots in a bucket"
         raise InvalidArgument("this is an address, not the path of a file", hint=hint)
     try:
+        os.fsencode(path)
         return Path(path).expanduser()
+    except UnicodeEncodeError:
+        raise InvalidArgument("a path that no file can have: it holds half of a surrogate pair") from None
     except RuntimeError:
         raise InvalidArgument("the home directory in this path is nobody's") from None
 
@@ -324,8 +328,11 @@ class _Summing:
         if plan.renamed:
             self._notes.append(f"conversation {portable.id:.40} has the id of another one, and is {plan.id} here")
         self._notes += [f"conversation {plan.id}: {note}" for note in plan.notes]
+        self._notes += [f"conversation {plan.id}: {note}" for note in _holes(plan.new)]
         if isinstance(done, Admitted):
-            self._ids |= {f"{portable.id}/{id}": own for id, own in done.ids.items()}
+            names = done.conversation._store._names
+            known = {id: names.id(number) for id, number in plan.known.items()}
+            self._ids |= {f"{portable.id}/{id}": own for id, own in (known | done.ids).items()}
             if not plan.is_done:
                 self._added.append(done.conversation)
 
@@ -374,7 +381,7 @@ def save(
         if where is None:
             return _poured(chosen, talks, cast("IO[bytes]", path), opened)
         return chosen.write(talks, where, opened)
-    except LetGo:
+    except NotFound:  # deleted while it was written
         hint = "try again; what is written while others delete has to be lucky"
         raise Busy("a conversation changed while it was written", hint=hint) from None
 
@@ -432,7 +439,29 @@ def _is_kept_in(store: Store, id: bytes) -> bool:
 
 def _portables(whole: Iterable[Portable | tuple[Store, bytes]]) -> Iterator[Portable]:
     for one in whole:
-        yield _leaving(*one).portable if isinstance(one, tuple) else one
+        portable = _leaving(*one).portable if isinstance(one, tuple) else _checked(one)
+        for note in _holes(portable.messages):
+            warn(f"conversation {portable.id:.40}: {note}")
+        yield portable
+
+
+def _checked(portable: Portable) -> Portable:
+    """A conversation that the caller made, if it is one that a store could hold."""
+    check_tree(portable)
+    for said in portable.messages:
+        check(said.message)
+    for setup in portable.setups:
+        check_json(setup.raw, "a setup's raw")
+        for tool in setup.tools:
+            check_json(tool, "a tool")
+    return portable
+
+
+def _holes(messages: Iterable[Said]) -> Iterator[str]:
+    """Which messages come without attachments that their store has lost, in words."""
+    for said in messages:
+        for hole in holes_in(said.message):
+            yield f"message {said.id:.40}: an attachment of {hole.size:,} bytes is missing, and stays so"
 
 
 def _leaving(store: Store, id: bytes) -> Taken:

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._holes import tell_holes
 from ..attachment import Attachment
 from ..errors import Damaged, InvalidMessage
 from ..model import Block, Message, Usage, check_json, check_name, from_datetime, to_datetime
@@ -150,6 +151,7 @@ def text(cell: object) -> str:
 
 def told(m: Message, note: Note, model: tuple[str, str], columns: Collection[str]) -> tuple[Row, list[Row]]:
     """The row of a message and those of its blocks, without their places. `note` is what to say of its place."""
+    m = tell_holes(m)
     own = "message_extra_fields" in columns
     row: Row = {"role": m.role, "tool_result_error": m.tool_result_error, "title": m.label}
     row |= {"model_type": model[0] or None, "model_id": model[1] or None, "model_ref": model[1] or None}

@@ -9,6 +9,7 @@ import hashlib
 
 from msgspec import msgpack
 
+from .._holes import holes_in
 from ..attachment import Attachment
 from ..model import Message, Setup
 from ..snapshots._thread import snapshot_of, thread_of
@@ -24,6 +25,7 @@ def laid_over(there: Portable, coming: Portable, told: dict[str, Said]) -> dict[
     free: dict[tuple[str | None, str | None, str], list[Said]] = {}  # by place and content
     for said in there.messages:
         free.setdefault((said.parent, said.link, digest(said)), []).append(said)
+    torn = _Torn(there, coming)
     found = dict(told)
     for by_name in (True, False):
         for said in coming.messages:
@@ -33,6 +35,9 @@ def laid_over(there: Portable, coming: Portable, told: dict[str, Said]) -> dict[
                 chosen = next(fitting, None)
                 if chosen is not None:
                     alike.remove(chosen)
+                    found[said.id] = chosen
+                elif by_name and (chosen := torn.same(said, place)) is not None:
+                    free[*place, digest(chosen)].remove(chosen)
                     found[said.id] = chosen
     both = all(any(s.parent is None and s.main for s in p.messages) for p in (there, coming))
     begun = bool(told) or any(said.parent is None and (said.main or not both) for said in found.values())
@@ -61,26 +66,47 @@ def _place(said: Said, found: dict[str, Said]) -> tuple[str | None, str | None] 
     return parent, link
 
 
-def digest(said: Said) -> str:
-    """Equal for what says the same."""
+class _Torn:
+    """Messages of which one side has lost an attachment, and the other has not, or has lost another one. They are the
+    same if they are called the same, stand in the same place, and are alike in all but the bytes of attachments."""
+
+    def __init__(self, there: Portable, coming: Portable) -> None:
+        self._coming = {said.id for said in coming.messages if holes_in(said.message)}
+        torn = {said.id for said in there.messages if holes_in(said.message)} | self._coming
+        self._there = {said.id: said for said in there.messages if said.id in torn}
+
+    def same(self, said: Said, place: tuple[str | None, str | None]) -> Said | None:
+        one = self._there.get(said.id)
+        if one is None or (one.parent, one.link) != place:
+            return None
+        alike = digest(one, by_size=True) == digest(said, by_size=True) and _fits(one, said, by_size=True)
+        return one if alike else None
+
+
+def digest(said: Said, *, by_size: bool = False) -> str:
+    """Equal for what says the same. With `by_size`, two attachments are equal if they are equally large."""
     m = said.message
-    blocks = [(b.type, b.id, b.modality, b.mime_type, _short(b.content)) for b in m.blocks]
+    blocks = [(b.type, b.id, b.modality, b.mime_type, _short(b.content, by_size)) for b in m.blocks]
     return hashlib.sha256(msgpack.encode((m.role, m.tool_result_error, blocks))).hexdigest()
 
 
-def _fits(one: Said, other: Said) -> bool:
+def _fits(one: Said, other: Said, *, by_size: bool = False) -> bool:
     """Is the provider's own JSON the same, where both have it?"""
-    ours, theirs = one.message.raw, other.message.raw
-    return ours is None or theirs is None or msgpack.encode(_short(ours)) == msgpack.encode(_short(theirs))
+    ours, theirs = (None if raw is None else _short(raw, by_size) for raw in (one.message.raw, other.message.raw))
+    return ours is None or theirs is None or msgpack.encode(ours) == msgpack.encode(theirs)
 
 
-def _short(value: object) -> object:
+def _short(value: object, by_size: bool = False) -> object:
     """The same for the same content, however it is held: in memory, or to be read when it is wanted."""
     if isinstance(value, dict):
-        return {name: _short(item) for name, item in value.items()}
+        return {name: _short(item, by_size) for name, item in value.items()}
     if isinstance(value, list):
-        return [_short(item) for item in value]
+        return [_short(item, by_size) for item in value]
     if isinstance(value, Attachment):
+        if by_size:
+            return ("text" if value.text else "bytes", value.size)
+        if value.is_missing:
+            return ("missing text" if value.text else "missing bytes", value.size)
         hashed = hashlib.sha256()
         for piece in value:
             hashed.update(piece)

@@ -23,6 +23,7 @@ class Section(Struct, frozen=True):
     title: str
     after: str | None
     messages: tuple[Said, ...]
+    is_thread: bool = False  # it is the thread that ends at the head
 
 
 def thread(talk: Portable) -> tuple[Said, ...]:
@@ -45,15 +46,59 @@ def upto(talk: Portable, message: str) -> Portable:
 
 
 def setup_of(talk: Portable) -> Setup:
-    """What the conversation is held with."""
-    return talk.setups[talk.setup - 1] if talk.setup else Setup()
+    """The setup in force at the head. It is the one of the message at the head, unless the conversation was configured
+    after that message: a branch keeps its own setup, whatever another branch was configured with."""
+    path = thread(talk)
+    said_since = {said.id for said in talk.messages[talk.setup_at :]}
+    if path and path[-1].id in said_since and not _has_one_setup(talk):
+        return _numbered(talk, path[-1].setup)
+    return _numbered(talk, talk.setup)
+
+
+def _has_one_setup(talk: Portable) -> bool:
+    """Was everything said with the setup that the conversation was started with?"""
+    return (len(talk.setups), talk.setup, talk.setup_at) == (1, 1, 0)
+
+
+def _numbered(talk: Portable, number: int) -> Setup:
+    return talk.setups[number - 1] if number else Setup()
+
+
+def opening_setup(talk: Portable) -> Setup:
+    """The setup of the first message of the thread; of the conversation, where nothing was said yet."""
+    return next((_numbered(talk, said.setup) for said in thread(talk) if said.setup), setup_of(talk))
+
+
+def setup_changes(talk: Portable, section: "Section") -> dict[str, Setup]:
+    """The messages of a section before which the setup changed, by id, with the setup from there on. The thread begins
+    with `opening_setup`; a branch begins with the setup of the message that it parts from."""
+    by_id = {said.id: said for said in talk.messages}
+    first = section.messages[0]
+    if not section.is_thread and first.parent is not None:
+        before = _numbered(talk, by_id[first.parent].setup)
+    else:
+        before = opening_setup(talk) if section.is_thread else Setup()
+    found: dict[str, Setup] = {}
+    for said in section.messages:
+        after = _numbered(talk, said.setup) if said.setup else before
+        if after != before:
+            found[said.id] = after
+        before = after
+    return found
+
+
+def setup_after(talk: Portable) -> Setup | None:
+    """The setup that was configured after the last message of the thread, if there is one."""
+    last = next((_numbered(talk, said.setup) for said in reversed(thread(talk)) if said.setup), None)
+    now = setup_of(talk)
+    return now if last is not None and now != last else None
 
 
 def sections(talk: Portable) -> Iterator[Section]:
     """The thread first, without a title unless it goes on from something; the others in the order they were begun."""
     main = thread(talk)
     if main:
-        yield Section(_title(main[0]) if main[0].link else "", main[0].link, main)
+        yield Section(_title(main[0]) if main[0].link else "", main[0].link, main, True)
     told = {said.id for said in main}
     below: dict[str | None, list[Said]] = {}
     for said in talk.messages:
@@ -93,7 +138,7 @@ def text_in(block: Block) -> str | None:
     """The block as text, if it is text."""
     content = block.content
     if isinstance(content, Attachment):
-        content = content.load() if content.text else b""
+        content = content.load() if content.text and not content.is_missing else b""
     return content if isinstance(content, str) else None
 
 
@@ -116,4 +161,5 @@ def placeholder(block: Block) -> str:
     kind = block.modality if block.modality != "text" else "bytes"
     content = block.content
     size = content.size if isinstance(content, Attachment) else len(content)
-    return " ".join(f"{kind}, {block.mime_type}, {size:,} bytes".split())  # one line, whatever stands in them
+    missing = ", missing from the store" if isinstance(content, Attachment) and content.is_missing else ""
+    return " ".join(f"{kind}, {block.mime_type}, {size:,} bytes{missing}".split())  # one line, whatever stands in them

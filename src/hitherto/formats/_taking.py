@@ -46,7 +46,7 @@ def taken(store: "Store", conversation: bytes) -> Taken:
     """The conversation as it is now. Large content is read when it is wanted."""
     for _ in range(_LOOKS):
         row = store._fresh_row(conversation)
-        desk = store._steady(row, lambda found: Desk(store, found))
+        desk = store._steady(row, lambda found: Desk(store, found, own=True))
         try:
             found = _taken(store, desk)
         except Damaged:
@@ -115,8 +115,8 @@ def _read(store: "Store", desk: Desk) -> Iterator[tuple[Saved, int, int]]:
     while rows := _next(store, desk.row, after):
         for header in rows:
             row, body = store._read(header, desk, reader)
-            whole = filled(desk, body, lazy=True) if body.attached else body
-            yield saved(row, whole, store._names, desk.name), body.setup, row.number
+            whole, problem = filled(desk, body, lazy=True) if body.attached else (body, None)
+            yield saved(row, whole, store._names, desk.name, problem), body.setup, row.number
         after = rows[-1].seq
 
 

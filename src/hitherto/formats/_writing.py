@@ -14,6 +14,7 @@ from errno import EBUSY, EDQUOT, ENOSPC, ENOTDIR, ENOTEMPTY
 from pathlib import Path
 from typing import IO
 
+from .. import _own_files
 from ..errors import AlreadyExists, CannotOpen, Denied, HithertoError, InvalidArgument, StorageError, StorageFull
 from ..keys import Key
 from ..snapshots import Unreadable
@@ -30,12 +31,11 @@ def new_path(path: Path) -> Iterator[Path]:
     try:
         if os.path.lexists(path):
             raise FileExistsError
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(_own_files.create(str(unfinished)))
         try:
             yield unfinished
-            _sync(unfinished, os.O_RDWR)
-            os.link(unfinished, path)  # unlike a rename, it never overwrites
-            _sync_names(path.parent)
+            _own_files.sync(str(unfinished))
+            _own_files.publish(str(unfinished), str(path))
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(unfinished)
@@ -48,7 +48,8 @@ def new_path(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """The unfinished file, open to be written."""
-    with new_path(path) as unfinished, open(unfinished, "wb") as file:
+    flags = os.O_WRONLY | _own_files.CAREFUL
+    with new_path(path) as unfinished, open(os.open(unfinished, flags), "wb") as file:
         yield file
 
 
@@ -92,7 +93,7 @@ def new_directory(path: Path) -> Iterator[Path]:
             os.chmod(unfinished, 0o700)  # whatever the umask says
             yield unfinished
             os.rename(unfinished, place)  # which replaces what is empty, and nothing else
-            _sync_names(place.parent)
+            _own_files.sync_names(str(place.parent))
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)  # as a rule it is not there; what went wrong is said already
     except OSError as error:
@@ -112,7 +113,7 @@ def _in_the_way(error: OSError, place: Path) -> HithertoError | None:
 
 def _beside(path: Path) -> Path:
     """A name for what is not finished yet, in the same directory."""
-    return Path(f"{path}.unfinished-{os.urandom(4).hex()}")
+    return Path(_own_files.name_unfinished(str(path)))
 
 
 def _check(path: Path) -> None:
@@ -127,20 +128,6 @@ def _check(path: Path) -> None:
 
 _A_PATH = "give the path of a file"
 _ANOTHER = "choose another name, or move it away"
-
-
-def _sync_names(directory: Path) -> None:
-    if os.name == "posix":  # Windows does not open directories
-        _sync(directory, os.O_RDONLY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    """Make a file's content, or a directory's names, durable."""
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def of_files(error: OSError, path: Path) -> StorageError:

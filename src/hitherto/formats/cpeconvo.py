@@ -22,7 +22,7 @@ from msgspec.structs import asdict, replace
 
 from ..errors import HithertoError, InvalidArgument, InvalidMessage, NotSealed
 from ..keys import Key
-from ..model import Message, Setup, encodable
+from ..model import Message, Setup, encodable, trace_of
 from ..snapshots import Unreadable
 from ._cpe_file import FIRST, LATER, Reader, Writer, created, opened
 from ._cpe_rows import Heard, Note, Row, heard, shown, text, told, when
@@ -198,7 +198,7 @@ def _said(
     numbers = _numbers([one.model for one in found.values()], setups)
     for (id, (message, at, _, note)), number in zip(found.items(), numbers, strict=True):
         parent, link = forest.parents[id], forest.links.get(id)
-        aside = link is not None and (message.label or "").startswith("subagent:")  # alone, it is a conversation
+        aside = trace_of(message.label) is not None
         created[id] = created.get(parent, 0) if at is None else at
         mains[id] = note.main and not aside and mains.get(parent, True)
         yield Said(

@@ -10,10 +10,21 @@ from collections.abc import Iterable
 from html import escape
 from typing import IO
 
+from .._holes import has_hole
 from .._signs import harmless
 from ..attachment import Attachment
-from ..model import Block
-from ._sections import Section, call_in, moment, placeholder, sections, setup_of, text_in
+from ..model import Block, Setup
+from ._sections import (
+    Section,
+    call_in,
+    moment,
+    opening_setup,
+    placeholder,
+    sections,
+    setup_after,
+    setup_changes,
+    text_in,
+)
 from ._shape import Portable, Said
 from ._writing import OnlyWritten
 
@@ -65,8 +76,14 @@ class _Page:
         self._out(f'<main>\n<h1 dir="auto">{_safe(title)}</h1>\n{_about(talk)}\n')
         for section in sections(talk):
             self._out(self._heading(section))
+            changes = setup_changes(talk, section)
             for said in section.messages:
+                if said.id in changes:
+                    self._out(_setup(changes[said.id]))
                 self._message(said)
+            after = setup_after(talk) if section.is_thread else None
+            if after is not None:
+                self._out(_setup(after))
         self._out("</main>\n")
 
     def finish(self) -> int:
@@ -110,7 +127,7 @@ class _Page:
     def _block(self, block: Block, said: Said) -> None:
         text = text_in(block)
         if text is None:
-            if block.modality == "image" and block.mime_type in _IMAGES:
+            if block.modality == "image" and block.mime_type in _IMAGES and not has_hole(block.content):
                 self._image(block)
             else:
                 self._out(f'<p class="note">[{_safe(placeholder(block))}]</p>\n')
@@ -143,8 +160,17 @@ class _Page:
 
 
 def _about(talk: Portable) -> str:
-    setup = setup_of(talk)
-    rows = [("id", talk.id), ("project", talk.project), ("provider", setup.provider), ("model", setup.model)]
+    return _described([("id", talk.id), ("project", talk.project)], opening_setup(talk))
+
+
+def _setup(setup: Setup) -> str:
+    """The setup from here on."""
+    none = "" if setup.system_prompt else '<p class="note">No system prompt.</p>\n'
+    return f"<h2>Setup from here on</h2>\n{_described([], setup)}{none}"
+
+
+def _described(rows: list[tuple[str, str | None]], setup: Setup) -> str:
+    rows = [*rows, ("provider", setup.provider), ("model", setup.model)]
     listed = "".join(f"<dt>{what}</dt><dd>{_safe(value)}</dd>" for what, value in rows if value)
     prompt = _folded("system prompt", setup.system_prompt) if setup.system_prompt else ""
     return f"<dl>{listed}</dl>\n{prompt}"

@@ -8,7 +8,8 @@
 
 Nothing is left out that a reader of the store could see: every branch, setup, label, key and attachment, the
 provider's own JSON. Parents stand before their children. Large content comes before the message that needs it, in
-lines of its own, once for each conversation. What JSON has no word for is marked by an object with one name that begins
+lines of its own, once for each conversation; a line with `missing` is all there is of an attachment that the store has
+lost. What JSON has no word for is marked by an object with one name that begins
 with a dollar: `$bytes`, `$attachment`, `$base64`, `$float`; an object that looks like one is wrapped in `$object`.
 
 The last line tells that the file is whole. Writing is deterministic: what was loaded from a file is written to the same
@@ -35,7 +36,7 @@ from .._record import About, ConversationSummary, Details, Measure, Participant
 from ..attachment import CHUNK, Attachment
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, NewerFormat, NotSealed, PayloadTooLarge
 from ..keys import Key
-from ..model import Block, Message, Setup, Usage, from_datetime, to_datetime
+from ..model import DEEPEST, Block, Message, Setup, Usage, from_datetime, is_nested_deeper, to_datetime
 from ..snapshots import Unreadable
 from ._shape import Half, Portable, Said, Source
 from ._writing import new_file, of_files
@@ -47,6 +48,7 @@ writes = True
 VERSION = 1
 _LINE = 1 << 27  # bytes of the longest line: more than any message of 10 MB may have, however it is escaped
 _MOST = 1 << 30  # bytes of the lines of one conversation, attachments apart
+_DEEPEST = 2 * DEEPEST + 8  # levels in one line: each of a message may be wrapped in `$object`, and has some around it
 _VALUES = 2_000_000  # in one line: a few bytes of JSON can be a value of a few hundred
 _SWELLS = 1000  # times as large a compressed file may become, beside the first megabytes
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -131,6 +133,7 @@ class _Piece(Struct, omit_defaults=True, forbid_unknown_fields=True):
     size: int | None = None  # in the last line of an attachment, with its hash
     sha256: str = ""
     text: bool = False
+    missing: bool = False  # the store that was saved has lost the content: this line is all there is of it
 
 
 class _Half(Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -319,6 +322,8 @@ class _Attached:
     def _number(self, value: Attachment) -> int:
         if self._out is None:
             raise InvalidMessage("an attachment where there can be none")
+        if value.is_missing:
+            return self._missing(value)
         sha256 = hashlib.sha256()
         for piece in value:
             sha256.update(piece)
@@ -328,6 +333,13 @@ class _Attached:
             for piece in _even(value):
                 self._out.line(_Line(attachment=_Piece(number, base64.b64encode(piece).decode())))
             self._out.line(_Line(attachment=_Piece(number, "", value.size, name[0], value.text)))
+        return self._numbers[name]
+
+    def _missing(self, hole: Attachment) -> int:
+        name = (f"missing {(hole._name or b'').hex()}", hole.text)
+        if name not in self._numbers and self._out is not None:
+            self._numbers[name] = number = len(self._numbers)
+            self._out.line(_Line(attachment=_Piece(number, "", hole.size, "", hole.text, missing=True)))
         return self._numbers[name]
 
 
@@ -485,6 +497,18 @@ def _line(line: bytes) -> "_Line | str":
         return str(error)[:200] if isinstance(error, msgspec.ValidationError) else "it is not JSON"
     if sum(getattr(found, part) is not None for part in _Line.__struct_fields__) != 1:
         return "it is no line of this format"
+    if line.count(b"[") + line.count(b"{") > _DEEPEST and is_nested_deeper(_open_values(found), _DEEPEST):
+        return f"it is nested more than {_DEEPEST} deep"
+    return found
+
+
+def _open_values(line: _Line) -> list[object]:
+    """What of a line may be any JSON."""
+    found: list[object] = [] if line.setup is None else [line.setup.tools, line.setup.raw]
+    halves = [] if line.partial is None else line.partial.messages
+    for message in halves if line.message is None else [line.message, *halves]:
+        found += [message.extra, message.raw, message.privacy]
+        found += [value for block in message.blocks for value in (block.content, block.extra)]
     return found
 
 
@@ -540,6 +564,9 @@ class _Reading:
 
     def _piece(self, piece: _Piece) -> None:
         path = self._folder / str(piece.number)
+        if piece.missing:
+            self._hole(piece)
+            return
         if piece.size is None:
             self._folder.mkdir(exist_ok=True)
             with open(path, "ab") as file:
@@ -555,6 +582,12 @@ class _Reading:
         if (whole.size, sha256.hexdigest()) != (piece.size, piece.sha256):
             raise Damaged("an attachment is not as it was written")
         self._attachments[piece.number] = Attachment(whole.size, whole.__iter__, text=piece.text)
+
+    def _hole(self, piece: _Piece) -> None:
+        if piece.size is None or piece.size < 0 or piece.data or piece.number in self._attachments:
+            raise Damaged("a missing attachment has a size, and nothing else")
+        name = f"missing {piece.number}".encode()
+        self._attachments[piece.number] = Attachment._hole(piece.size, text=piece.text, name=name)
 
     def _value(self, value: object) -> object:
         """What was said in JSON, as it was."""

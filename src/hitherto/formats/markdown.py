@@ -9,8 +9,17 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from ..model import Block
-from ._sections import call_in, moment, placeholder, sections, setup_of, text_in
+from ..model import Block, Setup
+from ._sections import (
+    call_in,
+    moment,
+    opening_setup,
+    placeholder,
+    sections,
+    setup_after,
+    setup_changes,
+    text_in,
+)
 from ._shape import Portable, Said
 from ._writing import OnlyWritten
 
@@ -35,7 +44,7 @@ FORMAT = OnlyWritten("markdown", (".md", ".markdown"), write_to)
 
 def _document(talk: Portable) -> Iterator[str]:
     yield f"# {_line(talk.title) or 'Conversation'}"
-    setup = setup_of(talk)
+    setup = opening_setup(talk)
     about = [("id", talk.id), ("project", talk.project), ("provider", setup.provider), ("model", setup.model)]
     yield "\n".join(f"- {what}: {_code(value)}" for what, value in about if value)
     if setup.system_prompt:
@@ -44,8 +53,24 @@ def _document(talk: Portable) -> Iterator[str]:
     for section in sections(talk):
         if section.title:
             yield f"## {section.title}{'' if section.after is None else f' message {_code(section.after)}'}"
+        changes = setup_changes(talk, section)
         for said in section.messages:
+            if said.id in changes:
+                yield from _setup(changes[said.id])
             yield from _message(said)
+        after = setup_after(talk) if section.is_thread else None
+        if after is not None:
+            yield from _setup(after)
+
+
+def _setup(setup: Setup) -> Iterator[str]:
+    """The setup from here on."""
+    yield "## Setup from here on"
+    about = [("provider", setup.provider), ("model", setup.model)]
+    listed = [f"- {what}: {_code(value)}" for what, value in about if value]
+    yield "\n".join([*listed, f"- system prompt: {'as follows' if setup.system_prompt else 'none'}"])
+    if setup.system_prompt:
+        yield _text(setup.system_prompt)
 
 
 def _message(said: Said) -> Iterator[str]:

@@ -5,13 +5,15 @@
 
     recorded = hitherto.resume(client, store, conversation_or_message_id)
 
-`record` takes a client of `hitherto.chat`, or one of the SDKs of OpenAI, Anthropic or Google, sync or async. It gives
-back the same object, with the same calls, and from then on everything is kept: see `_recorder` for how.
+`record` takes a client of `hitherto.chat`, one of the SDKs of OpenAI, Anthropic or Google, or a plain HTTP client, sync
+or async. It gives back the same object, with the same calls, and from then on everything is kept: see `_recorder` for
+how.
 """
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -21,26 +23,29 @@ from ..chat._claude_local import ClaudeLocal
 from ..chat._clients import AsyncClaudeLocal, AsyncClient, Client
 from ..chat._turns import Restored
 from ..conversation import Conversation
-from ..dialects import Raw, dialect
+from ..dialects import dialect as find_dialect
 from ..dialects._repair import repair
 from ..errors import HithertoError, InvalidArgument, ProviderMismatch, Unsupported
 from ..events import warn
-from ..model import Saved
+from ..model import Saved, listed
 from ..snapshots._thread import named, spoken_in
 from ..store import Path, Store
+from ._calls import find, listen, listening_to, unlisten
 from ._checkpoints import Checkpoints
+from ._ending import ending
 from ._own import OwnListener, Resumed, trace
 from ._recorder import PARTIAL_SECONDS, Recorder, into
-from ._sdk import Listening, dialects_of, http_clients, listen, listening_to, unlisten
+from ._sdk import Listening, dialects_of
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore
     from ..listing import ConversationInfo
     from ..sanitiser import Sanitiser
 
-__all__ = ["Recording", "Resumed", "history", "into", "record", "recording", "resume"]
+__all__ = ["Recording", "Resumed", "history", "into", "is_recorded", "record", "recording", "resume"]
 
 C = TypeVar("C")
+Entry: TypeAlias = Any  # a provider's own message: what its SDK takes, whose types no type of ours would satisfy
 _OURS = (Client, AsyncClient, ClaudeLocal, AsyncClaudeLocal)
 
 
@@ -50,7 +55,7 @@ class Recording:
         with hitherto.recording(client):
             client.chat("What fails?")
 
-    At the end of the block, also by an exception, the recording is closed.
+    At the end of the block, also by an exception, the recording is closed; the client is not.
     """
 
     def __init__(self, client: object, recorders: "Recorder | Listening", listener: OwnListener | None = None) -> None:
@@ -84,9 +89,13 @@ class Recording:
         return self._recorders.recorders() if isinstance(self._recorders, Listening) else [self._recorders]
 
     @property
+    def _latest(self) -> Recorder | None:
+        return self._recorders.latest if isinstance(self._recorders, Listening) else self._recorders
+
+    @property
     def conversation(self) -> Conversation | None:
         """The conversation that was written to last, at its head; None before the first message."""
-        recorder = self._recorders.latest if isinstance(self._recorders, Listening) else self._recorders
+        recorder = self._latest
         talk = None if recorder is None else recorder.latest
         return None if talk is None or recorder is None else recorder.store.conversation(talk.id)
 
@@ -118,7 +127,8 @@ class Recording:
         error raised: then it is still held, and `close` tries again. What has come of an answer on its way is kept as a
         partial. Every conversation is committed with its metrics, and its recovery snapshot goes."""
         if isinstance(self._recorders, Listening):
-            unlisten(self._client, self._recorders)
+            unlisten(self._recorders)
+            self._recorders.say_if_silent()
         elif isinstance(self._client, _OURS) and self._client._listener is self._listener:
             self._client.listen(None)
         failure: HithertoError | None = None
@@ -148,14 +158,20 @@ def record(
     checkpoint_seconds: float | None = None,
     checkpoint_keep: int | None = None,
     sanitiser: "Sanitiser | None" = None,
+    dialect: str | None = None,
 ) -> C:
     """Keep what is said through this client from now on; the client is given back.
 
-    A new conversation is started with the first message; `title`, `project` and `metadata` are its own. An SDK client
-    that then sends another history than the one so far starts another conversation, unless one is given: then all
-    goes into it. `subagent` records the trace of a sub-agent instead, linked to the tool call in whose handler this is
-    called, or to the last answer of `within`, a recorded client. While an answer streams in, it is kept every
-    `partial_seconds`.
+    A new conversation is started with the first message; `title`, `project` and `metadata` are its own. A request of an
+    SDK client goes on with a conversation if its history holds an answer that was given there; any other begins a new
+    one. If a `conversation` is given, all goes into it, and the handle moves along: what does not go on with it is kept
+    beside its main flow, under the label `subagent:side-call:…`.
+
+    `subagent` records the trace of a sub-agent instead, linked to the tool call in whose handler this is called, or to
+    the last answer of `within`, a recorded client. While an answer streams in, it is kept every `partial_seconds`.
+
+    The client may be an `httpx.Client` or `AsyncClient`: then every request is kept whose path says that it is a chat.
+    With `dialect` (`"openai-chat"`, `"openai-responses"`, `"anthropic"`, `"gemini"`) the path does not matter.
 
     `checkpoint` gets a `Snapshot` of the conversation after every `checkpoint_turns` answers, or at the latest
     `checkpoint_seconds` after one: a snapshot store, anything else with a method `save`, or a function. It is called in
@@ -168,7 +184,9 @@ def record(
     about = kept._described(title, None, metadata, project)
     talk = None if conversation is None else _found(kept, conversation)
     if subagent is not None:
-        talk = trace(subagent, run_id, _own(within))
+        talk = trace(subagent, run_id, None if within is None else _recorder_of(within))
+    if dialect is not None:
+        find_dialect(named(dialect))  # it is refused now if there is none of that name
     if checkpoint is None and (checkpoint_turns, checkpoint_seconds, checkpoint_keep) != (None, None, None):
         raise InvalidArgument("checkpoints are to go nowhere", hint="checkpoint=FileStore(…), or a function")
     due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds, checkpoint_keep)
@@ -176,7 +194,7 @@ def record(
         redactor = kept._redactor_for(sanitiser)
         redactor.folder(about.project)
         about = replace(about, title=redactor.text(about.title), metadata=redactor.strings(about.metadata))
-    return _attach(client, kept, about, talk, float(partial_seconds), due, sanitiser)
+    return _attach(client, kept, about, talk, float(partial_seconds), due, sanitiser, dialect)
 
 
 def _attach(
@@ -187,21 +205,48 @@ def _attach(
     seconds: float,
     due: Checkpoints | None = None,
     sanitiser: "Sanitiser | None" = None,
+    dialect: str | None = None,
 ) -> C:
     if isinstance(client, _OURS):
+        if dialect is not None:
+            raise InvalidArgument("the dialect of a client of ours is known", hint="leave `dialect` out")
         recorder = Recorder(store, client.dialect, client.provider, about, talk, seconds, due, sanitiser)
         client.listen(OwnListener(recorder))
         return client
 
     def make(name: str, provider: str) -> Recorder:
-        return Recorder(store, dialect(name), provider, about, talk, seconds, due, sanitiser)
+        return Recorder(store, find_dialect(name), provider, about, talk, seconds, due, sanitiser)
 
-    listen(client, make)
+    listening = listen(client, make, None if dialect is None else named(dialect))
+    ending(store).expect(listening)
+    if talk is not None and listening.provider is not None:
+        _spoken[talk] = dialects_of(listening.provider)[0]
     return client
 
 
-def recording(client: object) -> Recording | None:
-    """What is being recorded of a client; None if nothing is."""
+# What is spoken in conversations that do not say it yet, because they are empty.
+_spoken: WeakKeyDictionary[Conversation, str] = WeakKeyDictionary()
+
+
+def recording(client: object) -> Recording:
+    """What is being recorded of a client. As a context manager, sync or async, it ends the recording with the
+    block; the client stays open, and goes on as before.
+
+        with hitherto.recording(client):
+            client.chat("What fails?")
+    """
+    found = _recording(client)
+    if found is None:
+        raise InvalidArgument("this client is not recorded", hint="hitherto.record(client, store) first")
+    return found
+
+
+def is_recorded(client: object) -> bool:
+    """Is what is said through this client being kept?"""
+    return _recording(client) is not None
+
+
+def _recording(client: object) -> Recording | None:
     if isinstance(client, _OURS):
         listener = client._listener
         return Recording(client, listener.recorder, listener) if isinstance(listener, OwnListener) else None
@@ -223,7 +268,8 @@ def resume(
     A client of ours gets the history and the system prompt that were in force there. What the provider would refuse is
     mended on the way: a tool call that was interrupted gets a result that says so. `recording(client).resumed` reports
     it. A conversation with another provider is refused with `ProviderMismatch` unless `convert` is true; then what
-    cannot be told is reported. An SDK client keeps no history: `hitherto.history(talk)` is what to send.
+    cannot be told is reported. An SDK client keeps no history: `hitherto.history(talk)` is what to send. A handle that
+    is given moves along with what is said.
     """
     kept = _store(store)
     _check_seconds(partial_seconds)
@@ -243,10 +289,10 @@ def resume(
 
 def _check_spoken(client: object, talk: Conversation, *, convert: bool) -> None:
     """Is the conversation written in words that the provider of this SDK understands?"""
-    found = http_clients(client)
+    found = find(client)
     if found is None or convert:
         return
-    spoken = dialects_of(found[0])
+    spoken = dialects_of(found.provider)
     for message in talk._path(lazy=True):
         written = (message.extra or {}).get("dialect")
         if isinstance(written, str) and written not in spoken:
@@ -275,19 +321,40 @@ def _is_answered(talk: Conversation, id: str) -> bool:
     return False
 
 
-def history(talk: "Conversation | AsyncConversation", provider: str | None = None) -> list[Raw]:
+def history(
+    talk: "Conversation | AsyncConversation",
+    provider: str | None = None,
+    *,
+    system_prompt: bool = True,
+    unanswered: bool = False,
+) -> list[Entry]:
     """What to send to go on with a conversation: the provider's own messages from its beginning to where the handle
-    stands, mended where a provider would refuse them, without the system prompt (that is `talk.system_prompt`).
+    stands, mended where a provider would refuse them. Add the next question.
+
+    For chat completions the system prompt stands first, unless `system_prompt` is false. Elsewhere it has a place of
+    its own in a request, and is left out: pass `talk.system_prompt` there.
 
     `provider` is one of ours (`"openai"` is chat completions) or a dialect (`"openai-responses"`); by default the one
-    that the conversation is held with.
+    that the conversation is held with. A question at the end that was sent, and got no answer, is left out, so that it
+    is not sent twice when it is asked again; `unanswered` keeps it.
     """
     handle = _talk(talk)
     if handle is None:
         raise InvalidArgument(f"a {type(talk).__name__} where a conversation is wanted")
-    path = handle._path()
-    spoken = dialect(named(provider) if provider else spoken_in(path, handle.provider))
-    return spoken.history(repair(path, spoken).messages)
+    path, setup = handle._path(), handle.setup
+    while path and not unanswered and _was_sent(path[-1]) and not _is_answered(handle, path[-1].id):
+        path.pop()
+    known = _spoken.get(handle, setup.provider) if not path and not setup.provider else setup.provider
+    spoken = find_dialect(named(provider) if provider else spoken_in(path, known))
+    entries = spoken.history(repair(path, spoken).messages)
+    if spoken.name != "openai-chat" or not system_prompt:
+        return entries
+    return list(listed(spoken.request(entries, setup, {})["messages"], "messages"))
+
+
+def _was_sent(message: Saved) -> bool:
+    """Is it a question that a recorder has kept?"""
+    return message.role == "user" and "dialect" in (message.extra or {})
 
 
 def _store(store: object) -> Store:
@@ -317,11 +384,12 @@ def _talk(conversation: object) -> Conversation | None:
     return found if isinstance(found, Conversation) else None
 
 
-def _own(client: object) -> OwnListener | None:
-    """Who listens to a client of ours."""
-    if client is None:
-        return None
-    listener = client._listener if isinstance(client, _OURS) else None
-    if not isinstance(listener, OwnListener):
-        raise InvalidArgument("`within` is a client that is recorded")
-    return listener
+def _recorder_of(client: object) -> "OwnListener | Recorder":
+    """What records a client."""
+    found = _recording(client)
+    if found is not None and found._listener is not None:
+        return found._listener
+    latest = None if found is None else found._latest
+    if latest is None:
+        raise InvalidArgument("`within` is a client that is recorded, and that was answered")
+    return latest

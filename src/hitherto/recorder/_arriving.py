@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from ..dialects import Answer, Assembly
+from ..dialects._lossless import keepable_answer
 from ..errors import HithertoError
 from ..events import warn
 
@@ -41,7 +42,7 @@ class Arriving:
 
     def answer(self) -> Answer:
         with self._lock:
-            return self._assembly.answer()
+            return keepable_answer(self._assembly.answer())
 
     def _flush(self, *, last: bool = False) -> None:
         with self._keeping:
@@ -49,7 +50,7 @@ class Arriving:
                 self._timer = None
                 if self._closed and not last:
                     return
-                answer = self._assembly.answer()
+                answer = keepable_answer(self._assembly.answer())
             if answer.messages:
                 try:
                     self._keep(answer)

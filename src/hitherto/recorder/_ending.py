@@ -25,6 +25,7 @@ from ..ids import show_conversation_id
 if TYPE_CHECKING:
     from ..store import Store
     from ._recorder import Kept, Recorder
+    from ._sdk import Listening
 
 END_SECONDS = 10.0  # within which the end of a recording is to be kept
 _AT_ONCE = 4  # conversations that are ended on somebody else's way
@@ -47,6 +48,7 @@ class Ending:
 
     def __init__(self, store: "Store") -> None:
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+        self._expected: weakref.WeakSet[Listening] = weakref.WeakSet()
         self._left: deque[Kept] = deque()
         self._written: set[bytes] = set()
         store._last[self] = self.close
@@ -57,6 +59,11 @@ class Ending:
         with _lock:
             self._recorders.add(recorder)
         weakref.finalize(recorder, self._left.extend, recorder.begun).atexit = False
+
+    def expect(self, listening: "Listening") -> None:
+        """A client is listened to. If it has said nothing when the store is closed, a warning says so."""
+        with _lock:
+            self._expected.add(listening)
 
     def begin(self, kept: "Kept") -> None:
         """A recorder keeps this conversation from now on."""
@@ -119,7 +126,9 @@ class Ending:
         tried; checkpoints have their time afterwards."""
         failure: Exception | None = None
         with _lock:
-            recorders = list(self._recorders)
+            recorders, expected = list(self._recorders), list(self._expected)
+        for listening in expected:
+            listening.say_if_silent()
         for recorder in recorders:
             try:
                 recorder.end()

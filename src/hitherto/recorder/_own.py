@@ -81,7 +81,8 @@ class OwnListener:
         if self.place is not None:
             self.recorder.check_into(self.place)
         if self.place is None or not self._is_in_step(history):
-            self.place = self.recorder.ask(history, setup)
+            self.place = self.recorder.ask(history, setup, is_alone=True)
+            self.place.kept.settle(self.place)  # it is ours alone: nobody else asks the same
         elif answered:
             saved = self.recorder.answer(self.place, Answer(list(history[count:])))
             self._answered = saved[-1].id if saved else None
@@ -114,6 +115,7 @@ class OwnListener:
             kept.flush()
             self.place.handle._configure(replace(setup, provider=setup.provider or self.recorder.provider))
             saved: Saved = self.place.handle.compact(summary)
+            self.place.lead()
             kept.wrote([saved])
         self._path, self._at = [saved], saved.id
         return saved
@@ -123,13 +125,23 @@ class OwnListener:
         return lambda: _running.reset(token)
 
 
-def trace(name: str, run_id: str | None, within: OwnListener | None) -> Conversation:
-    """The place for the trace of a sub-agent: a root of its own, linked to the call that started it."""
-    running = _running.get()
-    listener = within or (running.listener if running is not None else None)
-    if listener is None or listener.place is None:
+def trace(name: str, run_id: str | None, within: "OwnListener | Recorder | None") -> Conversation:
+    """The place for the trace of a sub-agent: a root of its own, linked to the call that started it. `within` is what
+    records the client that started it; without it, that is the client whose tool runs now."""
+    talk, call = _started_by(within)
+    if talk is None:
         hint = "record it in a tool's handler, or give within=<the recorded client that started it>"
         raise InvalidArgument("a sub-agent is started by somebody", hint=hint)
-    call = running.message if running is not None and running.listener is listener else listener._answered
-    talk = listener.place.handle
     return talk.subagent(name, run_id or uuid4().hex[:12], call=call or talk.at)
+
+
+def _started_by(within: "OwnListener | Recorder | None") -> tuple[Conversation | None, str | None]:
+    """The conversation that a sub-agent is started in, and the message that calls it."""
+    running = _running.get()
+    if isinstance(within, Recorder):
+        return (None, None) if within.answered is None else (within.answered[0].talk, within.answered[1])
+    listener = within or (running.listener if running is not None else None)
+    if listener is None or listener.place is None:
+        return None, None
+    is_running = running is not None and running.listener is listener
+    return listener.place.handle, running.message if running is not None and is_running else listener._answered

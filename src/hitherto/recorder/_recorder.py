@@ -19,8 +19,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakSet
+from uuid import uuid4
+from weakref import WeakSet, ref
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -31,16 +34,17 @@ from .._recovery import drop, keep, marks, new_key, new_mark
 from ..backend import CHAT, ItemRow, Where
 from ..conversation import Conversation, checked_setup
 from ..dialects import Answer, Assembly, Dialect
-from ..errors import Busy, Closed, Damaged, HithertoError, InvalidArgument, NotFound, StorageError
+from ..dialects._lossless import as_bytes
+from ..errors import Busy, Closed, Damaged, HithertoError, InvalidArgument, NotFound, PayloadTooLarge, StorageError
 from ..events import warn
 from ..ids import new_conversation_id, show_conversation_id
-from ..model import Message, Saved, Setup, check
+from ..model import Message, Saved, Setup, check, trace_of
 from ..store import More
 from ..vault import Envelope
 from ._arriving import Arriving
 from ._checkpoints import Checkpoints
 from ._ending import END_SECONDS, ending
-from ._known import History, Tree, steps
+from ._known import FROM_REQUEST, Followed, History, Step, Tree, last_answer, steps
 from ._watched import watch
 
 if TYPE_CHECKING:
@@ -54,26 +58,54 @@ _CANDIDATES = 20  # conversations that began alike, of which one may be meant
 _LOOKS = 10  # how often a conversation is looked for that others remove
 _SURE_SECONDS = 1.0  # for which our mark is believed to be there: another process may end what both record
 PARTIAL_SECONDS = 1.0
+SIDE_CALL = "side-call"  # the name under which requests are kept that do not go on with a conversation
+_ASIDE = f"subagent:{SIDE_CALL}:"
 
 Talk = TypeVar("Talk", bound="Conversation | AsyncConversation")
 
 
-class Place(Struct):
+class Place(Struct, eq=False, weakref=True):
     """Where a chat stands: the next message goes below."""
 
     kept: "Kept"
     handle: Conversation
+    follower: Conversation | None = None  # the handle of the caller, which moves along
     partials: tuple[bytes, ...] = ()  # the keys under which the answer on its way is kept
     asked: float = field(default_factory=time.perf_counter)  # when what stands there was kept
+
+    def lead(self) -> None:
+        """The handle of the caller comes to where we stand."""
+        if self.follower is not None:
+            self.follower._move_to(self.handle)
+
+
+class Claim(Struct, eq=False, frozen=True):
+    """A conversation that a request is about to go on with, and the message from which on."""
+
+    kept: "Kept"
+    at: str | None
+
+    def release(self) -> None:
+        self.kept.claims.remove(self)
+
+
+def _drop(waiting: "dict[int, ref[Place]]", name: int, gone: "ref[Place]") -> None:
+    if waiting.get(name) is gone:  # another place may have its number by now
+        del waiting[name]
 
 
 class Kept:
     """One conversation that is being recorded."""
 
     def __init__(self, talk: Conversation, dialect: Dialect) -> None:
-        self.talk = talk
+        self.talk = talk.fork()  # one that stays where it is
+        self.opening: Setup | None = None  # what it was begun with, if it was begun here
+        self.claims: list[Claim] = []  # by requests that are about to go on with it
+        self._waiting: dict[int, ref[Place]] = {}  # questions that were sent, and that may still be answered
         self.lock = threading.RLock()
         self.tree = Tree(dialect)
+        # The roots of a sub-agent's run that begins here: another run may have its label, and begin with its question.
+        self._roots: set[str] | None = set() if talk._label is not None and talk.at is None else None
         self._handles: dict[str | None, Conversation] = {}
         self._responses: dict[str, str] = {}  # the provider's name of an answer, and its last message
         self._pending: list[tuple[Place, list[Message]]] = []
@@ -98,9 +130,45 @@ class Kept:
         self.tree.seen = (row.next_seq, row.rewrites)
 
     def _is_ours(self, message: Saved) -> bool:
-        """Is it on the flow that is recorded: on this sub-agent's, or on none?"""
+        """Is it on the flow that is recorded: of this run of a sub-agent, or of none?"""
         own = self.talk._label
-        return message.label == own if own is not None else not (message.label or "").startswith("subagent:")
+        if own is None:
+            return (message.label or "").startswith(_ASIDE) or trace_of(message.label) is None
+        begun_here = self._roots is None or message.id in self._roots or self.tree.has(message.parent)
+        return message.label == own and begun_here
+
+    def expect(self, place: Place) -> None:
+        """The question at this place is sent. It may be answered until `settle`, or until nobody has the place any
+        more: of a request over a plain HTTP client that fails, nobody hears."""
+        self._waiting[id(place)] = ref(place, partial(_drop, self._waiting, id(place)))
+
+    def settle(self, place: Place) -> None:
+        """The question was answered, or will not be."""
+        self._waiting.pop(id(place), None)
+
+    def _expected(self) -> list[Place]:
+        """Copied at once: other threads send and settle meanwhile, and none of them takes the lock for it."""
+        found = (reference() for reference in list(self._waiting.values()))
+        return [place for place in found if place is not None]
+
+    def is_waiting(self, at: str | None) -> bool:
+        """Was this question sent, and may its answer still come?"""
+        return any(place.handle.at == at for place in self._expected())
+
+    def is_free(self, at: str | None) -> bool:
+        """Has nobody gone on from this message, and is nobody about to?"""
+        is_claimed = any(claim.at == at for claim in list(self.claims))
+        return not is_claimed and not self.tree.has_below(at) and not self.is_waiting(at)
+
+    @property
+    def has_main_flow(self) -> bool:
+        """Has anything on the main flow been answered, or may it still be?"""
+        return self.tree.has_main_answer or any(place.handle._main for place in self._expected())
+
+    def aside(self) -> Conversation:
+        """A handle for a request that does not go on with the conversation: a root of its own, off the main flow,
+        linked to where that stands."""
+        return self.talk.subagent(SIDE_CALL, uuid4().hex[:12], call=self.newest)
 
     def _note(self, messages: Sequence[Saved]) -> None:
         for message in filter(self._is_ours, messages):
@@ -112,6 +180,8 @@ class Kept:
 
     def wrote(self, messages: Sequence[Saved]) -> None:
         """Note what we wrote ourselves. If nobody else wrote in between, the tree still has everything."""
+        if self._roots is not None:
+            self._roots.update(message.id for message in messages if message.parent is None)
         self._note(messages)
         seq, rewrites = self.tree.seen
         if messages and seq == messages[0].seq:
@@ -133,7 +203,7 @@ class Kept:
         if at == self.talk.at:
             return self.talk.fork()
         found = Conversation(self.talk._desk, None) if at is None else self.talk.fork(at=at)
-        if self.talk._label is None:
+        if self.talk._label is None and found._label is None:
             found._main = True  # who goes on from another choice makes it the one that counts
         return found
 
@@ -142,15 +212,16 @@ class Kept:
             self._handles.pop(next(iter(self._handles)))
         self._handles[handle.at] = handle
 
-    def write(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
+    def write(self, place: Place, messages: Sequence[Message], *, is_answer: bool = False) -> list[Saved]:
         """Add messages below a place, which moves there. What was kept of an answer on its way goes, if this is the
-        answer. Called under the lock."""
+        answer. An answer is kept however large the conversation gets: it was paid for. Called under the lock."""
         self.flush()
-        return self._write(place, messages)
+        return self._write(place, messages, is_answer=is_answer)
 
-    def _write(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
-        saved = place.handle._extend(messages, unput=place.partials, put=self._mark())
+    def _write(self, place: Place, messages: Sequence[Message], *, is_answer: bool) -> list[Saved]:
+        saved = place.handle._extend(messages, unput=place.partials, put=self._mark(), is_bounded=not is_answer)
         place.partials = ()
+        place.lead()
         self.wrote(saved)
         if not self.ended:
             self.is_marked()
@@ -176,7 +247,7 @@ class Kept:
         what it answers was deleted, say, is let go of, and said."""
         while self._pending:
             try:
-                self._write(*self._pending[0])
+                self._write(*self._pending[0], is_answer=True)
             except _FOR_NOW:
                 raise
             except HithertoError as error:
@@ -197,12 +268,14 @@ _into: ContextVar[Conversation | None] = ContextVar("hitherto_into", default=Non
 
 @contextmanager
 def into(conversation: Talk) -> Iterator[Talk]:
-    """Within this block, and in whatever is started in it, what is recorded goes into this conversation.
+    """Within this block, and in whatever is started in it, what is recorded goes into this conversation, and its handle
+    moves along.
 
-        with hitherto.into(store.ensure(f"user-{user.id}")):
-            sdk.chat.completions.create(model=…, messages=…)
+        with hitherto.into(store.ensure(f"user-{user.id}")) as talk:
+            sdk.chat.completions.create(model=…, messages=[*hitherto.history(talk), …])
 
-    For programs that talk for many people through one SDK client.
+    For programs that talk for many people through one SDK client. A request that does not go on with the conversation
+    (a title, a check of what was said) is kept beside it, as `record` says.
     """
     found: object = getattr(conversation, "sync", conversation)
     if not isinstance(found, Conversation):
@@ -212,6 +285,11 @@ def into(conversation: Talk) -> Iterator[Talk]:
         yield conversation
     finally:
         _into.reset(token)
+
+
+def _session_name(session: str) -> str:
+    """The name under which the conversation of a session is found again."""
+    return blake2b(session.encode(), digest_size=16, person=b"session").hexdigest()
 
 
 class Recorder:
@@ -236,6 +314,7 @@ class Recorder:
         self._checkpoints = checkpoints
         own = None if sanitiser is None else store._redactor_for(sanitiser)
         self._redactors = [redactor for redactor in (own, store._redactor) if redactor is not None]
+        self._choosing = threading.Lock()  # of which conversation a request goes on with; taken before the other
         self._lock = threading.Lock()  # of what follows
         self._kept: dict[tuple[str, str | None], Kept] = {}  # by conversation and flow, the one used last at the end
         self._latest: Kept | None = None
@@ -245,7 +324,11 @@ class Recorder:
             checkpoints.known_to(store)
         self._ending = ending(store)
         self._ending.watch(self)
+        self._candidates: dict[str, Kept] = {}  # conversations of others that were looked at, the last at the end
+        self._sessions: dict[str, Kept] = {}  # by the name that the caller has for them
+        self.answered: tuple[Kept, str] | None = None  # the answer that was kept last
         self._pinned: Kept | None = None
+        self._follower = conversation
         if conversation is not None:
             self._pinned = self._known(conversation)
 
@@ -267,13 +350,16 @@ class Recorder:
     def flush(self, timeout_seconds: float) -> None:
         """Write what could not be written so far; the error, if it still cannot be. Wait for a checkpoint that is being
         made."""
-        with self._lock:
-            all_kept = list(self._kept.values())
-        for kept in all_kept:
-            with kept.lock:
-                kept.flush()
+        self._write_pending()
         if self._checkpoints is not None and not self._checkpoints.wait(timeout_seconds):
             raise Busy("a checkpoint is still being made")
+
+    def _write_pending(self) -> None:
+        with self._lock:
+            all_pending = [kept for kept in self._kept.values() if kept.pending]
+        for kept in all_pending:
+            with kept.lock:
+                kept.flush()
 
     def close(self, timeout_seconds: float = END_SECONDS) -> None:
         """The end; then wait for a checkpoint that is being made, which may take long and costs nobody an answer."""
@@ -314,9 +400,17 @@ class Recorder:
     def _known(self, talk: Conversation) -> Kept:
         """What we know of a conversation."""
         with self._lock:
-            name = (talk.id, talk._label)
-            kept = self._kept.pop(name, None) or Kept(talk, self.dialect)
+            known = self._kept.get((talk.id, talk._label))
+        return self._use(known or Kept(talk, self.dialect))
+
+    def _use(self, kept: Kept) -> Kept:
+        """Remember a conversation as the one that was used last. Another thread may have found it, too: then it is what
+        that one found."""
+        with self._lock:
+            name = (kept.talk.id, kept.talk._label)
+            kept = self._kept.pop(name, kept)
             self._kept[name] = kept
+            self._candidates.pop(kept.talk.id, None)
             self._latest = kept
             if not kept.ended:
                 self.begun.add(kept)
@@ -336,81 +430,182 @@ class Recorder:
     def _forget(self, kept: Kept) -> None:
         with self._lock:
             self._kept = {name: other for name, other in self._kept.items() if other is not kept}
+            self._sessions = {name: other for name, other in self._sessions.items() if other is not kept}
+            self._candidates.pop(kept.talk.id, None)
             self._let_go(kept)
 
-    def _find(self, history: History, after: str | None, within: str | None) -> Kept | None:
-        """The conversation that a history belongs to."""
-        into = _into.get()
-        if into is not None and into._store is not self.store:
-            raise InvalidArgument("the conversation of `into` is in another store than the one that is recorded to")
-        if into is not None:
-            return self._known(into)
-        if self._pinned is not None:
-            return self._pinned
+    def _find(self, history: History, setup: Setup, after: str | None, within: str | None) -> Claim | None:
+        """The conversation that a history belongs to, where nobody says which one it is. None: it begins one."""
         with self._lock:
             ours = list(reversed(self._kept.values()))
         for kept in ours:
             if kept.response(after) or kept.response(within):
-                return kept
+                return self._claim(kept, kept.response(after or within))
         if after is not None or within is not None or not history:
             return None
-        begun = [kept for kept in ours if kept.tree.begins_with(history[0])]
-        best = max(begun, key=lambda kept: kept.tree.follow(history).count, default=None)
-        if best is not None:
-            return best
-        stored = self._stored(history)
-        if stored is not None:
-            return stored
-        alike = max(ours, key=lambda kept: kept.tree.resembles(history), default=None)
-        return alike if alike is not None and alike.tree.resembles(history) else None
+        with self._choosing:
+            best = self._best(ours, history)
+            if not last_answer(history) or (best is not None and self._is_certain(best[0].tree, history)):
+                return self._claim(*(best or self._asked_again(ours, history, setup)))
+        others = self._stored(history[0])  # others may have gone on with it, or begun it
+        with self._choosing:
+            best = self._best(others if best is None else [best[0], *others], history)
+            return self._claim(*(best or self._asked_again(ours, history, setup)))
 
-    def _stored(self, history: History) -> Kept | None:
-        """A conversation that was recorded by somebody else, or before: one that began alike, and went on alike at
-        least as far as its first answer."""
-        best: tuple[int, Kept] | None = None
-        names = [name for step in history[0] for name in self.store._codec.tags("opening", step.digest.hex())]
-        for name in names:
-            for place in self.store.backend.page(Where(CHAT, name), None, _CANDIDATES):
+    def _is_certain(self, tree: Tree, history: History) -> bool:
+        """Has this conversation given all the answers, and has nobody gone on from the last one? If not, another
+        recorder may keep the one that is meant."""
+        return tree.last_answer(history) >= last_answer(history) and tree.is_last_answer_free(history)
+
+    def _claim(self, kept: Kept | None, at: str | None) -> Claim | None:
+        """Until the request has its place, nobody else who got the same answers takes this one."""
+        if kept is None:
+            return None
+        claim = Claim(kept, at)
+        kept.claims.append(claim)
+        return claim
+
+    def _asked_again(self, ours: Sequence[Kept], history: History, setup: Setup) -> tuple[Kept | None, str | None]:
+        """The conversation of ours that was begun with just this, and never answered."""
+        for kept in ours:
+            if kept.opening is not None and kept.opening.system_prompt == setup.system_prompt:
+                found = kept.tree.follow(history)
+                if found.count == len(history) and kept.is_free(found.at):
+                    return kept, found.at
+        return None, None
+
+    def _best(self, candidates: Sequence[Kept], history: History) -> tuple[Kept, str | None] | None:
+        """The conversation that a history goes on with: one that has given its answers. Of several that have given the
+        same ones, one that nobody has gone on with from there: two people may have got the same answers so far."""
+        given = [(last, kept) for kept in candidates if (last := kept.tree.last_answer(history))]
+        furthest = max((last for last, _ in given), default=0)
+        equal = [kept for last, kept in given if last == furthest]
+        best: tuple[tuple[bool, int], tuple[Kept, str | None]] | None = None
+        for kept in equal:
+            found = kept.tree.follow(history)
+            rank = (kept.is_free(found.at), found.count)
+            best = (rank, (kept, found.at)) if best is None or rank > best[0] else best
+        return None if best is None else best[1]
+
+    def _stored(self, ways: Sequence[Step]) -> list[Kept]:
+        """Conversations that were recorded by others, or before, and that began with this message."""
+        return self._named([step.digest.hex() for step in ways])
+
+    def _named(self, openings: Sequence[str]) -> list[Kept]:
+        """Conversations in the store whose opening has one of these names."""
+        found: list[Kept] = []
+        for name in [name for opening in openings for name in self.store._codec.tags("opening", opening)]:
+            for place in self.store.backend.page(Where(CHAT, (name,)), None, _CANDIDATES):
                 try:
-                    kept = Kept(self.store.conversation(show_conversation_id(place.id)), self.dialect)
-                    kept.catch_up()
+                    found.append(self._candidate(show_conversation_id(place.id)))
                 except (Damaged, NotFound):
                     continue
-                found = kept.tree.follow(history)
-                if kept.tree.answered(found.at) and (best is None or found.count > best[0]):
-                    best = found.count, kept
-        if best is None:
-            return None
+        return found
+
+    def _candidate(self, id: str) -> Kept:
+        """A conversation that may be meant, as it is now. It is remembered, so that the next look reads only what is
+        new in it."""
         with self._lock:
-            return self._kept.setdefault((best[1].talk.id, None), best[1])
+            used = self._kept.get((id, None))
+            kept = used or self._candidates.pop(id, None)
+        kept = kept or Kept(self.store.conversation(id), self.dialect)
+        with kept.lock:
+            kept.catch_up()
+        with self._lock:
+            if used is None:
+                self._candidates[id] = kept
+            if len(self._candidates) > 2 * _CANDIDATES:
+                del self._candidates[next(iter(self._candidates))]
+        return kept
+
+    def _bound(self, session: str | None) -> tuple[Kept | None, Conversation | None]:
+        """The conversation that a request was said to be part of, and the handle that moves along."""
+        into = _into.get()
+        if into is not None and into._store is not self.store:
+            raise InvalidArgument("the conversation of `into` is in another store than the one that is recorded to")
+        if into is not None:
+            return self._known(into), into
+        if self._pinned is not None:
+            return self._pinned, self._follower
+        if session is None:
+            return None, None
+        known = self._sessions.get(session)
+        if known is None:
+            known = next(iter(self._named([_session_name(session)])), None)
+        return known, None
 
     # -- keeping
 
     def ask(
-        self, messages: Sequence[Message], setup: Setup, *, after: str | None = None, within: str | None = None
+        self,
+        messages: Sequence[Message],
+        setup: Setup,
+        *,
+        after: str | None = None,
+        within: str | None = None,
+        session: str | None = None,
+        inherits: bool = False,
+        is_alone: bool = False,
     ) -> Place:
-        """Keep a history as far as it is new, before it is sent. The place is where its answer goes."""
+        """Keep a history as far as it is new, before it is sent. The place is where its answer goes. `session` is the
+        caller's own name for what belongs together. `inherits`: the system prompt and the tools are those of the answer
+        that the request goes on from. `is_alone`: the client holds one conversation, and asks nothing beside it."""
         self.store._ensure_open()
         self._ending.tidy()
+        self._write_pending()  # a history is known again by the answers that were kept
         setup = self._clean_setup(replace(setup, provider=self.provider))
-        messages = self._clean(messages)  # before it is compared with what is kept
+        messages = [self._heard(m) for m in self._clean(messages)]  # before it is compared with what is kept
         history = steps(self.dialect, messages)
         for _ in range(_LOOKS):
-            kept = self._find(history, after, within)
-            if kept is None:
-                return self._begin(messages, setup, history)
+            bound, follower = self._bound(session)
+            claim = self._find(history, setup, after, within) if bound is None else self._claim(bound, None)
+            if claim is None:
+                return self._begin(messages, setup, history, session)
             try:
-                return self._go_on(kept, messages, setup, history, after or within)
+                go_on = partial(self._go_on, claim.kept, messages, setup, history, after or within)
+                place = go_on(is_bound=bound is not None, inherits=inherits, is_alone=is_alone)
+                place.kept.expect(place)
             except NotFound:
-                if kept is self._pinned or _into.get() is not None:
+                if claim.kept is self._pinned or follower is not None:
                     raise
-                self._forget(kept)  # it was purged: look again
+                self._forget(claim.kept)  # it was purged: look again
+                continue
+            finally:
+                claim.release()
+            if session is not None:
+                self._remember(session, place.kept)
+            if place.handle._label == place.kept.talk._label:  # what is said aside leaves the handle where it is
+                place.follower = follower
+                place.lead()
+            return place
         raise Busy("the conversation is removed by others as fast as it is found")
 
+    def _remember(self, session: str, kept: Kept) -> None:
+        with self._lock:
+            self._sessions.pop(session, None)
+            self._sessions[session] = kept
+            if len(self._sessions) > _CONVERSATIONS:
+                del self._sessions[next(iter(self._sessions))]
+
+    def _heard(self, message: Message) -> Message:
+        """A message of a request. An answer in it was not given to that request."""
+        if message.role != "assistant":
+            return message
+        return replace(message, extra={**(message.extra or {}), FROM_REQUEST: True})
+
     def _go_on(
-        self, kept: Kept, messages: Sequence[Message], setup: Setup, history: History, after: str | None
+        self,
+        kept: Kept,
+        messages: Sequence[Message],
+        setup: Setup,
+        history: History,
+        after: str | None,
+        *,
+        is_bound: bool,
+        inherits: bool,
+        is_alone: bool,
     ) -> Place:
-        self._known(kept.talk)
+        kept = self._use(kept)
         with kept.lock:
             kept.flush()
             kept.catch_up()
@@ -418,13 +613,46 @@ class Recorder:
             if at is None and after is not None:
                 at = kept.newest  # only what is new was sent, and what it goes on from is not known here
             elif at is None:
-                found = kept.tree.follow(history)
+                found = kept.tree.follow(history, is_bound=is_bound)
+                if is_bound and not self._continues(kept, found, history, setup, is_alone=is_alone):
+                    place = Place(kept, kept.aside())
+                    self._add(place, messages, setup)
+                    return place
                 count, at = found.count, found.at
             place = Place(kept, kept.handle(at))
+            if inherits:
+                setup = replace(place.handle.setup, provider=setup.provider, model=setup.model)
             self._add(place, messages[count:], setup)
             return place
 
-    def _begin(self, messages: Sequence[Message], setup: Setup, history: History) -> Place:
+    def _continues(self, kept: Kept, found: Followed, history: History, setup: Setup, *, is_alone: bool) -> bool:
+        """Does a history go on with the conversation that it is sent in? It does if it holds an answer that was given
+        there; if nothing was answered there yet, and it may be the opening; and if it begins as the conversation did,
+        with the same system prompt: the question is asked once more. A trace of a sub-agent takes all that the
+        sub-agent says."""
+        if kept.talk._label is not None:
+            return True
+        if found.proven or kept.tree.last_answer(history, is_bound=True):
+            return True
+        if not kept.has_main_flow:
+            return is_alone or self._may_open(kept, setup)
+        if not found.main and not kept.is_free(found.at):  # a request beside it, which was answered: this is another
+            return False
+        return found.at is not None and self._prompt_at(kept, found.at) == setup.system_prompt
+
+    def _may_open(self, kept: Kept, setup: Setup) -> bool:
+        """May a conversation begin with this setup? One that was started with a system prompt does not begin with
+        another one: that is a check of the question, say, which programs make before they ask it. Frameworks add words
+        of their own to a prompt, and a request without one says nothing about it."""
+        wanted = self._prompt_at(kept, kept.newest)
+        return not setup.system_prompt or wanted in setup.system_prompt
+
+    def _prompt_at(self, kept: Kept, at: str | None) -> str:
+        """The system prompt in force at a message, as it is when it is compared with that of a request: cleaned."""
+        place = Conversation(kept.talk._desk, None) if at is None else kept.talk.fork(at=at)
+        return self._clean_setup(place.setup).system_prompt
+
+    def _begin(self, messages: Sequence[Message], setup: Setup, history: History, session: str | None) -> Place:
         """A new conversation with its first messages, in one commit."""
         store, limit = self.store, self.store._max_write_bytes
         setup = checked_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
@@ -436,6 +664,7 @@ class Recorder:
             return drafts
 
         opening = history[0][0].digest.hex() if history and history[0] else None
+        opening = opening if session is None else _session_name(session)
         marked_as_ours = More(items=lambda desk, _: (new_mark(desk),))
         about = replace(self._about, opening=opening)
         made = store._create(new_conversation_id(), about, [setup], make, marked_as_ours)
@@ -443,9 +672,14 @@ class Recorder:
             raise Busy("the conversation could not be started")
         talk, saved = made
         kept = self._known(talk)
+        place = Place(kept, kept.handle(talk.at))
+        kept.expect(place)
         kept.wrote(saved)
         kept.is_marked()
-        return Place(kept, kept.handle(talk.at))
+        kept.opening = setup  # from here on it may be found as a question that nobody has answered
+        if session is not None:
+            self._remember(session, kept)
+        return place
 
     def check_into(self, place: Place) -> None:
         """A client of ours has one conversation. Whoever says that it is another is not to be ignored."""
@@ -456,8 +690,7 @@ class Recorder:
 
     def start(self, talk: Conversation) -> Place:
         """The place where a handle stands."""
-        kept = self._known(talk)
-        return Place(kept, talk.fork())
+        return Place(self._known(talk), talk.fork(), talk)
 
     def add(self, place: Place, messages: Sequence[Message], setup: Setup | None = None) -> list[Saved]:
         """Add messages below a place, which moves there. A setup that is another from here on is kept too."""
@@ -468,7 +701,7 @@ class Recorder:
         with kept.lock:
             if messages:
                 place.partials = ()  # an answer that broke off is still offered, where it belongs
-            if messages and setup is not None:
+            if setup is not None:
                 place.handle._configure(replace(setup, provider=setup.provider or self.provider))
             saved = kept.write(place, [self._marked(m) for m in messages]) if messages else []
             place.asked = time.perf_counter()
@@ -487,6 +720,7 @@ class Recorder:
                 watch(place, self.provider, answer)
             saved = self._write(place, answer.messages, answer)
             if saved:
+                self.answered = kept, saved[-1].id
                 kept.put_back(place.handle)
         if saved and self._checkpoints is not None:
             self._checkpoints.answered(self.store, saved[-1].conversation, saved[-1].id)
@@ -501,7 +735,7 @@ class Recorder:
             warn(f"an answer cannot be kept, and is lost: {error}")
             return []
         try:
-            return kept.write(place, marked)
+            return self._write_all(place, marked)
         except _FOR_NOW as error:
             warn(f"an answer could not be kept yet, and is held: {type(error).__name__}")
             kept.hold(place, marked)
@@ -510,6 +744,13 @@ class Recorder:
         except HithertoError as error:
             warn(f"an answer cannot be kept, and is lost: {error}")
         return []
+
+    def _write_all(self, place: Place, messages: Sequence[Message]) -> list[Saved]:
+        """Keep an answer of any size: one that is too large for the text of a write is kept as bytes."""
+        try:
+            return place.kept.write(place, messages, is_answer=True)
+        except PayloadTooLarge:
+            return place.kept.write(place, [as_bytes(message) for message in messages], is_answer=True)
 
     def arriving(self, place: Place, assembly: Assembly) -> Arriving:
         """Keep an answer while it comes in."""

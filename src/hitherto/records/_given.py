@@ -1,10 +1,11 @@
 """What callers give, checked and cleaned, before anything is written.
 
 Values come as the structs that records are read as, or as dicts with the same names. A name that is not known is
-refused: somebody who writes `expire_at` means something. Nothing that was given stands in an error, which names the
-fields that there are.
+refused: somebody who writes `expire_at` means something. The error names that field, cleaned like everything that is
+given, and the fields that there are; no value that was given stands in it.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from .._record import Amendment, ConversationSummary, Measure, Metrics, Participant, Time
 from ..conversation import checked_text
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, shorten
 from ..model import Block, Message, Saved, check, encodable, from_datetime, listed, to_datetime
 from ._values import NOTE, AttachmentRef, AudioRef, Frame, FramePrivacy, Privacy, Retention
 
@@ -81,6 +82,30 @@ class Given:
     def __init__(self, store: "Store", redactors: "Sequence[Redactor]") -> None:
         self._store, self._redactors = store, redactors
 
+    def _as(self, given: object, kind: type[T], like: type | None, what: str) -> T:
+        """The value as one of this kind, from a dict, or from the struct that it is read as."""
+        known = ", ".join(getattr(kind, "__struct_fields__", ()))
+        if not isinstance(given, Mapping) and (like is None or type(given) is not like):
+            raise InvalidArgument(f"{what} is a dict, not a {type(given).__name__}", hint=f"with {known}")
+        try:
+            return msgspec.convert(dict(_fields(given)), kind, from_attributes=True)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"{what} cannot be taken: {self._reason(error)}", hint=f"with {known}") from None
+        except UnicodeEncodeError:
+            what = f"{what} has a name with half of a surrogate pair, which is not a character"
+            raise InvalidArgument(what) from None
+
+    def _reason(self, error: msgspec.ValidationError) -> str:
+        """What is wrong, in msgspec's words. The name of an unknown field is the caller's own, so it is cleaned."""
+        found = _UNKNOWN.search(str(error))
+        if found is None:
+            return shorten(ascii(str(error))[1:-1], 200)
+        name = found[1]
+        for redactor in self._redactors:
+            name = redactor.text(name)
+        where = f" in {found[2].removeprefix('$.')}" if found[2] else ""
+        return f"there is no field {shorten(ascii(name), 60)}{where}"
+
     # -- messages
 
     def messages(self, given: object) -> list[Said]:
@@ -98,7 +123,7 @@ class Given:
         return Said(self._clean(message))
 
     def _frame(self, given: object, what: str) -> Said:
-        frame = _as(given, _Frame, Frame, what)
+        frame = self._as(given, _Frame, Frame, what)
         _one_of(frame.role, _ROLES, f"the role of {what}")
         note: dict[str, object] = {}
         if frame.role == "system":
@@ -130,6 +155,16 @@ class Given:
             message = redactor.message(message if key is None else replace(message, key=None))
         return message if key is None else replace(message, key=key)
 
+    def time(self, given: object, what: str) -> int:
+        """The microseconds of a datetime, or of one as ISO text, as frames take it."""
+        if isinstance(given, str):
+            try:
+                given = msgspec.convert(given, Time)
+            except (msgspec.ValidationError, UnicodeEncodeError):
+                hint = "2026-01-02T03:04:05Z, or datetime.now(UTC)"
+                raise InvalidArgument(f"{what} is no time with a time zone", hint=hint) from None
+        return from_datetime(given, what)  # type: ignore[arg-type]  # it checks what it is
+
     # -- what is said of the record
 
     def title(self, title: str | None) -> str | None:
@@ -149,7 +184,7 @@ class Given:
     def participants(self, given: object) -> tuple[Participant, ...] | None:
         if given is None:
             return None
-        found = [_as(one, Participant, Participant, "a participant") for one in listed(given, "participants")]
+        found = [self._as(one, Participant, Participant, "a participant") for one in listed(given, "participants")]
         for one in found:
             _one_of(one.role, _ROLES, "the role of a participant")
         return tuple(replace(p, id=self._id(p.id), display_name=self._maybe(p.display_name)) for p in found)
@@ -167,7 +202,7 @@ class Given:
     def summary(self, given: object) -> ConversationSummary | None:
         if given is None:
             return None
-        found = _as(given, _Summary, ConversationSummary, "the summary")
+        found = self._as(given, _Summary, ConversationSummary, "the summary")
         at = to_datetime(
             self._store._clock()
             if found.last_updated_at is None
@@ -181,7 +216,7 @@ class Given:
         )
 
     def metrics(self, given: object) -> dict[Measure, int]:
-        found = {} if given is None else msgspec.to_builtins(_as(given, _Metrics, Metrics, "the metrics"))
+        found = {} if given is None else msgspec.to_builtins(self._as(given, _Metrics, Metrics, "the metrics"))
         return dict(found)
 
     def retention(self, given: object) -> Amendment:
@@ -191,7 +226,7 @@ class Given:
             given = {"policy": given.policy, "hold": given.hold} | (
                 {"expires_at": given.expires_at} if given.policy == "custom" else {}
             )
-        found = _as(given, _Retention, None, "the retention")
+        found = self._as(given, _Retention, None, "the retention")
         own = found.expires_at is not UNSET and found.expires_at is not None
         _one_of(found.policy, (None, "custom" if own else "workspace-default"), "the policy beside this expires_at")
         expires: int | UnsetType | None = UNSET
@@ -204,7 +239,7 @@ class Given:
     def privacy(self, given: object) -> Amendment:
         if given is None:
             return Amendment()
-        found = _as(given, _Privacy, Privacy, "the privacy")
+        found = self._as(given, _Privacy, Privacy, "the privacy")
         _one_of(found.classification, ("Confidential",), "the classification")
         consent = found.consent if isinstance(found.consent, UnsetType) else self._maybe(found.consent)
         return Amendment(exportable=found.exportable, consent=consent)
@@ -247,19 +282,7 @@ def check_places(said: Iterable[Said], first: int) -> None:
             )
 
 
-def _as(given: object, kind: type[T], like: type | None, what: str) -> T:
-    """The value as one of this kind, from a dict, or from the struct that it is read as."""
-    if not isinstance(given, Mapping) and (like is None or type(given) is not like):
-        fields = ", ".join(getattr(kind, "__struct_fields__", ()))
-        raise InvalidArgument(f"{what} is a dict, not a {type(given).__name__}", hint=f"with {fields}")
-    try:
-        return msgspec.convert(dict(_fields(given)), kind, from_attributes=True)
-    except msgspec.ValidationError as error:
-        known = getattr(kind, "__struct_fields__", ())
-        said = str(error).partition("`")[0] if "unknown field" in str(error) else ascii(str(error))[1:-1]
-        raise InvalidArgument(f"{what} cannot be taken: {said.strip():.200}", hint=f"with {', '.join(known)}") from None
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{what} has a name with half of a surrogate pair, which is not a character") from None
+_UNKNOWN = re.compile(r"unknown field `(.*?)`(?: - at `([^`]*)`)?$", re.DOTALL)  # as msgspec says it
 
 
 def _fields(given: object) -> Iterator[tuple[object, object]]:
@@ -277,7 +300,8 @@ def _one_of(value: object, allowed: Sequence[object], what: str) -> None:
 
 def _attachment(ref: AttachmentRef, what: str) -> AttachmentRef:
     _one_of(ref.type, _KINDS, f"the type of an attachment of {what}")
-    if ref.byte_length < 0 or len(ref.checksum) != 64 or set(ref.checksum) - set("0123456789abcdef"):
+    known = len(ref.checksum) == 64 and not set(ref.checksum) - set("0123456789abcdef")
+    if ref.byte_length < 0 or not (known or (ref.missing and not ref.checksum)):
         hint = "the SHA-256 in 64 small hexadecimal digits, and a length from 0 up"
         raise InvalidArgument(f"an attachment of {what} has no checksum or length that could be one", hint=hint)
     return ref

@@ -4,15 +4,15 @@ What is due by an expiry of its own is left out by the backend. What is due by t
 quiet for so many days, so that it stands at the end of the list: from there on each is looked at.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from .._record import revision_of
 from ..backend import ConversationRow, Position, Where
-from ..errors import Damaged
-from ..listing import ConversationInfo, check_limit, conversations, infos, read_cursor, write_cursor
+from ..errors import Damaged, InvalidArgument
+from ..listing import ConversationInfo, check_limit, count_all, infos, left_out, read_cursor, write_cursor
 from ..model import to_datetime
 from ..retention import Candidate, RetentionPolicy, decide
 from ._values import RecordPage, RecordSummary, Retention
@@ -32,25 +32,10 @@ def expiry(row: ConversationRow, policy: RetentionPolicy | None, now: datetime) 
     return Retention(due, "workspace-default" if own is None else "custom", row.held, due is not None and due <= now)
 
 
-class Proven:
-    """Conversations of a sealed store that were found as they were proven: counting all of them proves none twice, as
-    long as no column is another."""
-
-    def __init__(self) -> None:
-        self._rows: dict[bytes, int] = {}  # a hash of each, which nobody can aim at: it is keyed, for this process
-
-    def count(self, store: "Store", rows: Iterable[ConversationRow]) -> int:
-        before, self._rows = self._rows, {}
-        for row in rows:
-            known = before.get(row.id) == hash(row) and not store._quarantine.has(row.id)
-            sound = None if known else store._sound(row)
-            if known or sound is not None:
-                self._rows[row.id] = hash(row if sound is None else sound.row)
-        return len(self._rows)
-
-
-def page(store: "Store", proven: Proven, limit: int, cursor: str | None, *, include_expired: bool) -> RecordPage:
+def page(store: "Store", limit: int, cursor: str | None, *, include_expired: bool, total: bool) -> RecordPage:
     check_limit(limit)
+    if type(total) is not bool:
+        raise InvalidArgument("total is true or false")
     after = None if cursor is None else Position(*read_cursor(store.backend, _LISTING, cursor)[:2])
     policy, now = store.retention, store._clock()
     gone = None if include_expired or policy is None else _Gone(store, policy, now)
@@ -60,7 +45,7 @@ def page(store: "Store", proven: Proven, limit: int, cursor: str | None, *, incl
     return RecordPage(
         tuple(shown),
         None if last is None else write_cursor(store.backend, _LISTING, (last.at, last.id, 0)),
-        _total(store, proven, gone, include_expired=include_expired),
+        _total(store, gone, include_expired=include_expired) if total else None,
     )
 
 
@@ -79,9 +64,9 @@ class _Gone:
         return {row.id for row in self._store.backend.lookup(ids=quiet) if self.has(row)} if quiet else set()
 
     def count(self, where: Sequence[Where]) -> int:
-        after, counted = Position(self.cut + 1, b""), 0
+        after, counted, out = Position(self.cut + 1, b""), 0, left_out(self._store)
         while places := self._store._page(where, after, _AT_ONCE):
-            counted += len(self.among(places))
+            counted += len(self.among(places) - out)
             after = places[-1]
         return counted
 
@@ -100,12 +85,9 @@ def _places(
         after, most = places[-1], _AT_ONCE
 
 
-def _total(store: "Store", proven: Proven, gone: _Gone | None, *, include_expired: bool) -> int:
+def _total(store: "Store", gone: _Gone | None, *, include_expired: bool) -> int:
     where = store._where(None, include_expired=include_expired)
-    if store._codec.in_clear:
-        return sum(map(store.backend.count, where)) - (0 if gone is None else gone.count(where))
-    rows = {row.id: row for one in where for row in conversations(store.backend, one, oldest_first=True)}
-    return proven.count(store, (row for row in rows.values() if gone is None or not gone.has(row)))
+    return count_all(store, where[0]) - (0 if gone is None else gone.count(where))
 
 
 def _summary(info: ConversationInfo, policy: RetentionPolicy | None, now: datetime) -> RecordSummary:

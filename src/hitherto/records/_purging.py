@@ -32,7 +32,7 @@ def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] 
             seen += len(ids)
         tell(seen, seen)
         done = job.finished()
-    parts = done.purged_count, done.failures, done.scrub_pending
+    parts = done.purged_count, done.failures, done.scrub_pending, done.swept
     return PurgeReport(reason, done.started_at, done.completed_at, *parts)
 
 

@@ -34,11 +34,11 @@ from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import AlreadyExists, Busy, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import new_conversation_id, parse_conversation_id, show_conversation_id
-from ..model import Message, Saved, Setup, from_datetime, id_of, to_datetime
+from ..model import Message, Saved, Setup, id_of, to_datetime
 from ..retention import RetentionPolicy
 from ..store import More, PurgeReport, Store
 from ._given import Given, Said, check_kind, check_places
-from ._listing import Proven, expiry, page
+from ._listing import expiry, page
 from ._purging import purge_all
 from ._values import (
     Contents,
@@ -91,7 +91,6 @@ class Records:
         self._store = store
         self._given = Given(store, [own] if store._redactor is None else [own, store._redactor])
         self._redactor = own
-        self._proven = Proven()
         self._sums: Sums = {}
         if retention is not None and retention != store.retention:
             store.set_retention(retention)
@@ -103,13 +102,14 @@ class Records:
         title: str = "",
         participants: Iterable[Participant | Fields] = (),
         messages: Iterable[Frame | Message | Fields] = (),
-        created_at: datetime | None = None,
+        created_at: datetime | str | None = None,
         summary: ConversationSummary | Fields | None = None,
         metrics: Metrics | Fields | None = None,
         retention: Retention | Fields | None = None,
         privacy: Privacy | Fields | None = None,
     ) -> Record:
-        """A new record. `AlreadyExists` if its id is taken."""
+        """A new record. `AlreadyExists` if its id is taken. `created_at` is a datetime with a time zone, or the same
+        as text: "2026-01-02T03:04:05Z"."""
         store = self._store
         store._ensure_open()
         id = new_conversation_id() if conversation_id is None else parse_conversation_id(id_of(conversation_id))
@@ -125,7 +125,7 @@ class Records:
         )
         beside = _beside(given)
         times = [one.at for one in said if one.at is not None]
-        begun = min(times, default=0) if created_at is None else from_datetime(created_at, "created_at")
+        begun = min(times, default=0) if created_at is None else self._given.time(created_at, "created_at")
         begun = max(begun, _EARLIEST) if begun else 0
         meta = Meta(given.title or "", created=begun, kept_in=given.exportable is False, record=beside.details.number)
         if isinstance(given.expires_at, int):
@@ -188,11 +188,13 @@ class Records:
         self._store._ensure_open()
         return self._read(parse_conversation_id(id_of(id)))
 
-    def list(self, *, limit: int = 20, cursor: str | None = None, include_expired: bool = False) -> RecordPage:
-        """Records by last interaction, newest first, with the number of all. Those that are due are left out, unless
-        they are asked for."""
+    def list(
+        self, *, limit: int = 20, cursor: str | None = None, include_expired: bool = False, total: bool = True
+    ) -> RecordPage:
+        """Records by last interaction, newest first, with the number of all unless `total` is false. Those that are
+        due are left out, unless they are asked for."""
         self._store._ensure_open()
-        return page(self._store, self._proven, limit, cursor, include_expired=include_expired)
+        return page(self._store, limit, cursor, include_expired=include_expired, total=total)
 
     def delete(self, id: "Id", *, reason: str) -> PurgeReport:
         """Destroy a record, and take its bytes out of the files: `store.purge`."""
@@ -264,7 +266,7 @@ class Records:
         store._ensure_open()
         for _ in range(_LOOKS):
             row = store._fresh_row(id)
-            desk = store._steady(row, lambda found: Desk(store, found))
+            desk = store._steady(row, lambda found: Desk(store, found, own=True))
             try:
                 found = look(desk)
             except Damaged as error:
@@ -354,8 +356,7 @@ class _Writing:
             row = self._fresh()
             if self._expected not in (None, revision_of(row)):
                 hint = "get the record again, and decide"
-                found = str(revision_of(row))
-                raise Conflict(expected=str(self._expected), head=found, what="the revision", hint=hint)
+                raise Conflict(expected=self._expected, head=revision_of(row), what="the revision", hint=hint)
             try:
                 return amended(self._desk, row, self._given, self._added(row, drafts)), None
             except Damaged:

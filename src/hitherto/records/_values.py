@@ -30,8 +30,9 @@ class AttachmentRef(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     attachment_id: str
     type: str  # audio, transcript, code or document; image and video
     uri: str
-    checksum: str  # SHA-256, in hexadecimal
+    checksum: str  # SHA-256, in hexadecimal; empty if it is not known, because the content is missing
     byte_length: int
+    missing: bool = False  # the store has lost the content
 
 
 class AudioRef(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -173,7 +174,7 @@ class RecordPage(Struct, frozen=True):
 
     items: tuple[RecordSummary, ...]
     next_cursor: str | None
-    total: int  # records that all parts have together
+    total: int | None  # records that all parts have together; None if it was not asked for
 
     def __iter__(self) -> Iterator[RecordSummary]:
         return iter(self.items)
@@ -252,8 +253,9 @@ def _held(message: Saved, number: int, content: bytes | Attachment, modality: st
     """What is in the store itself."""
     size = content.size if isinstance(content, Attachment) else len(content)
     kind = modality if modality in ("audio", "image", "video") else "document"
-    place, sum_ = f"{message.id}/{number}", _checksum(message.conversation, content, sums)
-    return AttachmentRef(place, kind, f"{message.conversation}/{place}", sum_, size)
+    missing = isinstance(content, Attachment) and content.is_missing
+    place, sum_ = f"{message.id}/{number}", "" if missing else _checksum(message.conversation, content, sums)
+    return AttachmentRef(place, kind, f"{message.conversation}/{place}", sum_, size, missing)
 
 
 def _checksum(conversation: str, content: bytes | Attachment, sums: Sums) -> str:

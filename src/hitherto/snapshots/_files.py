@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, Protocol, Self
 
+from .._own_files import NO_LINKS, TO_CHANGE, TO_CREATE, TO_READ, describe_kind
 from ..errors import (
     Busy,
     CannotOpen,
@@ -56,11 +57,6 @@ _OURS: Final = frozenset({_LOCK, _UNFINISHED})
 
 _BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd and os.scandir in os.supports_fd
 _TIMES_BY_DESCRIPTOR: Final = os.utime in os.supports_fd
-_NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0)
-_CAREFUL: Final = _NO_LINKS | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_TO_READ: Final = os.O_RDONLY | _CAREFUL | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_TO_LOCK: Final = os.O_RDWR | _CAREFUL | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_TO_MAKE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CAREFUL
 _TO_LIST: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 _CHUNK: Final = 1 << 20  # bytes read or written at once
@@ -146,7 +142,7 @@ class _Directory:
         elif above is None:
             self._descriptor = os.open(path, _TO_LIST)
         else:
-            self._descriptor = os.open(os.path.basename(path), _TO_LIST | _NO_LINKS, dir_fd=above._descriptor)
+            self._descriptor = os.open(os.path.basename(path), _TO_LIST | NO_LINKS, dir_fd=above._descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +158,7 @@ class _Directory:
         return _Directory(os.path.join(self.path, name), self)
 
     def open(self, name: str, flags: int) -> int:
-        if not _NO_LINKS and not flags & os.O_EXCL and stat.S_ISLNK(self.stat(name).st_mode):
+        if not NO_LINKS and not flags & os.O_EXCL and stat.S_ISLNK(self.stat(name).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         return os.open(self._at(name), flags, 0o600, dir_fd=self._descriptor)
 
@@ -225,7 +221,7 @@ class _DiskFolder:
             if directory is None:
                 return None
             try:
-                descriptor = directory.open(last, _TO_READ)
+                descriptor = directory.open(last, TO_READ)
             except FileNotFoundError:
                 return None
             try:
@@ -236,7 +232,7 @@ class _DiskFolder:
     def _read(self, descriptor: int, name: str, most: int, whole: bool) -> Content:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise Damaged(f"{self._named(name)} is {_kind(found.st_mode)}, not a file", hint=_LINK_HINT)
+            raise Damaged(f"{self._named(name)} is {describe_kind(found.st_mode)}, not a file", hint=_LINK_HINT)
         if whole and found.st_size > most:
             raise too_large(self._path, found.st_size, most)
         data = _read_up_to(descriptor, most + 1)
@@ -269,7 +265,7 @@ class _DiskFolder:
                     found.append((os.fsencode(entry.name).decode("utf-8", "backslashreplace"), "its name is not text"))
                 elif not entry.is_file(follow_symlinks=False):
                     with suppress(FileNotFoundError):  # removed meanwhile
-                        found.append((entry.name, _kind(entry.stat(follow_symlinks=False).st_mode)))
+                        found.append((entry.name, describe_kind(entry.stat(follow_symlinks=False).st_mode)))
         return iter(found)
 
     # -- writing
@@ -405,7 +401,7 @@ def _write(directory: _Directory, name: str, data: bytes) -> None:
     before = directory.state(name)
     with suppress(FileNotFoundError):
         directory.remove(_UNFINISHED)
-    descriptor = directory.open(_UNFINISHED, _TO_MAKE)
+    descriptor = directory.open(_UNFINISHED, TO_CREATE)
     try:
         try:
             _fill(descriptor, data, before)
@@ -454,20 +450,6 @@ def _is_text(name: str) -> bool:
     return True
 
 
-_KINDS = (
-    (stat.S_ISLNK, "a link, which is not followed"),
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
-
-def _kind(mode: int) -> str:
-    return next((said for is_one, said in _KINDS if is_one(mode)), "something else than a file")
-
-
 # -- the lock
 
 _held: set[int] = set()  # descriptors of locks
@@ -487,16 +469,16 @@ if hasattr(os, "register_at_fork"):
 
 def _open_lock(folder: _Directory) -> int:
     try:
-        descriptor = folder.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFUL)
+        descriptor = folder.open(_LOCK, TO_CREATE)
         if sys.platform != "win32":
             os.fchmod(descriptor, 0o600)
     except FileExistsError:
-        descriptor = folder.open(_LOCK, _TO_LOCK)
+        descriptor = folder.open(_LOCK, TO_CHANGE)
     _held.add(descriptor)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         _release(descriptor)
-        raise StorageError(f"{folder.path}/{_LOCK} is {_kind(mode)}, not a file", hint=_LINK_HINT)
+        raise StorageError(f"{folder.path}/{_LOCK} is {describe_kind(mode)}, not a file", hint=_LINK_HINT)
     return descriptor
 
 

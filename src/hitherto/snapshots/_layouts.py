@@ -1,6 +1,6 @@
 """What lies in a bucket, under which names, and whether it is sealed.
 
-There are three layouts. **Plain** is the shared form as it is, `<id>.json`. **gtb** is the same, encrypted as other
+There are three layouts. **Plain** is the shared form, `<id>.json`. **gtb** is the same, encrypted as other
 programs do it: nonce, ciphertext, tag, and nothing that would say so. **hitherto** is our own, `<key>-<hash>.sealed`:
 
 - its name has a keyed hash of the id, so that names tell nothing;
@@ -33,6 +33,7 @@ from ..errors import (
 from ..keys import Key
 from ._bucket import WHATEVER, Bucket, Content, Whatever
 from ._media import FOLDER, protected, resolved
+from ._prompts import with_prompt, without_prompt
 from ._snapshot import _ID, Snapshot
 from ._summaries import Summary, skimmed, summarised
 
@@ -171,9 +172,9 @@ class PlainFiles:
         return _fetched(self._bucket, name, self._most + _TOO_LITTLE, self._most)
 
     def _whole(self, snapshot: Snapshot) -> Snapshot:
-        """With the media that it refers to."""
+        """With the media that it refers to, and without the system prompt among its messages."""
         text = resolved(snapshot.messages_json, self._media, self._most)
-        return snapshot if text is snapshot.messages_json else replace(snapshot, messages_json=text)
+        return without_prompt(snapshot if text is snapshot.messages_json else replace(snapshot, messages_json=text))
 
     def _media(self, digits: str) -> bytes:
         name = FOLDER + digits
@@ -183,6 +184,7 @@ class PlainFiles:
         return self._opened(content.data, name, anything=True)
 
     def write(self, snapshot: Snapshot, expect: str | Whatever | None = WHATEVER) -> None:
+        snapshot = with_prompt(snapshot)
         text, media = protected(snapshot.messages_json)
         data = self._closed(
             _bounded((replace(snapshot, messages_json=text) if media else snapshot).to_json(), self._most)

@@ -32,6 +32,7 @@ from ._bucket import WHATEVER, Bucket, Thing, Whatever
 from ._catalog import NAME, Catalog, Entry
 from ._files import DiskFiles, FileSystem
 from ._layouts import GtbFiles, Layout, Lock, PlainFiles, SealedFiles, key_in_name
+from ._prompts import without_prompt
 from ._snapshot import Snapshot, validate_snapshot_id
 from ._summaries import Listing, Summary, Unreadable, moment
 
@@ -88,6 +89,7 @@ class SnapshotStore:
                 hint="talk.snapshot() and client.save() give one",
             )
         validate_snapshot_id(snapshot.id)
+        snapshot = without_prompt(snapshot)  # as it will be read
         wanted = _wanted(expect)
         own, *others = self._layouts
         before = {name: self._tag(name) for name in (other.name_of(snapshot.id) for other in others)}
@@ -375,7 +377,7 @@ def _wanted(expect: object) -> str | Whatever | None:
     if expect is None or isinstance(expect, (str, Whatever)):
         return expect
     if isinstance(expect, Snapshot):
-        return expect.revision
+        return without_prompt(expect).revision
     raise InvalidArgument(f"expect is a {type(expect).__name__}", hint="a snapshot, a revision, or None for nothing")
 
 

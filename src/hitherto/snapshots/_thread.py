@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ..dialects import Dialect, Raw, dialect
 from ..dialects._repair import repair
 from ..errors import InvalidArgument, InvalidMessage
+from ..events import warn
 from ..model import Message, Setup
 from ._snapshot import _ID, Snapshot
 
@@ -53,11 +54,15 @@ def snapshot_of(
     the metadata of the conversation, `metadata` that of the snapshot."""
     spoken = dialect(spoken_in(path, setup.provider))
     about = {"dialect": spoken.name, "conversation": conversation, "head": head}
+    mended = repair(path, spoken)
+    for note in mended.notes:
+        if note.kind == "missing-attachment" and conversation:
+            warn(f"snapshot of conversation {conversation}: message {note.message_id}: an attachment is missing")
     return Snapshot.new(
         setup.provider or _PROVIDERS.get(spoken.name, "openai"),
         setup.model,
         setup.system_prompt,
-        spoken.history(repair(path, spoken).messages),
+        spoken.history(mended.messages),
         setup.tools,
         {**_kept_apart(own or {}), **({"title": title} if title else {}), **(metadata or {}), **about},
     )

@@ -24,16 +24,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from .. import _packs, _recovery, threads
+from .. import _packs, _recovery, _rotation, threads
 from ..attachment import CHUNK, LARGE, Attachment
 from ..backend import (
     DONE,
+    WORKSPACE,
     AttachmentRow,
     Backend,
     Batch,
     Change,
     ConversationRow,
     ItemRow,
+    KeyShape,
     Loose,
     MessageRow,
     Missing,
@@ -55,6 +57,7 @@ from ..errors import (
     InvalidArgument,
     InvalidCursor,
     InvalidID,
+    InvalidMessage,
     NotFound,
     PayloadTooLarge,
 )
@@ -251,6 +254,27 @@ class BackendContract:
         assert backend.commit([replace(wanted, require=((B, token(1)),))]) == [DONE]
         assert backend.commit([replace(create(id=C), require=((b"?" * 16, token(1)),))]) == [Stale(b"?" * 16, None)]
 
+    def test_a_batch_may_require_something_of_the_keys_of_all_conversations(self, backend: Backend) -> None:
+        """So that a key is forgotten only if nothing needs it, by the rows as they are in that transaction."""
+        shape = KeyShape(6, ((0, b"\x00n"), (4, b"\xffy")))
+        fits, none = b"\x00nAB\xffy", KeyShape(0)
+        own = [conversation_row(B, n, kind=WORKSPACE, key=b"w", data_key=b"of another kind") for n in range(1, 4)]
+        backend.commit([Batch((Change(B, None, own[0]),))])
+        forget = Batch((Change(B, token(1), own[1]),), every_key=shape)
+        for n, data_key in enumerate((b"", fits[:5], fits + b"\x00", b"\x00mAB\xffy", b"\x00nAB\xffx")):
+            id = bytes([n]) * 16
+            backend.commit([create(id=id, data_key=data_key), create(id=A, data_key=fits)])
+            assert backend.commit([forget]) == [Stale(id, conversation_row(id, data_key=data_key))]
+            assert backend.lookup(ids=[B])[0].token == token(1)
+            assert backend.commit([Batch((Change(id, token(1), None),))]) == [DONE]
+        assert backend.commit([replace(forget, every_key=none)]) == [Stale(A, conversation_row(A, data_key=fits))]
+        # What came in the same commit counts as well; what the batch itself does comes after.
+        late = create(id=C, kind="state", data_key=b"late")
+        outcomes = backend.commit([late, forget, Batch((Change(C, token(1), None),)), forget])
+        assert outcomes == [DONE, Stale(C, conversation_row(C, kind="state", data_key=b"late")), DONE, DONE]
+        again = Batch((Change(B, token(2), own[2]),), every_key=none)
+        assert backend.commit([Batch((Change(A, token(1), None),)), again]) == [DONE, DONE]
+
     def test_a_run_in_use_is_taken(self, backend: Backend) -> None:
         backend.commit([create(message_row(0), message_row(1))])
         assert backend.commit([update(1, add=(message_row(0, seq=5),))]) == [Taken("number", A)]
@@ -346,18 +370,46 @@ class BackendContract:
         backend.commit([update(1, tag=(Tag(b"p"), Tag(b"q", 0)))])
         assert [r.id for r in backend.page(Where(), None, 9)] == [B, A]
         assert [r.id for r in backend.page(Where(kind="state"), None, 9)] == [C]
-        assert [r.id for r in backend.page(Where(tag=b"p"), None, 9)] == [A]
-        assert backend.page(Where(tag=b"q"), None, 9) == []
+        assert [r.id for r in backend.page(Where(tags=(b"p",)), None, 9)] == [A]
+        assert backend.page(Where(tags=(b"q",)), None, 9) == []
         assert [r.id for r in backend.page(Where(alive_at=100), None, 9)] == [A]
         assert [r.id for r in backend.page(Where(alive_at=99), None, 9)] == [B, A]
         other = b"\xd0" * 16
         backend.commit([create(id=other, expires_at=100, held=True)])
         assert other in [r.id for r in backend.page(Where(alive_at=100), None, 9)]
         backend.commit([Batch((Change(other, backend.lookup(ids=[other])[0].token, None),))])
-        assert (backend.count(Where(alive_at=100)), backend.count(Where(tag=b"p"))) == (1, 1)
+        assert (backend.count(Where(alive_at=100)), backend.count(Where(tags=(b"p",)))) == (1, 1)
         assert [r.id for r in backend.page(Where(expired_at=100), None, 9)] == [B]
         assert backend.page(Where(expired_at=99), None, 9) == []
         assert backend.count(Where(expired_at=100)) == 1
+
+    def test_several_tags_are_met_by_what_has_all_of_them(self, backend: Backend) -> None:
+        """D6: pages go on after any place, in both orders, and are counted, however common a tag is."""
+        ids = [bytes([n]) * 16 for n in range(1, 13)]
+        tags = {2: Tag(b"even"), 3: Tag(b"third"), 5: Tag(b"fifth")}
+        for n, id in enumerate(ids, 1):
+            row = conversation_row(id, 1, active_at=n, expires_at=50 if n == 6 else None)
+            own = tuple(tag for by, tag in tags.items() if n % by == 0)
+            backend.commit([Batch((Change(id, None, row, tag=own),))])
+        backend.commit([create(message_row(0), id=A), update(1, tag=(Tag(b"even"), Tag(b"third", 0)))])
+        for asked, meant in (
+            ((b"even",), [2, 4, 6, 8, 10, 12]),
+            ((b"even", b"third"), [6, 12]),
+            ((b"third", b"even"), [6, 12]),
+            ((b"even", b"even"), [2, 4, 6, 8, 10, 12]),
+            ((b"even", b"third", b"fifth"), []),
+            ((b"even", b"no such"), []),
+        ):
+            wanted = [ids[n - 1] for n in meant] + ([A] if set(asked) == {b"even"} else [])
+            for oldest_first in (False, True):
+                order = backend.page(Where(tags=asked), None, 99, oldest_first=oldest_first)
+                assert {place.id for place in order} == set(wanted)
+                for n, place in enumerate(order):
+                    assert backend.page(Where(tags=asked), place, 2, oldest_first=oldest_first) == order[n + 1 : n + 3]
+            assert backend.count(Where(tags=asked)) == len(wanted)
+        alive = Where(tags=(b"even", b"third"), alive_at=60)
+        assert [place.id for place in backend.page(alive, None, 9)] == [ids[11]]
+        assert backend.count(alive) == 1
 
     def test_prefixes_find_conversations(self, backend: Backend) -> None:
         backend.commit([create(id=A), create(id=B)])
@@ -724,6 +776,19 @@ class BackendContract:
         assert disk is None or 0 <= disk.free <= disk.total
 
     # -- numbers
+
+    def test_the_attachments_of_a_conversation_are_counted_as_they_are_kept(self, backend: Backend) -> None:
+        assert backend.attached(A) == 0
+        backend.commit([create(message_row(0)), create(id=B)])
+        backend.stage(A, b"n", 0, [b"x" * 600, b"y" * 60], last=True, at=1)
+        backend.stage(A, b"m", 0, [b"z" * 6], last=False, at=1)
+        backend.stage(B, b"n", 0, [b"z" * 5], last=True, at=1)
+        assert (backend.attached(A), backend.attached(B), backend.attached(C)) == (666, 5, 0)
+        backend.commit([update(1, attach=((0, b"n"),))])
+        backend.unstage(A, [b"m", b"n"])
+        assert (backend.attached(A), backend.attached(B)) == (660, 5)
+        backend.commit([Batch((Change(A, token(2), None),))])
+        assert backend.attached(A) == 0
 
     def test_a_run_that_was_used_is_taken_for_ever(self, backend: Backend) -> None:
         backend.commit([create(message_row(0)), create(message_row(320, B), id=B)])
@@ -1359,6 +1424,65 @@ class StoreContract:
         with pytest.raises(InvalidArgument):
             talk.subagent("a:b", "r")
 
+    def test_a_trace_that_is_saved_stays_off_the_main_flow(self, store: Store) -> None:
+        """C11, C12: by its label alone. One without a conversation gets one, which is not what anybody goes on with."""
+        talk = store.start(title="main")
+        call = fill(talk, 1)[-1]
+        run = "subagent:review:r1"
+        ids = store.save([Message.user("look", label=run), Message.assistant("fine", label=run)])
+        assert [m.text for m in store.thread(ids[1])] == ["look", "fine"]
+        assert [(m.main, m.link, m.label) for m in store.thread(ids[1])] == [(False, None, run)] * 2
+        apart = store.conversation(store.message(ids[0]).conversation)
+        assert (apart.head, apart.thread()) == (None, [])
+        latest = store.latest()
+        assert latest is not None
+        assert latest.id == talk.id
+        assert latest.append(Message.user("go on")).parent == call.id
+        (more,) = store.save([Message.user("and this", label=run)], parent=ids[1])
+        assert store.message(more).parent == ids[1]
+        assert len(list(store.messages(subagent="review"))) == 3
+        latest = store.latest()
+        assert latest is not None
+        assert latest.id == talk.id
+
+    def test_a_trace_saved_into_a_conversation_is_linked_to_what_it_would_have_gone_below(self, store: Store) -> None:
+        """C12: to the head, or to the message that is given as its parent."""
+        talk = store.start()
+        first, call = fill(talk, 1)
+        (a,) = store.save([Message.user("one", label="subagent:a:1")], conversation=talk)
+        (b,) = store.save([Message.user("two", label="subagent:b:1")], parent=first)
+        (c,) = store.save([Message("user", (Block.text("three"),), label="subagent:c:1", parent=call.id)])
+        (nested,) = store.save([Message.user("four", label="subagent:d:1")], parent=a)
+        saved = {m.id: m for m in store.get([a, b, c, nested])}
+        assert [saved[id].link for id in (a, b, c, nested)] == [call.id, first.id, call.id, a]
+        assert all(m.parent is None and not m.main for m in saved.values())
+        assert store.conversation(talk.id).head == call.id
+        (below,) = store.save([Message.user("no label")], parent=a)
+        assert (store.message(below).parent, store.message(below).main) == (a, False)
+        assert store.conversation(talk.id).head == call.id
+
+    def test_traces_and_the_main_flow_are_saved_together(self, store: Store) -> None:
+        """C6, C12: each message goes below the one before it in its flow."""
+        one, two = "subagent:a:1", "subagent:b:1"
+
+        def said(text: str, label: str | None = None) -> Message:
+            return Message.user(text, label=label)
+
+        asked = [said("q"), said("a1", one), said("b1", two), said("a2", one), said("r"), said("b2", two), said("s")]
+        for conversation in (None, store.start()):
+            before = None
+            if conversation is not None:
+                before = conversation.append(Message.user("before")).id
+            q, a1, b1, a2, r, b2, s = store.get(store.save(asked, conversation=conversation))
+            assert [m.parent for m in (q, a1, b1, a2, r, b2, s)] == [before, None, None, a1.id, q.id, b1.id, r.id]
+            assert [m.link for m in (q, a1, b1, a2, r, b2, s)] == [None, q.id, a1.id, None, None, None, None]
+            assert [m.main for m in (q, a1, b1, a2, r, b2, s)] == [True, False, False, False, True, False, True]
+            assert store.conversation(q.conversation).head == s.id
+        ahead = store.start()
+        head = ahead.append(Message.user("head"))
+        a1, q = store.get(store.save([said("a1", one), said("q")], conversation=ahead))
+        assert (a1.link, q.parent) == (head.id, head.id)
+
     def test_labels_are_set_changed_and_removed(self, store: Store) -> None:
         talk = store.start()
         first, second = talk.extend([Message.user("a", label="start"), Message.user("b")])
@@ -1575,6 +1699,71 @@ class StoreContract:
         assert (latest.id, latest.project) == (mine.id, "/projects/mine")
         assert store.latest(project="/nowhere") is None
 
+    def test_conversations_are_found_by_their_metadata(self, store: Store) -> None:
+        """D6: all pairs that are given must be there."""
+        ada = store.start(title="one", metadata={"owner": "ada", "team": "red"})
+        store.ensure("two", title="two", metadata={"owner": "ada", "team": "blue"}, project="/p")
+        store.start(title="three", metadata={"owner": "bob", "team": "red"})
+        store.start(title="four")
+
+        def found(project: str | None = None, **metadata: str) -> list[str]:
+            page = store.conversations(metadata=metadata, project=project, total=True)
+            assert page.total == len(page)
+            return [info.title for info in page]
+
+        assert found(owner="ada") == ["two", "one"]
+        assert found(owner="ada", team="red") == ["one"]
+        assert found(owner="ada", team="green") == found(owner="Ada") == found(ada="owner") == []
+        assert found("/p", owner="ada") == ["two"]
+        assert found("/p", owner="bob") == []
+        assert found() == ["four", "three", "two", "one"]
+        ada.append(Message.user("makes it the newest"))
+        assert found(owner="ada") == ["one", "two"]
+        ada.describe({"owner": "bob", "team": "red"})
+        assert (found(owner="ada"), found(owner="bob", team="red")) == (["two"], ["one", "three"])
+        ada.rename("renamed")
+        assert found(owner="bob", team="red") == ["renamed", "three"]
+        alone = ada.detach()
+        assert found(owner="bob") == ["renamed", "renamed", "three"]
+        store.purge(alone, reason="user-requested")
+        ada.describe({})
+        assert (found(owner="bob"), found(team="red")) == (["three"], ["three"])
+
+    def test_pairs_of_metadata_are_not_taken_for_one_another(self, store: Store) -> None:
+        """Whatever is in them: other pairs, what our own tags look like, nothing, much."""
+        pairs = [
+            ("a", "b=c"), ("a=b", "c"), ("", ""), ("", "x"), ("x", ""), ("a", '","'), ('a","', ""), ("ü", "\0\n"),
+            ("project", "/p"), ("a", "y" * 100_000), ("a", "y" * 99_999 + "z"), ("a", "y" * 300), ("a", "b"),
+        ]  # fmt: skip
+        talks = [store.start(metadata={key: value}, project="/p") for key, value in pairs]
+        for talk, (key, value) in zip(talks, pairs, strict=True):
+            assert [info.id for info in store.conversations(metadata={key: value})] == [talk.id]
+        every = store.start(metadata={"a": "b", "x": "", "ü": "\0\n"})
+        assert [info.id for info in store.conversations(metadata={"ü": "\0\n", "a": "b", "x": ""})] == [every.id]
+
+    def test_a_listing_by_metadata_goes_on_from_its_cursor(self, store: Store) -> None:
+        talks = [store.start(metadata={"n": str(n % 2), "all": "yes"}) for n in range(9)]
+        wanted = [talk.id for talk in reversed(talks[::2])]
+        cursor, seen = None, []
+        while True:
+            page = store.conversations(metadata={"n": "0", "all": "yes"}, limit=2, cursor=cursor, total=True)
+            assert page.total == 5
+            seen += [info.id for info in page]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert seen == wanted
+
+    def test_a_wrong_filter_is_refused(self, store: Store) -> None:
+        store.start(metadata={"a": "b"})
+        for wrong in ("a=b", ["a"], {"a": 1}, {1: "a"}, {"a": None}):
+            with pytest.raises(InvalidMessage):
+                store.conversations(metadata=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument):
+            store.conversations(metadata={"a": "\ud800"})
+        with pytest.raises(InvalidArgument):
+            store.conversations(metadata={str(n): "" for n in range(33)})
+
     def test_messages_are_listed_across_conversations(self, store: Store) -> None:
         """C8: newest first by default, lazily, with offset and cursor."""
         talks = [store.start() for _ in range(4)]
@@ -1663,6 +1852,52 @@ class StoreContract:
         assert talk.thread() == path
         assert store.delete([path[3].id, path[2].id]) == [path[2].id, path[3].id]
         assert store.conversation(talk.id).thread() == path[:2]
+
+    def test_a_message_that_two_delete_at_the_same_time_counts_once(
+        self, store: Store, open_store: Callable[[], Store]
+    ) -> None:
+        talk = store.start()
+        talk.extend([Message.user("first"), Message.user("second")])
+        last = talk.append(Message.user("last"))
+        other, fresh_row = open_store(), store._fresh_row
+
+        def late(conversation: bytes) -> ConversationRow:
+            """Between the look whether it is there and the delete."""
+            store._fresh_row = fresh_row  # type: ignore[method-assign]
+            assert other.delete([last]) == [last.id]
+            return fresh_row(conversation)
+
+        store._fresh_row = late  # type: ignore[method-assign]
+        with pytest.raises(NotFound):
+            store.delete([last])
+        again = open_store().conversation(talk.id)
+        assert (again.count, texts(again.thread())) == (2, ["first", "second"])
+        assert store.verify().problems == ()
+
+    def test_a_rotation_that_overlooks_a_conversation_forgets_no_key(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is named, everything can be read, and the same call finishes it later."""
+        talks = [store.start(title=f"{n}") for n in range(3)]
+        for talk in talks:
+            talk.append(Message.user(talk.title))
+        key, inner = Key.generate(), _rotation._Job._reencrypt
+
+        def job() -> _rotation.Rotation:
+            return store.seal(key) if store.key_id in (None, key.id) else store.rotate(key, reencrypt=True)
+
+        def overlooks(self: _rotation._Job, row: ConversationRow) -> bool:
+            return False if row.id == talks[1]._desk.id else inner(self, row)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(_rotation._Job, "_reencrypt", overlooks)
+            done = job()
+        assert (done.complete, [id for id, _ in done.failures]) == (False, [talks[1].id])
+        assert [texts(store.conversation(talk.id).thread()) for talk in talks] == [["0"], ["1"], ["2"]]
+        assert job().complete
+        assert [texts(store.conversation(talk.id).thread()) for talk in talks] == [["0"], ["1"], ["2"]]
+        assert store.unseal().complete
+        assert [texts(store.conversation(talk.id).thread()) for talk in talks] == [["0"], ["1"], ["2"]]
 
     def test_delete_takes_the_subtree_and_moves_the_head(self, store: Store) -> None:
         """C9, and PROTOCOL's rules for the head."""

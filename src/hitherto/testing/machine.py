@@ -288,7 +288,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(
         kind=st.sampled_from(["chat", "state", "none"]),
-        tag=st.none() | VALUES,
+        tags=st.lists(VALUES, max_size=3).map(tuple),
         alive=st.none() | st.integers(0, 5),
         expired=st.none() | st.integers(0, 5),
         after=st.none() | st.builds(Position, st.integers(0, 5), st.sampled_from(IDS)),
@@ -298,14 +298,14 @@ class BackendMachine(RuleBasedStateMachine):
     def page(
         self,
         kind: str,
-        tag: bytes | None,
+        tags: tuple[bytes, ...],
         alive: int | None,
         expired: int | None,
         after: Position | None,
         limit: int,
         oldest: bool,
     ) -> None:
-        where = Where(kind, tag, alive, expired)
+        where = Where(kind, tags, alive, expired)
         answers = [b.page(where, after, limit, oldest_first=oldest) for b in (self.model, self.real)]
         assert answers[0] == answers[1]
         assert self.model.count(where) == self.real.count(where)
@@ -333,6 +333,7 @@ class BackendMachine(RuleBasedStateMachine):
             assert self.model.items(id) == self.real.items(id)
             assert self.model.tags(id, limit=1000) == self.real.tags(id, limit=1000)
             assert self.model.attachments(id) == self.real.attachments(id)
+            assert self.model.attached(id) == self.real.attached(id)
             for name in ATTACHMENTS:
                 assert list(self.model.chunks(id, name)) == list(self.real.chunks(id, name))
         for value in (b"x", b"y\x00"):

@@ -102,6 +102,9 @@ class ToyEnvelope:
     def fingerprint(self, name: bytes | None = None) -> Fingerprint:  # noqa: ARG002  # there is one key
         return hashlib.blake2b(key=self._key, digest_size=16)
 
+    def is_current_name(self, name: bytes) -> bool:
+        return len(name) == 16
+
     def tags(self, field: str, value: str) -> list[bytes]:
         return [_digest(self._key, field, value)]
 
@@ -260,6 +263,9 @@ class Contrary:
 
     def attachments(self, conversation: bytes, names: Sequence[bytes] | None = None) -> list[AttachmentRow]:
         return self.inner.attachments(conversation, names)
+
+    def attached(self, conversation: bytes) -> int:
+        return self.inner.attached(conversation)
 
     def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
         self.inner.unstage(conversation, names)

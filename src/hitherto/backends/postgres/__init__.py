@@ -198,12 +198,12 @@ class PostgresBackend:
     def _condition(self, where: Where) -> tuple[str, tuple[object, ...]]:
         condition = "c.workspace_id = %s AND c.kind = %s"
         values: tuple[object, ...] = (self._w, where.kind.encode())
-        if where.tag is not None:
+        for tag in where.tags:
             condition += (
                 " AND EXISTS (SELECT 1 FROM hitherto.tag t WHERE t.workspace_id = %s AND t.value = %s "
                 "AND t.conversation = c.id AND t.message = -1)"
             )
-            values = (*values, self._w, where.tag)
+            values = (*values, self._w, tag)
         if where.alive_at is not None:
             condition += " AND (c.expires_at IS NULL OR c.expires_at > %s OR c.held)"
             values = (*values, where.alive_at)
@@ -400,6 +400,12 @@ class PostgresBackend:
         only = () if names is None else (list(names),)
         found = self._all(query, (self._w, self._w, conversation, *only))
         return [AttachmentRow(name, count, at, tuple(messages)) for name, count, at, messages in found]
+
+    def attached(self, conversation: bytes) -> int:
+        query = (
+            "SELECT sum(octet_length(body))::bigint FROM hitherto.chunk WHERE workspace_id = %s AND conversation = %s"
+        )
+        return int(self._all(query, (self._w, conversation))[0][0] or 0)
 
     def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
         self._bound.do(lambda connection: self._unstage(connection, conversation, names), writes=True)

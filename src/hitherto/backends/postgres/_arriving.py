@@ -95,6 +95,7 @@ def only_arrive(batches: Sequence[Batch]) -> bool:
         all(batch.arriving for batch in batches)
         and len(set(named)) == len(named)
         and not any(id in named for batch in batches for id, _ in batch.require)
+        and all(batch.every_key is None for batch in batches)
         and all(map(_adds, changes))
     )
 

@@ -30,6 +30,7 @@ positions, as a `tsvector`, so that every backend finds the same. Why the rest i
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
@@ -83,6 +84,7 @@ def visible(table: str, bound: str) -> str:
 _NEWEST = 8  # how many messages are looked through first, for each hit that is wanted
 _AT_LEAST, _AT_MOST = 256, 16_384  # messages that are looked through
 _SMALL = 64 << 20  # bytes of a table that is written anew to take words out of it
+_LOOKS, _LOOK_SECONDS = 20, 0.01  # that those who are writing are waited for
 
 _FOUND = """
 WITH hit AS MATERIALIZED (
@@ -131,6 +133,13 @@ _INDEX = (  # over the words; with partitions, of each of them
     "WHERE a.amname = 'gin' AND c.relkind = 'i' AND c.relnamespace = 'hitherto'::regnamespace"
 )
 _FILES = f"SELECT array_agg(pg_relation_filenode(i.indexrelid)::int8) {_INDEX}"
+# VACUUM (FREEZE) takes away what nobody sees any more, and notes in the table up to which transaction id that is. Where
+# this is not older than a given id, nothing is left of what was removed before. (How many rows are dead is an estimate,
+# which the server may be told late.)
+_UNSEEN = (
+    "SELECT bool_and(age(t.relfrozenxid) <= age((%s::text::xid8)::xid)) FROM pg_class t "
+    f"WHERE t.oid IN (SELECT i.indrelid {_INDEX})"
+)
 _FORGOTTEN = f"UPDATE hitherto.word_state SET residue = ({_FILES}) WHERE workspace_id = %s"
 
 
@@ -346,7 +355,7 @@ class PostgresIndex:
 
     # -- care
 
-    def scrub(self, seconds: float | None = None) -> bool:  # noqa: ARG002  # small tables take a moment
+    def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:  # noqa: ARG002  # small tables take a moment
         """Write the table anew, if words are left in its files and it is small. False if a reader delays it, if this
         role may not, or if the table is large: then somebody else has to."""
         query = f"SELECT residue, ({_FILES}) FROM hitherto.word_state WHERE workspace_id = %s AND residue IS NOT NULL"
@@ -391,12 +400,27 @@ def _ask_index(connection: Connection, given: dict[str, Any], *, ranked: bool) -
 
 def _written_anew(connection: Connection) -> list[int]:
     """Write the table anew if it is small; the files that the index is in then."""
-    size = f"SELECT sum(pg_total_relation_size(i.indrelid)), sum(pg_stat_get_dead_tuples(i.indrelid)) {_INDEX}"
-    if connection.execute(size).fetchall()[0][0] <= _SMALL:
-        connection.execute("VACUUM hitherto.word")
-        if connection.execute(size).fetchall()[0][1] == 0:  # or somebody may still look at what is gone
+    if connection.execute(f"SELECT sum(pg_total_relation_size(i.indrelid)) {_INDEX}").fetchall()[0][0] <= _SMALL:
+        [(now,)] = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()
+        _wait_for_writers(connection, now)
+        connection.execute("VACUUM (FREEZE) hitherto.word")
+        if _is_unseen(connection, now):  # or what is gone would be written anew, too
             connection.execute("VACUUM (FULL, SKIP_LOCKED) hitherto.word")
     return list(connection.execute(_FILES).fetchall()[0][0])
+
+
+def _is_unseen(connection: Connection, before: str) -> bool:
+    """Can nobody see any more what was removed before this transaction id? To be asked after VACUUM (FREEZE)."""
+    return connection.execute(_UNSEEN, (before,)).fetchall() == [(True,)]
+
+
+def _wait_for_writers(connection: Connection, before: str) -> None:
+    """Let those who were writing before a transaction id finish, for a moment: they are usually about to."""
+    query = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::xid8 >= %s::xid8"
+    for _ in range(_LOOKS):
+        if connection.execute(query, (before,)).fetchall() == [(True,)]:
+            return
+        time.sleep(_LOOK_SECONDS)
 
 
 def _role(role: str) -> bytes:

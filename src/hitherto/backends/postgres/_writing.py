@@ -30,7 +30,19 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-from ...backend import DONE, Batch, Change, ConversationRow, Missing, Outcome, Stale, Taken, removes
+from ...backend import (
+    DONE,
+    WORKSPACE,
+    Batch,
+    Change,
+    ConversationRow,
+    KeyShape,
+    Missing,
+    Outcome,
+    Stale,
+    Taken,
+    removes,
+)
 from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
 from ._arriving import only_arrive, put_all, put_messages
@@ -322,6 +334,9 @@ class Writer:
             row = rows.get(id)
             if row is None or row.token != token:
                 return Stale(id, row)
+        other = None if batch.every_key is None else self._with_another_key(connection, batch.every_key)
+        if other is not None:
+            return Stale(other.id, other)
         for change in batch.changes:
             problem = self._problem(connection, change, rows.get(change.conversation), arriving=batch.arriving)
             if problem is not None:
@@ -364,6 +379,20 @@ class Writer:
                 if connection.execute(query, (self._w, id, message.key)).fetchone():
                     return Taken("message key", id)
         return self._missing(connection, change)
+
+    def _with_another_key(self, connection: Connection, shape: KeyShape) -> ConversationRow | None:
+        """A conversation whose data key does not look like this. A statement of its own, after the locks: it sees all
+        that was committed until we had them."""
+        fits = ["length(data_key) = %s", *("substr(data_key, %s::int, %s::int) = %s" for _ in shape.parts)]
+        values: list[object] = [self._w, WORKSPACE.encode(), shape.length]
+        for offset, part in shape.parts:
+            values += (offset + 1, len(part), part)
+        query = (
+            f"SELECT {CONVERSATION} FROM hitherto.conversation "
+            f"WHERE workspace_id = %s AND kind <> %s AND NOT ({' AND '.join(fits)}) LIMIT 1"
+        )
+        found = connection.execute(query, values, prepare=False, binary=True).fetchone()
+        return None if found is None else conversation(found)
 
     def _missing(self, connection: Connection, change: Change) -> Missing | None:
         """An attachment is locked, or it could be removed as one that nobody uses before we are done."""
@@ -520,7 +549,7 @@ def _of(message: int | None) -> int:
 
 def _is_short(batch: Batch) -> bool:
     """Is it some messages more in one conversation, in a run that is begun, or a new row for it, and nothing else?"""
-    if batch.require or batch.arriving or len(batch.changes) != 1:
+    if batch.require or batch.arriving or batch.every_key is not None or len(batch.changes) != 1:
         return False
     change = batch.changes[0]
     if change.expect is None or change.row is None or change.rekey or len(change.add) > _MOST:

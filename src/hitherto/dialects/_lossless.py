@@ -1,0 +1,120 @@
+"""Messages that can be kept, whatever JSON they came in.
+
+A provider's JSON may hold what a store cannot: an integer of more than 64 bits, nesting over 100 levels, half of a
+surrogate pair. The answer was paid for all the same, and is to be sent again as it was. So its `raw` is then the text
+of that JSON, as bytes, and `extra["raw_format"]` says so. Bytes can always be kept, as an attachment where they are
+many.
+
+The blocks beside it are for reading. There, half of a surrogate pair is the replacement character U+FFFD, which also
+goes out when the message is sent again: no SDK can encode the half itself.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from ..attachment import LARGE, Attachment
+from ..errors import InvalidMessage
+from ..model import Block, Message, check_json, encodable
+from ._json import copied, decoded_object, replaced_surrogates, written
+from ._shape import Answer
+
+RAW_FORMAT = "raw_format"  # in the extras of a message: "json" if its raw is the text of a JSON value, as bytes
+_UNREADABLE = (ValueError, RecursionError)
+
+M = TypeVar("M", bound=Message)
+
+
+def keepable(message: M) -> M:
+    """The message in a form that can be kept; the same object if it can be kept as it is."""
+    changed: dict[str, object] = {}
+    blocks = tuple(_block(block) for block in message.blocks)
+    if any(new is not old for new, old in zip(blocks, message.blocks, strict=True)):
+        changed["blocks"] = blocks
+    extra = _mapping(message.extra)
+    if not _can_be_kept(message.raw):
+        changed["raw"] = written(copied(message.raw))
+        extra = {**(extra or {}), RAW_FORMAT: "json"}
+    if extra is not message.extra:
+        changed["extra"] = extra
+    return replace(message, **changed) if changed else message
+
+
+def keepable_answer(answer: Answer) -> Answer:
+    """The answer with all its messages in a form that can be kept."""
+    others = tuple([keepable(message) for message in other] for other in answer.others)
+    return replace(answer, messages=[keepable(message) for message in answer.messages], others=others)
+
+
+def as_bytes(message: M) -> M:
+    """The message with its long texts and its raw as bytes, for one that is too large to be kept as text."""
+    blocks = tuple(_block_as_bytes(block) for block in message.blocks)
+    if message.raw is None or isinstance(message.raw, bytes | Attachment):
+        return replace(message, blocks=blocks)
+    extra = {**(message.extra or {}), RAW_FORMAT: "json"}
+    return replace(message, blocks=blocks, raw=written(copied(message.raw)), extra=extra)
+
+
+def own_raw(message: Message, dialect: str) -> dict[str, object] | None:
+    """The provider's own JSON of a message, if it is of this dialect, to be read or sent again."""
+    extra = message.extra or {}
+    if extra.get("dialect", dialect) != dialect:
+        return None
+    raw = message.raw
+    if isinstance(raw, dict) or extra.get(RAW_FORMAT) != "json":
+        return raw if isinstance(raw, dict) else None
+    if isinstance(raw, Attachment):
+        raw = raw.read()
+    try:
+        found = decoded_object(raw) if isinstance(raw, bytes | str) else None
+    except _UNREADABLE:  # a sanitiser has taken something out of it: the blocks are what is left to tell
+        return None
+    cleaned = replaced_surrogates(found)
+    return cleaned if isinstance(cleaned, dict) else None
+
+
+def _can_be_kept(value: object) -> bool:
+    if value is None:
+        return True
+    try:
+        check_json(value, "JSON")
+        msgspec.msgpack.encode(value, enc_hook=_unknown)
+    except (InvalidMessage, UnicodeEncodeError, OverflowError):
+        return False
+    return True
+
+
+def _unknown(_: object) -> None:
+    """An attachment is kept elsewhere."""
+
+
+def _block(block: Block) -> Block:
+    content = block.content
+    is_plain = not isinstance(content, str) or encodable(content)
+    id = block.id if block.id is None or encodable(block.id) else str(replaced_surrogates(block.id))
+    extra = _mapping(block.extra)
+    if is_plain and id is block.id and extra is block.extra and encodable(block.mime_type) and encodable(block.type):
+        return block
+    kind, mime_type = (str(replaced_surrogates(word)) for word in (block.type, block.mime_type))
+    said = content if is_plain else str(replaced_surrogates(content))
+    return Block(kind, said, block.modality, mime_type, id, extra)
+
+
+def _block_as_bytes(block: Block) -> Block:
+    if not isinstance(block.content, str) or len(block.content) < LARGE:
+        return block
+    return replace(block, content=block.content.encode())
+
+
+def _mapping(extra: Mapping[str, object] | None) -> dict[str, object] | None:
+    """Extras that can be kept: what cannot is the text of its JSON."""
+    if extra is None or _can_be_kept(extra):
+        return extra  # type: ignore[return-value]  # extras are dicts
+    return {str(replaced_surrogates(name)): _value(value) for name, value in extra.items()}
+
+
+def _value(value: object) -> object:
+    replaced = replaced_surrogates(value)
+    return replaced if _can_be_kept(replaced) else written(copied(value)).decode()

@@ -1,0 +1,93 @@
+"""Listening to aiohttp, through which Google's SDK speaks where it is installed.
+
+aiohttp has no hooks that see a body while it is read. So we stand around the one method of the SDK that sends a
+request: it is given the request, and gives back the whole text or, for a stream, aiohttp's response, whose content we
+replace by one that passes on and tells what is read.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from .._tap import Exchange, Listener, Sent
+from .._waiting import shared
+
+
+async def listen_to_aiohttp(request: Any, send: Callable[[], Awaitable[Any]], listener: Listener) -> Any:
+    """Send a request of Google's SDK, and listen to it and to its response."""
+    data = request.data or {}
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    sent = Sent(request.method.upper(), urlsplit(request.url).path, body, headers)
+    exchange = await shared().run(listener, sent)
+    response = await send()
+    if exchange is not None:
+        types = [value for name, value in response.headers.items() if name.lower() == "content-type"]
+        exchange.head(types[0] if types else "")
+        if isinstance(response.response_stream, list):
+            await shared().run(_tell_whole, exchange, response.response_stream)
+        else:
+            _Content.put_into(response.response_stream, exchange)
+    return response
+
+
+def _tell_whole(exchange: Exchange, texts: list[str]) -> None:
+    for text in texts:
+        exchange.feed(text.encode())
+    exchange.end()
+
+
+class _Content:
+    """The content of a response of aiohttp, which tells what is read of it."""
+
+    def __init__(self, inner: Any, exchange: Exchange) -> None:
+        self._inner = inner
+        self._exchange = exchange
+        self._has_ended = False
+
+    @classmethod
+    def put_into(cls, response: Any, exchange: Exchange) -> None:
+        content = cls(response.content, exchange)
+        response.content = content
+        release = response.release
+
+        def release_and_end() -> Any:
+            """A reader who stops releases the response. This waits for a write: aiohttp does not await the method."""
+            content._end()
+            return release()
+
+        response.release = release_and_end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def readline(self, **options: Any) -> bytes:
+        return await self._told(self._inner.readline(**options))
+
+    async def read(self, n: int = -1) -> bytes:
+        return await self._told(self._inner.read(n))
+
+    async def readany(self) -> bytes:
+        return await self._told(self._inner.readany())
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while line := await self.readline():
+            yield line
+
+    async def _told(self, reading: Awaitable[bytes]) -> bytes:
+        try:
+            data = await reading
+        except BaseException:
+            await shared().run(self._end)
+            raise
+        if data:
+            self._exchange.feed(data)
+        else:
+            await shared().run(self._end)
+        return data
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._exchange.end()

@@ -1,0 +1,45 @@
+"""The system prompt in files of the shared form.
+
+A snapshot has its system prompt in a field, and never among its messages. Other programs that share the form expect it
+in both places where the provider is OpenAI, because it is the first message of an OpenAI request: they send the
+messages as they stand. So files of the shared form have it in front, and it is taken away again when they are read.
+What is taken away is only what would be written: a first message that says anything else is somebody's own.
+"""
+
+from msgspec.structs import replace
+
+from ._snapshot import Snapshot
+from ._text import parts, read, written
+
+_PROVIDERS = ("openai", "openai-compatible")
+_DIALECT = "openai-chat"
+
+
+def with_prompt(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with its system prompt as the first message, if it belongs there and none stands there already."""
+    first = _message(snapshot)
+    if first is None or not snapshot.messages_json.startswith("["):
+        return snapshot
+    for _, text in parts(snapshot.messages_json):
+        entry = read(text)
+        if isinstance(entry, dict) and entry.get("role") in ("system", "developer"):
+            return snapshot
+        return replace(snapshot, messages_json=f"[{first},{snapshot.messages_json[1:]}")
+    return replace(snapshot, messages_json=f"[{first}]")
+
+
+def without_prompt(snapshot: Snapshot) -> Snapshot:
+    """The snapshot without the first message that `with_prompt` adds."""
+    first = _message(snapshot)
+    if first is None or not snapshot.messages_json.startswith(f"[{first}"):
+        return snapshot
+    rest = snapshot.messages_json[len(first) + 1 :]
+    return replace(snapshot, messages_json=f"[{rest.removeprefix(',')}")
+
+
+def _message(snapshot: Snapshot) -> str | None:
+    """The message that says the system prompt, as compact JSON; None if there is no place for one."""
+    speaks_so = snapshot.metadata.get("dialect", _DIALECT) == _DIALECT
+    if snapshot.provider not in _PROVIDERS or not snapshot.system_prompt or not speaks_so:
+        return None
+    return written({"role": "system", "content": snapshot.system_prompt}, "system_prompt")
