@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
+import apsw
 import pytest
 
 import hitherto
@@ -586,3 +587,43 @@ def test_text_in_an_attachment_is_found(store: Store) -> None:
     text = hitherto.Attachment(9, lambda: iter((b"hippo", b"drom")), text=True)
     store.start().append(Message.user(Block("content", text)))
     assert len(store.search("hippodrom")) == 1
+
+
+@pytest.mark.parametrize("beside", ["", "-search"])
+def test_a_scrub_waits_for_a_reader_that_is_done_in_a_moment(
+    tmp_path: Path, beside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The maintenance thread of the same store is such a reader. The control: without patience it is in the way."""
+    path = tmp_path / "store.db"
+    reader_done = threading.Event()
+
+    def read_for_a_moment(seconds: float) -> threading.Thread:
+        reader = apsw.Connection(f"{path}{beside}")
+        reader.execute("BEGIN; SELECT count(*) FROM sqlite_schema").fetchall()
+
+        def end() -> None:
+            reader_done.wait(seconds)
+            reader.close()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        return thread
+
+    with hitherto.open(path, maintenance=False) as store:
+        talks = [store.start() for _ in range(2)]
+        for talk in talks:
+            talk.append(Message.user("unforgettable"))
+        assert len(store.search("unforgettable")) == 2
+        thread = read_for_a_moment(0.3)
+        store.purge(talks[0], reason="user-requested")
+        assert store.scrub()
+        thread.join()
+        with monkeypatch.context() as patch:
+            patch.setattr("hitherto.store._SCRUB_PATIENCE_SECONDS", 0.0)
+            thread = read_for_a_moment(30)
+            store.purge(talks[1], reason="user-requested")
+            assert not store.scrub()
+            reader_done.set()
+            thread.join()
+        assert store.scrub()
+        assert traces(tmp_path, "unforgettable") == []

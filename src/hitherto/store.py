@@ -132,6 +132,7 @@ PURGE_REASONS = (
     "corruption-detected",
 )
 _EVER_SECONDS = 1e9
+_SCRUB_PATIENCE_SECONDS, _SCRUB_PAUSE_SECONDS = 1.0, 0.01  # for readers that are done in a moment
 _DELETE_SECONDS, _PURGE_SECONDS = 0.05, 0.2  # to wait for words to leave the search index; maintenance does the rest
 _DEEPEST = 1_000_000  # hits that can be passed over
 _DESCRIPTIONS = 200  # read at a time
@@ -1196,11 +1197,17 @@ class Store:
 
     def scrub(self) -> bool:
         """Take deleted bytes out of the files now: all tables of a large store are written anew, which takes a while.
-        False if a reader delays it, or the disk has no room for that."""
+        False if a reader delays it, or the disk has no room for that. Readers that are done within a second, such as
+        this store's own maintenance thread, are waited for."""
         self._ensure_open()
         if not self.backend.is_scrubbed():
             self.backend.maintain(_EVER_SECONDS)
-        return self._purges.retry() if self._purges.pending else self._scrub()
+        deadline = time.monotonic() + _SCRUB_PATIENCE_SECONDS
+        while not (self._purges.retry() if self._purges.pending else self._scrub()):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_SCRUB_PAUSE_SECONDS)
+        return True
 
     def _scrub(self) -> bool:
         scrubbed = self.backend.scrub()

@@ -99,6 +99,7 @@ class FtsIndex:
         )
         self._path: str | None = None
         self._known_file: tuple[int, int] | None = None  # the file that was found to be ours
+        self._scrubbing = threading.Lock()
         self._pool: Pool | _Memory
         if path is None:
             self._pool = _Memory()
@@ -475,7 +476,16 @@ class FtsIndex:
 
     def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:
         """Merge until no segment has words of what is gone, let SQLite write the file anew, and empty the WAL. Without
-        `rebuild`, a file for which there is not enough time is left to another call."""
+        `rebuild`, a file for which there is not enough time is left to another call. Two threads that scrub at once
+        would make each other fail, so the second one waits and finds the work done."""
+        if not self._scrubbing.acquire(timeout=-1 if seconds is None else seconds):
+            return False
+        try:
+            return self._scrub(seconds, rebuild)
+        finally:
+            self._scrubbing.release()
+
+    def _scrub(self, seconds: float | None, rebuild: bool) -> bool:
         deadline = None if seconds is None else time.monotonic() + seconds
         query = "SELECT dropped, scrubbed FROM hitherto_search WHERE workspace = ?"
         ((dropped, scrubbed),) = self._run(lambda connection: _all(connection, query, (self._workspace,))) or [(0, 0)]
