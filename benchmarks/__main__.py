@@ -25,6 +25,7 @@ from ._table import Bench, Row
 
 _LONG = (
     "million",
+    "overview",
     "erasing_10gb",
     "load",
     "tasks_postgres",

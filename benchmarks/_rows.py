@@ -23,6 +23,7 @@ from ._growth import growth
 from ._leaving import leaving
 from ._load import load, tasks_on_postgres
 from ._messages import Plain
+from ._overview import overview
 from ._recording import recording
 from ._records import records
 from ._sanitising import sanitising
@@ -683,6 +684,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "search_sealed": search_sealed,
     "sanitiser": sanitising,
     "million": million,
+    "overview": overview,
     "load": load,
     "tasks_postgres": tasks_on_postgres,
     "growth": growth,

@@ -20,16 +20,22 @@ from ._cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
 from ._command import Open, Service, Terminal, World, environment
 from ._forked import Forker
 from ._memory import in_memory
+from ._thorough import examples
 
 _trusted = tempfile.TemporaryDirectory(prefix="hitherto-trusted-")
 
 
-settings.register_profile("hitherto", deadline=None)  # how long an example takes says how busy the machine is
+# No deadline: how long an example takes says how busy the machine is.
+settings.register_profile("hitherto", deadline=None, max_examples=examples())
 settings.load_profile("hitherto")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     trust_nobody()
+    if hasattr(config, "workerinput"):
+        # `make gates` measures the processes that run tests. Those that tests start are not measured: there are
+        # hundreds of them, and each would take longer.
+        os.environ.pop("COVERAGE_PROCESS_START", None)
     # A shell that starts the tests in the background has them ignore Ctrl+C, and tests press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _breaker.SLOW_SECONDS = 60.0  # a busy machine is no slow disk, and no test wants to hear that it is one

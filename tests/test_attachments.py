@@ -40,6 +40,8 @@ from hitherto.attachment import CHUNK, LARGE
 from hitherto.errors import AlreadyExists
 from hitherto.testing.conformance import noise, pack_all
 
+from ._thorough import examples
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -538,7 +540,7 @@ def test_what_is_almost_base64_comes_back_equal_and_is_text(store: Store) -> Non
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     begin=st.sampled_from(["", DATA_URL, "data:;base64,", "data:a/b;x=1;base64,", "data:"]) | st.text(max_size=5),
     middle=st.text(ALPHABET + "+/", max_size=5) | st.text(ALPHABET + "-_", max_size=5) | st.text(ALPHABET + "+_=\n"),

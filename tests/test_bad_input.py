@@ -16,7 +16,6 @@ import re
 import signal
 import tempfile
 import threading
-import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -49,6 +48,8 @@ from hitherto.errors import (
 from hitherto.ids import RUN
 from hitherto.listing import write_cursor
 from hitherto.snapshots import FileStore, MemoryFiles, Snapshot
+
+from ._waiting import until
 
 Call = Callable[[Store, Conversation], object]
 
@@ -1042,14 +1043,6 @@ def test_the_bad_write_of_one_thread_does_not_fail_the_good_write_of_another(tmp
         assert isinstance(outcomes["first"], str)
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for something that certainly comes."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 # -- tool calls as they come from models
 
 
@@ -1253,7 +1246,7 @@ STORE_CALLS: dict[str, Call] = {
     "sweep": lambda store, _: store.sweep(),
 }
 # What asks nobody. And `close`, which may be repeated.
-STORE_INSIDE = {"close", "key_id", "read_only", "resume_writing", "subscribe", "wait_for_listeners"}
+STORE_INSIDE = {"close", "is_closed", "key_id", "read_only", "resume_writing", "subscribe", "wait_for_listeners"}
 CONVERSATION_CALLS: dict[str, Call] = {
     "append": lambda _, talk: talk.append(Message.user("x")),
     "extend": lambda _, talk: talk.extend([Message.user("x")]),

@@ -60,9 +60,11 @@ def test_activity_counts_messages_by_day_and_role(tmp_path: Path, secret: bytes 
         assert store.activity(days=10) == days(44, 35, {forty: {"user": 1, "assistant": 1}})
 
 
-def test_activity_goes_over_all_pages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secret", [None, b"k" * 32])
+def test_activity_goes_over_all_pages(secret: bytes | None) -> None:
     """More conversations than are read at a time, and one with more messages."""
-    with hitherto.open("memory:", clock=at(0)) as store:
+    key = None if secret is None else Key(secret)
+    with hitherto.open("memory:", clock=at(0), key=key) as store:
         long = store.start()
         store.save([Message.user("x")] * 2100, conversation=long)
         for _ in range(410):
@@ -70,10 +72,20 @@ def test_activity_goes_over_all_pages(tmp_path: Path) -> None:
         assert store.activity(days=1) == {TODAY: {"user": 2100, "assistant": 410}}
 
 
-def test_activity_reads_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_store_has_its_backend_sum_up_and_reads_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "store.db"
     fill(place)
     with hitherto.open(place) as store:
+        stats, activity = store.stats(), store.activity()
+        for verb in ("page", "lookup", "scan", "messages"):
+            monkeypatch.setattr(store.backend, verb, lambda *_, **__: pytest.fail("it reads rows"))
+        assert (store.stats(), store.activity()) == (stats, activity)
+
+
+def test_activity_reads_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, key = tmp_path / "store.db", Key(b"k" * 32)
+    fill(place, key=key)
+    with hitherto.open(place, key=key) as store:
         scanned = store.backend.scan
         asked: list[bool] = []
 

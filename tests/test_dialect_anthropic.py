@@ -25,6 +25,8 @@ from hitherto.dialects.gemini import Gemini
 from hitherto.errors import HithertoError, InvalidMessage
 from hitherto.model import Block, Message, Setup, Usage, check
 
+from ._thorough import examples
+
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpora" / "provider_payloads" / "anthropic"
 RECORDED = sorted(CORPUS.glob("*.json"))
 DIALECT: Dialect = Anthropic()
@@ -910,7 +912,7 @@ REQUEST: Raw = {
 }
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.integers(0, 9), max_size=5), anything, st.integers(0, 60))
 def test_nothing_but_our_errors_comes_of_what_is_almost_right(path: list[int], new: object, which: int) -> None:
     survive(touched(body_of(FULL), path, new))

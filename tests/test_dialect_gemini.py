@@ -22,6 +22,8 @@ from hitherto.dialects.gemini import Gemini
 from hitherto.errors import HithertoError, InvalidMessage
 from hitherto.model import Block, Message, Setup, Usage, check
 
+from ._thorough import examples
+
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpora" / "provider_payloads" / "gemini"
 RECORDED = sorted(CORPUS.glob("*.json"))
 DIALECT: Dialect = Gemini()
@@ -786,7 +788,7 @@ REQUEST: Raw = {
 }
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.integers(0, 9), max_size=6), anything)
 def test_nothing_but_our_errors_comes_of_what_is_almost_right(path: list[int], new: object) -> None:
     survive(touched(body_of(FULL), path, new))

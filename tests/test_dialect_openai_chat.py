@@ -25,6 +25,8 @@ from hitherto.dialects.openai_chat import OpenAIChat, accepts_strict
 from hitherto.errors import HithertoError
 from hitherto.model import Setup, Usage, check
 
+from ._thorough import examples
+
 CHAT = OpenAIChat()
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
@@ -859,7 +861,7 @@ def nested(inside: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 JSON: st.SearchStrategy[object] = st.recursive(LEAVES, nested, max_leaves=15)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(JSON)
 def test_anything_at_all_is_read_or_refused_with_our_own_error(value: object) -> None:
     for read in (CHAT.parse, CHAT.heard, CHAT.answer, CHAT.likeness, CHAT.assembly().feed):
@@ -872,7 +874,7 @@ def test_anything_at_all_is_read_or_refused_with_our_own_error(value: object) ->
                     continue
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(JSON, max_size=4))
 def test_a_stream_of_anything_gives_an_answer_or_our_own_error(values: list[object]) -> None:
     assembly = CHAT.assembly()

@@ -21,6 +21,8 @@ from hitherto.dialects.openai_responses import OpenAIResponses
 from hitherto.errors import HithertoError
 from hitherto.model import Setup, Usage, check
 
+from ._thorough import examples
+
 RESPONSES = OpenAIResponses()
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
@@ -704,7 +706,7 @@ def nested(inside: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 JSON: st.SearchStrategy[object] = st.recursive(LEAVES, nested, max_leaves=15)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(JSON, st.sampled_from(KINDS.split(" ")))
 def test_anything_at_all_is_read_or_refused_with_our_own_error(value: object, kind: str) -> None:
     typed = {**value, "type": kind} if isinstance(value, dict) else {"type": kind, "content": value, "output": value}
@@ -721,7 +723,7 @@ def test_anything_at_all_is_read_or_refused_with_our_own_error(value: object, ki
 EVENTS = ["created", "completed", "output_item.done", "output_text.delta", "refusal.delta", "output_item.added"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), JSON), max_size=5))
 def test_a_stream_of_anything_gives_an_answer_or_our_own_error(values: list[tuple[str, object]]) -> None:
     assembly = RESPONSES.assembly()

@@ -17,6 +17,8 @@ from hitherto.dialects import Dialect, calls, dialect
 from hitherto.dialects._repair import INTERRUPTED, Repair, repair
 from hitherto.model import Saved, check
 
+from ._thorough import examples
+
 NAMES = ("anthropic", "gemini", "openai-chat", "openai-responses")
 CHAT = dialect("openai-chat")
 RESPONSES = dialect("openai-responses")
@@ -304,7 +306,7 @@ def accepts(messages: list[Message], name: str) -> bool:
     return not waiting
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(THREADS, st.sampled_from(NAMES))
 def test_any_thread_is_accepted_after_its_repair(thread: list[Message], name: str) -> None:
     before = copy.deepcopy(thread)
@@ -314,7 +316,7 @@ def test_any_thread_is_accepted_after_its_repair(thread: list[Message], name: st
     assert accepts(thread, name) or repaired.notes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(THREADS, st.sampled_from(NAMES))
 def test_a_repaired_thread_needs_no_repair(thread: list[Message], name: str) -> None:
     once = repair(thread, dialect(name))
@@ -323,7 +325,7 @@ def test_a_repaired_thread_needs_no_repair(thread: list[Message], name: str) -> 
     assert all(one is other for one, other in zip(once.messages, twice.messages, strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(THREADS, st.sampled_from(NAMES))
 def test_what_people_and_models_said_is_never_lost(thread: list[Message], name: str) -> None:
     repaired = repair(thread, dialect(name))

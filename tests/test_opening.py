@@ -13,14 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import apsw
 import platformdirs
 import pytest
 
 import hitherto
 from hitherto import Message, _locations
+from hitherto.backends import _patient
 from hitherto.errors import (
     Busy,
     CannotOpen,
+    Damaged,
     HithertoError,
     InvalidArgument,
     KeyUnavailable,
@@ -454,9 +457,12 @@ def test_who_only_reads_sees_what_is_written_later_and_never_a_mixture(world: Wo
         assert reader.conversation(id).thread()[-1].text == "mitten hinein"
 
 
-def test_whatever_would_write_is_refused_by_who_only_reads(world: World) -> None:
+def test_whatever_would_write_is_refused_at_once_by_who_only_reads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = filled(world.here / "a.db")
     before = traces(world.here)
+    monkeypatch.setattr(_patient, "patience", lambda _: lambda _: pytest.fail("it waits"))
     with hitherto.open("a.db", read_only=True) as store:
         talk = store.conversation(id)
         for write in (
@@ -474,6 +480,22 @@ def test_whatever_would_write_is_refused_by_who_only_reads(world: World) -> None
         with pytest.raises(ReadOnly):
             talk.append(Message.user("x"))
         assert store._upkeep._thread is None
+    assert traces(world.here) == before
+
+
+def test_damage_that_is_found_while_only_reading_is_told_at_once_and_noted_by_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    id = filled(world.here / "a.db")
+    connection = apsw.Connection(str(world.here / "a.db"))
+    connection.execute("UPDATE message SET body = zeroblob(length(body))")
+    connection.close()
+    before = traces(world.here)
+    monkeypatch.setattr(_patient, "patience", lambda _: lambda _: pytest.fail("it waits"))
+    with hitherto.open("a.db", read_only=True) as store, pytest.raises(Damaged):
+        store.conversation(id).thread()
+    assert "quarantined: " in caplog.text
+    assert "could not be put" not in caplog.text
     assert traces(world.here) == before
 
 

@@ -217,7 +217,7 @@ def test_what_is_said_while_the_export_reads_does_not_harm_it(tmp_path: Path) ->
 
         def speak() -> None:
             own = store.conversation(talk.id)
-            while not stop.is_set():
+            while not stop.wait(0.001):  # one who reads needs a moment between two deletions
                 message = own.append(Message.user("meanwhile"))
                 if random.random() < 0.3:
                     store.delete([message.id])

@@ -25,7 +25,10 @@ import pytest
 
 import hitherto
 from hitherto import Conflict, Conversation, Message, Saved, Store, _pen
+from hitherto._processes import is_gone, this
 from hitherto.backend import Batch, Outcome
+
+from ._waiting import until
 
 FULL = os.environ.get("HITHERTO_FULL") == "1"
 PROCESSES = 8
@@ -363,14 +366,6 @@ class Gate:
         return self._commit(batches)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another thread is about to do."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, "it never happens"
-        time.sleep(0.0005)
-
-
 def waiting(store: Store) -> int:
     """How many batches wait for the pen."""
     return len(store._pen._queue)
@@ -645,3 +640,12 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_store_working(path: Path, 
             break  # enough to see what is wrong
     assert [outcome for outcome in outcomes if outcome] == []
     assert len(outcomes) > 50
+
+
+def test_a_closed_store_is_gone_although_somebody_still_refers_to_it(path: Path) -> None:
+    """Or its leases would hold until they run out."""
+    store = hitherto.open(path)
+    who = this(store)
+    assert not is_gone(who)
+    store.close()
+    assert is_gone(who)

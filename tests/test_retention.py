@@ -50,6 +50,8 @@ from hitherto.records import Records, _purging
 from hitherto.retention import Candidate, SweepItem, SweepPlan, decide, plan
 from hitherto.snapshots import FileStore
 
+from ._waiting import until
+
 KEY, OTHER = b"k" * 32, b"o" * 32
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -773,13 +775,6 @@ def test_a_sweep_leaves_no_trace_in_any_file(tmp_path: Path, clock: Clock, key: 
         assert secret in files(tmp_path)  # the control
         assert not store.sweep(POLICY).scrub_pending
         assert secret not in files(tmp_path)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
 
 
 def interrupted(*_: object) -> None:

@@ -18,6 +18,8 @@ from hitherto import Finding, InvalidArgument, NotClean, Rule, Sanitiser
 from hitherto import _plausible as plausible
 from hitherto import sanitiser as module
 
+from ._thorough import examples
+
 dice = random.Random(8)
 ALPHANUMERIC = string.ascii_letters + string.digits
 
@@ -307,7 +309,7 @@ PIECES = st.one_of(
 TEXTS = st.lists(PIECES, max_size=9).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(TEXTS)
 def test_cleaning_again_changes_nothing(text: str) -> None:
     for sanitiser in (SECRETS, EVERYTHING):
@@ -443,7 +445,7 @@ def streamed(sanitiser: Sanitiser, pieces: list[str]) -> tuple[str, list[Finding
     return "".join([*(stream.feed(piece) for piece in pieces), stream.finish()]), stream.findings
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(TEXTS, st.lists(st.integers(0, 10_000), max_size=12))
 def test_a_stream_gives_what_the_whole_gives_however_it_is_cut(text: str, cuts: list[int]) -> None:
     whole, findings = streamed(EVERYTHING, [text])
@@ -744,3 +746,9 @@ def test_a_uuid_is_no_card_whatever_its_digits_are() -> None:
         uuid = "-".join(("4" + digits[1:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32]))
         assert not [one for one in Sanitiser.personal().clean(uuid).findings if one.rule == "card"]
     assert Sanitiser.personal().clean("4111-1111-1111-1111 - thanks").findings  # the control: a card is one
+
+
+@pytest.mark.parametrize("space", [" ", "\t"], ids=["space", "tab"])
+@pytest.mark.parametrize("word", ["env", "ARG", "setenv", "export", "set"])
+def test_a_directive_is_found_whatever_stands_after_it(word: str, space: str) -> None:
+    assert "Xk29vqLw8" not in SECRETS.clean(f"{word}{space}DB_PASSWORD Xk29vqLw8").text

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,6 +44,8 @@ from hitherto.events import Event, SweepFinished
 from hitherto.model import Setup, from_datetime
 from hitherto.retention import DATED
 from hitherto.store import More
+
+from ._waiting import until
 
 KEY = b"k" * 32
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -118,13 +119,6 @@ def swept(store: Store) -> None:
 
 def has_thread(store: Store) -> bool:
     return store._upkeep._thread is not None
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
 
 
 def expiring(talk: Conversation, at: datetime) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -126,6 +126,7 @@ _ENTRY = st.fixed_dictionaries(
 )
 
 
+@example("openai", "p", [{"role": "system", "content": "p"}, {"role": "system", "content": "p"}])
 @given(st.sampled_from(["openai", "claude"]), st.sampled_from(["", "p", PROMPT]), st.lists(_ENTRY, max_size=4))
 def test_what_is_put_in_front_is_what_is_taken_away(name: str, prompt: str, messages: list[dict[str, object]]) -> None:
     made = without_prompt(snapshot(name, prompt, messages))

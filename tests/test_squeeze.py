@@ -15,6 +15,8 @@ from hitherto import _squeeze
 from hitherto._squeeze import squeeze, unsqueeze
 from hitherto.errors import Damaged
 
+from ._thorough import examples
+
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = st.sampled_from([1, 6])
 TEXT = b"What is said again and again gets smaller. " * 100
@@ -77,7 +79,7 @@ def test_a_flipped_bit_is_damaged_or_other_content_but_no_foreign_error() -> Non
 
 
 @given(st.binary(max_size=100))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_garbage_behind_the_magic_number_is_damaged(rest: bytes) -> None:
     try:
         unsqueeze(_squeeze._MAGIC + rest)

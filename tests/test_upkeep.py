@@ -7,7 +7,6 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,7 @@ from hitherto import Message, StorageError, Store, _upkeep
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.ids import RUN
 
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that happens in the background."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
+from ._waiting import until
 
 
 def loose(store: Store) -> int:

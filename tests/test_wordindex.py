@@ -38,6 +38,8 @@ from hitherto.errors import StorageError
 from hitherto.testing.toys import Contrary, ToyCodec
 from hitherto.textindex import Entry, Found, Known, TextIndex
 
+from ._thorough import examples
+
 A, B = b"a" * 16, b"b" * 16
 
 
@@ -94,7 +96,7 @@ def has_mixed_alternatives(tree: Tree) -> bool:
     return isinstance(tree, Either) and any(isinstance(part, All) for part in tree.parts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     given=st.lists(ENTRY, max_size=40),
     sizes=st.lists(st.integers(1, 12), max_size=4),

@@ -2,14 +2,15 @@
 
 Times never fall along a conversation. So only conversations that were active in the period are looked at, each from its
 end backwards until the period begins, and of each message only its header is read. What an old store holds from before
-costs nothing.
+costs nothing. In a plain store the backend counts; the conversations of a sealed one have to be proven, one by one.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
-from .backend import ConversationRow, Position, Where
+from .backend import CHAT, ConversationRow, Position, Said, Where
 from .model import to_datetime
 
 if TYPE_CHECKING:
@@ -25,28 +26,34 @@ def activity(store: "Store", days: int) -> dict[date, dict[str, int]]:
     today = store._clock() // _DAY
     first = today - days + 1
     found: dict[int, Counter[str]] = {day: Counter() for day in range(first, today + 1)}
+    for said in store.backend.said(CHAT, first * _DAY, _DAY) if store._codec.in_clear else _proven(store, first * _DAY):
+        if said.day in found:  # and not of tomorrow, by another's clock
+            found[said.day][said.role] += said.count
+    return {_date(day): dict(roles) for day, roles in found.items()}
+
+
+def _proven(store: "Store", since: int) -> Iterator[Said]:
+    """What was said since then in the conversations of a sealed store that are as they were proven."""
     after: Position | None = None
     while True:
         places = store.backend.page(Where(), after, _PAGE)
-        recent = [place.id for place in places if place.at >= first * _DAY]
+        recent = [place.id for place in places if place.at >= since]
         for row in store.backend.lookup(ids=recent):
-            if store._codec.in_clear or store._sound(row) is not None:
-                _count(store, row, first, found)
+            if store._sound(row) is not None:
+                yield from _said(store, row, since)
         if len(recent) < _PAGE:
-            return {_date(day): dict(roles) for day, roles in found.items()}
+            return
         after = places[-1]
 
 
-def _count(store: "Store", row: ConversationRow, first: int, found: dict[int, Counter[str]]) -> None:
+def _said(store: "Store", row: ConversationRow, since: int) -> Iterator[Said]:
     after = None
     while True:
         headers = store.backend.scan(row.id, after=after, newest_first=True, limit=_HEADERS, bodies=False)
         for header in headers:
-            day = header.created_at // _DAY
-            if day < first:
+            if header.created_at < since:
                 return
-            if day in found:  # and not of tomorrow, by another's clock
-                found[day][header.role] += 1
+            yield Said(header.created_at // _DAY, header.role, 1)
         if len(headers) < _HEADERS:
             return
         after = headers[-1].seq

@@ -7,7 +7,6 @@ store is re-encrypted, all tags of a conversation have their old names, or all h
 """
 
 from collections.abc import Mapping
-from hashlib import sha256
 
 from msgspec import Struct, json
 
@@ -43,7 +42,11 @@ def _metadata_field(key: str, value: str) -> Field:
         pair = json.encode((key, value))
     except UnicodeEncodeError:
         raise InvalidArgument("the metadata holds half of a surrogate pair, which is not a character") from None
-    return "metadata", pair.decode() if len(pair) <= _LONG else f"sha256:{sha256(pair).hexdigest()}"
+    if len(pair) <= _LONG:
+        return "metadata", pair.decode()
+    from hashlib import sha256  # noqa: PLC0415  # it loads OpenSSL
+
+    return "metadata", f"sha256:{sha256(pair).hexdigest()}"
 
 
 class Filter(Struct, frozen=True):

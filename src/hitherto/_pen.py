@@ -51,6 +51,8 @@ from .ids import show_conversation_id
 from .model import to_datetime
 from .telemetry import Telemetry
 
+READS_ONLY = "it was opened to be read only"
+
 _MOST = 512  # batches in one transaction
 _TRIES = 8  # how often a commit of unknown outcome is written again
 _WAITS = 3  # how often the wait until what was found is durable is begun

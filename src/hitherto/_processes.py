@@ -7,7 +7,6 @@ knows, so that it counts as there.
 
 import os
 import platform
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -41,7 +40,7 @@ def is_gone(who: Who) -> bool:
     if who.machine != _machine() or os.name != "posix":  # elsewhere, asking for a process may end it
         return False
     if who.process == os.getpid():
-        return who.store not in list(_tokens.values())
+        return all(token != who.store or store.is_closed for store, token in list(_tokens.items()))
     try:
         os.kill(who.process, 0)
     except ProcessLookupError:
@@ -52,6 +51,8 @@ def is_gone(who: Who) -> bool:
 
 
 def _machine() -> bytes:
+    from hashlib import blake2b  # noqa: PLC0415  # it loads OpenSSL
+
     return blake2b(platform.node().encode(errors="replace"), digest_size=8).digest()
 
 

@@ -24,7 +24,7 @@ from ._attachments import filled
 from ._content import item_place, open_pack_raw
 from ._desk import Desk
 from ._packs import Moved, run_of
-from ._pen import deleted
+from ._pen import READS_ONLY, deleted
 from ._removal import check_not_held, deletion
 from .backend import Change, ConversationRow, PackRow
 from .errors import Closed, Damaged, HithertoError, NotFound
@@ -117,15 +117,19 @@ class Quarantine:
             return
         note = _Note(store._clock(), problem)
         self._known()[record] = note
-        try:
-            self._store._workspace.note(put={_key(record): msgpack.encode(note)})
-        except HithertoError as error:  # the disk is full, say: it stays noted in this process
-            warn(f"a record could not be put into quarantine: {error}")
+        if store.read_only != READS_ONLY:
+            self._keep(record, note)
         shown = show_conversation_id(conversation)
         name = _name(store._names.id, message)
         warn(f"quarantined: {shown if name is None else name}: {problem}")
         store._listeners.tell(Quarantined(to_datetime(note.at), shown, name, problem))
         self._count()
+
+    def _keep(self, record: _Record, note: _Note) -> None:
+        try:
+            self._store._workspace.note(put={_key(record): msgpack.encode(note)})
+        except HithertoError as error:  # the disk is full, say: it stays noted in this process
+            warn(f"a record could not be put into quarantine: {error}")
 
     def _count(self) -> None:
         now = time.monotonic()

@@ -17,7 +17,6 @@ Several processes may record one conversation, and the mark names them. Who ends
 processes that died, whose conversation was gone on with; the mark goes when no name is left in it.
 """
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -304,6 +303,8 @@ def leave(store: "Store", conversation: bytes) -> None:
 
 def check_state(value: object) -> None:
     """Refuse what is no JSON: it is to be read by whoever comes after a crash, with whatever they have."""
+    import json  # noqa: PLC0415  # most programs need none
+
     check_json(value, "the state")
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

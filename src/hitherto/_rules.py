@@ -522,7 +522,7 @@ ASSIGNMENTS = (
         "directive-secret",  # a name and its value with a space between: of a Dockerfile, of a shell
         _ASSIGNED,
         rf"(?im)^[ \t]*(?:env|arg|setenv|export|set)[ \t]+[\w.-]*{_WORD}{_REST}[ \t]+[\"']?([^\s\"'=]{{6,}})",
-        ("env ", "env\t", "arg ", "export ", "set ", "set\t"),
+        ("env ", "env\t", "arg ", "arg\t", "export ", "export\t", "set ", "set\t"),
         1,
         0.0,
         "directive",

@@ -292,7 +292,7 @@ class Search:
         return disk is not None and disk.free < _TIGHT
 
     def scrub(self) -> bool:
-        """The same, however long it takes. False if a reader delays it."""
+        """The same, however long it takes. False if a reader delays it, or there is no room for it."""
         index = self._opened(create=False)
         if index is None:
             return True
@@ -302,10 +302,16 @@ class Search:
                 return self._save() and self._store.backend.scrub()
             return index.scrub()
         except StorageFull:
-            if self._words is not None:
-                return False
+            return self._words is None and self._begin_anew(index)
+
+    @staticmethod
+    def _begin_anew(index: TextIndex) -> bool:
+        """Drop every word instead. False if another thread does the same, and has the room that this takes."""
+        try:
             index.clear()
             return index.scrub()
+        except StorageFull:
+            return False
 
     def _save(self, deadline: float = float("inf"), *, urgent_only: bool = False) -> bool:
         """Keep what is new in the index of a sealed store, or only take out what must not stay. False if there was not

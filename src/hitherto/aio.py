@@ -498,6 +498,10 @@ class AsyncStore:
         return await self._run(self._store.purge_quarantine, older_than_seconds=older_than_seconds)
 
     @property
+    def is_closed(self) -> bool:
+        return self._store.is_closed
+
+    @property
     def read_only(self) -> str | None:
         return self._store.read_only
 

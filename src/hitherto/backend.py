@@ -260,6 +260,24 @@ class Disk(Struct, frozen=True):
     reserve: bool = True  # some is set aside, so that something can be purged when nothing is free
 
 
+class Totals(Struct, frozen=True):
+    """What the rows of the conversations of one kind come to."""
+
+    conversations: int = 0
+    messages: int = 0
+    size: int = 0
+    oldest: int | None = None  # the first created_at
+    newest: int | None = None  # the last active_at
+
+
+class Said(Struct, frozen=True):
+    """How many messages of a role were said on one day."""
+
+    day: int
+    role: str
+    count: int
+
+
 class Backend(Protocol):
     """Rows of one workspace. See the module for the contract."""
 
@@ -286,6 +304,13 @@ class Backend(Protocol):
 
     def count(self, where: Where) -> int:
         """How many `page` would list in all."""
+
+    def totals(self, kind: str) -> Totals:
+        """All conversations of this kind, summed up."""
+
+    def said(self, kind: str, since: int, day: int) -> list[Said]:
+        """The messages that were created at `since` or later in conversations of this kind, counted by day and role, in
+        no particular order. A day has `day` microseconds. Times never fall along a conversation."""
 
     def messages(
         self, *, numbers: Sequence[int] = (), keys: tuple[bytes, Sequence[bytes]] | None = None, bodies: bool = True

@@ -406,6 +406,8 @@ class Conversation:
     def setups(self) -> list[SetupChange]:
         """What this thread was held with: the setup of its first message, and each message from which on it is
         another."""
+        if not self._store.backend.items(self._desk.id, b"setup/", limit=1):
+            return []
         path = [(self._store._names.number(m.id), m.id) for m in self._path(lazy=True)]
         found: list[SetupChange] = []
         known: dict[int, Setup] = {}

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from queue import SimpleQueue
 from threading import get_ident
 from typing import NamedTuple
 
@@ -170,6 +169,8 @@ class _Queue:
     __slots__ = ("dropped", "events", "thread")
 
     def __init__(self) -> None:
+        from queue import SimpleQueue  # noqa: PLC0415  # nobody may ever listen
+
         self.events: SimpleQueue[Event | threading.Event | None] = SimpleQueue()  # a mark to be set; None: it is over
         self.dropped = 0
         self.thread: threading.Thread | None = None

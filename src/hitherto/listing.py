@@ -4,7 +4,6 @@ A listing costs what is looked at. A page of conversations opens no description 
 messages of many conversations are merged by time while they are read, opening one conversation after the other.
 """
 
-import base64
 import heapq
 import zlib
 from collections.abc import Callable, Iterator
@@ -320,14 +319,18 @@ def check_limit(limit: int) -> None:
 
 def write_cursor(backend: Backend, listing: str, place: tuple[int, bytes, int]) -> str:
     """A place in a listing, as opaque text that only the same listing of the same workspace takes back."""
+    from base64 import urlsafe_b64encode  # noqa: PLC0415  # only who turns a page needs it
+
     data = msgspec.msgpack.encode((listing, backend.info.workspace[:4], place))
-    return base64.urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
+    return urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
 
 
 def read_cursor(backend: Backend, listing: str, cursor: str) -> tuple[int, bytes, int]:
     """The place behind a cursor of this listing, or `InvalidCursor`."""
+    from base64 import b64decode  # noqa: PLC0415  # only who turns a page needs it
+
     try:
-        raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        raw = b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         found = msgspec.msgpack.decode(raw[4:], type=tuple[str, bytes, tuple[int, bytes, int]])
     except (AttributeError, ValueError, msgspec.MsgspecError):
         raise InvalidCursor("not a cursor") from None

@@ -10,7 +10,6 @@ Nothing here touches a disk. Whatever a message holds comes back equal or is ref
 say.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -119,7 +118,9 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
         try:
             content = msgspec.json.encode(call).decode()
         except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can say
-            content = json.dumps(call, separators=(",", ":"))
+            from json import dumps  # noqa: PLC0415  # rare
+
+            content = dumps(call, separators=(",", ":"))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidMessage(f"the arguments of a tool call are not JSON: {error}") from None
         return cls("tool_call", content, "text", "application/json", id, extra or None)
@@ -147,8 +148,10 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
 
 def _with_half_pairs(content: str | bytes) -> dict[str, object]:
     """A JSON object with escapes for halves of surrogate pairs; empty if it is none."""
+    from json import loads  # noqa: PLC0415  # rare
+
     try:
-        found = json.loads(content)
+        found = loads(content)
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from ._locations import find, is_server, path_of
+from ._pen import READS_ONLY
 from .backend import WORKSPACE, Backend
 from .errors import CannotOpen, InvalidArgument, KeyUnavailable, MissingExtra
 from .model import encodable
-from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, READS_ONLY, Store, as_key
+from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
 
 if TYPE_CHECKING:
     from .backends.postgres._looking import Server

@@ -40,7 +40,7 @@ from ._filters import Filter, checked_pairs, description_tags
 from ._lease import Lease
 from ._ledger import read as read_ledger
 from ._packs import Moved, Reader, run_of
-from ._pen import Pen, Tell, deleted, stored
+from ._pen import READS_ONLY, Pen, Tell, deleted, stored
 from ._quarantine import Quarantine
 from ._quota import Quota
 from ._record import about as about_record
@@ -65,6 +65,7 @@ from .backend import (
     Position,
     Stale,
     Taken,
+    Totals,
     Where,
 )
 from .conversation import Attachments, Conversation, checked_setup, checked_text, is_lazy, setup_item
@@ -138,7 +139,6 @@ _DEEPEST = 1_000_000  # hits that can be passed over
 _DESCRIPTIONS = 200  # read at a time
 _MOST_DAYS = 10_000  # to count messages of
 _REMEMBERED = 1000  # conversations
-READS_ONLY = "it was opened to be read only"
 _LOOKS = 100  # how often we look again at what changes while we read
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
 
@@ -274,7 +274,7 @@ class Store:
 
     def _ensure_removing(self) -> None:
         """What removes is written even if nothing else is, but for a store that was opened to be read only."""
-        if self._pen.refused == READS_ONLY:
+        if self.read_only == READS_ONLY:
             self._pen.check()
 
     def _ensure_open(self) -> None:
@@ -1165,6 +1165,11 @@ class Store:
         """Why the store takes no writes, None if it does: many records were quarantined in a short time."""
         return self._pen.refused
 
+    @property
+    def is_closed(self) -> bool:
+        """Was `close` called?"""
+        return self._closed
+
     def resume_writing(self) -> None:
         """Take writes again: somebody looked at what is in quarantine."""
         self._quarantine.forgive()
@@ -1214,22 +1219,29 @@ class Store:
         return self._search.scrub() and scrubbed
 
     def stats(self) -> Stats:
-        """How much there is. Reads every conversation's row."""
+        """How much there is. A sealed store reads and proves every conversation's row."""
         self._ensure_open()
-        found = conversations(self.backend, Where(), oldest_first=True)
-        if not self._codec.in_clear:
-            found = (sound.row for sound in map(self._sound, found) if sound is not None)
-        rows = list(found)
-        size = sum(row.size for row in rows)
+        found = self.backend.totals(CHAT) if self._codec.in_clear else self._proven_totals()
         return Stats(
-            conversations=len(rows),
-            messages=sum(row.count for row in rows),
-            content_bytes=size,
-            approximate_tokens=approximate_tokens(size),
+            conversations=found.conversations,
+            messages=found.messages,
+            content_bytes=found.size,
+            approximate_tokens=approximate_tokens(found.size),
             stored_bytes=self.backend.size() + self._search.size(),
-            oldest=min((to_datetime(row.created_at) for row in rows), default=None),
-            newest=max((to_datetime(row.active_at) for row in rows), default=None),
+            oldest=None if found.oldest is None else to_datetime(found.oldest),
+            newest=None if found.newest is None else to_datetime(found.newest),
         )
+
+    def _proven_totals(self) -> Totals:
+        """The same of a sealed store, without what is in quarantine: each row has to be proven."""
+        count = messages = size = 0
+        times: list[int] = []
+        for row in conversations(self.backend, Where(), oldest_first=True):
+            sound = self._sound(row)
+            if sound is not None:
+                count, messages, size = count + 1, messages + sound.row.count, size + sound.row.size
+                times += [sound.row.created_at, sound.row.active_at]
+        return Totals(count, messages, size, min(times, default=None), max(times, default=None))
 
     def activity(self, *, days: int = 30) -> dict[date, dict[str, int]]:
         """How many messages of which role were said on each of the last days, in UTC, today the last. Reads the headers

@@ -15,6 +15,7 @@ from ._connections import patience
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _FOR_NOW = (Busy, CannotOpen, ReadOnly)  # nothing is written here, so that each of them is about what others do
+_AT_ONCE = ("close", "commit", "stage", "unstage", "collect")  # what writes is refused, however long we wait
 _OPENING_SECONDS = 0.5  # what a killed process left stays as it is, however long we wait
 _READING_SECONDS = 5.0
 
@@ -28,7 +29,7 @@ class Patient:
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._backend, name)
-        return self._patiently(found, self._seconds) if callable(found) and name != "close" else found
+        return self._patiently(found, self._seconds) if callable(found) and name not in _AT_ONCE else found
 
     def _patiently(self, ask: Callable[_P, _T], seconds: float) -> Callable[_P, _T]:
         def again(*given: _P.args, **how: _P.kwargs) -> _T:

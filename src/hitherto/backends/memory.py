@@ -6,6 +6,7 @@ are frozen, so handing them out is safe; a batch is checked completely before an
 
 import threading
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -27,9 +28,11 @@ from ..backend import (
     Outcome,
     PackRow,
     Position,
+    Said,
     Stale,
     Tag,
     Taken,
+    Totals,
     Where,
 )
 from ..errors import Closed, InvalidArgument
@@ -212,6 +215,21 @@ class MemoryBackend:
     def count(self, where: Where) -> int:
         with self._open():
             return sum(1 for _ in self._listed(where))
+
+    def totals(self, kind: str) -> Totals:
+        with self._open():
+            rows = list(self._listed(Where(kind)))
+        if not rows:
+            return Totals()
+        count, size = sum(row.count for row in rows), sum(row.size for row in rows)
+        return Totals(len(rows), count, size, min(row.created_at for row in rows), max(row.active_at for row in rows))
+
+    def said(self, kind: str, since: int, day: int) -> list[Said]:
+        with self._open():
+            wanted = {row.id for row in self._listed(Where(kind)) if row.active_at >= since}
+            new = (m for m in self._messages.values() if m.created_at >= since and m.conversation in wanted)
+            found = Counter((m.created_at // day, m.role) for m in new)
+        return [Said(*what, count) for what, count in found.items()]
 
     def _listed(self, where: Where) -> Iterable[ConversationRow]:
         for row in self._conversations.values():

@@ -26,7 +26,9 @@ call, and a test reads every pragma back.
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import apsw
@@ -51,9 +53,11 @@ from ..backend import (
     Outcome,
     PackRow,
     Position,
+    Said,
     Stale,
     Tag,
     Taken,
+    Totals,
     Where,
     removes,
 )
@@ -533,6 +537,32 @@ class SqliteBackend:
         with self._connection() as connection:
             source, values = self._source(where, self._rarest(connection, where.tags)[0])
             return int(_one(connection, f"SELECT count(*) {source}", values)[0])
+
+    def totals(self, kind: str) -> Totals:
+        query = (
+            "SELECT count(*), ifnull(sum(count), 0), ifnull(sum(size), 0), min(created_at), max(active_at) "
+            "FROM conversation WHERE workspace = ? AND kind = ?"
+        )
+        with self._connection() as connection:
+            return Totals(*_one(connection, query, (self._workspace, kind)))
+
+    def said(self, kind: str, since: int, day: int) -> list[Said]:
+        """Conversations that began before are read from their ends, and no further than to `since`."""
+        began_since = (
+            "SELECT m.created_at / ? AS day, m.role, count(*) FROM conversation c "
+            "CROSS JOIN message m ON m.conversation = c.place "
+            "WHERE c.workspace = ? AND c.kind = ? AND c.created_at >= ? GROUP BY day, m.role"
+        )
+        older = "SELECT place FROM conversation WHERE workspace = ? AND kind = ? AND created_at < ? AND active_at >= ?"
+        backwards = "SELECT created_at, role FROM message WHERE conversation = ? ORDER BY seq DESC"
+        counts: Counter[tuple[int, str]] = Counter()
+        with self._connection() as connection:
+            for at, role, count in _all(connection, began_since, (day, self._workspace, kind, since)):
+                counts[at, role] += count
+            for (place,) in _all(connection, older, (self._workspace, kind, since, since)):
+                rows = takewhile(lambda row: row[0] >= since, connection.execute(backwards, (place,)))
+                counts.update((at // day, role) for at, role in rows)
+        return [Said(*what, count) for what, count in counts.items()]
 
     def _rarest(self, connection: apsw.Connection, tags: Sequence[bytes]) -> tuple[bytes | None, int]:
         """The tag that the fewest conversations have, and how many have it. No more than `_COMMON` are counted."""

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar, overload, runtime_checkable
 
 from .._waiting import shared
 from ..dialects import Answer, Assembly, Dialect, dialect
-from ..dialects._json import Pieces, opened
-from ..dialects._lossless import keepable_answer
+from ..dialects._json import Pieces, decoded_object, opened
+from ..dialects._lossless import answer_as_it_is, keepable_answer
 from ..dialects._repair import repair
 from ..errors import ChatError, Closed, InvalidArgument, InvalidMessage, ProviderError
 from ..events import warn
@@ -82,12 +82,16 @@ class _Wired(Turns):
         assembly = self.dialect.assembly()
         return _Plain(assembly) if self._hearing is None else self._hearing.arriving(assembly)
 
-    def _read(self, body: dict[str, object]) -> Answer:
-        self._check_success(body)
+    def _read(self, data: bytes) -> Answer:
         try:
+            body = decoded_object(data)
+            self._check_success(body)
             return keepable_answer(self.dialect.answer(body))
-        except InvalidMessage as error:
-            raise self._nonsense(error) from error
+        except ValueError as error:  # InvalidMessage is one
+            answer = answer_as_it_is(data, str(error))
+            if answer is None:
+                raise self._nonsense(error) from error
+            return answer
 
     def _fed(self, arriving: Arriving, event: Mapping[str, object]) -> str:
         try:
@@ -106,7 +110,7 @@ class _Wired(Turns):
             hint = "nothing is lost: client.retry() asks again"
             raise ProviderError(f"{self.provider} failed: {said[:300]}", provider=self.provider, hint=hint)
 
-    def _nonsense(self, error: InvalidMessage) -> ProviderError:
+    def _nonsense(self, error: ValueError) -> ProviderError:
         return ProviderError(f"the answer of {self.provider} makes no sense: {error}", provider=self.provider)
 
     def _streamed(self, step: Call) -> dict[str, object]:
@@ -144,6 +148,7 @@ class _Wired(Turns):
         return Call(self.dialect.request(self.dialect.history(aside), self.setup, self._options()))
 
     def _summary(self, answer: Answer) -> str:
+        self._check_understood(answer)
         self._usage += sum((m.usage for m in answer.messages if m.usage is not None), Usage())
         text = "".join(message.text for message in answer.messages)
         if not text.strip():

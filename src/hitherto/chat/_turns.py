@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from .._holes import tell_holes
 from ..dialects import Answer, Assembly, Dialect, Raw, calls
 from ..dialects._json import copied_entry, merged
-from ..dialects._repair import Repair, repair
+from ..dialects._repair import Repair, is_silent, repair
 from ..dialects._shape import with_names
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, check, encodable, listed
@@ -196,7 +196,7 @@ class Turns:
             try:
                 self._answer = []
                 self._mend()
-                self._replace([*self._without(said), *said])
+                self._replace(self._with(said))
                 if not self._history:
                     raise InvalidArgument("there is nothing to answer yet", hint="say something first")
                 yield Keep()
@@ -206,13 +206,16 @@ class Turns:
                 if not begun:  # what could not be kept was not said: the caller has the error, and says it again
                     self._replace(before)
 
-    def _without(self, said: Sequence[Message]) -> list[Message]:
-        """The history without what is said, if that stands at its end already: it was not answered, and is asked
-        again."""
+    def _with(self, said: Sequence[Message]) -> list[Message]:
+        """The history with what is said at its end. If that stands at its end already, it was not answered, and is
+        asked again: it is sent once. A response to it that could not be taken apart stays below it."""
         history, asked = list(self._history), [(message.role, message.blocks) for message in said]
-        while said and [(message.role, message.blocks) for message in history[-len(said) :]] == asked:
+        heard = [message for message in history if not is_silent(message, self.dialect)]
+        if said and history[-1:] != heard[-1:] and _ends_with(heard, asked):
+            return history
+        while said and _ends_with(history, asked):
             del history[-len(said) :]
-        return history
+        return [*history, *said]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -267,14 +270,21 @@ class Turns:
         self._usage += sum((m.usage for m in answer.messages if m.usage is not None), Usage())
 
     def _check_said(self, answer: Answer) -> None:
-        """An answer that ended without a word was paid for, and is kept. It is none all the same, and could not be sent
-        again."""
+        """An answer that ended without a word, or that could not be taken apart, was paid for, and is kept. It is none
+        all the same, and could not be sent again."""
+        self._check_understood(answer)
         asked = self._history[: len(self._history) - len(answer.messages)]
         if answer.messages and asked[-1].role != "tool_result" and not self.dialect.history(answer.messages):
             hint = "allow more tokens, then client.retry()"
             raise ProviderError(
                 "the model gave no answer: it ended without a word", provider=self.provider, status=None, hint=hint
             )
+
+    def _check_understood(self, answer: Answer) -> None:
+        if answer.problem is not None:
+            what = f"the answer of {self.provider} makes no sense: {answer.problem}"
+            hint = "it is kept as it came, if the chat is recorded; client.retry() asks again"
+            raise ProviderError(what, provider=self.provider, hint=hint)
 
     @property
     def answer_text(self) -> str:
@@ -452,6 +462,10 @@ class Turns:
         """Tell this listener from now on; there is one at a time. A turn that is under way is told to its end to whom
         its beginning was told."""
         self._listener = listener
+
+
+def _ends_with(history: Sequence[Message], asked: Sequence[tuple[str, Sequence[Block]]]) -> bool:
+    return [(message.role, message.blocks) for message in history[-len(asked) :]] == asked
 
 
 Api = Literal["chat", "responses"]

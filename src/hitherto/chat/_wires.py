@@ -1,6 +1,7 @@
 """The way to a provider: its official SDK, told exactly what to send, heard exactly as it answers.
 
-A wire takes a request as the dialect wrote it and gives back the JSON of the response, or of each event of a stream.
+A wire takes a request as the dialect wrote it and gives back the body of the response, or the JSON of each event of a
+stream.
 The SDK does what it is good at: authentication, connections, timeouts, retries. What it would do to the JSON on the
 way (fill in, drop, convert) is passed by: requests go out as they are, and responses are taken as they came.
 
@@ -19,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from .._tap import Exchange, tap
-from ..dialects._json import decoded_object
 from ..dialects._sse import DONE, Events
 from ..errors import ChatError, HithertoError, InvalidBaseURL, MissingExtra, ProviderError
 from ._config import Config
@@ -34,9 +34,9 @@ class Wire(Protocol):
     """One provider, in both colours."""
 
     def check_ready(self) -> None: ...
-    def send(self, request: Request) -> Event: ...
+    def send(self, request: Request) -> bytes: ...
     def stream(self, request: Request) -> Iterator[Event]: ...
-    async def send_async(self, request: Request) -> Event: ...
+    async def send_async(self, request: Request) -> bytes: ...
     def stream_async(self, request: Request) -> AsyncGenerator[Event, None]: ...
     def close(self) -> None: ...
     async def close_async(self) -> None: ...
@@ -212,10 +212,10 @@ class Posting:
         if keyless and self._config.provider == "claude":
             raise _unasked("claude", "there is no key")
 
-    def send(self, request: Request) -> Event:
+    def send(self, request: Request) -> bytes:
         sdk = self._sync
         with self._errors():
-            return _object(sdk.post(self._path, body=dict(request), cast_to=_response(sdk._client)).content)
+            return bytes(sdk.post(self._path, body=dict(request), cast_to=_response(sdk._client)).content)
 
     def stream(self, request: Request) -> Iterator[Event]:
         sdk = self._sync
@@ -229,11 +229,11 @@ class Posting:
             if tail.is_done:
                 yield dict(DONE)
 
-    async def send_async(self, request: Request) -> Event:
+    async def send_async(self, request: Request) -> bytes:
         sdk = self._async
         with self._errors():
             response = await sdk.post(self._path, body=dict(request), cast_to=_response(sdk._client))
-            return _object(response.content)
+            return bytes(response.content)
 
     async def stream_async(self, request: Request) -> AsyncGenerator[Event, None]:
         sdk = self._async
@@ -264,10 +264,6 @@ def _response(http: Any) -> type:
     return kind
 
 
-def _object(body: bytes) -> Event:
-    return decoded_object(body)
-
-
 def openai(config: Config) -> Posting:
     variable = "OPENAI_BASE_URL"
     compatible = config.provider != "openai"
@@ -296,6 +292,7 @@ class _Capture:
         self._stream: Events | None = None
 
     def head(self, content_type: str) -> None:
+        self._body = []  # of an attempt that failed on its way, if the SDK tries again
         self._stream = Events() if content_type.startswith("text/event-stream") else None
 
     def feed(self, data: bytes) -> None:
@@ -315,8 +312,8 @@ class _Capture:
         events, self.events = self.events, []
         return events
 
-    def whole(self) -> Event:
-        return _object(b"".join(self._body))
+    def whole(self) -> bytes:
+        return b"".join(self._body)
 
 
 class _Tail:
@@ -391,11 +388,11 @@ class Gemini:
         config = self._types.GenerateContentConfig(http_options=options)
         return {"model": request["model"], "contents": "-", "config": config}
 
-    def send(self, request: Request) -> Event:
+    def send(self, request: Request) -> bytes:
         sdk = self._clients[0]
-        with _capturing(_Capture()) as capture, self._errors():
+        with _capturing(_Capture()) as capture, self._errors(), _heard_anyway(capture):
             sdk.models.generate_content(**self._given(request))
-            return capture.whole()
+        return capture.whole()
 
     def stream(self, request: Request) -> Iterator[Event]:
         sdk, capture = self._clients[0], _Capture()
@@ -405,11 +402,11 @@ class Gemini:
                 yield from capture.taken()
             yield from capture.taken()
 
-    async def send_async(self, request: Request) -> Event:
+    async def send_async(self, request: Request) -> bytes:
         sdk = self._clients[0]
-        with _capturing(_Capture()) as capture, self._errors():
+        with _capturing(_Capture()) as capture, self._errors(), _heard_anyway(capture):
             await sdk.aio.models.generate_content(**self._given(request))
-            return capture.whole()
+        return capture.whole()
 
     async def stream_async(self, request: Request) -> AsyncGenerator[Event, None]:
         sdk = self._clients[0]
@@ -451,6 +448,16 @@ def _capturing(capture: C) -> Iterator[C]:
         yield capture
     finally:
         _capture.reset(token)
+
+
+@contextmanager
+def _heard_anyway(capture: _Capture) -> Iterator[None]:
+    """A response that the SDK's own types cannot hold was heard all the same, and is read here."""
+    try:
+        yield
+    except (ValueError, RecursionError):
+        if not capture.whole():
+            raise
 
 
 def _within(capture: Exchange, call: Callable[[], Any]) -> Any:

@@ -7,6 +7,9 @@ many.
 
 The blocks beside it are for reading. There, half of a surrogate pair is the replacement character U+FFFD, which also
 goes out when the message is sent again: no SDK can encode the half itself.
+
+A response that no dialect can take apart was paid for as well. It becomes an event that has it as it came, in a block
+of the type `response`.
 """
 
 from collections.abc import Mapping
@@ -23,6 +26,7 @@ from ._shape import Answer
 
 RAW_FORMAT = "raw_format"  # in the extras of a message: "json" if its raw is the text of a JSON value, as bytes
 _UNREADABLE = (ValueError, RecursionError)
+_JSON = "application/json"
 
 M = TypeVar("M", bound=Message)
 
@@ -46,6 +50,19 @@ def keepable_answer(answer: Answer) -> Answer:
     """The answer with all its messages in a form that can be kept."""
     others = tuple([keepable(message) for message in other] for other in answer.others)
     return replace(answer, messages=[keepable(message) for message in answer.messages], others=others)
+
+
+def answer_as_it_is(data: bytes, problem: str) -> Answer | None:
+    """A response that could not be taken apart, for this reason: as text, to be read and found, or as bytes if it is
+    none. None if it was cut off, or is something else than JSON: then it is no answer."""
+    text = data.strip()
+    if not (text.startswith(b"{") and text.endswith(b"}")):  # as every JSON object does, and what broke off does not
+        return None
+    try:
+        content: str | bytes = data.decode()
+    except UnicodeDecodeError:
+        content = data
+    return Answer([Message("event", (Block("response", content, "text", _JSON),))], problem=problem)
 
 
 def as_bytes(message: M) -> M:

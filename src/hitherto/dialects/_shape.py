@@ -43,6 +43,7 @@ class Answer(Struct, frozen=True):
     within: str | None = None
     complete: bool = True  # False: it was cut off in transit, and is not all that the model said
     others: tuple[list[Message], ...] = ()  # further choices, where several were asked for
+    problem: str | None = None  # why it could not be taken apart: its one message is an event that has it as it came
 
 
 class Built(Struct, frozen=True):

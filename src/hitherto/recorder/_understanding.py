@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..dialects import Answer, Dialect
 from ..dialects._json import decoded_object
-from ..dialects._lossless import keepable, keepable_answer
+from ..dialects._lossless import answer_as_it_is, keepable, keepable_answer
 from ..errors import InvalidMessage
 from ..events import warn
 from ..model import Block, Message
@@ -29,18 +29,14 @@ def request_body(body: bytes) -> dict[str, object]:
 def understood(dialect: Dialect, data: bytes) -> Answer | None:
     """What the body of a response says; None if it was cut off, or is something else than JSON."""
     try:
-        body = decoded_object(data)
-    except ValueError:
-        if not _looks_whole(data):
-            warn("a response was cut off, or is no JSON; its question stands without an answer")
-            return None
-        warn("a response could not be understood, and is kept as it is: its JSON cannot be read")
-        return _kept_as_it_is(data)
-    try:
-        return keepable_answer(dialect.answer(body))
-    except InvalidMessage as error:
-        warn(f"a response could not be understood, and is kept as it is: {error}")
-        return _kept_as_it_is(data)
+        return keepable_answer(dialect.answer(decoded_object(data)))
+    except ValueError as error:  # InvalidMessage is one
+        answer = answer_as_it_is(data, str(error))
+    if answer is None:
+        warn("a response was cut off, or is no JSON; its question stands without an answer")
+    else:
+        warn(f"a response could not be understood, and is kept as it is: {answer.problem}")
+    return answer
 
 
 def with_unread(answer: Answer, unread: Sequence[bytes]) -> Answer:
@@ -55,18 +51,3 @@ def with_unread(answer: Answer, unread: Sequence[bytes]) -> Answer:
 
 def keepable_messages(messages: Sequence[Message]) -> list[Message]:
     return [keepable(message) for message in messages]
-
-
-def _looks_whole(data: bytes) -> bool:
-    """Does it begin and end as a JSON object does? A body that broke off does not."""
-    text = data.strip()
-    return text.startswith(b"{") and text.endswith(b"}")
-
-
-def _kept_as_it_is(data: bytes) -> Answer:
-    """An event that has the response as text, to be read and found, or as bytes if it is none."""
-    try:
-        content: str | bytes = data.decode()
-    except UnicodeDecodeError:
-        content = data
-    return Answer([Message("event", (Block("response", content, "text", _JSON),))])

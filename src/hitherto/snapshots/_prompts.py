@@ -29,12 +29,12 @@ def with_prompt(snapshot: Snapshot) -> Snapshot:
 
 
 def without_prompt(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without the first message that `with_prompt` adds."""
+    """The snapshot without the first message that `with_prompt` adds, also if it stands there twice."""
     first = _message(snapshot)
-    if first is None or not snapshot.messages_json.startswith(f"[{first}"):
-        return snapshot
-    rest = snapshot.messages_json[len(first) + 1 :]
-    return replace(snapshot, messages_json=f"[{rest.removeprefix(',')}")
+    messages = snapshot.messages_json
+    while first is not None and messages.startswith(f"[{first}"):
+        messages = f"[{messages[len(first) + 1 :].removeprefix(',')}"
+    return replace(snapshot, messages_json=messages)
 
 
 def _message(snapshot: Snapshot) -> str | None:

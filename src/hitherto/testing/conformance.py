@@ -44,6 +44,7 @@ from ..backend import (
     Stale,
     Tag,
     Taken,
+    Totals,
     Where,
 )
 from ..conversation import Conversation
@@ -357,6 +358,25 @@ class BackendContract:
         oldest = backend.page(Where(), Position(60, ids[1]), 3, oldest_first=True)
         assert [r.id for r in oldest] == [ids[3], ids[4], ids[5]]
         assert backend.count(Where()) == 6
+
+    def test_totals_are_those_of_all_conversations_of_a_kind(self, backend: Backend) -> None:
+        assert backend.totals("chat") == Totals()
+        backend.commit([create(id=bytes([n]) * 16, created_at=10 * n, active_at=100 - n) for n in range(1, 4)])
+        backend.commit([create(id=b"o" * 16, kind="other", created_at=1, active_at=999)])
+        rows = backend.lookup(ids=[bytes([n]) * 16 for n in range(1, 4)])
+        summed = (3, sum(row.count for row in rows), sum(row.size for row in rows), 10, 99)
+        assert backend.totals("chat") == Totals(*summed)
+        assert backend.totals("nobody's") == Totals()
+
+    def test_what_was_said_is_counted_by_day_and_role(self, backend: Backend) -> None:
+        for n, (began, days) in enumerate([(50, (50, 59, 60)), (40, (40, 49, 50)), (70, (70, 85)), (10, (10, 49))]):
+            id = bytes([n + 1]) * 16
+            said = [message_row(1024 * n + 32 * i, id, seq=i, created_at=at) for i, at in enumerate(days)]
+            backend.commit([create(*said, id=id, created_at=began, active_at=max(days))])
+        role = said[0].role
+        found = {(one.day, one.role): one.count for one in backend.said("chat", 50, 10)}
+        assert found == {(5, role): 3, (6, role): 1, (7, role): 1, (8, role): 1}
+        assert backend.said("other", 50, 10) == []
 
     def test_a_page_can_begin_at_a_time(self, backend: Backend) -> None:
         """D10: what has been quiet since then, without a look at the others."""

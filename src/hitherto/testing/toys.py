@@ -30,8 +30,10 @@ from ..backend import (
     Outcome,
     PackRow,
     Position,
+    Said,
     Stale,
     Tag,
+    Totals,
     Where,
 )
 from ..errors import CommitUnknown, Damaged
@@ -201,6 +203,12 @@ class Contrary:
 
     def count(self, where: Where) -> int:
         return self.inner.count(where)
+
+    def totals(self, kind: str) -> Totals:
+        return self.inner.totals(kind)
+
+    def said(self, kind: str, since: int, day: int) -> list[Said]:
+        return self.inner.said(kind, since, day)
 
     def kinds(self) -> list[str]:
         return self.inner.kinds()

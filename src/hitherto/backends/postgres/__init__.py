@@ -34,7 +34,9 @@ from ...backend import (
     Outcome,
     PackRow,
     Position,
+    Said,
     Tag,
+    Totals,
     Where,
 )
 from ...errors import InvalidArgument, NotFound
@@ -194,6 +196,23 @@ class PostgresBackend:
     def count(self, where: Where) -> int:
         condition, values = self._condition(where)
         return int(self._all(f"SELECT count(*) FROM hitherto.conversation c WHERE {condition}", values)[0][0])
+
+    def totals(self, kind: str) -> Totals:
+        query = (
+            "SELECT count(*), coalesce(sum(count), 0)::bigint, coalesce(sum(size), 0)::bigint, min(created_at), "
+            "max(active_at) FROM hitherto.conversation WHERE workspace_id = %s AND kind = %s"
+        )
+        return Totals(*self._all(query, (self._w, kind.encode()))[0])
+
+    def said(self, kind: str, since: int, day: int) -> list[Said]:
+        query = (
+            "SELECT m.created_at / %s AS day, m.role, count(*) FROM hitherto.conversation c "
+            "JOIN hitherto.message m ON m.workspace_id = c.workspace_id AND m.conversation = c.id "
+            "WHERE c.workspace_id = %s AND c.kind = %s AND c.active_at >= %s AND m.created_at >= %s "
+            "GROUP BY day, m.role"
+        )
+        found = self._all(query, (day, self._w, kind.encode(), since, since))
+        return [Said(day, bytes(role).decode(), count) for day, role, count in found]
 
     def _condition(self, where: Where) -> tuple[str, tuple[object, ...]]:
         condition = "c.workspace_id = %s AND c.kind = %s"
