@@ -117,10 +117,10 @@ format: setup ## Format the code and apply safe lint fixes
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
 
-bench: setup ## Run the benchmarks (ARGS= adds arguments)
+bench: setup $(PEERS_DONE) ## Run the benchmarks, beside peers (ARGS= adds arguments)
 	$(PY) -m benchmarks $(ARGS)
 
-peers: $(PEERS_DONE) ## Install those that `make bench ARGS="--only load"` compares with
+peers: $(PEERS_DONE) ## Install those that `make bench` compares with
 
 frameworks: $(FRAMEWORKS_DONE) ## Install the frameworks that tests/frameworks records beneath
 

@@ -1,8 +1,10 @@
-"""Measure hitherto against what SQLite can do: `python -m benchmarks [--quick] [--only append,resume] [--json]`.
+"""Measure hitherto against what SQLite can do: `python -m benchmarks [--quick] [--only append] [--write] [--json]`.
 
 Every number is a ratio to a raw apsw table at synchronous=FULL, measured in the same run, unless its line says
 otherwise: the median over rounds [and the least and the most]. Stores are made in a temporary folder below the current
 directory, which is removed at the end: a disk in memory would make syncs free and the numbers worthless.
+
+A whole run, and one of some measurements with `--write`, puts its figures into docs/benchmarks.md.
 """
 
 import argparse
@@ -15,11 +17,14 @@ import signal
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
 
+from . import _report
 from ._corpus import turns
+from ._report import number
 from ._rows import MEASUREMENTS
 from ._table import Bench, Row
 
@@ -36,13 +41,17 @@ _USUAL = [name for name in MEASUREMENTS if name not in _LONG]
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="How fast hitherto is, as ratios.")
-    parser.add_argument(
-        "--only", metavar="NAME,…", default=",".join(_USUAL), help=f"some of %(default)s; or {', '.join(_LONG)}"
-    )
+    parser.add_argument("--only", metavar="NAME,…", help=f"some of {','.join(_USUAL)}; or {', '.join(_LONG)}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller stores: a minute or two")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--write", action="store_true", help="write the figures into docs/benchmarks.md, as a whole run does"
+    )
     given = parser.parse_args()
-    given.only = given.only.split(",")
+    if given.write and given.quick:
+        parser.error("--quick measures too little to be written down")
+    given.write = given.write or (given.only is None and not given.quick)
+    given.only = _USUAL if given.only is None else given.only.split(",")
     for name in given.only:
         if name not in MEASUREMENTS:
             parser.error(f"no measurement is called {name!r}: there are {', '.join(MEASUREMENTS)}")
@@ -61,14 +70,30 @@ def _in_memory(folder: Path) -> bool:
     return any(kind in ("tmpfs", "ramfs") for kind in kinds)
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.2f}"
-
-
 def _line(row: Row) -> str:
-    span = "" if row.low == row.high else f"[{_number(row.low)}-{_number(row.high)}]"
+    span = "" if row.low == row.high else f"[{number(row.low)}-{number(row.high)}]"
     verdict = {True: "met", False: "NOT MET", None: ""}[row.met]
-    return f"{row.name:<60} {_number(row.value):>8} {span:<14} {row.goal:<8} {verdict:<8} {row.note}".rstrip()
+    return f"{row.name:<60} {number(row.value):>8} {span:<14} {row.goal:<8} {verdict:<8} {row.note}".rstrip()
+
+
+def _machine() -> dict[str, object]:
+    return {
+        "Python": platform.python_version(),
+        "SQLite": apsw.sqlite_lib_version(),
+        "cores": os.cpu_count(),
+        "processor": _processor(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _processor() -> str:
+    """Its model, as far as Linux tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def _stop(*_: object) -> None:
@@ -82,13 +107,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd()))
     signal.signal(signal.SIGTERM, _stop)
     rows: list[Row] = []
-    machine = {
-        "python": platform.python_version(),
-        "sqlite": apsw.sqlite_lib_version(),
-        "apsw": apsw.apsw_version(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-    }
+    machine = _machine()
     try:
         if _in_memory(folder):
             print(
@@ -101,10 +120,13 @@ def main() -> int:
         for name in given.only:
             bench = Bench(folder / name, given.quick, random.Random(name))
             bench.folder.mkdir(exist_ok=True)
-            for row in MEASUREMENTS[name](bench):
-                rows.append(row)
-                if not given.json:
-                    print(_line(row), flush=True)
+            found = MEASUREMENTS[name](bench)
+            rows += found
+            if not given.json:
+                print("\n".join(map(_line, found)), flush=True)
+            if given.write:
+                _report.keep(name, f"{datetime.now(UTC):%Y-%m-%d}", machine, found)
+                _report.publish([*MEASUREMENTS])
             shutil.rmtree(bench.folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -30,6 +30,7 @@ from ._sanitising import sanitising
 from ._sealing import purging, rotating
 from ._search import million, search, search_sealed
 from ._sides import SEALED_SIDES, SIDES, Ours, Raw, Tasks
+from ._sizes import sizes
 from ._sweeping import sweep
 from ._table import Bench, Row, at_least, at_most, both, ms, none, ratios
 
@@ -683,6 +684,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "search": search,
     "search_sealed": search_sealed,
     "sanitiser": sanitising,
+    "sizes": sizes,
     "million": million,
     "overview": overview,
     "load": load,

@@ -7,6 +7,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 
+class Point(NamedTuple):
+    """One point of a plot of cost against size."""
+
+    plot: str
+    series: str
+    size: int
+    ms: float
+
+
 class Row(NamedTuple):
     """One line of the table."""
 
@@ -17,6 +26,7 @@ class Row(NamedTuple):
     goal: str  # in words; empty: no goal
     met: bool | None
     note: str = ""
+    point: Point | None = None  # what a plot has of it
 
 
 class Bench(NamedTuple):
