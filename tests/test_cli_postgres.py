@@ -35,6 +35,7 @@ from hitherto.opening import rights_of, server_of
 from ._command import World
 from ._databases import new_database
 from ._server import Server, find_binaries
+from ._thorough import THOROUGH
 from .test_cli_documented import COMMANDS
 
 MARKER = "pass7f3amark"  # the password: it is looked for in everything that is said or written
@@ -163,7 +164,7 @@ def leaks(world: World, said: list[Done]) -> list[str]:
     return found + ["a file" for data in written(world.root) if MARKER.encode() in data]
 
 
-@pytest.mark.parametrize("sealed", ["plain", "sealed"])
+@pytest.mark.parametrize("sealed", ["plain", *(["sealed"] if THOROUGH else [])])
 def test_every_command_works_and_none_shows_the_password(
     on_server: World, url: str, sealed: str, caplog: pytest.LogCaptureFixture
 ) -> None:

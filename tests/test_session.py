@@ -21,6 +21,7 @@ from hitherto.errors import InvalidArgument, InvalidMessage, NewerFormat, Provid
 from hitherto.snapshots import Snapshot
 
 from ._provider import Asked, Json
+from ._thorough import THOROUGH
 from .test_chat_client import (
     CLAUDE,
     COMPATIBLE,
@@ -40,7 +41,7 @@ from .test_chat_client import (
     tool,
 )
 
-LENGTHS = (0, 1, 17, 18, 40, 201, 500)
+LENGTHS = (0, 1, 17, 18, 201, *((40, 500) if THOROUGH else ()))
 
 
 @pytest.fixture(params=KITS, ids=lambda kit: kit.name)
