@@ -19,7 +19,7 @@ from hitherto.chat import Client, Config, new_client
 from hitherto.snapshots import FileStore, Snapshot, _layouts
 from hitherto.snapshots._prompts import with_prompt, without_prompt
 
-from ._provider import Provider, chat_answer, provider
+from ._provider import Provider, chat_answer, gemini_answer, provider
 
 KEY = bytes(range(1, 33))
 PROMPT = 'Be <terse> & kind. \u2028 é 🎉 \b\x01 "q" \\ \n'
@@ -156,8 +156,40 @@ def test_it_is_on_the_wire_once_whoever_wrote_it(tmp_path: Path) -> None:
                 assert client.save().messages[0]["role"] == "user"
 
 
-def _client(server: Provider) -> Client:
-    client = new_client(Config("openai", "m", server.url + "/v1", "k", allow_insecure_base_url=True))
+def _gemini(role: str, text: str) -> dict[str, object]:
+    return {"role": role, "parts": [{"text": text}]}
+
+
+GEMINI = [_gemini("user", "a"), _gemini("model", "b")]
+ASKED = _gemini("user", PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("messages", "kept"),
+    [
+        pytest.param(GEMINI, GEMINI, id="in its field"),
+        pytest.param([ASKED, *GEMINI], GEMINI, id="in front too"),
+        pytest.param([ASKED], [], id="in front of nothing"),
+        pytest.param([ASKED, GEMINI[1]], [ASKED, GEMINI[1]], id="control: answered"),
+        pytest.param([GEMINI[0], *GEMINI], [GEMINI[0], *GEMINI], id="control: other words"),
+    ],
+)
+def test_gemini_is_sent_it_once_too(messages: list[dict[str, object]], kept: list[dict[str, object]]) -> None:
+    """A10: other programs put it into the history as well. What a user asked stays, whatever the words."""
+    made = snapshot("gemini", messages=messages)
+    with provider(lambda _: gemini_answer("fine")) as server, hitherto.open("memory:") as store:
+        with _client(server, "gemini", server.url) as client:
+            client.restore(made)
+            client.chat("next")
+        sent = server.bodies[-1]
+        assert sent["systemInstruction"] == {"parts": [{"text": PROMPT}]}
+        assert sent["contents"] == [*kept, _gemini("user", "next")]
+        assert [m.text for m in store.restore(made).thread()] == [entry["parts"][0]["text"] for entry in kept]  # type: ignore[index]
+
+
+def _client(server: Provider, name: str = "openai", url: str | None = None) -> Client:
+    url = url or server.url + "/v1"
+    client = new_client(Config(name, "m", url, "k", allow_insecure_base_url=True))
     assert isinstance(client, Client)
     return client
 

@@ -1,8 +1,9 @@
 """From a thread to a snapshot and back: the provider's own words on one side, messages and a setup on the other.
 
 A client, a store and a checkpoint all come here, so that they agree: what one of them writes, the others read as the
-same conversation. The system prompt has a field of its own. Snapshots that other programs wrote for OpenAI carry it as
-the first message instead; it is lifted out when it is read.
+same conversation. The system prompt has a field of its own. Snapshots that other programs wrote carry it as the first
+message as well: of OpenAI with a role that says so, of Gemini as a user's. It is lifted out when it is read, so that it
+is sent once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,7 +119,15 @@ def lifted(snapshot: Snapshot, spoken: Dialect) -> tuple[str, list[Raw]]:
     found: list[str] = []
     while entries and entries[0].get("role") in ("system", "developer"):
         found.append(spoken.parse(entries.pop(0)).text)
-    return snapshot.system_prompt or "\n\n".join(found), entries
+    prompt = snapshot.system_prompt or "\n\n".join(found)
+    return prompt, entries[1:] if spoken.name == "gemini" and _opens_with(prompt, entries) else entries
+
+
+def _opens_with(prompt: str, entries: Sequence[Raw]) -> bool:
+    """Return True if a history of Gemini begins with the system prompt as a user's entry. A user may say the same words
+    as a question; then the model's answer follows."""
+    is_answered = len(entries) > 1 and entries[1].get("role") == "model"
+    return bool(prompt and entries) and not is_answered and entries[0] == {"role": "user", "parts": [{"text": prompt}]}
 
 
 def about(snapshot: Snapshot) -> tuple[str, dict[str, str]]:
