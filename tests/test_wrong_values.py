@@ -24,6 +24,7 @@ from hitherto import (
     Store,
     formats,
 )
+from hitherto.backends.postgres._address import Address
 from hitherto.errors import shorten
 from hitherto.records import Records
 from hitherto.sanitiser import Rule
@@ -79,6 +80,30 @@ def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidArgument):
                 formats.save(store, path)
     assert list(tmp_path.iterdir()) == []
+
+
+NOWHERE = {
+    "a part too long": f"{'a' * 64}/x",
+    "much too long": f"{LONG}/x",
+    "an empty part": "a..b/x",
+    "half a pair": "h\ud800/x",
+    "half a pair in a name": "127.0.0.1:1/\ud800",
+    "by a parameter": f"/x?host={'a' * 64}",
+    "the second of two": f"127.0.0.1,{'a' * 64}/x",
+}
+
+
+@pytest.mark.parametrize("address", NOWHERE.values(), ids=NOWHERE.keys())
+def test_an_address_that_no_server_can_have_is_refused(address: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        hitherto.open(f"postgresql://{address}")
+    assert refused.value.hint
+
+
+def test_control_other_addresses_are_taken() -> None:
+    names = [f"{'a' * 63}.example.", "bücher.example", "[fe80::1%25lo]", f"%2F{'a' * 100}", "%40socket", "", "a,b"]
+    for host in names:
+        assert Address(f"postgresql://{host}/x").hosts
 
 
 @pytest.mark.parametrize("other", [None, "text", 5, object(), []])

@@ -35,7 +35,7 @@ class Address:
         plain, ours = _without_ours(url)
         try:
             known = {name: str(value) for name, value in conninfo_to_dict(plain).items() if value is not None}
-        except psycopg.ProgrammingError:
+        except (psycopg.ProgrammingError, UnicodeError):  # half of a surrogate pair has no bytes
             hint = (
                 "postgresql://user@host:5432/database?name=value, with special characters written as %XX; the names "
                 f"are those of libpq, {', '.join(_OURS)}"
@@ -52,6 +52,7 @@ class Address:
         self.by_transaction = ours.get("pooler") == "transaction"
         self.names_pooler = "pooler" in ours  # or what we set for a session may be another's, who sees no rows then
         hosts = known.get("host", os.environ.get("PGHOST", "")).split(",")
+        _check_names(hosts)
         addresses = known.get("hostaddr", os.environ.get("PGHOSTADDR", "")).split(",")
         self.hosts = hosts if len(hosts) >= len(addresses) else [""] * len(addresses)  # who has no name has a number
         settings = {**known, **{name: value for name, value in _KEEPALIVE.items() if name not in known}}
@@ -67,7 +68,7 @@ class Address:
             settings.setdefault("target_session_attrs", "read-write")
         try:
             self.conninfo = make_conninfo("", **settings)
-        except psycopg.ProgrammingError:
+        except (psycopg.ProgrammingError, UnicodeError):
             hint = "the names are those of libpq; PGSERVICEFILE or ~/.pg_service.conf has them"
             raise InvalidArgument("a service file says what cannot be understood", hint=hint) from None
         where = (
@@ -110,6 +111,17 @@ def _service(name: str) -> dict[str, str]:
             pairs = (line.partition("=") for line in said if "=" in line and not line.startswith(("#", "ldap")))
             return {key.strip(): value.strip() for key, _, value in pairs}
     return {"service": name}  # libpq says what is wrong with it
+
+
+def _check_names(hosts: list[str]) -> None:
+    """Refuse a name that cannot be looked up. psycopg would let the codec's `UnicodeError` through."""
+    for host in hosts:
+        if not host.startswith(("/", "@")):  # which are sockets of this machine
+            try:
+                host.encode("idna")
+            except UnicodeError:
+                hint = "each part of a name, between the dots, has 1 to 63 characters"
+                raise InvalidArgument("the address names a server as none can be named", hint=hint) from None
 
 
 def _without_ours(url: str) -> tuple[str, dict[str, str]]:
