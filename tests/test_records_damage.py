@@ -91,6 +91,18 @@ def test_a_damaged_message_is_one_entry_and_its_record_stays_in_every_list(place
         assert store.conversation(ids[0]).count == 3
 
 
+def test_control_an_error_that_forgets_its_message_blames_the_conversation(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill(place, 1)
+    place.damage()
+    monkeypatch.setattr(Damaged, "record", property(lambda _: None, lambda *_: None), raising=False)
+    with place.open() as store:
+        with pytest.raises(Damaged):
+            Records(store).get(ids[0])
+        assert (ids[0], None) in [(one.conversation, one.message) for one in store.quarantine()]
+
+
 def test_many_reads_of_damaged_messages_leave_a_store_that_is_swept_and_written_to(place: Place) -> None:
     ids = fill(place, 12)
     place.damage(each=True)
