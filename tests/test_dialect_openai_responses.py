@@ -372,6 +372,8 @@ def test_an_answer_without_items_has_no_messages(status: str, complete: bool) ->
         (function("call_1", id="fc_1"), function("fc_1")),
         ({**function("c"), "namespace": "n"}, function("c")),
         (thought("rs_1"), {"type": "reasoning", "id": "rs_1", "summary": [{"text": "x"}]}),
+        (thought("rs_1"), {**thought("rs_1"), "encrypted_content": "gBBB"}),
+        (thought("rs_1"), {"type": "reasoning", "summary": [], "encrypted_content": "gBBB"}),
     ],
 )
 def test_items_that_say_the_same_are_alike(one: Raw, other: Raw) -> None:
@@ -385,7 +387,11 @@ def test_items_that_say_the_same_are_alike(one: Raw, other: Raw) -> None:
         ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}),
         (function("c"), function("d")),
         (function("c", '{"a":1}'), function("c", '{"a":2}')),
-        (thought(), {**thought(), "encrypted_content": "gBBB"}),
+        (thought("rs_1"), {**thought("rs_2"), "encrypted_content": "gBBB"}),
+        (
+            {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"},
+            {"type": "reasoning", "summary": [], "encrypted_content": "gBBB"},
+        ),
         ({"type": "web_search_call", "id": "a"}, {"type": "web_search_call", "id": "b"}),
         ({"type": "web_search_call", "action": {"query": "a"}}, {"type": "web_search_call", "action": {"query": "b"}}),
         ({**function("c"), "namespace": "n"}, {**function("c"), "namespace": "m"}),

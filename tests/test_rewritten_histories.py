@@ -143,6 +143,21 @@ REWRITTEN: dict[str, tuple[str, Json, list[Json]]] = {
         responses_answer([SEARCH, ITEM_CALL]),
         [user("q"), {**SEARCH, "action": {"query": "q"}}, {**ITEM_CALL, "namespace": "n"}, ITEM_RESULT],
     ),
+    "a thought that is sealed anew": (
+        "openai-responses",
+        responses_answer([THOUGHT, ITEM_CALL]),
+        [user("q"), {**THOUGHT, "encrypted_content": "YW5ldw"}, ITEM_CALL, ITEM_RESULT],
+    ),
+    "a thought that is sealed anew, without its id": (
+        "openai-responses",
+        responses_answer([THOUGHT, ITEM_CALL]),
+        [
+            user("q"),
+            {"type": "reasoning", "summary": [], "encrypted_content": "YW5ldw"},
+            {k: v for k, v in ITEM_CALL.items() if k != "id"},
+            ITEM_RESULT,
+        ],
+    ),
     "no search": (
         "openai-responses",
         responses_answer([THOUGHT, SEARCH, ITEM_CALL]),

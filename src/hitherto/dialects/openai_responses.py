@@ -123,7 +123,7 @@ class OpenAIResponses:
         elif _is_theirs(item, kind, role):
             said.doing(kind, item.get("id"), _bare(item, kind))
         elif kind == "reasoning":
-            said.mark("sealed", item.get("encrypted_content"))
+            _mark_thought(said, item)
         else:
             said.mark("id", item.get("call_id"))
             said.mark("id", item.get("id"))
@@ -450,6 +450,17 @@ def _joined(parts: dict[int, tuple[str, list[str]]]) -> list[object]:
 
 
 # -- what is the same
+
+
+def _mark_thought(said: Saying, item: Raw) -> None:
+    """Mark a thought by its id and its sealed content. One of them is enough to know it again.
+
+    OpenAI seals a thought anew in every event of a stream, so the client may send back another form than the store
+    keeps. A thought without an id is compared only with others that have none.
+    """
+    kind = "thought" if item.get("id") else "sealed"
+    said.mark(kind, item.get("id"))
+    said.mark(kind, item.get("encrypted_content"))
 
 
 def _say_content(said: Saying, content: object) -> None:
