@@ -111,6 +111,7 @@ lint: setup ## Check style, types and import arrows (ruff, mypy, tests/test_arch
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --num-workers=2
+	$(PY) scripts/check_example_types.py
 	$(PY) -m pytest -q tests/test_architecture.py
 
 format: setup ## Format the code and apply safe lint fixes

@@ -355,7 +355,7 @@ def test_two_turns_at_once_are_refused(make: Make) -> None:
     next(running)
     with pytest.raises(ChatError, match="running"):
         client.chat("two")
-    running.close()  # type: ignore[attr-defined]
+    running.close()
     assert client.chat("three") == "I heard: slowly; three"
 
 
@@ -496,7 +496,7 @@ def test_a_program_that_does_not_stop_is_ended(make: Make, monkeypatch: pytest.M
     client = make()
     pieces = client.stream("stubbornly")
     next(pieces)
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     with pytest.raises(ProviderError, match="has ended"):
         client.chat("and now")
 

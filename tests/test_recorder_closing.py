@@ -606,7 +606,7 @@ def test_closing_the_store_while_an_answer_streams_keeps_its_part_and_leaves_no_
         assert [next(stream), next(stream)] == ["one ", "two "]
         store.close()
         gate.set()
-        stream.close()  # type: ignore[attr-defined]  # a generator
+        stream.close()
     with hitherto.open(tmp_path / "c.db") as store:
         assert snapshots(store) == []
         talk = store.latest()

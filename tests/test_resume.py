@@ -581,7 +581,7 @@ def test_what_came_of_an_answer_is_still_offered_after_another_question(kind: st
         recorded = hitherto.record(client(kind, server), store)
         pieces = recorded.stream("first")
         next(pieces)
-        pieces.close()  # type: ignore[attr-defined]  # a generator
+        pieces.close()
         talk = store.latest()
         assert talk is not None
         (partial,) = talk.partials()
@@ -590,7 +590,7 @@ def test_what_came_of_an_answer_is_still_offered_after_another_question(kind: st
         talk.discard(partial)
         pieces = recorded.stream("third")
         next(pieces)
-        pieces.close()  # type: ignore[attr-defined]  # a generator
+        pieces.close()
         assert len(talk.partials()) == 1
         assert recorded.retry() == "again"
         assert talk.partials() == []

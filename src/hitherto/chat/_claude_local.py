@@ -23,7 +23,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, overload
@@ -117,7 +117,7 @@ class ClaudeLocal:
         """Say something, and get the answer's text. Tools are run on the way."""
         return _last(self._turn(_said(prompt)))
 
-    def stream(self, prompt: Prompt) -> Iterator[str]:
+    def stream(self, prompt: Prompt) -> Generator[str, None, str]:
         """Say something, and get the answer's text piece by piece. Who stops reading stops the answer."""
         return self._turn(_said(prompt))
 

@@ -188,11 +188,11 @@ class Client(_Wired):
         """Ask for an answer to what stands there: after an error, or in a conversation that was interrupted."""
         return self._chat(self.turn([]))
 
-    def stream(self, prompt: Prompt) -> Iterator[str]:
+    def stream(self, prompt: Prompt) -> Generator[str, None, None]:
         """Say something, and get the answer's text piece by piece. Who stops reading stops the answer."""
         return self._do(self.turn(self._said(prompt)), streaming=True)
 
-    def stream_retry(self) -> Iterator[str]:
+    def stream_retry(self) -> Generator[str, None, None]:
         """The same as `retry`, piece by piece."""
         return self._do(self.turn([]), streaming=True)
 
@@ -223,7 +223,7 @@ class Client(_Wired):
             pass
         return self.answer_text
 
-    def _do(self, turn: Turn, *, streaming: bool) -> Iterator[str]:
+    def _do(self, turn: Turn, *, streaming: bool) -> Generator[str, None, None]:
         reply: Answer | Message | None = None
         try:
             while True:
