@@ -116,6 +116,53 @@ def test_traffic_comes_back_equal(path: Path) -> None:
         assert_next_request(store, talk, found, answer)
 
 
+def sessions() -> Iterator[Any]:
+    """Exchanges of one recording, in order, if each request goes on from the answer before it."""
+    found: dict[str, list[Json]] = {}
+    for path in FILES:
+        exchange = json.loads(path.read_text())
+        if exchange["source"].get("status", 200) == 200 and exchange["request_messages"]:
+            found.setdefault(exchange["source"]["path"], []).append(exchange)
+    for name, exchanges in found.items():
+        exchanges.sort(key=lambda exchange: exchange["source"].get("interaction", 0))
+        if len(exchanges) > 1 and all(map(goes_on, exchanges, exchanges[1:])):
+            yield pytest.param(exchanges, id=f"{exchanges[0]['provider']}-{Path(name).name[-40:]}")
+
+
+def goes_on(before: Json, after: Json) -> bool:
+    """Does the request hold what was asked before, and something of the answer to it?"""
+    asked, sent = before["request_messages"], after["request_messages"]
+    if sent[: len(asked)] != asked or len(sent) <= len(asked) + 1:
+        return False
+    return any(mark in json.dumps(sent[len(asked) :]) for mark in marks(answered(before)))
+
+
+def marks(value: Json) -> Iterator[str]:
+    """Ids and texts of an answer."""
+    if isinstance(value, list):
+        for item in value:
+            yield from marks(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name in ("text", "call_id", "id", "name") and isinstance(item, str) and len(item) > 3:
+                yield json.dumps(item)[1:-1]
+            yield from marks(item)
+
+
+@pytest.mark.parametrize("exchanges", list(sessions()))
+def test_a_session_of_traffic_is_one_thread_without_duplicates(exchanges: list[Json]) -> None:
+    with hitherto.open("memory:") as store:
+        for found in exchanges:
+            with provider(lambda _, found=found: reply(found)) as server:
+                send(server, store, found)
+        (info,) = store.conversations()
+        talk = store.conversation(info.id)
+        assert len(talk.branches()) == 1
+        assert [m.id for m in talk.thread()] == [m.id for m in store.messages(newest_first=False) if m.role != "event"]
+        given = [m for m in talk.thread() if m.role == "assistant" and "from_request" not in (m.extra or {})]
+        assert len(given) == sum(len(answered(found)) for found in exchanges)
+
+
 def assert_next_request(store: Store, talk: hitherto.Conversation, found: Json, answer: list[Json]) -> None:
     """A resumed client of ours sends the whole history as it was, then what is new."""
     name = found["provider"]
