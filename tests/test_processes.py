@@ -296,21 +296,29 @@ def test_without_an_expected_head_both_processes_branch(store: Store, path: Path
 
 
 class Commits:
-    """Counts what goes through a store's backend."""
+    """Records the sizes of a store's commits, and can hold one up."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = self.batches = 0
+        self.sizes: list[int] = []
+        self._store, self._awaited = store, 0
         self._commit = store.backend.commit
         monkeypatch.setattr(store.backend, "commit", self.commit)
 
+    def hold_until(self, count: int) -> None:
+        """Forget the sizes, and hold the next commit up until it and the queue behind it have `count` batches."""
+        self.sizes.clear()
+        self._awaited = count
+
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
-        self.count += 1
-        self.batches += len(batches)
+        self.sizes.append(len(batches))
+        count, self._awaited = self._awaited, 0
+        until(lambda: len(batches) + waiting(self._store) >= count)
         return self._commit(batches)
 
 
-def sixty_four_threads(store: Store, each: int) -> None:
-    """Each appends to a conversation of its own, and to one that all share; then everything is there, in order."""
+def sixty_four_threads(store: Store, commits: Commits, each: int) -> None:
+    """Each appends to a conversation of its own, and to one that all share; then everything is there, in order. The
+    first commit is held up until all threads have something to write."""
     shared = store.start().id
     mine = [store.start(title=f"own {n}").id for n in range(64)]
 
@@ -320,6 +328,7 @@ def sixty_four_threads(store: Store, each: int) -> None:
             own.append(Message.user(f"{number}"))
             ours.append(Message.user(f"{thread} {number}"), on_conflict="follow")
 
+    commits.hold_until(64)
     in_threads(work, 64)
     together = [message.text.split() for message in chain(store.conversation(shared))]
     for thread in range(64):
@@ -332,9 +341,9 @@ def sixty_four_threads(store: Store, each: int) -> None:
 def test_sixty_four_threads_lose_and_reorder_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """C15, in one process: and where they meet, they ride one commit."""
     commits = Commits(store, monkeypatch)
-    sixty_four_threads(store, 10)
-    assert commits.batches >= 65 + 2 * 64 * 10
-    assert commits.count < commits.batches / 2
+    sixty_four_threads(store, commits, 10)
+    assert sum(commits.sizes[:2]) >= 64
+    assert sum(commits.sizes) >= 2 * 64 * 10
 
 
 def test_a_pen_that_takes_one_batch_at_a_time_makes_a_commit_for_each(
@@ -343,8 +352,9 @@ def test_a_pen_that_takes_one_batch_at_a_time_makes_a_commit_for_each(
     """The control for the one above: it is the pen that groups."""
     monkeypatch.setattr(_pen, "_MOST", 1)
     commits = Commits(store, monkeypatch)
-    sixty_four_threads(store, 3)
-    assert commits.count == commits.batches >= 65 + 2 * 64 * 3
+    sixty_four_threads(store, commits, 3)
+    assert set(commits.sizes) == {1}
+    assert len(commits.sizes) >= 2 * 64 * 3
 
 
 class Gate:
@@ -372,7 +382,7 @@ def waiting(store: Store) -> int:
 
 
 def test_all_who_come_during_a_commit_share_the_next_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread's commit is held up; the other 63 go together in the next."""
+    """The first commit is held up; all threads that are not in it go together in the next."""
     talk = store.start()
     gate = Gate(store, monkeypatch)
 
@@ -381,10 +391,11 @@ def test_all_who_come_during_a_commit_share_the_next_one(store: Store, monkeypat
 
     with ThreadPoolExecutor(64) as pool:
         done = pool.map(work, range(64))
-        until(lambda: waiting(store) == 63)
+        until(lambda: sum(gate.sizes) + waiting(store) == 64)
         gate.open()
         list(done)
-    assert gate.sizes == [1, 63]
+    assert len(gate.sizes) == 2
+    assert sum(gate.sizes) == 64
     assert len(chain(talk)) == 64
 
 
