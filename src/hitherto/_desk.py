@@ -21,6 +21,7 @@ from ._filters import description_fields, description_tags
 from ._ledger import Ledger, read
 from ._packs import Moved
 from ._pen import Entry, Tell, stored
+from ._steps import Steps, finish
 from .attachment import LARGE, Attachment
 from .backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missing, Stale, Tag, Taken
 from .errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
@@ -137,6 +138,17 @@ class Desk:
         tell: Tell | None = None,
         state: "KeyState | None" = None,
     ) -> T:
+        """Run `commit_steps`, and wait."""
+        return finish(self.store._pen, self.commit_steps(prepare, enqueued, restage, tell, state))
+
+    def commit_steps(
+        self,
+        prepare: Callable[[ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        restage: Callable[[], None] = lambda: None,
+        tell: Tell | None = None,
+        state: "KeyState | None" = None,
+    ) -> Steps[T]:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
 
@@ -156,7 +168,7 @@ class Desk:
                 if change.row is not None:
                     self.row = change.row
             try:
-                outcome = self.store._pen.outcome(entry)
+                outcome = yield entry
             except BaseException:
                 self._go_back(row, epoch)
                 raise
@@ -192,6 +204,19 @@ class Desk:
         *,
         is_bounded: bool = True,
     ) -> list[Saved]:
+        """Run `add_steps`, and wait."""
+        return finish(self.store._pen, self.add_steps(drafts, choose, enqueued, unput, put, is_bounded=is_bounded))
+
+    def add_steps(
+        self,
+        drafts: Sequence[Draft],
+        choose: Callable[[ConversationRow], Spot],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        unput: tuple[bytes, ...] = (),
+        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        *,
+        is_bounded: bool = True,
+    ) -> Steps[list[Saved]]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. Items
         that they make superfluous go with it, and those come along that `put` gives. What is not `is_bounded` may make
         the conversation as large as it likes."""
@@ -204,7 +229,7 @@ class Desk:
             return change, messages
 
         with self.store._telemetry.span("append"):
-            return self.write(drafts, prepare, enqueued, is_bounded=is_bounded)
+            return (yield from self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
 
     def write(
         self,
@@ -214,12 +239,23 @@ class Desk:
         *,
         is_bounded: bool = True,
     ) -> T:
+        """Run `write_steps`, and wait."""
+        return finish(self.store._pen, self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
+
+    def write_steps(
+        self,
+        drafts: Sequence[Draft],
+        prepare: Callable[[Sequence[Draft], ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        *,
+        is_bounded: bool = True,
+    ) -> Steps[T]:
         """Commit what `prepare` makes of the drafts, with their large content, and again as `commit` does."""
         while True:
             stage_again = partial(self.stage, drafts, is_bounded=is_bounded)
             try:
                 stage_again()
-                return self.commit(partial(prepare, drafts), enqueued, stage_again, stored)
+                return (yield from self.commit_steps(partial(prepare, drafts), enqueued, stage_again, stored))
             except Outdated:
                 for one in drafts:
                     unstage(self, one.sources)

@@ -24,6 +24,7 @@ from ._pen import Entry
 from ._recovery import Partial, interrupted, key_of
 from ._recovery import drop as drop_partial
 from ._recovery import found as found_partials
+from ._steps import Steps, finish
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
 from .model import (
@@ -222,7 +223,7 @@ class Conversation:
         expect_head: "str | Saved | None" = None,
     ) -> list[Saved]:
         """Save several messages, each below the one before, in one transaction."""
-        return self._extend(messages, on_conflict, expect_head)
+        return finish(self._store._pen, self._extend_steps(messages, on_conflict, expect_head))
 
     def _extend(
         self,
@@ -234,6 +235,20 @@ class Conversation:
         *,
         is_bounded: bool = True,
     ) -> list[Saved]:
+        steps = self._extend_steps(messages, on_conflict, expect_head, unput, put, is_bounded=is_bounded)
+        return finish(self._store._pen, steps)
+
+    def _extend_steps(
+        self,
+        messages: Iterable[Message],
+        on_conflict: OnConflict = "branch",
+        expect_head: "str | Saved | None" = None,
+        unput: tuple[bytes, ...] = (),
+        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        *,
+        is_bounded: bool = True,
+    ) -> Steps[list[Saved]]:
+        """Save several messages; with them go the items `unput`, and come those that `put` gives."""
         store = self._store
         store._ensure_open()
         if on_conflict not in ("branch", "raise", "follow"):
@@ -254,7 +269,7 @@ class Conversation:
         def choose(row: ConversationRow) -> Spot:
             return self._spot(row, on_conflict, expected)
 
-        written = self._desk.add(drafts, choose, self._enqueued, unput, put, is_bounded=is_bounded)
+        written = yield from self._desk.add_steps(drafts, choose, self._enqueued, unput, put, is_bounded=is_bounded)
         with self._desk.lock:
             self._settle()
             if written[-1].key is not None:  # it may have been there already, and nothing was written
