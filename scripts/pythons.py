@@ -20,8 +20,8 @@ from pathlib import Path
 OLDEST = (3, 11)
 SUPPORTED = ((3, 11), (3, 12), (3, 13))  # where one of these cannot be set up, that is a failure
 TESTS = (
-    "test_architecture", "test_async", "test_breaker", "test_closing", "test_events", "test_ids", "test_keys",
-    "test_model", "test_pen", "test_telemetry", "test_upkeep",
+    "test_append_queue", "test_architecture", "test_async", "test_breaker", "test_closing", "test_events", "test_ids",
+    "test_keys", "test_model", "test_pen", "test_telemetry", "test_upkeep",
 )  # fmt: skip
 
 ROOT = Path(__file__).parents[1]

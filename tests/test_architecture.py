@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "_attachments",
         "_packs",
+        "_steps",
         "_desk",
         "_filters",
         "_house",
@@ -77,7 +78,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "_schedule",
     ),
     ("store",),
-    ("opening", "moving", "threads"),
+    ("opening", "moving", "threads", "_append_queue"),
     ("aio",),
     ("recorder.*", "formats.*", "records.*"),
     ("__init__", "testing.*"),

@@ -1,5 +1,6 @@
 """Telemetry (D9, D13, D18) through a real OpenTelemetry SDK, and the pace of commits on a real disk."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import hitherto
 from hitherto import Event, Message, RetentionPolicy, SlowCommit, StorageError, Store, _breaker, telemetry
+from hitherto.aio import AsyncConversation
 from hitherto.chat import Config, new_client
 from hitherto.model import to_datetime
 from hitherto.testing.faultdisk import FaultDisk
@@ -95,6 +97,25 @@ def test_commits_are_measured(store: Store, watched: Watched) -> None:
     }
     assert operations == {"commit": count, "append": 5}
     assert len(watched.spans("hitherto.append")) == 5
+
+
+def test_the_span_of_an_append_is_below_that_of_its_task(tmp_path: Path, watched: Watched) -> None:
+    """Though one thread prepares the appends of all tasks, and they are open at the same time."""
+    tracer = watched.instruments.tracer
+
+    async def append(talk: AsyncConversation, name: str) -> None:
+        with tracer.start_as_current_span(name):
+            await talk.append(Message.user("x"))
+            await talk.append(Message.user("y"))
+
+    async def main() -> None:
+        async with hitherto.open_async(tmp_path / "store.db", maintenance=False) as store:
+            await asyncio.gather(*[append(await store.start(), f"task {n}") for n in range(5)])
+
+    asyncio.run(main())
+    tasks = [span.context.span_id for span in watched.spans() if span.name.startswith("task")]
+    parents = [span.parent.span_id for span in watched.spans("hitherto.append") if span.parent is not None]
+    assert sorted(parents) == sorted(tasks * 2)
 
 
 def test_nothing_that_was_said_or_named_is_told(store: Store, watched: Watched) -> None:

@@ -1,25 +1,27 @@
 """The async facade: the same names, awaited.
 
 Everything is decided in the sync store; this module only moves the waiting out of the event loop. Calls run in threads
-of our own, enough of them that many tasks' appends meet in one group commit (the loop's default executor has a handful,
-and others wait in it too). What is lazy in the store is an async iterator here. What costs no I/O stays a plain
-property.
+of our own, because the loop's default executor has a handful, and others wait in it too. The appends of all tasks share
+a thread and a commit: `_append_queue` has them. What is lazy in the store is an async iterator here. What costs no I/O
+stays a plain property.
 
 A task that is cancelled while a write is on its way waits for its outcome and is cancelled then: a message is never
 left between saved and not saved. The price is that cancelling waits for at most one commit."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from ._append_queue import StoreThreads
 from ._closing import Closing
 from ._recovery import Partial
 from ._search import Hit
 from ._upkeep import Maintenance
 from ._verify import Report
-from ._waiting import Threads
+from ._waiting import Threads, outlast
 from .conversation import Attachments, Branch, Conversation, OnConflict, SetupChange, ThreadUsage
 from .events import Listener, Quarantined
 from .listing import ConversationInfo, MessageListing, Page
@@ -80,7 +82,7 @@ class AsyncMessageListing(AsyncIterator[Saved]):
 class AsyncConversation:
     """A handle on one conversation, awaited. See `Conversation`."""
 
-    def __init__(self, talk: Conversation, threads: Threads) -> None:
+    def __init__(self, talk: Conversation, threads: StoreThreads) -> None:
         self._talk = talk
         self._run = threads.run
         self._threads = threads
@@ -173,12 +175,12 @@ class AsyncConversation:
     async def append(
         self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | Saved | None = None
     ) -> Saved:
-        return await self._run(self._talk.append, message, on_conflict=on_conflict, expect_head=expect_head)
+        return (await self._threads.extend(self._talk, (message,), on_conflict, expect_head))[0]
 
     async def extend(
         self, messages: Iterable[Message], *, on_conflict: OnConflict = "branch", expect_head: str | Saved | None = None
     ) -> list[Saved]:
-        return await self._run(self._talk.extend, messages, on_conflict=on_conflict, expect_head=expect_head)
+        return await self._threads.extend(self._talk, messages, on_conflict, expect_head)
 
     async def configure(
         self,
@@ -254,7 +256,7 @@ class AsyncConversation:
 class AsyncStore:
     """Conversations, kept, awaited. Open one with `hitherto.open_async`. See `Store`."""
 
-    def __init__(self, store: Store, threads: Threads) -> None:
+    def __init__(self, store: Store, threads: StoreThreads) -> None:
         self._store = store
         self._threads = threads
         self._run = threads.run
@@ -273,7 +275,13 @@ class AsyncStore:
     async def close(self, *, timeout_seconds: float = 10.0) -> Closing:
         if self._threads.closed:
             return self._store.close()  # it is closed: the same report
-        report = await self._run(self._store.close, timeout_seconds=timeout_seconds)
+        closing = asyncio.get_running_loop().create_task(self._close(timeout_seconds))
+        return await outlast(closing)
+
+    async def _close(self, timeout_seconds: float) -> Closing:
+        """Close the store when the appends that were called before are done."""
+        left = await self._threads.finish_appends(timeout_seconds)
+        report = await self._run(self._store.close, timeout_seconds=left)
         self._threads.close()
         return report
 
@@ -545,7 +553,7 @@ class _Opening:
         self._store: AsyncStore | None = None
 
     async def _open(self) -> AsyncStore:
-        threads = Threads()
+        threads = StoreThreads()
         opened: list[Store] = []
         try:
             await threads.run(lambda: opened.append(self._begin()))
