@@ -273,27 +273,38 @@ class StoreThreads(Threads):
 def are_small(messages: Iterable[Message]) -> bool:
     """Tell whether these messages have a few kilobytes: then they are prepared without I/O, in no time to speak of. A
     value that is no list is not small, because going through it may run any code."""
-    if type(messages) not in (list, tuple):
+    if type(messages) is not list and type(messages) is not tuple:
         return False
-    size = 0
-    todo: list[Any] = list(messages)
+    room = LARGE
+    rest: list[Any] = []  # all but the texts of blocks, which are the most
+    for message in messages:
+        if not isinstance(message, Message) or type(message.blocks) not in (list, tuple):
+            continue  # it is refused later
+        for block in message.blocks:
+            if type(block) is Block and type(block.content) is str and block.extra is None:
+                room -= len(block.content)
+            else:
+                rest.append(block)
+        if message.extra is not None or message.raw is not None or message.privacy is not None:
+            rest += (message.extra, message.raw, message.privacy)
+    return room > 0 and (not rest or _fit(rest, room))
+
+
+def _fit(values: list[Any], room: int) -> bool:
+    """Tell whether blocks and JSON have fewer characters than `room`, few values, and no attachment."""
     for _ in range(_LARGEST_WALK):
-        if not todo:
-            return True
-        value = todo.pop()
+        if room <= 0 or not values:
+            break
+        value = values.pop()
         kind = type(value)
         if kind is str or kind is bytes:
-            size += len(value)
-            if size >= LARGE:
-                return False
+            room -= len(value)
+        elif kind is list or kind is tuple:
+            values += value
+        elif kind is dict:
+            values += (*value.keys(), *value.values())
+        elif kind is Block:
+            values += (value.content, value.extra)
         elif kind is Attachment:
             return False
-        elif kind is Block:
-            todo += (value.content,) if value.extra is None else (value.content, value.extra)
-        elif kind is list or kind is tuple:
-            todo += value
-        elif kind is dict:
-            todo += (*value.keys(), *value.values())
-        elif isinstance(value, Message):
-            todo += [part for part in (value.blocks, value.extra, value.raw, value.privacy) if part is not None]
-    return False
+    return room > 0 and not values
