@@ -530,7 +530,7 @@ def threads_sealed(bench: Bench) -> list[Row]:
 
 
 def tasks(bench: Bench) -> list[Row]:
-    return _crowd(bench, "tasks", "tasks", _tasks, 2.5)
+    return _crowd(bench, "tasks", "tasks", _tasks, 3.5)
 
 
 def tasks_sealed(bench: Bench) -> list[Row]:
