@@ -8,6 +8,7 @@ these tests are skipped, and the dialects' own tests have data of their own.
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ def reply(found: Json) -> Reply:
         return Reply(found["response"])
     events = [event["data"] for event in found["response_stream_events"]]
     return Reply(events=[*events, "[DONE]"] if found["provider"] == "openai_chat" else events)
+
+
+def replay(answer: Reply, _: Asked) -> Reply:
+    return answer
 
 
 def send(server: Provider, store: Store, found: Json) -> None:
@@ -153,7 +158,8 @@ def marks(value: Json) -> Iterator[str]:
 def test_a_session_of_traffic_is_one_thread_without_duplicates(exchanges: list[Json]) -> None:
     with hitherto.open("memory:") as store:
         for found in exchanges:
-            with provider(lambda _, found=found: reply(found)) as server:
+            answer = reply(found)
+            with provider(partial(replay, answer)) as server:
                 send(server, store, found)
         (info,) = store.conversations()
         talk = store.conversation(info.id)
