@@ -14,8 +14,10 @@ Only digests are kept, so that a long conversation takes little memory.
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..dialects import Dialect
 from ..dialects._likeness import Likeness, Marks, agree
@@ -88,6 +90,16 @@ class Followed(Struct, frozen=True):
     at: str | None = None  # the message that is the last of them
     main: bool = True
     proven: int = 0  # entries up to the last answer among them that was given here
+    is_whole: bool = True  # it was followed from the first message of the conversation on
+
+
+class Position(Struct, frozen=True, eq=False):
+    """The one place in a tree where a history ends, and how large the tree was then."""
+
+    tree: "Tree"
+    at: str
+    size: int
+    question: Sequence[Step]  # what the last message of the history is like
 
 
 def print_of(dialect: Dialect, raws: Sequence[dict[str, object]]) -> Print:
@@ -187,6 +199,10 @@ class Tree:
         """The messages that are like this one, wherever they are."""
         return (known for known in self._alike.get(step.digest, ()) if step.print.fits(known.print))
 
+    def has_like(self, ways: Sequence[Step]) -> bool:
+        """Is there a message that says the same as one of these steps?"""
+        return any(step.digest in self._alike for step in ways)
+
     def has(self, id: str | None) -> bool:
         return id in self._by_id
 
@@ -196,10 +212,11 @@ class Tree:
 
     def follow(self, history: History, *, is_bound: bool = False) -> Followed:
         """How much of a history is there. It is followed from the first message of the conversation on; or from one in
-        the middle, if that leads further and past an answer: people send only the last so many messages. `is_bound`
-        says that the history is known to be said in this conversation: then one answer alone is enough for that."""
+        the middle, if that leads further and past an answer: people send only the last so many messages. Nothing leads
+        further than past its last answer. `is_bound` says that the history is known to be said in this conversation:
+        then one answer alone is enough for that."""
         whole = self._follow(history, [(0, None, False, 0)])
-        if whole.count == len(history) or not history:
+        if whole.count == len(history) or not history or 0 < last_answer(history) <= whole.proven:
             return whole
         starts = [
             (step.entries, known.id, False, self._proven(step, known, step.entries, 0))
@@ -209,7 +226,46 @@ class Tree:
         ]
         cut = self._follow(history, starts)
         least = max(whole.count, 0 if is_bound else 1)
-        return cut if cut.count > least and cut.proven else whole
+        return replace(cut, is_whole=False) if cut.count > least and cut.proven else whole
+
+    def follow_on(self, position: Position, history: History) -> Followed:
+        """How much is there of a history that goes on from a position. The rest of what `follow` says is the same."""
+        return self._follow(history, [(0, position.at, False, 0)])
+
+    def position(self, ids: Sequence[str], added: History) -> Position | None:
+        """The position at the last of these messages, which were just added for the end of a history; None if another
+        look at that history might end elsewhere. It cannot if each of them is known again, and if the last one is not
+        the model's: on the way from the root to it, every such message is the same in the tree and in the history."""
+        question = added[-1] if added else ()
+        if not question or any(step.is_assistant or step.print.is_silent for step in question):
+            return None
+        if len(ids) != len(added) or not all(map(self._is_known_again, ids, added)):
+            return None
+        return Position(self, ids[-1], len(self._by_id), question)
+
+    def _is_known_again(self, id: str, ways: Sequence[Step]) -> bool:
+        known = self._by_id.get(id)
+        return known is not None and any(step.entries == 1 and step.print.fits(known.print) for step in ways)
+
+    def holds(self, position: Position) -> bool:
+        """Does the history of a position still end there, and nowhere else? It does if all that was added since stands
+        below it, or below roots of its own, where nothing is like its last message."""
+        if self is not position.tree:
+            return False
+        below, beside = {position.at}, set[str | None]((None,))
+        for known in reversed(list(islice(reversed(self._by_id.values()), len(self._by_id) - position.size))):
+            if known.parent in below:
+                below.add(known.id)
+            elif known.parent in beside and not self._may_be_taken(known, position):
+                beside.add(known.id)
+            else:
+                return False
+        return True
+
+    def _may_be_taken(self, known: Known, position: Position) -> bool:
+        """Might a history end, or begin, with this message instead of its own?"""
+        is_silent_root = known.parent is None and (known.print is None or known.print.is_silent)
+        return is_silent_root or any(step.print.fits(known.print) for step in position.question)
 
     def _follow(self, history: History, starts: Sequence[_State]) -> Followed:
         """As far as it goes from these places. If there are several ways, the longest; of several as long, one on the

@@ -81,7 +81,8 @@ class OwnListener:
         if self.place is not None:
             self.recorder.check_into(self.place)
         if self.place is None or not self._is_in_step(history):
-            self.place = self.recorder.ask(history, setup, is_alone=True)
+            said = self.recorder.prepare(history, self.recorder.clean_setup(setup))
+            self.place = self.recorder.ask(said, is_alone=True)
             self.place.kept.settle(self.place)  # it is ours alone: nobody else asks the same
         elif answered:
             saved = self.recorder.answer(self.place, Answer(list(history[count:])))

@@ -44,7 +44,8 @@ from ..vault import Envelope
 from ._arriving import Arriving
 from ._checkpoints import Checkpoints
 from ._ending import END_SECONDS, ending
-from ._known import FROM_REQUEST, Followed, History, Step, Tree, last_answer, steps
+from ._known import FROM_REQUEST, Followed, History, Position, Step, Tree, last_answer, steps
+from ._sent import SentRequest, SentRequests
 from ._watched import watch
 
 if TYPE_CHECKING:
@@ -72,11 +73,20 @@ class Place(Struct, eq=False, weakref=True):
     follower: Conversation | None = None  # the handle of the caller, which moves along
     partials: tuple[bytes, ...] = ()  # the keys under which the answer on its way is kept
     asked: float = field(default_factory=time.perf_counter)  # when what stands there was kept
+    position: Position | None = None  # where the history of its request ends, if that is certain
 
     def lead(self) -> None:
         """The handle of the caller comes to where we stand."""
         if self.follower is not None:
             self.follower._move_to(self.handle)
+
+
+class Said(Struct, frozen=True):
+    """What a request says, cleaned, and what its messages are like."""
+
+    messages: Sequence[Message]
+    setup: Setup
+    history: History
 
 
 class Claim(Struct, eq=False, frozen=True):
@@ -327,6 +337,7 @@ class Recorder:
         self._candidates: dict[str, Kept] = {}  # conversations of others that were looked at, the last at the end
         self._sessions: dict[str, Kept] = {}  # by the name that the caller has for them
         self.answered: tuple[Kept, str] | None = None  # the answer that was kept last
+        self.sent = SentRequests()
         self._pinned: Kept | None = None
         self._follower = conversation
         if conversation is not None:
@@ -375,6 +386,7 @@ class Recorder:
     def end(self, timeout_seconds: float = END_SECONDS) -> None:
         """What is held is written, what is on its way is kept as far as it came, and every conversation is committed.
         Of several errors the first, when all was tried; what could not be ended is by another call."""
+        self.sent.forget()
         with self._lock:
             all_arriving, all_kept = list(self._arriving), list(self.begun)
         failure: Exception | None = None
@@ -423,6 +435,7 @@ class Recorder:
 
     def _let_go(self, kept: Kept) -> None:
         """It is ended by whoever passes by next: we may be in the middle of something."""
+        self.sent.forget(kept)
         if kept in self.begun:
             self.begun.discard(kept)
             self._ending.leave(kept)
@@ -536,10 +549,17 @@ class Recorder:
 
     # -- keeping
 
+    def prepare(self, messages: Sequence[Message], setup: Setup) -> Said:
+        """What is about to be asked, as it is compared with what is kept. The setup is clean already."""
+        self.store._ensure_open()
+        self._ending.tidy()
+        self._write_pending()  # a history is known again by the answers that were kept
+        messages = [self._heard(m) for m in self._clean(messages)]
+        return Said(messages, setup, steps(self.dialect, messages))
+
     def ask(
         self,
-        messages: Sequence[Message],
-        setup: Setup,
+        said: Said,
         *,
         after: str | None = None,
         within: str | None = None,
@@ -550,19 +570,16 @@ class Recorder:
         """Keep a history as far as it is new, before it is sent. The place is where its answer goes. `session` is the
         caller's own name for what belongs together. `inherits`: the system prompt and the tools are those of the answer
         that the request goes on from. `is_alone`: the client holds one conversation, and asks nothing beside it."""
-        self.store._ensure_open()
-        self._ending.tidy()
-        self._write_pending()  # a history is known again by the answers that were kept
-        setup = self._clean_setup(replace(setup, provider=self.provider))
-        messages = [self._heard(m) for m in self._clean(messages)]  # before it is compared with what is kept
-        history = steps(self.dialect, messages)
         for _ in range(_LOOKS):
             bound, follower = self._bound(session)
-            claim = self._find(history, setup, after, within) if bound is None else self._claim(bound, None)
+            if bound is None:
+                claim = self._find(said.history, said.setup, after, within)
+            else:
+                claim = self._claim(bound, None)
             if claim is None:
-                return self._begin(messages, setup, history, session)
+                return self._begin(said, session)
             try:
-                go_on = partial(self._go_on, claim.kept, messages, setup, history, after or within)
+                go_on = partial(self._go_on, claim.kept, said, after or within)
                 place = go_on(is_bound=bound is not None, inherits=inherits, is_alone=is_alone)
                 place.kept.expect(place)
             except NotFound:
@@ -572,13 +589,78 @@ class Recorder:
                 continue
             finally:
                 claim.release()
-            if session is not None:
-                self._remember(session, place.kept)
-            if place.handle._label == place.kept.talk._label:  # what is said aside leaves the handle where it is
-                place.follower = follower
-                place.lead()
+            self._take_along(place, session, follower)
             return place
         raise Busy("the conversation is removed by others as fast as it is found")
+
+    def go_on(self, earlier: SentRequest, rest: Said, session: str | None) -> Place | None:
+        """Keep what a request adds to an earlier one, where `ask` would. None if that is not certain: then it has to be
+        asked with its whole history."""
+        bound, follower = self._bound(session)
+        claim = self._claim_after(earlier, rest.history, bound)
+        if claim is None:
+            return None
+        try:
+            place = self._go_on_after(earlier, rest)
+            if place is None:
+                return None
+            place.kept.expect(place)
+        except NotFound:
+            return None  # it was purged: `ask` says what that means
+        finally:
+            claim.release()
+        self._take_along(place, session, follower)
+        return place
+
+    def _claim_after(self, earlier: SentRequest, rest: History, bound: Kept | None) -> Claim | None:
+        """Claim the conversation of an earlier request, if it is the one that `ask` would find."""
+        kept = earlier.kept
+        if bound is not None:
+            return self._claim(kept, None) if bound is kept else None
+        with self._choosing:
+            if not kept.tree.holds(earlier.position) or not self._is_meant(earlier, rest):
+                return None
+            return self._claim(kept, kept.tree.follow_on(earlier.position, rest).at)
+
+    def _is_meant(self, earlier: SentRequest, rest: History) -> bool:
+        """Is it certain that a history goes on with this conversation? It is if its last answer was given here, and in
+        no other conversation of ours, and if nobody has gone on from there. Answers to earlier questions say less."""
+        with self._lock:
+            ours = list(self._kept.values())
+        history = [earlier.position.question, *rest]
+        alike = [kept for kept in ours if any(map(kept.tree.has_like, rest))]
+        given = {kept: kept.tree.last_answer(history) for kept in alike}
+        furthest = max(given.values(), default=0)
+        is_here = [kept for kept, last in given.items() if last == furthest] == [earlier.kept]
+        return is_here and self._is_certain(earlier.kept.tree, history)
+
+    def _go_on_after(self, earlier: SentRequest, rest: Said) -> Place | None:
+        kept = self._use(earlier.kept)
+        with kept.lock:
+            kept.flush()
+            kept.catch_up()
+            if kept is not earlier.kept or not kept.tree.holds(earlier.position):
+                return None
+            found = kept.tree.follow_on(earlier.position, rest.history)
+            if found.proven == 0 or found.proven < last_answer(rest.history):
+                return None
+            return self._add_rest(kept, found, rest)
+
+    def _add_rest(self, kept: Kept, found: Followed, said: Said) -> Place:
+        """Add what is new in a history, below the message up to which it was found."""
+        place = Place(kept, kept.handle(found.at))
+        saved = self._add(place, said.messages[found.count :], said.setup)
+        if found.is_whole:
+            place.position = kept.tree.position([message.id for message in saved], said.history[found.count :])
+        return place
+
+    def _take_along(self, place: Place, session: str | None, follower: Conversation | None) -> None:
+        """A request has its place: its session and the handle of the caller go there."""
+        if session is not None:
+            self._remember(session, place.kept)
+        if place.handle._label == place.kept.talk._label:  # what is said aside leaves the handle where it is
+            place.follower = follower
+            place.lead()
 
     def _remember(self, session: str, kept: Kept) -> None:
         with self._lock:
@@ -594,36 +676,27 @@ class Recorder:
         return replace(message, extra={**(message.extra or {}), FROM_REQUEST: True})
 
     def _go_on(
-        self,
-        kept: Kept,
-        messages: Sequence[Message],
-        setup: Setup,
-        history: History,
-        after: str | None,
-        *,
-        is_bound: bool,
-        inherits: bool,
-        is_alone: bool,
+        self, kept: Kept, said: Said, after: str | None, *, is_bound: bool, inherits: bool, is_alone: bool
     ) -> Place:
         kept = self._use(kept)
         with kept.lock:
             kept.flush()
             kept.catch_up()
-            at, count = kept.response(after), 0
-            if at is None and after is not None:
-                at = kept.newest  # only what is new was sent, and what it goes on from is not known here
-            elif at is None:
-                found = kept.tree.follow(history, is_bound=is_bound)
-                if is_bound and not self._continues(kept, found, history, setup, is_alone=is_alone):
-                    place = Place(kept, kept.aside())
-                    self._add(place, messages, setup)
-                    return place
-                count, at = found.count, found.at
-            place = Place(kept, kept.handle(at))
-            if inherits:
-                setup = replace(place.handle.setup, provider=setup.provider, model=setup.model)
-            self._add(place, messages[count:], setup)
-            return place
+            if after is not None:  # only what is new was sent; what it goes on from may not be known here
+                return self._go_on_from(kept, kept.response(after) or kept.newest, said, inherits=inherits)
+            found = kept.tree.follow(said.history, is_bound=is_bound)
+            if is_bound and not self._continues(kept, found, said.history, said.setup, is_alone=is_alone):
+                place = Place(kept, kept.aside())
+                self._add(place, said.messages, said.setup)
+                return place
+            return self._add_rest(kept, found, said)
+
+    def _go_on_from(self, kept: Kept, at: str | None, said: Said, *, inherits: bool) -> Place:
+        place, setup = Place(kept, kept.handle(at)), said.setup
+        if inherits:
+            setup = replace(place.handle.setup, provider=setup.provider, model=setup.model)
+        self._add(place, said.messages, setup)
+        return place
 
     def _continues(self, kept: Kept, found: Followed, history: History, setup: Setup, *, is_alone: bool) -> bool:
         """Does a history go on with the conversation that it is sent in? It does if it holds an answer that was given
@@ -652,11 +725,12 @@ class Recorder:
         place = Conversation(kept.talk._desk, None) if at is None else kept.talk.fork(at=at)
         return self._clean_setup(place.setup).system_prompt
 
-    def _begin(self, messages: Sequence[Message], setup: Setup, history: History, session: str | None) -> Place:
+    def _begin(self, said: Said, session: str | None) -> Place:
         """A new conversation with its first messages, in one commit."""
         store, limit = self.store, self.store._max_write_bytes
+        setup, history = said.setup, said.history
         setup = checked_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
-        marked = [self._marked(m) for m in messages]
+        marked = [self._marked(m) for m in said.messages]
 
         def make(desk: Desk) -> list[Draft]:
             drafts = [draft(desk, m, 1) for m in marked]
@@ -675,6 +749,7 @@ class Recorder:
         place = Place(kept, kept.handle(talk.at))
         kept.expect(place)
         kept.wrote(saved)
+        place.position = kept.tree.position([message.id for message in saved], history)
         kept.is_marked()
         kept.opening = setup  # from here on it may be found as a question that nobody has answered
         if session is not None:
@@ -785,6 +860,10 @@ class Recorder:
                 check(message)
             messages = redactor.messages(messages, complete=complete)
         return messages
+
+    def clean_setup(self, setup: Setup) -> Setup:
+        """The setup of a request without what is not to be kept."""
+        return self._clean_setup(replace(setup, provider=self.provider))
 
     def _clean_setup(self, setup: Setup) -> Setup:
         for redactor in self._redactors:

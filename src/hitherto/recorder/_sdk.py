@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 
 import msgspec
-from msgspec.structs import replace
 
 from .._tap import Sent
 from ..dialects._sse import Events
@@ -17,7 +16,8 @@ from ..errors import HithertoError
 from ..events import warn
 from ._arriving import Arriving
 from ._recorder import Place, Recorder
-from ._understanding import keepable_messages, request_body, understood, with_unread
+from ._requests import FIELDS, keep_request
+from ._understanding import understood, with_unread
 
 _PATHS = {
     "openai": (("/chat/completions", "openai-chat"), ("/responses", "openai-responses")),
@@ -25,8 +25,6 @@ _PATHS = {
     "gemini": ((":generateContent", "gemini"), (":streamGenerateContent", "gemini")),
 }
 _PROVIDERS = {name: provider for provider, paths in _PATHS.items() for _, name in paths}
-# The field that has the history, for a client that is said to speak a dialect whatever the path is.
-_FIELDS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 # Endpoints with such a field that are no chat.
 _OTHERS = ("embeddings", "embedContent", "embedContents", "countTokens", "count_tokens", "input_tokens", "moderations",
            "rerank", "speech", "generations", "computeTokens", "compact")  # fmt: skip
@@ -74,16 +72,9 @@ class Listening:
         if name is None:
             return None
         recorder = self.recorder(name)
-        heard = recorder.dialect.heard(request_body(sent.body))
-        setup = heard.setup
-        if name == "gemini":
-            setup = replace(setup, model=sent.path.rpartition("/")[2].rpartition(":")[0])
+        model = sent.path.rpartition("/")[2].rpartition(":")[0] if name == "gemini" else None
         session = next((sent.headers[header] for header in _SESSIONS if sent.headers.get(header)), None)
-        messages = keepable_messages(heard.messages)
-        place = recorder.ask(
-            messages, setup, after=heard.after, within=heard.within, session=session, inherits=heard.inherits
-        )
-        return Heard(recorder, place)
+        return Heard(recorder, keep_request(recorder, sent.body, model, session))
 
     def _spoken(self, sent: Sent) -> str | None:
         """The dialect of a request; None if it is no chat."""
@@ -95,7 +86,7 @@ class Listening:
                     return name if self.provider in (None, provider) and self._dialect in (None, name) else None
         if self._dialect is None or sent.path.replace(":", "/").rpartition("/")[2] in _OTHERS:
             return None
-        return self._dialect if _has_field(sent.body, _FIELDS[self._dialect]) else None
+        return self._dialect if _has_field(sent.body, FIELDS[self._dialect]) else None
 
     def say_unheard(self) -> None:
         """A call of the client was answered, and nothing of it was heard."""
