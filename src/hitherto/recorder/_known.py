@@ -72,6 +72,7 @@ class Step(Struct, frozen=True):
 
 
 History = Sequence[Sequence[Step]]
+Exchange = tuple[Digest, Digest]  # a question and an answer that was given to it
 
 
 def last_answer(history: History) -> int:
@@ -81,6 +82,23 @@ def last_answer(history: History) -> int:
             if step.is_assistant and (not step.print.is_silent or step.print.marks):
                 return i + step.entries
     return 0
+
+
+def _question(history: History) -> Sequence[Step]:
+    """The last message of a history that is not the model's."""
+    return next((ways for ways in reversed(history) if not any(step.is_assistant for step in ways)), ())
+
+
+def last_exchanges(history: History) -> set[Exchange]:
+    """The last answer of a history with its question, in all ways that it can be read."""
+    last = last_answer(history)
+    return {
+        (asked.digest, step.digest)
+        for i, ways in enumerate(history)
+        for step in ways
+        if step.is_assistant and i + step.entries >= last
+        for asked in _question(history[:i])
+    }
 
 
 class Followed(Struct, frozen=True):
@@ -170,6 +188,7 @@ class Tree:
         self._by_id: dict[str, Known] = {}
         self._below: dict[str | None, list[Known]] = {}
         self._alike: dict[Digest, list[Known]] = {}
+        self._exchanges: set[Exchange] = set()
         self.has_main_answer = False
         self.seen = (0, 0)  # the sequence and the rewrites up to which everything is here
 
@@ -185,6 +204,10 @@ class Tree:
         self.has_main_answer = self.has_main_answer or (is_answer and known.main)
         if found is not None:
             self._alike.setdefault(found.digest, []).append(known)
+        if is_answer and found is not None:
+            asked = self._asked(known)
+            if asked is not None and asked.print is not None:
+                self._exchanges.add((asked.print.digest, found.digest))
 
     def _children(self, id: str | None) -> Iterable[Known]:
         """The messages below a place, and those below a silent one there."""
@@ -199,9 +222,9 @@ class Tree:
         """The messages that are like this one, wherever they are."""
         return (known for known in self._alike.get(step.digest, ()) if step.print.fits(known.print))
 
-    def has_like(self, ways: Sequence[Step]) -> bool:
-        """Is there a message that says the same as one of these steps?"""
-        return any(step.digest in self._alike for step in ways)
+    def has_exchange(self, exchanges: set[Exchange]) -> bool:
+        """Was one of these answers given here, to its question?"""
+        return not self._exchanges.isdisjoint(exchanges)
 
     def has(self, id: str | None) -> bool:
         return id in self._by_id
@@ -231,6 +254,14 @@ class Tree:
     def follow_on(self, position: Position, history: History) -> Followed:
         """How much is there of a history that goes on from a position. The rest of what `follow` says is the same."""
         return self._follow(history, [(0, position.at, False, 0)])
+
+    def is_free_after(self, position: Position, history: History, found: Followed) -> bool:
+        """Does what was found of a history, from a position on, end with its last answer, and was that given to its
+        last question, and has nobody gone on from it?"""
+        known = None if found.at is None else self._by_id[found.at]
+        if known is None or found.count != found.proven or found.count < last_answer(history):
+            return False
+        return not self.has_below(known.id) and self._is_asked(known, [position.question, *history[: found.count]])
 
     def position(self, ids: Sequence[str], added: History) -> Position | None:
         """The position at the last of these messages, which were just added for the end of a history; None if another
@@ -327,11 +358,15 @@ class Tree:
 
     def _is_asked(self, answer: Known, before: History) -> bool:
         """Does this history end with the question of an answer, or with the beginning of that answer?"""
+        asked = self._asked(answer)
+        return asked is not None and any(step.print.fits(asked.print) for step in _question(before))
+
+    def _asked(self, answer: Known) -> Known | None:
+        """The message that an answer answers: the last one before it that is not the model's."""
         asked: Known | None = answer
         while asked is not None and asked.is_assistant:
-            asked = None if asked.parent is None else self._by_id[asked.parent]
-        ways = next((ways for ways in reversed(before) if not any(step.is_assistant for step in ways)), ())
-        return asked is not None and any(step.print.fits(asked.print) for step in ways)
+            asked = None if asked.parent is None else self._by_id.get(asked.parent)
+        return asked
 
     @property
     def newest(self) -> str | None:

@@ -44,7 +44,7 @@ from ..vault import Envelope
 from ._arriving import Arriving
 from ._checkpoints import Checkpoints
 from ._ending import END_SECONDS, ending
-from ._known import FROM_REQUEST, Followed, History, Position, Step, Tree, last_answer, steps
+from ._known import FROM_REQUEST, Followed, History, Position, Step, Tree, last_answer, last_exchanges, steps
 from ._sent import SentRequest, SentRequests
 from ._watched import watch
 
@@ -618,21 +618,22 @@ class Recorder:
         if bound is not None:
             return self._claim(kept, None) if bound is kept else None
         with self._choosing:
-            if not kept.tree.holds(earlier.position) or not self._is_meant(earlier, rest):
-                return None
-            return self._claim(kept, kept.tree.follow_on(earlier.position, rest).at)
+            at = self._free_answer(earlier, rest)
+            return None if at is None else self._claim(kept, at)
 
-    def _is_meant(self, earlier: SentRequest, rest: History) -> bool:
-        """Is it certain that a history goes on with this conversation? It is if its last answer was given here, and in
-        no other conversation of ours, and if nobody has gone on from there. Answers to earlier questions say less."""
+    def _free_answer(self, earlier: SentRequest, rest: History) -> str | None:
+        """The answer that a history goes on from, if that is certain: it was given right after the earlier request, and
+        in no other conversation of ours, and nobody has gone on from it."""
+        tree, position = earlier.kept.tree, earlier.position
         with self._lock:
-            ours = list(self._kept.values())
-        history = [earlier.position.question, *rest]
-        alike = [kept for kept in ours if any(map(kept.tree.has_like, rest))]
-        given = {kept: kept.tree.last_answer(history) for kept in alike}
-        furthest = max(given.values(), default=0)
-        is_here = [kept for kept, last in given.items() if last == furthest] == [earlier.kept]
-        return is_here and self._is_certain(earlier.kept.tree, history)
+            others = set(self._kept.values())
+        if earlier.kept not in others or not tree.holds(position):
+            return None
+        exchanges = last_exchanges([position.question, *rest])
+        if any(kept.tree.has_exchange(exchanges) for kept in others - {earlier.kept}):
+            return None
+        found = tree.follow_on(position, rest)
+        return found.at if tree.is_free_after(position, rest, found) else None
 
     def _go_on_after(self, earlier: SentRequest, rest: Said) -> Place | None:
         kept = self._use(earlier.kept)
