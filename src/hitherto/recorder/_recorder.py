@@ -566,16 +566,18 @@ class Recorder:
         session: str | None = None,
         inherits: bool = False,
         is_alone: bool = False,
+        found: Kept | None = None,
     ) -> Place:
         """Keep a history as far as it is new, before it is sent. The place is where its answer goes. `session` is the
         caller's own name for what belongs together. `inherits`: the system prompt and the tools are those of the answer
-        that the request goes on from. `is_alone`: the client holds one conversation, and asks nothing beside it."""
+        that the request goes on from. `is_alone`: the client holds one conversation, and asks nothing beside it.
+        `found`: the conversation that it goes on with, where `go_on` has found it."""
         for _ in range(_LOOKS):
             bound, follower = self._bound(session)
-            if bound is None:
-                claim = self._find(said.history, said.setup, after, within)
+            if bound is not None or found is not None:
+                claim, found = self._claim(bound or found, None), None
             else:
-                claim = self._claim(bound, None)
+                claim = self._find(said.history, said.setup, after, within)
             if claim is None:
                 return self._begin(said, session)
             try:
@@ -593,9 +595,9 @@ class Recorder:
             return place
         raise Busy("the conversation is removed by others as fast as it is found")
 
-    def go_on(self, earlier: SentRequest, rest: Said, session: str | None) -> Place | None:
-        """Keep what a request adds to an earlier one, where `ask` would. None if that is not certain: then it has to be
-        asked with its whole history."""
+    def go_on(self, earlier: SentRequest, rest: Said, session: str | None) -> Place | Kept | None:
+        """Keep what a request adds to an earlier one, where `ask` would. If that is not certain, its whole history has
+        to be asked: with the conversation that was found, if one was."""
         bound, follower = self._bound(session)
         claim = self._claim_after(earlier, rest.history, bound)
         if claim is None:
@@ -603,10 +605,10 @@ class Recorder:
         try:
             place = self._go_on_after(earlier, rest)
             if place is None:
-                return None
+                return earlier.kept
             place.kept.expect(place)
         except NotFound:
-            return None  # it was purged: `ask` says what that means
+            return earlier.kept  # it was purged: `ask` says what that means
         finally:
             claim.release()
         self._take_along(place, session, follower)

@@ -7,6 +7,7 @@ the same place.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from ..dialects import Heard
 from ..dialects._json import is_entries
 from ..model import Message, Setup
 from ._body import Body, Grown, grown, located
-from ._recorder import Place, Recorder, Said
+from ._recorder import Kept, Place, Recorder, Said
 from ._sent import SentRequest
 from ._understanding import keepable_messages, request_body
 
@@ -25,16 +26,19 @@ FIELDS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "
 def keep_request(recorder: Recorder, data: bytes, model: str | None, session: str | None) -> Place:
     """Keep what a request says, before it is sent. `model`: the one that its path names, where the body names none."""
     earlier = recorder.sent.find(data)
-    place = None if earlier is None else _keep_rest(recorder, earlier, data, model, session)
-    return place or _keep_whole(recorder, data, model, session)
+    found = None if earlier is None else _keep_rest(recorder, earlier, data, model, session)
+    return found if isinstance(found, Place) else _keep_whole(recorder, data, model, session, found)
 
 
-def _keep_whole(recorder: Recorder, data: bytes, model: str | None, session: str | None) -> Place:
+def _keep_whole(
+    recorder: Recorder, data: bytes, model: str | None, session: str | None, kept: Kept | None = None
+) -> Place:
     body = request_body(data)
     heard = recorder.dialect.heard(body)
     setup = recorder.clean_setup(_with_model(heard.setup, model))
     said = recorder.prepare(keepable_messages(heard.messages), setup)
-    place = recorder.ask(said, after=heard.after, within=heard.within, session=session, inherits=heard.inherits)
+    ask = partial(recorder.ask, said, session=session, found=kept)
+    place = ask(after=heard.after, within=heard.within, inherits=heard.inherits)
     found = None if place.position is None else located(data, FIELDS[recorder.dialect.name])
     if found is not None:
         entries = body[found.name]
@@ -45,8 +49,9 @@ def _keep_whole(recorder: Recorder, data: bytes, model: str | None, session: str
 
 def _keep_rest(
     recorder: Recorder, earlier: SentRequest, data: bytes, model: str | None, session: str | None
-) -> Place | None:
-    """Keep what a request adds to an earlier one; None if it has to be read as a whole."""
+) -> Place | Kept | None:
+    """Keep what a request adds to an earlier one. If it has to be read as a whole: the conversation that it goes on
+    with, as far as that is known."""
     found = grown(earlier.body, data)
     if found is None:
         return None
@@ -57,7 +62,7 @@ def _keep_rest(
     setup = earlier.setup if is_same else recorder.clean_setup(_with_model(heard.setup, model))
     said = recorder.prepare(keepable_messages(heard.messages), setup)
     place = recorder.go_on(earlier, said, session)
-    if place is not None and place.position is not None:
+    if isinstance(place, Place) and place.position is not None:
         recorder.sent.remove(earlier)
         _remember(recorder, found.body, earlier.lead, said, model, place)
     return place
