@@ -26,15 +26,19 @@ PATHS = {
     "anthropic": "/v1/messages",
     "gemini": "/v1beta/models/{model}:generateContent",
 }
+HELD: dict[str, tuple[str, Json]] = {
+    "openai-responses": ("previous_response_id", "r{}"),
+    "anthropic": ("thread", {"type": "continue", "previous_message_id": "r1"}),
+}
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
 WORDS = ("go on", "why?", "go on", f"use {SECRET}", 'ünï \\ " ] } ,', "go on", "x" * 3000)
 ANSWERS = ("yes", "no", "yes", "  yes  ", f"the key is {SECRET}", "yes")
 
 # How often each step is made: most go on with a history.
 _STEPS = (
-    *["ask"] * 8, *["tool"] * 3, "refused", "again", "fork", "trim", "edit", "edit_answer", "system", "model", "tools",
-    "side", "new", "delete", "purge", "append", "session", "into", "order", "spelling", "reopen", "question_twice",
-    "thought", "back", "note",
+    *["ask"] * 9, *["tool"] * 3, *["new"] * 3, *["back"] * 3, *["fork"] * 2, "refused", "again", "trim", "edit",
+    "edit_answer", "system", "model", "tools", "side", "delete", "purge", "append", "session", "into", "order",
+    "spelling", "reopen", "question_twice", "thought", "note", "worker", "worker", "held", "twins", "answer_elsewhere",
 )  # fmt: skip
 steps = st.lists(st.tuples(st.sampled_from(_STEPS), st.integers(0, 11)), min_size=3, max_size=25)
 
@@ -50,15 +54,22 @@ class Traffic:
         self.model, self.tools, self.order, self.spelling = "m", 0, 0, 0
         self.session: str | None = None
         self.into: str | None = None
-        self.client = self._open()
+        self.held = False
+        self.clients = [self._open(), self._open()]
+        self.worker = 0
+
+    @property
+    def client(self) -> Any:
+        return self.clients[self.worker]
 
     def _open(self) -> Any:
         client = httpx2.Client(base_url="http://localhost", transport=httpx2.MockTransport(self._respond))
         return hitherto.record(client, self.store, **self._recording)
 
     def close(self) -> None:
-        hitherto.recording(self.client).close()
-        self.client.close()
+        for client in self.clients:
+            hitherto.recording(client).close()
+            client.close()
 
     def _respond(self, request: Any) -> Any:
         if self._reply is None:
@@ -195,8 +206,38 @@ class Traffic:
 
     def do_reopen(self, n: int) -> None:
         """The recording ends, and another one begins."""
-        self.close()
-        self.client = self._open()
+        hitherto.recording(self.client).close()
+        self.client.close()
+        self.clients[self.worker] = self._open()
+
+    def do_worker(self, n: int) -> None:
+        """Another client, with a recording of its own, goes on."""
+        self.worker = n % 2
+
+    def do_held(self, n: int) -> None:
+        """The provider has the history, too, and the request names where it goes on."""
+        self.held = True
+        self.do_ask(n)
+        self.held = False
+
+    def do_twins(self, n: int) -> None:
+        """Two people begin alike, and are answered alike. The first one goes on."""
+        self.do_new(n)
+        first = self.at
+        self.do_new(n)
+        self.at = first
+        self.do_ask(n)
+
+    def do_answer_elsewhere(self, n: int) -> None:
+        """Another program writes the last question and its answer once more, on a branch or as another root."""
+        for info in self._conversations()[-1:]:
+            talk = self.store.conversation(info.id)
+            path = list(talk.thread())
+            if not path:
+                return
+            at = path[max(0, len(path) - 3)].parent
+            branch = talk.fork(at=at) if at is not None else talk.subagent("copy", f"run{n}")
+            branch.extend([Message(m.role, m.blocks, raw=m.raw, extra=m.extra) for m in path[-3:]])
 
     # -- what a request is sent with
 
@@ -232,6 +273,9 @@ class Traffic:
             fields.append((prompt, self.system))
         if self.tools:
             fields.append(("tools", [{"name": f"t{n}", "input": [{"role": "user"}]} for n in range(self.tools)]))
+        if self.held:
+            name, value = HELD.get(self.dialect, ("store", True))
+            fields.append((name, value.format(self._answered) if isinstance(value, str) else value))
         fields += [] if self.dialect == "gemini" else [("model", self.model)]
         turned = fields[self.order % len(fields) :] + fields[: self.order % len(fields)]
         forms: list[Json] = [{"separators": (",", ":"), "ensure_ascii": False}, {}, {"indent": 2}]

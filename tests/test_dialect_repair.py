@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hitherto import Block, Message
 from hitherto.dialects import Dialect, calls, dialect
-from hitherto.dialects._repair import INTERRUPTED, Repair, repair
+from hitherto.dialects._repair import INTERRUPTED, Repair, repair, settled
 from hitherto.model import Saved, check
 
 from ._thorough import examples
@@ -332,6 +332,25 @@ def test_what_people_and_models_said_is_never_lost(thread: list[Message], name: 
     for role in ("user", "assistant", "event"):
         before = [message.text for message in thread if message.role == role]
         assert [message.text for message in repaired.messages if message.role == role] == before
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(THREADS, THREADS, st.sampled_from(NAMES))
+def test_after_a_settled_part_the_rest_needs_repair_or_nothing_does(
+    before: list[Message], after: list[Message], name: str
+) -> None:
+    clean = repair(before, dialect(name)).messages
+    thread = [*clean, *after]
+    rest = repair(thread[settled(clean, dialect(name)) :], dialect(name))
+    assert rest.notes or not repair(thread, dialect(name)).notes
+
+
+def test_a_call_is_not_settled_before_its_result() -> None:
+    assert settled([Message.user("hi"), asks("a")], CHAT) == 0
+    assert settled([Message.user("hi"), asks("a"), result("a")], CHAT) == 0
+    assert settled([Message.user("hi"), asks("a"), result("a"), Message.assistant("42"), asks("b")], CHAT) == 4
+    thought = RESPONSES.parse({"type": "reasoning", "summary": []})
+    assert settled([Message.user("hi"), thought], RESPONSES) == 0
 
 
 def test_a_long_thread_is_repaired_in_time_that_grows_with_its_length() -> None:

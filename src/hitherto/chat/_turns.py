@@ -11,6 +11,7 @@ others may read it while a turn runs.
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from .._holes import tell_holes
 from ..dialects import Answer, Assembly, Dialect, Raw, calls
 from ..dialects._json import copied_entry, merged
-from ..dialects._repair import Repair, is_silent, repair
+from ..dialects._repair import Repair, is_silent, repair, settled
 from ..dialects._shape import with_names
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, check, encodable, listed
@@ -100,6 +101,7 @@ class Turns:
         self._system_raw: object = None
         self._tools: dict[str, Tool] = {}
         self._history: list[Message] = []
+        self._settled = 0  # how many messages at its beginning need no repair, whatever comes after them
         self._lock = threading.Lock()  # of the history
         self._turn_lock = threading.Lock()  # one turn at a time
         self._listener: Listener | None = None
@@ -196,7 +198,8 @@ class Turns:
             try:
                 self._answer = []
                 self._mend()
-                self._replace(self._with(said))
+                asked = self._with(said)
+                self._replace(asked, unchanged=len(asked) - len(said))
                 if not self._history:
                     raise InvalidArgument("there is nothing to answer yet", hint="say something first")
                 yield Keep()
@@ -210,7 +213,8 @@ class Turns:
         """The history with what is said at its end. If that stands at its end already, it was not answered, and is
         asked again: it is sent once. A response to it that could not be taken apart stays below it."""
         history, asked = list(self._history), [(message.role, message.blocks) for message in said]
-        heard = [message for message in history if not is_silent(message, self.dialect)]
+        spoken = (message for message in reversed(history) if not is_silent(message, self.dialect))
+        heard = list(islice(spoken, len(said)))[::-1]
         if said and history[-1:] != heard[-1:] and _ends_with(heard, asked):
             return history
         while said and _ends_with(history, asked):
@@ -297,15 +301,23 @@ class Turns:
         with self._lock:
             self._history.extend(messages)
 
-    def _replace(self, messages: Iterable[Message]) -> None:
+    def _replace(self, messages: Iterable[Message], *, unchanged: int = 0) -> None:
+        """Let the history be these messages. So many at its beginning are those that were there before."""
         with self._lock:
             self._history = list(messages)
+            self._settled = min(self._settled, unchanged)
 
     def _mend(self) -> tuple[Repair, ...]:
-        """Calls without a result, left by a turn that was interrupted, get one that says so."""
-        mended = repair(self._history, self.dialect)
+        """Calls without a result, left by a turn that was interrupted, get one that says so. Up to an answer that asks
+        for nothing, all was in order before, and nothing that comes after it can change that: see `settled`."""
+        history, done = self._history, self._settled
+        mended = repair(history[done:], self.dialect)
+        if mended.notes and done:  # a late result, for example, whose call stands further up
+            mended = repair(history, self.dialect)
         if mended.notes:
             self._replace(mended.messages)
+        else:
+            self._settled = done + settled(history[done:], self.dialect)
         return tuple(mended.notes)
 
     def _said(self, prompt: Prompt) -> list[Message]:

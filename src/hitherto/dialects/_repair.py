@@ -71,6 +71,19 @@ def repair(messages: Sequence[Message], dialect: Dialect) -> Repaired:
     return Repaired(found, work.notes)
 
 
+def settled(messages: Sequence[Message], dialect: Dialect) -> int:
+    """How many messages at the beginning of a thread that needs no repair are done with: those up to its last answer
+    that asks for nothing. All calls before it have their results there. So a message that comes later either needs no
+    repair by itself, or the whole thread has to be looked at: a result whose call stands before that answer has none
+    after it."""
+    for at in reversed(range(len(messages))):
+        message = messages[at]
+        is_call = any(block.type == "tool_call" for block in message.blocks)
+        if message.role == "assistant" and not is_call and not _is_thought(message, dialect):
+            return at + 1
+    return 0
+
+
 class _Turn(Struct, gc=False):
     """An answer that asks for tools, and the results after it, as places in the thread."""
 

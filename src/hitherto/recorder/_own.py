@@ -51,15 +51,20 @@ class OwnListener:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.place: Place | None = None
-        self._path: list[Message] = []  # the client's messages that are kept
-        self._at: str | None = None  # the last of them in the store
+        self._count = 0  # of the client's messages that are kept
+        self._last: Message | None = None  # the last of them
+        self._at: str | None = None  # the same in the store
         self._answered: str | None = None  # the answer that was kept last
         self.resumed: Resumed | None = None
 
     def stand(self, talk: Conversation, path: Sequence[Message], resumed: Resumed) -> None:
         """The client goes on from here: these messages of its history are kept already."""
-        self.place, self._path, self.resumed = self.recorder.start(talk), list(path), resumed
-        self._at = self.place.handle.at
+        self.place, self.resumed = self.recorder.start(talk), resumed
+        self._note(path, self.place.handle.at)
+
+    def _note(self, path: Sequence[Message], at: str | None) -> None:
+        """All of these are kept."""
+        self._count, self._last, self._at = len(path), path[-1] if path else None, at
 
     def check_leaving(self) -> None:
         """What is said here is about to leave: is it of a conversation that may?"""
@@ -77,7 +82,7 @@ class OwnListener:
             raise NotFound("conversation", [place.handle.id], hint=hint) from error
 
     def _keep(self, history: Sequence[Message], setup: Setup, *, answered: bool) -> None:
-        count = len(self._path)
+        count = self._count
         if self.place is not None:
             self.recorder.check_into(self.place)
         if self.place is None or not self._is_in_step(history):
@@ -89,18 +94,18 @@ class OwnListener:
             self._answered = saved[-1].id if saved else None
         else:
             self.recorder.add(self.place, history[count:], setup)
-        self._path, self._at = list(history), self.place.handle.at
+        self._note(history, self.place.handle.at)
 
     def catch_up(self, history: Sequence[Message], setup: Setup) -> None:
         """Keep what was answered so far, if Ctrl+C has come before that."""
-        if self.place is not None and len(history) > len(self._path):
+        if self.place is not None and len(history) > self._count:
             self.keep(history, setup, answered=True)
 
     def _is_in_step(self, history: Sequence[Message]) -> bool:
         """Is what we know to be kept the beginning of this history, and is nothing kept that we do not know of? Ctrl+C
         may come between a commit and our noting it."""
-        count = len(self._path)
-        same = len(history) >= count and (not count or history[count - 1] is self._path[-1])
+        count = self._count
+        same = len(history) >= count and (not count or history[count - 1] is self._last)
         return same and self.place is not None and self.place.handle.at == self._at
 
     def arriving(self, assembly: Assembly) -> Arriving:
@@ -109,7 +114,7 @@ class OwnListener:
 
     def compacted(self, summary: Message, setup: Setup) -> Message:
         if self.place is None:
-            self._path = [summary]
+            self._note([summary], None)
             return summary
         kept = self.place.kept
         with kept.lock:
@@ -118,7 +123,7 @@ class OwnListener:
             saved: Saved = self.place.handle.compact(summary)
             self.place.lead()
             kept.wrote([saved])
-        self._path, self._at = [saved], saved.id
+        self._note([saved], saved.id)
         return saved
 
     def running(self, call: Block) -> Callable[[], None]:  # noqa: ARG002  # the message is what traces are linked to

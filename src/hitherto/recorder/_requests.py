@@ -39,7 +39,8 @@ def _keep_whole(
     said = recorder.prepare(keepable_messages(heard.messages), setup)
     ask = partial(recorder.ask, said, session=session, found=kept)
     place = ask(after=heard.after, within=heard.within, inherits=heard.inherits)
-    found = None if place.position is None else located(data, FIELDS[recorder.dialect.name])
+    is_plain = place.position is not None and not _is_held_elsewhere(heard)
+    found = located(data, FIELDS[recorder.dialect.name]) if is_plain else None
     if found is not None:
         entries = body[found.name]
         assert is_entries(entries)  # it was located as a list, and heard as one of entries
