@@ -33,10 +33,6 @@ class Turn(NamedTuple):
     said: Message
 
 
-def path_of(dialect: str) -> str:
-    return _PATHS[dialect]
-
-
 def history(dialect: str, size: int) -> list[Json]:
     """A history of so many messages, an answer at its end."""
     words = [f"Message {n}. " + "It goes on for a while. " * 8 for n in range(size)]
@@ -57,10 +53,6 @@ def turns(dialect: str, size: int, count: int) -> list[Turn]:
     return found
 
 
-def post(given: list[Turn], dialect: str, store: hitherto.Store | None) -> "Posting":
-    return Posting(given, dialect, store)
-
-
 class Posting:
     """A client whose turns are made one after the other."""
 
@@ -72,7 +64,13 @@ class Posting:
         if store is not None:
             hitherto.record(self.client, store)
 
-    def _reply(self, request: httpx2.Request) -> httpx2.Response:
+    def __enter__(self) -> "Posting":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+    def _reply(self, _: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "application/json"}, content=self._answer)
 
     def turn(self, n: int) -> None:

@@ -1,10 +1,13 @@
-"""Recording a chat: what it adds to a turn, for an SDK that sends the whole history and for a client of ours.
+"""Recording a chat: what it adds to a turn, for requests of all four dialects, which carry the whole history, and for a
+client of ours.
 
-The provider is a process of its own on loopback that answers at once, so that the turn is as short as a turn can be:
-nothing of what recording costs can hide behind a model that thinks.
+Requests of the dialects go through a plain HTTP client (`_posting`). For the SDK and for our client, the provider is a
+process of its own on loopback that answers at once, so that the turn is as short as a turn can be: nothing of what
+recording costs can hide behind a model that thinks.
 """
 
 import json
+import statistics
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,11 +16,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import hitherto
-from hitherto import Message
 from hitherto.chat import Client, Config, new_client
+from hitherto.dialects import dialect as find_dialect
 
+from ._posting import DIALECTS, Posting, Turn, history, turns
 from ._table import Bench, Row, at_most, both, ratios
 
+_SDK_SIZE = 1_000  # messages up to which the SDK is measured: it takes its time over long histories
+GOAL = 1.3  # times the two appends by hand
 _SAID = {"role": "assistant", "content": "Yes. " * 40}
 _ANSWER = {
     "id": "c",
@@ -48,11 +54,6 @@ def _serve(pipe: Connection) -> None:
     server.serve_forever()
 
 
-def _history(size: int) -> list[dict[str, object]]:
-    roles = ("user", "assistant")
-    return [{"role": roles[n % 2], "content": f"Message {n}. " + "It goes on for a while. " * 8} for n in range(size)]
-
-
 def _sdk_turns(url: str, store: hitherto.Store | None, size: int, count: int) -> float:
     """Seconds of a turn through OpenAI's own SDK."""
     import openai
@@ -60,13 +61,13 @@ def _sdk_turns(url: str, store: hitherto.Store | None, size: int, count: int) ->
     sdk: Any = openai.OpenAI(base_url=url, api_key="k")
     if store is not None:
         hitherto.record(sdk, store)
-    history = _history(size)
+    said = history("openai-chat", size)
     with sdk:
 
         def turn(n: int) -> None:
-            history.append({"role": "user", "content": f"And {n}?"})
-            done = sdk.chat.completions.create(model="m", messages=history)
-            history.append({"role": "assistant", "content": done.choices[0].message.content})
+            said.append({"role": "user", "content": f"And {n}?"})
+            done = sdk.chat.completions.create(model="m", messages=said)
+            said.append({"role": "assistant", "content": done.choices[0].message.content})
 
         return _timed(turn, count)
 
@@ -77,7 +78,7 @@ def _own_turns(url: str, store: hitherto.Store | None, size: int, count: int) ->
     if not isinstance(client, Client):
         raise TypeError("not a client that keeps its history")
     with client:
-        client._replace(client.parse_history(_history(size)))
+        client._replace(client.parse_history(history("openai-chat", size)))
         if store is not None:
             hitherto.record(client, store)
         return _timed(lambda n: client.chat(f"And {n}?") and None, count)
@@ -85,22 +86,24 @@ def _own_turns(url: str, store: hitherto.Store | None, size: int, count: int) ->
 
 def _timed(turn: Callable[[int], None], count: int) -> float:
     turn(0)  # connects, and keeps what was said before
-    began = time.perf_counter()
+    seconds = []
     for n in range(count):
+        began = time.perf_counter()
         turn(n + 1)
-    return (time.perf_counter() - began) / count
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
 
 
-def _appends(store: hitherto.Store, size: int, count: int) -> float:
+def _appends(store: hitherto.Store, size: int, given: list[Turn], dialect: str) -> float:
     """Seconds of the same two appends by hand."""
     talk = store.start()
-    talk.extend([Message(str(m["role"]), (hitherto.Block.text(str(m["content"])),), raw=m) for m in _history(size)])
+    talk.extend([find_dialect(dialect).parse(entry) for entry in history(dialect, size)])
 
     def turn(n: int) -> None:
-        talk.append(Message.user(f"And {n}?", raw={"role": "user", "content": f"And {n}?"}))
-        talk.append(Message.assistant("Yes. " * 40, raw=_SAID))
+        talk.append(given[n].question)
+        talk.append(given[n].said)
 
-    return _timed(turn, count)
+    return _timed(turn, len(given) - 1)
 
 
 def recording(bench: Bench) -> list[Row]:
@@ -110,36 +113,69 @@ def recording(bench: Bench) -> list[Row]:
     process.start()
     url = f"http://127.0.0.1:{here.recv()}/v1"
     try:
-        return [row for size in (10, 1000) for row in _rows(bench, url, size)]
+        return [row for size in (10, 1_000, 10_000) for row in [*_posted(bench, size), *_rows(bench, url, size)]]
     finally:
         process.kill()
         process.join()
 
 
+def _posted(bench: Bench, size: int) -> list[Row]:
+    """What recording adds to a request of each dialect."""
+    rows = []
+    for dialect in DIALECTS:
+        given = turns(dialect, size, bench.pick(10, 30))
+        for is_cleaned in (False, True):
+            found: dict[str, list[float]] = {}
+            for number in range(bench.pick(3, 7)):
+                for way in bench.shuffled(["recorded", "not recorded", "by hand"]):
+                    place = bench.place("posted", dialect, size, is_cleaned, number, way)
+                    found.setdefault(str(way), []).append(
+                        _posted_turn(place, str(way), size, given, dialect, is_cleaned)
+                    )
+            added = [a - b for a, b in zip(found["recorded"], found["not recorded"], strict=True)]
+            name = f"what recording adds to a turn of {dialect}{', cleaned' if is_cleaned else ''}, {size:,}"
+            note = both(added, found["by hand"], "adds", "two appends by hand")
+            rows.append(at_most(name, ratios(added, found["by hand"]), GOAL, note))
+    return rows
+
+
+def _posted_turn(place: str, way: str, size: int, given: list[Turn], dialect: str, is_cleaned: bool) -> float:
+    sanitiser = hitherto.Sanitiser.secrets() if is_cleaned else None
+    with hitherto.open(f"{place}/c.db", sanitiser=sanitiser) as store:
+        if way == "by hand":
+            return _appends(store, size, given, dialect)
+        with Posting(given, dialect, store if way == "recorded" else None) as posting:
+            return _timed(posting.turn, len(given) - 1)
+
+
 def _rows(bench: Bench, url: str, size: int) -> list[Row]:
     found: dict[str, list[float]] = {}
-    count = bench.pick(30, 100) if size < 100 else bench.pick(8, 20)  # the SDK itself takes its time over long ones
+    count = bench.pick(30, 100) if size < 100 else bench.pick(8, 20)
+    by_sdk = ["sdk", "sdk, recorded"] if size <= _SDK_SIZE else []
     for number in range(bench.pick(3, 7)):
-        for name in bench.shuffled(["sdk", "sdk, recorded", "client", "client, recorded", "by hand"]):
+        for name in bench.shuffled([*by_sdk, "client", "client, recorded", "by hand"]):
             found.setdefault(str(name), []).append(_measured(bench, url, str(name), size, number, count))
     rows = []
     for name, who in (("sdk", "OpenAI's SDK"), ("client", "a client of ours")):
+        if name not in found:
+            continue
         plain, recorded = found[name], found[f"{name}, recorded"]
         added = [a - b for a, b in zip(recorded, plain, strict=True)]
         note = both(recorded, plain, "recorded", "not")
         rows.append(at_most(f"turn of {who} at {size:,} messages, recorded", ratios(recorded, plain), None, note))
         by_hand = found["by hand"]
         note = both(added, by_hand, "adds", "two appends by hand")
-        rows.append(
-            at_most(f"what recording adds to it, against two appends, {size:,}", ratios(added, by_hand), None, note)
-        )
+        goal = GOAL if name == "client" else None  # what an SDK does itself hides what is added
+        rows.append(at_most(f"what recording adds to it, {size:,}", ratios(added, by_hand), goal, note))
     return rows
 
 
 def _measured(bench: Bench, url: str, name: str, size: int, number: int, count: int) -> float:
     """Seconds of a turn in this way."""
-    turns = _sdk_turns if name.startswith("sdk") else _own_turns
+    by = _sdk_turns if name.startswith("sdk") else _own_turns
     if name in ("sdk", "client"):
-        return turns(url, None, size, count)
+        return by(url, None, size, count)
     with hitherto.open(f"{bench.place('recording', size, number, name.split(',', maxsplit=1)[0])}/c.db") as store:
-        return _appends(store, size, count) if name == "by hand" else turns(url, store, size, count)
+        if name == "by hand":
+            return _appends(store, size, turns("openai-chat", 0, count), "openai-chat")
+        return by(url, store, size, count)

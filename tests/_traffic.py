@@ -312,9 +312,9 @@ class Traffic:
             before = [{"type": "thinking", "thinking": thought, "signature": id}] if thought else []
             content = [*before, {"type": "text", "text": words}]
             return {"id": id, "type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
-        parts = [{"text": thought, "thought": True}] if thought else []
-        content = {"role": "model", "parts": [*parts, {"text": words}]}
-        return {"candidates": [{"content": content, "finishReason": "STOP"}], "responseId": id}
+        parts: list[Json] = [{"text": thought, "thought": True}] if thought else []
+        said = {"role": "model", "parts": [*parts, {"text": words}]}
+        return {"candidates": [{"content": said, "finishReason": "STOP"}], "responseId": id}
 
     def _calls(self, names: list[str], ids: list[str]) -> Json:
         pairs = list(zip(names, ids, strict=True))

@@ -24,8 +24,10 @@ import pydantic
 import pytest
 
 from hitherto import Block, Message
-from hitherto.chat import AsyncClient, ChatClient, Client, Config, PersistentChatClient, Tool, new_async_client
+from hitherto.chat import AsyncClient, ChatClient, Client, Config, PersistentChatClient, Tool, _turns, new_async_client
 from hitherto.chat import new_client as new_any_client
+from hitherto.dialects import Answer
+from hitherto.dialects._repair import repair
 from hitherto.errors import ChatError, HithertoError, InvalidAnswer, InvalidArgument, InvalidMessage, ToolLoopLimit
 from hitherto.snapshots import Snapshot
 
@@ -1384,3 +1386,26 @@ def test_a_client_shows_neither_its_key_nor_what_was_said(kit: Kit) -> None:
 def test_a_configuration_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         Config(**{"provider": "claude", **wrong})
+
+
+def test_a_turn_repairs_only_what_came_after_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def counting(messages: Any, dialect: Any) -> Any:
+        lengths.append(len(messages))
+        return repair(messages, dialect)
+
+    client: Any = new_any_client(Config("openai-compatible", "m", "https://127.0.0.1:9/v1", "k"))
+    roles = ("user", "assistant")
+    client._replace(client.parse_history([{"role": roles[n % 2], "content": str(n)} for n in range(100)]))
+    monkeypatch.setattr(_turns, "repair", counting)
+    for n in range(3):
+        turn = client.turn(client._said(f"And {n}?"))
+        next(turn)
+        turn.send(None)
+        turn.send(Answer([Message.assistant("yes", raw={"role": "assistant", "content": "yes"})]))
+        list(turn)
+    client.undo()
+    assert not client._mend()
+    assert lengths == [100, 2, 2, 104]
+    client.close()

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 _BLANKS = b" \t\r\n"
 _SAMPLE = 32  # bytes at the end of a prefix that are compared first: they differ where histories do
 _SEARCH = 256  # bytes at the beginning of an array by which it is looked for
+_TWINS = 4  # places where the same bytes are looked at
 # An entry that nobody sends. It stands for those that are not read again.
 _STAND_IN = f'"{token_hex(16)}"'.encode()
 
@@ -88,13 +89,24 @@ def grown(earlier: Body, data: bytes) -> Grown | None:
 def _position(data: bytes, entries: bytes, fields: dict[str, Raw], name: str) -> int | None:
     """Where the list of entries stands. The same bytes may stand elsewhere, too: without the right ones, the request
     has another value in this field and the same ones in all others."""
-    at = data.find(entries[:_SEARCH])
-    while at >= 0:
-        if data.startswith(entries, at):
-            others = _fields(data[:at] + b"0" + data[at + len(entries) :])
-            return at if _as_bytes(others) == {**_as_bytes(fields), name: b"0"} else None
+    at, wanted = -1, {**_as_bytes(fields), name: b"0"}
+    for _ in range(_TWINS):
         at = data.find(entries[:_SEARCH], at + 1)
+        while at >= 0 and not data.startswith(entries, at):
+            at = data.find(entries[:_SEARCH], at + 1)
+        if at < 0:
+            return None
+        without = _fields_without(data, at, at + len(entries))
+        if without is not None and _as_bytes(without) == wanted:
+            return at
     return None
+
+
+def _fields_without(data: bytes, start: int, end: int) -> dict[str, Raw] | None:
+    try:
+        return _fields(data[:start] + b"0" + data[end:])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _as_bytes(fields: dict[str, Raw]) -> dict[str, bytes]:
