@@ -206,18 +206,32 @@ class OurTasks:
 
 
 def _counted(backend, facts: Counter[str]) -> None:
-    """Count commits, and outcomes that are not `Done`: races that the store settles by itself."""
-    commit = backend.commit
+    """Count commits, batches that were made anew while their row was locked, and outcomes that are not `Done`: races
+    that are run again."""
 
-    def counting(batches):
-        outcomes = commit(batches)
-        facts["commits"] += 1
-        facts["batches"] += len(batches)
-        for outcome in outcomes:
-            facts[type(outcome).__name__] += 1
-        return outcomes
+    def counting(commit):
+        def run(batches, *rebase):
+            outcomes = commit(batches, *(_counted_rebase(one, facts) for one in rebase))
+            facts["commits"] += 1
+            facts["batches"] += len(batches)
+            for outcome in outcomes:
+                facts[type(outcome).__name__] += 1
+            return outcomes
 
-    backend.commit = counting
+        return run
+
+    for verb in ("commit", "commit_queued"):
+        if hasattr(backend, verb):
+            setattr(backend, verb, counting(getattr(backend, verb)))
+
+
+def _counted_rebase(rebase, facts: Counter[str]):
+    def run(row, places):
+        made = rebase(row, places)
+        facts["rebased"] += sum(batch is not None for batch in made)
+        return made
+
+    return run
 
 
 # -- peers

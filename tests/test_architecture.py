@@ -56,6 +56,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "_lease",
         "_ledger",
         "_policy_memory",
+        "_remaking",
         "_wordcache",
         "_workspace",
     ),

@@ -55,6 +55,7 @@ from hitherto.testing.conformance import (
     B,
     BackendContract,
     C,
+    QueueContract,
     StoreContract,
     conversation_row,
     create,
@@ -177,7 +178,7 @@ class HeldBackend(PostgresBackend):
         return self._writer.go
 
 
-class TestPostgres(BackendContract, StoreContract):
+class TestPostgres(QueueContract, BackendContract, StoreContract):
     """The whole contract; the store's part twice and not four times, in the easiest way and the hardest: a test takes
     ten times as long as in memory."""
 

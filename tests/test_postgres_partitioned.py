@@ -17,7 +17,7 @@ from hitherto.backends.postgres._schema import TABLES
 from hitherto.ids import new_conversation_id
 from hitherto.keys import Key
 from hitherto.store import Store
-from hitherto.testing.conformance import BackendContract, StoreContract
+from hitherto.testing.conformance import BackendContract, QueueContract, StoreContract
 from hitherto.testing.toys import Contrary
 
 from ._databases import Database, new_database
@@ -44,7 +44,7 @@ def backend(url: str) -> Iterator[Backend]:
     backend.close()
 
 
-class TestRows(BackendContract):
+class TestRows(QueueContract, BackendContract):
     @pytest.fixture
     def backend(self, backend: Backend) -> Backend:
         return backend

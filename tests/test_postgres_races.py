@@ -19,7 +19,7 @@ import pytest
 import hitherto
 from hitherto import Message
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Outcome, Stale
-from hitherto.backends.postgres import PostgresBackend, _connections, _link, _writing, workspace_id
+from hitherto.backends.postgres import PostgresBackend, _connections, _link, workspace_id
 from hitherto.backends.postgres._connections import Shared
 from hitherto.backends.postgres._erasing import Eraser
 from hitherto.backends.postgres._link import Link, Watch
@@ -138,7 +138,7 @@ def test_what_was_never_prepared_because_of_an_error_is_not_used(
         with pytest.raises(psycopg.errors.DivisionByZero):
             all_at_once(connection, "BEGIN", "SELECT 1/0", "SELECT 42")
         if forgets:
-            _writing._roll_back(connection)
+            _link.roll_back(connection)
             assert connection.execute("SELECT 42").fetchall() == [(42,)]
         else:
             connection.execute("ROLLBACK")

@@ -4,11 +4,13 @@ A conversation that is in use in this process has one **desk**: the row as we be
 a thread takes the lock just long enough to prepare its rows from that belief, put them in the pen's queue, and move
 the belief forward; the sync happens outside. So many threads on one conversation ride one sync, each message below
 the one before. If the belief was wrong (another process was faster), the backend answers `Stale` with the truth, and
-everybody who built on it prepares again. A belief is never acknowledged: only a commit is.
+everybody who built on it prepares again. A belief is never acknowledged: only a commit is. On a server, the backend
+locks the row instead and lets the messages be prepared again from it at once (`_remaking`).
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +23,7 @@ from ._filters import description_fields, description_tags
 from ._ledger import Ledger, read
 from ._packs import Moved
 from ._pen import Entry, Tell, stored
+from ._remaking import Remaking
 from ._steps import Steps, finish
 from .attachment import LARGE, Attachment
 from .backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missing, Stale, Tag, Taken
@@ -73,6 +76,7 @@ class Desk:
         self.id = row.id
         self.name = show_conversation_id(row.id)
         self.row = row
+        self.is_row_locked = False  # by the backend, until what is prepared from it is committed: it is the newest
         self.epoch = 0  # raised whenever the belief turned out wrong
         self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
         self.shaping = threading.RLock()  # of whoever moves bodies about, from reading them until it is committed
@@ -124,6 +128,26 @@ class Desk:
         self.envelope = self.check(row)
         self.row = row
 
+    @contextmanager
+    def believing_locked(self, row: ConversationRow) -> Iterator[bool]:
+        """Take a row that the backend has locked, and know meanwhile that it is the newest. False if it is not for us
+        to take: another conversation of this id, another key, or not as it was proven."""
+        if not self.serves(row) or row.data_key != self.row.data_key:
+            yield False
+            return
+        if row.token != self.row.token:
+            try:
+                self._take(row)
+            except Damaged:  # the owner of the write is told when it believes the row
+                yield False
+                return
+            self.epoch += 1
+        self.is_row_locked = True
+        try:
+            yield True
+        finally:
+            self.is_row_locked = False
+
     def refresh(self) -> None:
         rows = self.store.backend.lookup(ids=[self.id])
         with self.lock:
@@ -148,29 +172,33 @@ class Desk:
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
         state: "KeyState | None" = None,
+        *,
+        may_queue: bool = False,
     ) -> Steps[T]:
         """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
         faster.
 
         `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
         lock. `restage` is called if attachments have vanished. With `state`, nothing is written under other keys of
-        the workspace than these: then it is `Moved`.
+        the workspace than these: then it is `Moved`. With `may_queue`, the backend may have it prepared again while it
+        holds the row; `enqueued` then hears of it once more.
         """
         for _ in range(_TRIES):
+            again = Remaking(self, prepare, enqueued) if may_queue and self.store._pen.can_queue else None
             with self.lock:
                 change, result = prepare(self.row)
                 row, epoch = self.row, self.epoch  # `prepare` may have looked again
                 if change is None:
                     return result
                 batch = Batch((change,), () if state is None else state.require)
-                entry = self.store._pen.enqueue(batch, tell=tell)
+                entry = self.store._pen.enqueue(batch, tell=tell, remake=again)
                 enqueued(entry, change)
                 if change.row is not None:
                     self.row = change.row
             try:
                 outcome = yield entry
             except BaseException:
-                self._go_back(row, epoch)
+                self._go_back(*((row, epoch) if again is None or again.made is None else again.made[:2]))
                 raise
             if isinstance(outcome, Stale) and outcome.conversation != self.id:
                 self._go_back(row, epoch)
@@ -184,7 +212,7 @@ class Desk:
                 self.believe(rows[0] if rows else None, epoch)
             else:
                 self.store._upkeep.wrote()
-                return result
+                return result if again is None or again.made is None else again.made[2]
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
     def _go_back(self, row: ConversationRow, epoch: int) -> None:
@@ -255,7 +283,8 @@ class Desk:
             stage_again = partial(self.stage, drafts, is_bounded=is_bounded)
             try:
                 stage_again()
-                return (yield from self.commit_steps(partial(prepare, drafts), enqueued, stage_again, stored))
+                again = partial(prepare, drafts)
+                return (yield from self.commit_steps(again, enqueued, stage_again, stored, may_queue=True))
             except Outdated:
                 for one in drafts:
                     unstage(self, one.sources)
@@ -322,6 +351,8 @@ class Desk:
         becomes the head, or the one of this place among the drafts."""
         store, close, name_of = self.store, self.envelope.close_message, self.store._names.id
         known = self._known(drafts)
+        if known and self.is_row_locked:
+            raise Moved  # to read what is there may take more than a row: the owner does it
         if any(d.sources and d.generation != self.envelope.generation for d in drafts):
             raise Outdated
         token, now = new_token(), max(store._clock(), row.active_at)

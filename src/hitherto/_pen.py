@@ -22,9 +22,22 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Protocol, cast
 
 from ._breaker import CLOSED, HALF_OPEN, OPEN, SLOW_SECONDS, Breaker, Pace
-from .backend import DONE, Backend, Batch, Change, Done, Outcome, Stale, Taken, removes
+from .backend import (
+    DONE,
+    Backend,
+    Batch,
+    Change,
+    ConversationRow,
+    Done,
+    Outcome,
+    QueueingBackend,
+    Stale,
+    Taken,
+    removes,
+)
 from .errors import (
     Busy,
     Closed,
@@ -55,6 +68,7 @@ READS_ONLY = "it was opened to be read only"
 
 _MOST = 512  # batches in one transaction
 _TRIES = 8  # how often a commit of unknown outcome is written again
+_LOCK_SECONDS = 0.05  # that a batch waits to be made anew: who holds its lock may wait for our connection
 _WAITS = 3  # how often the wait until what was found is durable is begun
 
 Tell = Callable[[Batch, datetime], Iterable[Event]]  # what there is to tell of a batch that was kept
@@ -76,13 +90,25 @@ def deleted(reason: str) -> Tell:
     return tell
 
 
+class Remake(Protocol):
+    """Makes the batch of an entry anew from the row that the backend has locked."""
+
+    @property
+    def lock(self) -> "threading.RLock":
+        """Held while batches of one conversation are made anew, so that nothing comes between them."""
+
+    def __call__(self, entry: "Entry", row: ConversationRow) -> Batch | None:
+        """The batch, or None if it cannot be made here: then its owner is told that it is stale."""
+
+
 class Entry:
     """One batch on its way to the disk."""
 
-    __slots__ = ("_wake", "batch", "probe", "result", "tell", "unsure")
+    __slots__ = ("_wake", "batch", "probe", "remake", "result", "tell", "unsure")
 
-    def __init__(self, batch: Batch, tell: Tell | None = None) -> None:
-        self.batch = batch
+    def __init__(self, batch: Batch, tell: Tell | None = None, remake: Remake | None = None) -> None:
+        self.batch = batch  # as it was made last: "was it kept?" looks for its token
+        self.remake = remake  # which must not know the entry: no circles
         self.tell = tell  # to be told if it is kept, once
         self.probe = False  # it alone is tried, to see whether writing works again
         self.result: Outcome | Exception | None = None
@@ -128,6 +154,8 @@ class Pen:
         self._queue: list[Entry] = []
         self._writer: Entry | None = None  # whose owner has the pen
         self._taken: list[Entry] = []  # what the writer took from the queue
+        self.can_queue = backend.info.can_queue  # late batches are made anew while the backend holds their rows
+        self._rebasing: int | None = None  # the thread that makes some anew
         self.refused: str | None = None  # why nothing is written any more
         self.insists = False  # whatever the breaker says: there is no later
         self._hint = ""
@@ -153,10 +181,12 @@ class Pen:
             what = f"writing failed {failures} times in a row, and is not tried for {seconds:.1f} seconds"
             raise Suspended(what, retry_seconds=seconds)
 
-    def enqueue(self, batch: Batch, *, always: bool = False, tell: Tell | None = None) -> Entry:
+    def enqueue(
+        self, batch: Batch, *, always: bool = False, tell: Tell | None = None, remake: Remake | None = None
+    ) -> Entry:
         """Put a batch in line. Batches are applied in the order of these calls. `tell` makes the events that are told
-        if it is kept."""
-        entry = Entry(batch, tell)
+        if it is kept, `remake` makes the batch anew where `can_queue`."""
+        entry = Entry(batch, tell, remake)
         if not always and (self.refused is not None or self.breaker.state != CLOSED):
             try:
                 hush()
@@ -191,6 +221,7 @@ class Pen:
             self._abandon(entry)
             raise
         finally:
+            entry.remake = None  # it knows whoever keeps the entry
             speak()
         if isinstance(entry.result, Exception):
             raise entry.result
@@ -198,6 +229,8 @@ class Pen:
 
     def _turn(self, entry: Entry) -> "threading.Lock | None":
         """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
+        if self._rebasing == threading.get_ident():
+            raise AssertionError("a batch that is made anew cannot wait for another: its thread has the pen")
         if self._writer is None or self._writer is entry:
             self._pick_up(entry)
             return None
@@ -321,7 +354,7 @@ class Pen:
             if not open_:
                 return
             try:
-                for entry, outcome in zip(open_, self._backend.commit([entry.batch for entry in open_]), strict=True):
+                for entry, outcome in zip(open_, self._apply(open_), strict=True):
                     self._take_in(entry, outcome)
                 return
             except CommitUnknown as error:
@@ -337,6 +370,31 @@ class Pen:
                 return
         for entry in open_:
             entry.result = CommitUnknown(f"the commit was interrupted {_TRIES} times")
+
+    def _apply(self, entries: Sequence[Entry]) -> list[Outcome]:
+        batches = [entry.batch for entry in entries]
+        if self.can_queue and any(entry.remake is not None for entry in entries):
+            return cast("QueueingBackend", self._backend).commit_queued(batches, partial(self._rebase, entries))
+        return self._backend.commit(batches)
+
+    def _rebase(self, entries: Sequence[Entry], row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+        """Make the batches at these places anew. Where one that is not stale comes first, nothing is made: the next one
+        would not know yet that it is kept."""
+        first = next(n for n, entry in enumerate(entries) if _changes(entry.batch, row.id))
+        remake = entries[first].remake
+        if first != places[0] or remake is None or not remake.lock.acquire(timeout=_LOCK_SECONDS):
+            return [None] * len(places)
+        self._rebasing = threading.get_ident()
+        try:
+            made: list[Batch | None] = []
+            for place in places:
+                batch = _remade(entries[place], row)
+                made.append(batch)
+                row = row if batch is None else _after(batch, row)
+            return made
+        finally:
+            self._rebasing = None
+            remake.lock.release()
 
     def _take_in(self, entry: Entry, outcome: Outcome) -> None:
         """What becomes of an entry. If an earlier attempt was still under way when we looked, what is in the way now
@@ -394,6 +452,26 @@ class Pen:
                 entry.result = unknown.reason
             return []
         return again
+
+
+def _changes(batch: Batch, conversation: bytes) -> bool:
+    return any(change.conversation == conversation for change in batch.changes)
+
+
+def _remade(entry: Entry, row: ConversationRow) -> Batch | None:
+    """The batch of this entry, made anew. One that may have been kept is not: it would be kept twice."""
+    remake = entry.remake
+    if remake is None or entry.unsure:
+        return None
+    batch = remake(entry, row)
+    if batch is not None:
+        entry.batch = batch
+    return batch
+
+
+def _after(batch: Batch, row: ConversationRow) -> ConversationRow:
+    """The row of the conversation as the batch leaves it."""
+    return next((change.row for change in batch.changes if change.conversation == row.id and change.row), row)
 
 
 def _changed(listeners: Listeners, clock: Callable[[], int], state: str, failures: int) -> None:

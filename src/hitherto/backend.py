@@ -19,6 +19,9 @@ limits and retention are the store's. What it promises is small and exact:
   the workspace's row, as the store does, and the batch changes that row, then the answer holds until the commit. This
   is how the store knows that nothing needs a key any more before it forgets it. The answer is `Stale` with one of those
   that do not fit.
+- **A backend on which writers meet may let them queue** (`info.can_queue`). Then it has a second verb,
+  `commit_queued`. It locks a row that has moved, has the batch made anew from it, and commits that while nobody else
+  can change the row. Who loses a race waits once instead of racing again.
 - **Patience is the backend's**: every verb waits for passing trouble up to its timeout before it raises.
 - **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists
   they yield, so an abandoned one pins nothing.
@@ -36,7 +39,7 @@ A backend object is bound to one workspace, may be used from any thread, and doe
 are declared in `info`, never found out by trying.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -206,6 +209,10 @@ class Missing(Struct, frozen=True):
 Outcome = Done | Stale | Taken | Missing
 DONE = Done()
 
+# Makes the batches at these places, which all change one conversation, anew from its row as it is: each from the row
+# that the one before leaves. None for a batch that cannot be made anew; it is answered `Stale`.
+Rebase = Callable[[ConversationRow, Sequence[int]], Sequence[Batch | None]]
+
 
 class Where(Struct, frozen=True):
     """Which conversations a listing shows."""
@@ -250,6 +257,7 @@ class Info(Struct, frozen=True):
     can_backup: bool = False
     workspace_name: str = ""  # what people call the workspace
     distant: bool = False  # an answer takes longer than finding it: who has many questions asks several at once
+    can_queue: bool = False  # it is a `QueueingBackend`
 
 
 class Disk(Struct, frozen=True):
@@ -427,3 +435,16 @@ class Backend(Protocol):
 
     def close(self, *, untouched: bool = False) -> None:
         """Let go of everything. Idempotent. `untouched`: it was opened in vain, and nothing is to be changed."""
+
+
+class QueueingBackend(Backend, Protocol):
+    """A backend whose writers wait for each other instead of racing (`info.can_queue`)."""
+
+    def commit_queued(self, batches: Sequence[Batch], rebase: Rebase) -> list[Outcome]:
+        """Commit like `commit`, but lock the rows of batches that are stale and have `rebase` make these anew.
+
+        `rebase` is called in the calling thread, at least once for each conversation that has moved, with its row as it
+        is and the places of its stale batches in order. Nobody else changes that row until the commit. What `rebase`
+        reads from this backend in that thread sees the row as it was given; it must not write. It is called again if
+        the transaction has to begin again; what an earlier call made was not kept then.
+        """

@@ -92,7 +92,7 @@ class Conversation:
         self._store: Store = desk.store
         self._at = at  # where the next message goes below: as far as we believe
         self._sure = at  # and as far as we know
-        self._flying: deque[tuple[Entry, int]] = deque()  # messages of ours on their way
+        self._flying: deque[Entry] = deque()  # messages of ours on their way
         self._epoch = desk.epoch
         self._rewrites = desk.row.rewrites if rewrites is None else rewrites  # as of when `at` was seen
         self._main = main
@@ -295,7 +295,7 @@ class Conversation:
     def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Spot:
         """Where the next message goes, given the row as it is. Called under the desk's lock."""
         if expected is not None:
-            if row.head != expected[0]:
+            if row.head != expected[0] and not self._desk.is_row_locked:
                 row = self._store._fresh_row(self._desk.id)  # before we refuse, be sure that the row is not an old one
                 self._desk.believe(row, self._desk.epoch)  # even if ours are on their way: then this one turns stale
             if row.head != expected[0]:
@@ -324,16 +324,17 @@ class Conversation:
         self._rewrites = row.rewrites
 
     def _enqueued(self, entry: Entry, change: Change) -> None:
-        """A message of ours is on its way; another thread's goes below it."""
+        """A message of ours is on its way, or was made anew on it; another thread's goes below it."""
         self._at, self._epoch = change.add[-1].number, self._desk.epoch
-        self._flying.append((entry, self._at))
+        if entry not in self._flying:
+            self._flying.append(entry)
 
     def _settle(self) -> None:
         """Note which of our messages have arrived. They arrive in order."""
-        while self._flying and self._flying[0][0].result is not None:
-            entry, number = self._flying.popleft()
+        while self._flying and self._flying[0].result is not None:
+            entry = self._flying.popleft()
             if isinstance(entry.result, Done):
-                self._sure = number
+                self._sure = entry.batch.changes[0].add[-1].number
 
     def configure(
         self,

@@ -1315,8 +1315,9 @@ class Store:
     def _new_run(self) -> int:
         """The first number of a run that nobody has used, as far as we can see. If another process sees the same one at
         the same time, the commit of one of us is answered with `Taken`, and it asks again."""
+        edge = self.backend.edge()  # not under the lock: who waits for it may have the connection that this takes
         with self._runs:
-            number = max(self.backend.edge(), self._next_run)
+            number = max(edge, self._next_run)
             self._next_run = number + RUN
             return number
 

@@ -9,17 +9,18 @@ To join, give a fixture that makes a fresh backend and subclass both classes:
             yield backend
             backend.close()
 
-`BackendContract` speaks the protocol: rows in, rows out, compare and swap. `StoreContract` speaks the public API,
+`BackendContract` speaks the protocol: rows in, rows out, compare and swap. A backend that lets writers queue
+(`info.can_queue`) joins `QueueContract` as well. `StoreContract` speaks the public API,
 and runs over each backend four times: plain and with a codec that checks places, calm and through a wrapper that
 says `Stale` and `CommitUnknown` at will.
 """
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -39,8 +40,10 @@ from ..backend import (
     Loose,
     MessageRow,
     Missing,
+    Outcome,
     PackRow,
     Position,
+    QueueingBackend,
     Stale,
     Tag,
     Taken,
@@ -146,8 +149,100 @@ def way(backend: Backend, number: int) -> list[list[MessageRow]]:
     return [piece for piece in backend.path(number) if not isinstance(piece, PackRow)]
 
 
+def rebased(version: int, id: bytes = A) -> Callable[[ConversationRow, Sequence[int]], list[Batch | None]]:
+    """Makes batches anew, one after the other: their versions begin with this one."""
+
+    def rebase(row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+        made: list[Batch | None] = []
+        for n, _ in enumerate(places):
+            after = conversation_row(id, version + n)
+            made.append(Batch((Change(id, row.token, after),)))
+            row = after
+        return made
+
+    return rebase
+
+
+def never(row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+    raise AssertionError(f"{len(places)} batches are not late, but were to be made anew from version {row.version}")
+
+
+class QueueContract:
+    """What a backend passes that lets writers queue (`info.can_queue`)."""
+
+    @pytest.fixture
+    def queueing(self, backend: Backend) -> QueueingBackend:
+        assert backend.info.can_queue
+        return cast("QueueingBackend", backend)
+
+    def test_what_nobody_stands_in_the_way_of_is_kept_as_it_is(self, queueing: QueueingBackend) -> None:
+        queueing.commit([create(id=A), create(id=B)])
+        some = [update(1, A), update(2, A), update(1, B)]
+        assert queueing.commit_queued(some, never) == [DONE, DONE, DONE]
+        assert [row.version for row in queueing.lookup(ids=[A, B])] == [3, 2]
+
+    def test_what_is_late_is_made_anew_from_the_row_as_it_is(self, queueing: QueueingBackend) -> None:
+        queueing.commit([create(id=A), create(id=B)])
+        queueing.commit([update(1, A)])
+        asked: list[tuple[ConversationRow, list[int]]] = []
+
+        def rebase(row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+            asked.append((row, list(places)))
+            assert queueing.lookup(ids=[A]) == [row]  # it can be read, and is not another one
+            return rebased(7)(row, places)
+
+        for _ in range(3):  # the first time nobody knows that others write to it
+            asked.clear()
+            version = queueing.lookup(ids=[A])[0].version
+            some = [update(1, A), update(queueing.lookup(ids=[B])[0].version, B), update(1, A)]
+            assert queueing.commit_queued(some, rebase) == [DONE, DONE, DONE]
+            assert asked == [(conversation_row(A, version), [0, 2])]
+            assert queueing.lookup(ids=[A]) == [conversation_row(A, 8)]
+
+    def test_what_cannot_be_made_anew_is_stale_and_disturbs_no_other(self, queueing: QueueingBackend) -> None:
+        queueing.commit([create(id=A), create(id=B), update(1, B)])
+        some = [update(1, A), update(1, B), update(2, A)]
+        outcomes = queueing.commit_queued(some, lambda _, places: [None] * len(places))
+        assert outcomes == [DONE, Stale(B, conversation_row(B, 2)), DONE]
+
+    def test_a_batch_that_does_not_follow_from_the_row_is_stale(self, queueing: QueueingBackend) -> None:
+        queueing.commit([create(), update(1)])
+        wrong = update(9)
+        assert queueing.commit_queued([update(1)], lambda _, __: [wrong]) == [Stale(A, conversation_row(A, 2))]
+        assert queueing.lookup(ids=[A]) == [conversation_row(A, 2)]
+
+    def test_what_is_gone_is_not_made_anew(self, queueing: QueueingBackend) -> None:
+        assert queueing.commit_queued([update(1)], never) == [Stale(A, None)]
+
+    def test_nobody_comes_between_the_row_and_the_commit(self, queueing: QueueingBackend) -> None:
+        queueing.commit([create(), update(1)])
+        theirs: list[Outcome] = []
+        other = threading.Thread(target=lambda: theirs.extend(queueing.commit([update(2)])))
+
+        def rebase(row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+            other.start()
+            other.join(0.2)
+            assert other.is_alive()
+            return rebased(5)(row, places)
+
+        assert queueing.commit_queued([update(1)], rebase) == [DONE]
+        other.join()
+        assert theirs == [Stale(A, conversation_row(A, 5))]
+
+    def test_an_error_of_who_makes_it_anew_keeps_nothing_and_holds_nothing(self, queueing: QueueingBackend) -> None:
+        queueing.commit([create(), update(1)])
+
+        with pytest.raises(ZeroDivisionError):
+            queueing.commit_queued([update(1)], lambda _, places: [None][: 1 // (len(places) - 1)])
+        assert queueing.commit([update(2)]) == [DONE]
+
+
 class BackendContract:
     """Rows in, rows out. See `hitherto.backend` for the words."""
+
+    def test_it_says_whether_writers_queue(self, backend: Backend) -> None:
+        """Who does joins `QueueContract` as well."""
+        assert hasattr(backend, "commit_queued") == backend.info.can_queue == isinstance(self, QueueContract)
 
     def test_rows_come_back_as_they_were(self, backend: Backend) -> None:
         row = conversation_row(
@@ -947,6 +1042,22 @@ def interrupted(
     return run
 
 
+def interrupt_commit(patch: pytest.MonkeyPatch, backend: Backend, meanwhile: Callable[[], object]) -> None:
+    """Let something happen right before the next commit, by whichever verb it comes."""
+    rest = [meanwhile]
+
+    def first(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            if rest:
+                rest.pop()()
+            return call(*args)
+
+        return run
+
+    for verb in ("commit", "commit_queued") if backend.info.can_queue else ("commit",):
+        patch.setattr(backend, verb, first(getattr(backend, verb)))
+
+
 class Changing:
     """Content that is another one when it is read for the second time."""
 
@@ -1188,7 +1299,7 @@ class StoreContract:
         def look() -> None:
             seen.append(texts(store.conversation(talk.id).thread()))
 
-        monkeypatch.setattr(backend, "commit", interrupted(backend.commit, look, before=True))
+        interrupt_commit(monkeypatch, backend, look)
         talk.append(Message.user("on its way"))
         assert seen == [["there"]]
         assert texts(talk.thread()) == ["there", "on its way"]
@@ -2803,14 +2914,13 @@ class StoreContract:
     def test_what_the_collector_took_is_staged_again(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
         """The collector, or the delete of the last message that refers, comes between staging and adopting."""
         store = Store(backend)
-        commit = backend.commit
 
         def meanwhile() -> None:
             assert backend.collect(1 << 60) == 1
 
         def append(talk: Conversation, message: Message) -> Saved:
             with monkeypatch.context() as patch:
-                patch.setattr(backend, "commit", interrupted(commit, meanwhile, before=True))
+                interrupt_commit(patch, backend, meanwhile)
                 return talk.append(message)
 
         talk = store.start()
@@ -2818,7 +2928,7 @@ class StoreContract:
         saved = append(talk, message)
         assert store.message(saved).blocks[0].content == noise(CHUNK + 1)
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "commit", interrupted(commit, meanwhile, before=True))
+            interrupt_commit(patch, backend, meanwhile)
             (id,) = store.save([message])
         assert store.message(id).blocks[0].content == noise(CHUNK + 1)
 
@@ -2827,7 +2937,7 @@ class StoreContract:
 
         before = talk.fork(before=saved)
         with monkeypatch.context() as patch:
-            patch.setattr(backend, "commit", interrupted(commit, delete, before=True))
+            interrupt_commit(patch, backend, delete)
             again = before.append(message)
         assert store.message(again).blocks[0].content == noise(CHUNK + 1)
         assert store.verify().problems == ()

@@ -7,12 +7,15 @@ work sealed.
 `Contrary` wraps a backend and misbehaves within the contract: it says `Stale` for no reason, and it raises
 `CommitUnknown` before it has applied a commit, or after, or when it is still under way. Whatever works with it will
 work on a network.
+
+`Queueing` is the backend in memory with the verb that a server has: who finds a row changed has its batch made anew.
 """
 
 import hashlib
 import random
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -30,12 +33,15 @@ from ..backend import (
     Outcome,
     PackRow,
     Position,
+    QueueingBackend,
+    Rebase,
     Said,
     Stale,
     Tag,
     Totals,
     Where,
 )
+from ..backends.memory import MemoryBackend
 from ..errors import CommitUnknown, Damaged
 from ..textindex import TextIndex
 from ..vault import MODULUS, Envelope, Fingerprint, Place
@@ -165,6 +171,19 @@ class Contrary:
         return self.inner.info
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
+        return self._commit(batches, lambda some, _: self.inner.commit(some))
+
+    def commit_queued(self, batches: Sequence[Batch], rebase: Rebase) -> list[Outcome]:
+        def commit(some: Sequence[Batch], places: Sequence[int]) -> list[Outcome]:
+            inner = cast("QueueingBackend", self.inner)
+            return inner.commit_queued(some, lambda row, stale: rebase(row, [places[n] for n in stale]))
+
+        return self._commit(batches, commit)
+
+    def _commit(
+        self, batches: Sequence[Batch], commit: Callable[[Sequence[Batch], Sequence[int]], list[Outcome]]
+    ) -> list[Outcome]:
+        """`commit` gets those that nothing is invented about, and their places."""
         with self._lock:  # whoever commits next waits for what is under way
             late, self._late = self._late, []
             self.inner.commit(late)
@@ -176,9 +195,9 @@ class Contrary:
         if cut == "during":
             self._late = list(batches)
             raise CommitUnknown("the connection was lost, and the commit is still under way")
-        stale = [self._strikes() for _ in batches]
-        done = iter(self.inner.commit([batch for batch, no in zip(batches, stale, strict=True) if not no]))
-        outcomes = [self._stale(batch) if no else next(done) for batch, no in zip(batches, stale, strict=True)]
+        places = [n for n in range(len(batches)) if not self._strikes()]
+        done = dict(zip(places, commit([batches[n] for n in places], places), strict=True))
+        outcomes = [done[n] if n in done else self._stale(batch) for n, batch in enumerate(batches)]
         if cut == "after":
             raise CommitUnknown("the connection was lost after the commit")
         return outcomes
@@ -313,3 +332,32 @@ class Contrary:
 
     def close(self, *, untouched: bool = False) -> None:
         self.inner.close(untouched=untouched)
+
+
+class Queueing(MemoryBackend):
+    """Nobody else writes while batches are made anew: that is its queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = replace(self.info, can_queue=True)
+
+    def commit_queued(self, batches: Sequence[Batch], rebase: Rebase) -> list[Outcome]:
+        made = list(batches)
+        with self._lock:
+            for row in self.lookup(ids=sorted({change.conversation for one in batches for change in one.changes})):
+                stale = _late(row, made)
+                for place, batch in zip(stale, rebase(row, stale) if stale else (), strict=True):
+                    made[place] = batch or made[place]
+            return self.commit(made)
+
+
+def _late(row: ConversationRow, batches: Sequence[Batch]) -> list[int]:
+    """The places of the batches that change this conversation, from the first on that expects another token."""
+    places = [n for n, batch in enumerate(batches) if [change.conversation for change in batch.changes] == [row.id]]
+    expected: bytes | None = row.token
+    for at, place in enumerate(places):
+        (change,) = batches[place].changes
+        if change.expect != expected or change.row is None:
+            return [] if change.expect is None or change.row is None else places[at:]
+        expected = change.row.token
+    return []

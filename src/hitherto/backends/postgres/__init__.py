@@ -5,6 +5,7 @@ a hash of what people call it, so that nothing has to be looked up to know it. W
 
 - **Writing** (`_writing`): a turn is one statement, there and back once. Others write through connections of their own
   at the same moment, so that a commit locks what it changes, and begins again where an index says that it lost a race.
+  Who finds a conversation changed by others queues for it, and its batch is made anew from the row (`_queueing`).
 - **Reading a path** takes one statement for many runs: a way to the server and back costs more than finding a row.
 - **The feed** (`_feed`) stamps each row with the id of its transaction. A position is a snapshot.
 - **What decides whether something may be removed is read after the locks** that keep it true, in a statement of its
@@ -34,6 +35,7 @@ from ...backend import (
     Outcome,
     PackRow,
     Position,
+    Rebase,
     Said,
     Tag,
     Totals,
@@ -120,6 +122,7 @@ class PostgresBackend:
             durable=shared.durable,
             workspace_name=workspace,
             distant=True,
+            can_queue=True,
         )
 
     def _enter(self, connection: Connection, name: str, create: bool, identity: bytes | None) -> bytes:
@@ -155,6 +158,9 @@ class PostgresBackend:
             self._writer.settle()
             return []
         return self._writer.commit(batches)
+
+    def commit_queued(self, batches: Sequence[Batch], rebase: Rebase) -> list[Outcome]:
+        return self._writer.commit_queued(batches, rebase)
 
     # -- reading
 

@@ -341,6 +341,7 @@ class Bound:
         self.shared, self.workspace_id, self.timeout_seconds = shared, workspace_id, timeout_seconds
         self._binding = workspace_id, int(min(max(1, timeout_seconds * 1000), _LONGEST))
         self.retries = 0
+        self._inner = threading.local()  # of a thread that has a connection which it also reads through
         self._closed = False
         self._process = _forks.count()
 
@@ -384,10 +385,30 @@ class Bound:
             )
             connection.execute(query, (str(self.workspace_id), str(self._binding[1])))
 
+    def shorten(self, connection: Connection, seconds: float) -> None:
+        """Let this transaction wait for locks for so long, which is less than usual."""
+        query = "SELECT set_config('lock_timeout', %s, true)"
+        connection.execute(query, (str(int(max(1, seconds * 1000))),))
+
+    @contextmanager
+    def through(self, connection: Connection) -> Iterator[None]:
+        """Meanwhile this thread reads through this connection, inside its transaction. A second connection might not be
+        free before this one is."""
+        self._inner.connection = connection
+        try:
+            yield
+        finally:
+            self._inner.connection = None
+
     def do(self, work: Callable[[Connection], T], *, bound: bool = False, writes: bool = False) -> T:
         """The one retry loop. Only what may be repeated comes here: a lost COMMIT is no `psycopg.Error` any more.
         `bound`: it binds its transactions itself. `writes`: it may have to wait for replicas, though nobody is told
         that they have it; so nobody waits for longer than the time there is."""
+        inner: Connection | None = getattr(self._inner, "connection", None)
+        if inner is not None:
+            if bound or writes:
+                raise AssertionError("a thread that holds rows for a commit only reads")
+            return work(inner)  # what goes wrong in it is for whoever began the transaction
         deadline = time.monotonic() + self.timeout_seconds
         races = 0
         while True:

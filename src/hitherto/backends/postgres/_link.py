@@ -123,3 +123,14 @@ def _hang_up(connection: Connection) -> None:
             wire.shutdown(socket.SHUT_RDWR)
     except (psycopg.Error, OSError):  # it is lost already
         return
+
+
+def roll_back(connection: Connection) -> None:
+    """After an error, so that the connection may be used again. What was lost is not there to be rolled back. A mere
+    ROLLBACK would not do: psycopg believes that what came after the error in a pipeline was prepared, until it is made
+    to forget."""
+    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        try:
+            connection.rollback()
+        except psycopg.Error:
+            connection.close()

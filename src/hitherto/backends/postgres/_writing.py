@@ -4,7 +4,7 @@
 stands, and adds the messages if it did. One way to the server and back, and the transaction is the statement's own.
 Several of them go together, in one transaction and one way there and back. Whatever is not of that kind goes the long
 way, and so does what met an index that says that a name is taken. What a copy brings goes a way of its own
-(`_arriving`).
+(`_arriving`), and so does what others may be faster with (`_queueing`).
 
 **The long way: READ COMMITTED, locks first.** The rows of all conversations that are named are locked in the order of
 their ids, and so their tokens are known for certain. What cannot be locked because it is not there yet (an id, a key, a
@@ -39,6 +39,7 @@ from ...backend import (
     KeyShape,
     Missing,
     Outcome,
+    Rebase,
     Stale,
     Taken,
     removes,
@@ -47,6 +48,8 @@ from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
 from ._arriving import only_arrive, put_all, put_messages
 from ._connections import Bound
+from ._link import roll_back
+from ._queueing import Contested, QueuedCommit
 from ._rows import (
     CONVERSATION,
     MARK,
@@ -122,11 +125,12 @@ class Writer:
     short_way = True
 
     def __init__(self, bound: Bound) -> None:
-        self._bound = bound
+        self.bound = bound
+        self.contested = Contested()
         self._w = bound.workspace_id
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
-        short = self.short_way and all(map(_is_short, batches))
+        short = self.short_way and all(map(self.is_short, batches))
         arrive = self.short_way and only_arrive(batches)
 
         def work(connection: Connection) -> list[Outcome]:
@@ -148,7 +152,24 @@ class Writer:
                     raise
                 return self._long(connection, batches, frugal=True)
 
-        return self._bound.do(work, bound=True)
+        return self.bound.do(work, bound=True)
+
+    def commit_queued(self, batches: Sequence[Batch], rebase: Rebase) -> list[Outcome]:
+        return QueuedCommit(self, batches, rebase).run()
+
+    @staticmethod
+    def is_short(batch: Batch) -> bool:
+        """Is it some messages more in one conversation, in a run that is begun, or a new row for it, and nothing
+        else?"""
+        if batch.require or batch.arriving or batch.every_key is not None or len(batch.changes) != 1:
+            return False
+        change = batch.changes[0]
+        if change.expect is None or change.row is None or change.rekey or len(change.add) > _MOST:
+            return False
+        if any(m.number % RUN == 0 for m in change.add):
+            return False
+        others = (change.amend, change.drop, change.pack, change.unpack, change.attach, change.detach, change.put)
+        return not (any(others) or change.unput or change.tag or change.untag)
 
     def settle(self) -> None:
         """Wait until all that can be read is durable, wherever it has to be: a transaction that writes something
@@ -156,32 +177,15 @@ class Writer:
         query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
 
         def work(connection: Connection) -> None:
-            with self._committing(connection), self._alone(connection):
+            with self.committing(connection), self._alone(connection):
                 connection.execute(query)
 
-        self._bound.do(work, bound=True)
+        self.bound.do(work, bound=True)
 
     # -- the short way
 
     def _short(self, connection: Connection, batches: Sequence[Batch]) -> list[Outcome]:
-        """In the order of ids, so that two who want the same ones never wait for each other."""
-        order = sorted(range(len(batches)), key=lambda n: batches[n].changes[0].conversation)
-        changed = [0] * len(batches)
-        together = len(batches) > 1 or self._bound.shared.address.by_transaction
-        try:
-            with self._committing(connection):
-                if not together:
-                    changed[0] = self._append(connection, batches[0])
-                else:
-                    with connection.pipeline():
-                        self._bound.begin(connection)
-                        cursors = [self._appending(connection, batches[n]) for n in order]
-                        connection.execute("COMMIT")
-                    for n, cursor in zip(order, cursors, strict=True):
-                        changed[n] = cursor.fetchall()[0][0]
-        except psycopg.Error:
-            _roll_back(connection)
-            raise
+        changed = self.append_all(connection, batches)
         stale = {batches[n].changes[0].conversation for n, count in enumerate(changed) if not count}
         if not stale:
             return [DONE] * len(batches)
@@ -196,10 +200,25 @@ class Writer:
             for batch, count in zip(batches, changed, strict=True)
         ]
 
-    def _append(self, connection: Connection, batch: Batch) -> int:
-        return int(self._appending(connection, batch).fetchall()[0][0])
+    def append_all(self, connection: Connection, batches: Sequence[Batch]) -> list[int]:
+        """Commit these batches, in the order of ids, so that two who want the same ones never wait for each other. 0
+        for one that is stale."""
+        order = sorted(range(len(batches)), key=lambda n: batches[n].changes[0].conversation)
+        together = len(batches) > 1 or self.bound.shared.address.by_transaction
+        try:
+            with self.committing(connection):
+                if not together:
+                    return [int(self.append(connection, batches[0]).fetchall()[0][0])]
+                with connection.pipeline():
+                    self.bound.begin(connection)
+                    cursors = {n: self.append(connection, batches[n]) for n in order}
+                    connection.execute("COMMIT")
+                return [cursors[n].fetchall()[0][0] for n in range(len(batches))]
+        except psycopg.Error:
+            roll_back(connection)
+            raise
 
-    def _appending(self, connection: Connection, batch: Batch) -> "psycopg.Cursor[tuple[Any, ...]]":
+    def append(self, connection: Connection, batch: Batch) -> "psycopg.Cursor[tuple[Any, ...]]":
         (change,) = batch.changes
         row = change.row
         assert row is not None
@@ -219,15 +238,15 @@ class Writer:
     @contextmanager
     def _alone(self, connection: Connection) -> Iterator[None]:
         """A statement by itself. Where connections do not stay bound, that takes a transaction."""
-        if not self._bound.shared.address.by_transaction:
+        if not self.bound.shared.address.by_transaction:
             yield
             return
         with connection.transaction():
-            self._bound.bind(connection)
+            self.bound.bind(connection)
             yield
 
     @contextmanager
-    def _committing(self, connection: Connection) -> Iterator[None]:
+    def committing(self, connection: Connection) -> Iterator[None]:
         """From here on, a lost connection says nothing about the outcome, and neither does a success with a warning."""
         warnings: list[str | None] = []
 
@@ -236,7 +255,7 @@ class Writer:
 
         connection.add_notice_handler(listen)
         try:
-            with self._bound.shared.watch.over(connection, self._bound.timeout_seconds):
+            with self.bound.shared.watch.over(connection, self.bound.timeout_seconds):
                 yield
         except psycopg.Error as error:
             if connection.closed or _ends(error):
@@ -254,7 +273,7 @@ class Writer:
         not say how it ended, it may still be at it, and nobody sees yet what will be kept."""
         if not getattr(connection, "gave_up", False):
             return None
-        self._bound.shared.doubt()
+        self.bound.shared.doubt()
         what = "the server has not acknowledged the commit in time"
         if getattr(connection, "hung_up", False):
             return CommitUnknown(what)
@@ -266,7 +285,7 @@ class Writer:
     def _arrive(self, connection: Connection, batches: Sequence[Batch]) -> list[Outcome]:
         try:
             with connection.pipeline():
-                self._bound.begin(connection)
+                self.bound.begin(connection)
                 rows = self._lock(connection, batches)
             outcomes = [_stands(batch, rows) for batch in batches]
             changes = [
@@ -281,7 +300,7 @@ class Writer:
                         self._put_row(connection, change, change.row)
                 put_all(connection, self._w, changes)
         except psycopg.Error:
-            _roll_back(connection)
+            roll_back(connection)
             raise
         self._end(connection, outcomes)
         return outcomes
@@ -291,11 +310,11 @@ class Writer:
     def _long(self, connection: Connection, batches: Sequence[Batch], *, frugal: bool = False) -> list[Outcome]:
         try:
             with connection.pipeline():
-                self._bound.begin(connection)
+                self.bound.begin(connection)
                 rows = self._lock(connection, batches)
             outcomes = [self._commit_one(connection, batch, rows, frugal=frugal) for batch in batches]
         except (psycopg.Error, LostRaceError):
-            _roll_back(connection)
+            roll_back(connection)
             raise
         self._end(connection, outcomes)
         return outcomes
@@ -307,10 +326,14 @@ class Writer:
             connection.execute("ROLLBACK")
 
     def _finish(self, connection: Connection) -> None:
-        with self._committing(connection):
+        with self.committing(connection):
             connection.execute("COMMIT")
 
     def _lock(self, connection: Connection, batches: Sequence[Batch]) -> dict[bytes, ConversationRow]:
+        locked = self.lock_rows(connection, batches)
+        return {row[0]: conversation(row) for cursor in locked for row in cursor.fetchall()}
+
+    def lock_rows(self, connection: Connection, batches: Sequence[Batch]) -> "list[psycopg.Cursor[tuple[Any, ...]]]":
         """Every conversation that the batches change or require, held until the end. Requirements are shared: they only
         have to stand."""
         changed = {change.conversation for batch in batches for change in batch.changes}
@@ -318,7 +341,7 @@ class Writer:
         locked = [self._locked(connection, list(changed), "FOR NO KEY UPDATE")]
         if required:
             locked.append(self._locked(connection, list(required), "FOR SHARE"))
-        return {row[0]: conversation(row) for cursor in locked for row in cursor.fetchall()}
+        return locked
 
     def _locked(self, connection: Connection, ids: list[bytes], how: str) -> "psycopg.Cursor[tuple[Any, ...]]":
         which, value = ("id = %s", ids[0]) if len(ids) == 1 else ("id = ANY(%s::bytea[])", ids)
@@ -547,31 +570,7 @@ def _of(message: int | None) -> int:
     return -1 if message is None else message
 
 
-def _is_short(batch: Batch) -> bool:
-    """Is it some messages more in one conversation, in a run that is begun, or a new row for it, and nothing else?"""
-    if batch.require or batch.arriving or batch.every_key is not None or len(batch.changes) != 1:
-        return False
-    change = batch.changes[0]
-    if change.expect is None or change.row is None or change.rekey or len(change.add) > _MOST:
-        return False
-    if any(m.number % RUN == 0 for m in change.add):
-        return False
-    others = (change.amend, change.drop, change.pack, change.unpack, change.attach, change.detach, change.put)
-    return not (any(others) or change.unput or change.tag or change.untag)
-
-
 def _ends(error: psycopg.Error) -> bool:
     """Does the server hang up with it, as when it is told to stop? It may say so between the commit and the answer, and
     the connection does not count as closed until its end has come as well."""
     return error.sqlstate is None or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
-
-
-def _roll_back(connection: Connection) -> None:
-    """After an error, so that the connection may be used again. What was lost is not there to be rolled back. A mere
-    ROLLBACK would not do: psycopg believes that what came after the error in a pipeline was prepared, until it is made
-    to forget."""
-    if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        try:
-            connection.rollback()
-        except psycopg.Error:
-            connection.close()
