@@ -179,6 +179,7 @@ class QueueContract:
         queueing.commit([create(id=A), create(id=B)])
         some = [update(1, A), update(2, A), update(1, B)]
         assert queueing.commit_queued(some, never) == [DONE, DONE, DONE]
+        assert queueing.commit_queued([], never) == []
         assert [row.version for row in queueing.lookup(ids=[A, B])] == [3, 2]
 
     def test_what_is_late_is_made_anew_from_the_row_as_it_is(self, queueing: QueueingBackend) -> None:

@@ -160,7 +160,7 @@ class PostgresBackend:
         return self._writer.commit(batches)
 
     def commit_queued(self, batches: Sequence[Batch], rebase: Rebase) -> list[Outcome]:
-        return self._writer.commit_queued(batches, rebase)
+        return self._writer.commit_queued(batches, rebase) if batches else self.commit(())
 
     # -- reading
 
