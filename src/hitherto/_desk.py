@@ -200,6 +200,8 @@ class Desk:
             except BaseException:
                 self._go_back(*((row, epoch) if again is None or again.made is None else again.made[:2]))
                 raise
+            if again is not None and again.made is not None:
+                row, epoch, result = again.made
             if isinstance(outcome, Stale) and outcome.conversation != self.id:
                 self._go_back(row, epoch)
                 raise Moved
@@ -212,7 +214,7 @@ class Desk:
                 self.believe(rows[0] if rows else None, epoch)
             else:
                 self.store._upkeep.wrote()
-                return result if again is None or again.made is None else again.made[2]
+                return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
     def _go_back(self, row: ConversationRow, epoch: int) -> None:

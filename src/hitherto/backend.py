@@ -444,7 +444,8 @@ class QueueingBackend(Backend, Protocol):
         """Commit like `commit`, but lock the rows of batches that are stale and have `rebase` make these anew.
 
         `rebase` is called in the calling thread, at least once for each conversation that has moved, with its row as it
-        is and the places of its stale batches in order. Nobody else changes that row until the commit. What `rebase`
-        reads from this backend in that thread sees the row as it was given; it must not write. It is called again if
-        the transaction has to begin again; what an earlier call made was not kept then.
+        is, and with the places of the first batch that is stale and of all that follow it: batches of one conversation
+        are kept in their order. Nobody else changes that row until the commit. What `rebase` reads from this backend in
+        that thread sees the row as it was given; it must not write. It is called again if the transaction has to begin
+        again; what an earlier call made was not kept then.
         """

@@ -200,6 +200,19 @@ class QueueContract:
             assert asked == [(conversation_row(A, version), [0, 2])]
             assert queueing.lookup(ids=[A]) == [conversation_row(A, 8)]
 
+    def test_batches_of_one_conversation_are_kept_in_their_order(self, queueing: QueueingBackend) -> None:
+        """The second would do as it is, but not before the first."""
+        queueing.commit([create()])
+        asked: list[int] = []
+
+        def rebase(row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+            asked.extend(places)
+            return rebased(7)(row, places)
+
+        assert queueing.commit_queued([update(5), update(1)], rebase) == [DONE, DONE]
+        assert asked == [0, 1]
+        assert queueing.lookup(ids=[A]) == [conversation_row(A, 8)]
+
     def test_what_cannot_be_made_anew_is_stale_and_disturbs_no_other(self, queueing: QueueingBackend) -> None:
         queueing.commit([create(id=A), create(id=B), update(1, B)])
         some = [update(1, A), update(1, B), update(2, A)]

@@ -62,7 +62,7 @@ class QueuedCommit:
         self._batches = list(batches)  # as they were made last
         self._outcomes: list[Outcome | None] = [None] * len(batches)
         self._is_careful = not writer.short_way  # a name was taken: each batch is looked at before it is applied
-        self._tries_first = writer.short_way and all(map(self._may_try, batches))
+        self._tries_first = writer.short_way and all(map(self._may_try, batches)) and _are_chains(batches)
         self._deadline = time.monotonic() + writer.bound.timeout_seconds
 
     def run(self) -> list[Outcome]:
@@ -186,3 +186,15 @@ class QueuedCommit:
                     connection.execute("COMMIT")
                 if not all(cursor.fetchall()[0][0] for cursor in cursors):
                     raise CommitUnknown("a row that was locked did not change")
+
+
+def _are_chains(batches: Sequence[Batch]) -> bool:
+    """Follow all batches of a conversation from one another? Otherwise a later one could be kept before an earlier one,
+    which has to queue."""
+    tokens: dict[bytes, bytes] = {}
+    for batch in batches:
+        change = batch.changes[0]
+        if change.row is None or tokens.get(change.conversation, change.expect) != change.expect:
+            return False
+        tokens[change.conversation] = change.row.token
+    return True
