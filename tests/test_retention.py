@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from hitherto._closing import Purges
 from hitherto._desk import changed
 from hitherto.backend import Batch, ConversationRow, Outcome
 from hitherto.events import PurgeCompleted
+from hitherto.ids import parse_conversation_id
 from hitherto.model import from_datetime
 from hitherto.records import Records, _purging
 from hitherto.retention import Candidate, SweepItem, SweepPlan, decide, plan
@@ -452,6 +453,21 @@ def test_a_policy_that_is_given_outranks_that_of_the_store(store: Store, clock: 
     assert store.sweep(RetentionPolicy(days=11)).swept == ()
     assert store.sweep(RetentionPolicy(days=10)).swept == (talk.id,)
     assert store.retention == POLICY
+
+
+def test_a_plan_looks_up_the_rows_of_what_may_go_alone(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hitherto.open("memory:", clock=clock, maintenance=False)
+    old, _ = started(store, clock, 31 * DAY), [started(store, clock, DAY) for _ in range(5)]
+    looked: list[bytes] = []
+    lookup = store.backend.lookup
+
+    def counting(*, ids: Sequence[bytes] = (), **how: Any) -> list[ConversationRow]:
+        looked.extend(ids)
+        return lookup(ids=ids, **how)
+
+    monkeypatch.setattr(store.backend, "lookup", counting)
+    assert len(store.plan_sweep(POLICY).items) == 6
+    assert looked == [parse_conversation_id(old.id)]
 
 
 def test_the_clock_starts_anew_with_every_message(store: Store, clock: Clock) -> None:

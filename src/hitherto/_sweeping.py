@@ -29,7 +29,7 @@ from ._copies import note, reach
 from ._pen import deleted
 from ._recovery import MARK, PARTIAL, open_mark, open_partial
 from .attachment import CHUNK
-from .backend import WORKSPACE, Batch, Change, ConversationRow, Done, Position, Stale, Where
+from .backend import CHAT, WORKSPACE, Batch, Change, ConversationRow, Done, Lifetime, Position, Stale, Where
 from .errors import (
     Busy,
     Closed,
@@ -119,8 +119,8 @@ def _checked(policy: RetentionPolicy) -> RetentionPolicy:
 def plan_sweep(
     store: "Store", policy: RetentionPolicy | None, now: datetime | None, *, recorded: bool = True
 ) -> SweepPlan:
-    """What a sweep would do now. Reads the row of every conversation, a page at a time. Without `recorded` it does not
-    ask which of them are being recorded, for those who look again anyway."""
+    """What a sweep would do now. Reads the lifetime of every conversation. Without `recorded` it does not ask which of
+    them are being recorded, for those who look again anyway."""
     policy = policy_of(store) if policy is None else _checked(policy)
     now = to_datetime(store._clock()) if now is None else now
     from_datetime(now, "now")
@@ -128,38 +128,56 @@ def plan_sweep(
 
 
 def _candidates(store: "Store", policy: RetentionPolicy | None, now: datetime, recorded: bool) -> Iterator[Candidate]:
+    for some in _lifetimes(store):
+        answered = _answered(store, [one for _, one in some if one is not None], policy, now) if recorded else set()
+        for id, one in some:
+            if one is None:
+                yield Candidate(show_conversation_id(id), None)
+            else:
+                yield _candidate(store, one, recorded=id in answered)
+
+
+def _lifetimes(store: "Store") -> Iterator[list[tuple[bytes, ConversationRow | Lifetime | None]]]:
+    """All conversations, in lists; None stands for a damaged one. A sealed store proves every row."""
+    if store._codec.in_clear:
+        damaged = store._quarantine.conversations()
+        for some in store.backend.lifetimes(CHAT):
+            yield [(one.id, None if one.id in damaged else one) for one in some]
+        return
     for row in conversations(store.backend, Where(), oldest_first=True):
-        if store._codec.in_clear:
-            sound = None if store._quarantine.has(row.id) else row
-        else:
-            found = store._sound(row)
-            sound = None if found is None else found.row
-        if sound is None:
-            yield Candidate(show_conversation_id(row.id), None)
-        else:
-            one = _candidate(store, sound)
-            yield _with_answers(store, sound, one, policy, now) if recorded else one
+        found = store._sound(row)
+        yield [(row.id, None if found is None else found.row)]
 
 
-def _candidate(store: "Store", row: ConversationRow) -> Candidate:
+def _candidate(store: "Store", row: ConversationRow | Lifetime, *, recorded: bool = False) -> Candidate:
     """What a row says of a conversation."""
     name = show_conversation_id(row.id)
     seen = store._workspace.meta.undated.get(row.id)
     try:
         expires_at = None if row.expires_at is None else to_datetime(row.expires_at)
         seen_at = None if seen is None else to_datetime(seen)
-        return Candidate(name, to_datetime(row.active_at), expires_at, bool(row.held), seen_at=seen_at)
+        return Candidate(name, to_datetime(row.active_at), expires_at, bool(row.held), recorded, seen_at)
     except Damaged:
         return Candidate(name, None)
 
 
-def _with_answers(
-    store: "Store", row: ConversationRow, one: Candidate, policy: RetentionPolicy | None, now: datetime
-) -> Candidate:
-    """The same; and if it would go, whether it is being recorded."""
-    if decide(one, policy, now).action == "purge" and _being_recorded(store, row):
-        return replace(one, recorded=True)
-    return one
+def _answered(
+    store: "Store", rows: Sequence[ConversationRow | Lifetime], policy: RetentionPolicy | None, now: datetime
+) -> set[bytes]:
+    """Those of these conversations that may be due, and are being recorded."""
+    at = from_datetime(now, "now")
+    due = [row for row in rows if _may_be_due(row, policy, at)]
+    whole = [row for row in due if isinstance(row, ConversationRow)] or store.backend.lookup(
+        ids=[row.id for row in due]
+    )
+    return {row.id for row in whole if _being_recorded(store, row)}
+
+
+def _may_be_due(row: ConversationRow | Lifetime, policy: RetentionPolicy | None, now: int) -> bool:
+    """False if `decide` would keep it, whatever else is known of it."""
+    if row.expires_at is not None:
+        return row.expires_at <= now
+    return policy is not None and row.active_at <= now - policy.days * _DAY
 
 
 def _being_recorded(store: "Store", row: ConversationRow) -> bool:

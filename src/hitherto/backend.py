@@ -278,6 +278,15 @@ class Totals(Struct, frozen=True):
     newest: int | None = None  # the last active_at
 
 
+class Lifetime(Struct, frozen=True, gc=False):
+    """What retention has to know of a conversation."""
+
+    id: bytes
+    active_at: int
+    expires_at: int | None
+    held: bool
+
+
 class Said(Struct, frozen=True):
     """How many messages of a role were said on one day."""
 
@@ -315,6 +324,9 @@ class Backend(Protocol):
 
     def totals(self, kind: str) -> Totals:
         """All conversations of this kind, summed up."""
+
+    def lifetimes(self, kind: str) -> Iterator[list[Lifetime]]:
+        """All conversations of this kind, in lists, in no particular order."""
 
     def said(self, kind: str, since: int, day: int) -> list[Said]:
         """The messages that were created at `since` or later in conversations of this kind, counted by day and role, in

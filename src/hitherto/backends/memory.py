@@ -22,6 +22,7 @@ from ..backend import (
     Disk,
     Info,
     ItemRow,
+    Lifetime,
     Loose,
     MessageRow,
     Missing,
@@ -223,6 +224,11 @@ class MemoryBackend:
             return Totals()
         count, size = sum(row.count for row in rows), sum(row.size for row in rows)
         return Totals(len(rows), count, size, min(row.created_at for row in rows), max(row.active_at for row in rows))
+
+    def lifetimes(self, kind: str) -> Iterator[list[Lifetime]]:
+        with self._open():
+            rows = list(self._listed(Where(kind)))
+        yield [Lifetime(row.id, row.active_at, row.expires_at, row.held) for row in rows]
 
     def said(self, kind: str, since: int, day: int) -> list[Said]:
         with self._open():

@@ -37,6 +37,7 @@ from ..backend import (
     ConversationRow,
     ItemRow,
     KeyShape,
+    Lifetime,
     Loose,
     MessageRow,
     Missing,
@@ -476,6 +477,16 @@ class BackendContract:
         summed = (3, sum(row.count for row in rows), sum(row.size for row in rows), 10, 99)
         assert backend.totals("chat") == Totals(*summed)
         assert backend.totals("nobody's") == Totals()
+
+    def test_lifetimes_are_those_of_all_conversations_of_a_kind(self, backend: Backend) -> None:
+        assert [one for some in backend.lifetimes("chat") for one in some] == []
+        backend.commit([create(id=bytes([n]) * 16, active_at=100 - n) for n in range(1, 4)])
+        backend.commit([create(id=b"h" * 16, active_at=7, expires_at=9, held=True), create(id=b"o" * 16, kind="other")])
+        found = sorted((one for some in backend.lifetimes("chat") for one in some), key=lambda one: one.id)
+        assert found == [
+            *(Lifetime(bytes([n]) * 16, 100 - n, None, False) for n in range(1, 4)),
+            Lifetime(b"h" * 16, 7, 9, True),
+        ]
 
     def test_what_was_said_is_counted_by_day_and_role(self, backend: Backend) -> None:
         for n, (began, days) in enumerate([(50, (50, 59, 60)), (40, (40, 49, 50)), (70, (70, 85)), (10, (10, 49))]):

@@ -28,6 +28,7 @@ from ..backend import (
     Disk,
     Info,
     ItemRow,
+    Lifetime,
     Loose,
     MessageRow,
     Outcome,
@@ -225,6 +226,9 @@ class Contrary:
 
     def totals(self, kind: str) -> Totals:
         return self.inner.totals(kind)
+
+    def lifetimes(self, kind: str) -> Iterator[list[Lifetime]]:
+        return self.inner.lifetimes(kind)
 
     def said(self, kind: str, since: int, day: int) -> list[Said]:
         return self.inner.said(kind, since, day)

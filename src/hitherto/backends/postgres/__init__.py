@@ -30,6 +30,7 @@ from ...backend import (
     Disk,
     Info,
     ItemRow,
+    Lifetime,
     Loose,
     MessageRow,
     Outcome,
@@ -209,6 +210,16 @@ class PostgresBackend:
             "max(active_at) FROM hitherto.conversation WHERE workspace_id = %s AND kind = %s"
         )
         return Totals(*self._all(query, (self._w, kind.encode()))[0])
+
+    def lifetimes(self, kind: str) -> Iterator[list[Lifetime]]:
+        query = (
+            "SELECT id, active_at, expires_at, held FROM hitherto.conversation "
+            "WHERE workspace_id = %s AND kind = %s AND id > %s ORDER BY id LIMIT %s"
+        )
+        last = b""
+        while found := self._all(query, (self._w, kind.encode(), last, _LISTED)):
+            last = found[-1][0]
+            yield [Lifetime(*row) for row in found]
 
     def said(self, kind: str, since: int, day: int) -> list[Said]:
         query = (
