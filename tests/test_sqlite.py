@@ -103,6 +103,22 @@ def rows(path: Path, query: str) -> list[Any]:
 # -- settings
 
 
+def test_the_only_setup_of_a_long_thread_is_told_without_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hitherto.open(tmp_path / "a.db", maintenance=False) as store:
+        talk = store.start(model="small")
+        talk.extend([Message.user("a word")] * 100)
+        read: list[int] = []
+        path = store.backend.path
+        monkeypatch.setattr(store.backend, "path", lambda number: [read.append(number), path(number)][1])
+        assert len(talk.setups()) == 1
+        assert read == []
+        talk.configure(model="large")  # the control: with a second one, every message is asked
+        assert len(talk.setups()) == 1
+        assert read
+
+
 def test_every_setting_reads_back_on_the_first_connection(store: Store) -> None:
     assert backend_of(store).pragmas(list(PRAGMAS)) == PRAGMAS
 

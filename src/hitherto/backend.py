@@ -349,6 +349,10 @@ class Backend(Protocol):
         parent is missing; nothing at all if the message is. These rows are for reading: `token`, `key` and `size` are
         left empty."""
 
+    def root(self, number: int) -> int | None:
+        """The message at the other end of that way, found from run to run. None if the message is missing, or the first
+        one of a run on the way."""
+
     def scan(
         self,
         conversation: bytes,

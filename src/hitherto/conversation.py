@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._content import encode, item_place, open_meta, open_setup
+from ._content import Meta, encode, item_place, open_meta, open_setup
 from ._desk import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
 from ._packs import Reader, Rewrite
 from ._pen import Entry
@@ -385,8 +385,7 @@ class Conversation:
         if self._setup is None:
             meta = self._desk.meta
             self._setup = meta.setup
-            first = (meta.setups, meta.setup, meta.setup_seq) == (1, 1, 0)  # all was said with it
-            if meta.setups > 0 and not first and self._sure is not None:
+            if meta.setups > 0 and not _has_one_setup(meta) and self._sure is not None:
                 row = self._own(self._store._names.id(self._sure))
                 if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
                     self._setup = self._store._read(row, self._desk)[1].setup
@@ -424,6 +423,9 @@ class Conversation:
         another."""
         if not self._store.backend.items(self._desk.id, b"setup/", limit=1):
             return []
+        only = self._only_setup()
+        if only is not None:
+            return [only]
         path = [(self._store._names.number(m.id), m.id) for m in self._path(lazy=True)]
         found: list[SetupChange] = []
         known: dict[int, Setup] = {}
@@ -437,6 +439,18 @@ class Conversation:
                 found.append(SetupChange(id, known[setup]))
                 last = setup
         return found
+
+    def _only_setup(self) -> SetupChange | None:
+        """The setup that all was said with, at the root of this thread; None if there may be others, or if the way to
+        the root has to be proven."""
+        if self._sure is None or not _has_one_setup(self._desk.meta) or self._desk.envelope.proves:
+            return None
+        root = self._store.backend.root(self._sure)
+        for row in [] if root is None else self._store.backend.messages(numbers=[root]):
+            setup = self._store._read(row, self._desk)[1].setup
+            if setup:
+                return SetupChange(self._store._names.id(row.number), self._setup_of(setup, row.number))
+        return None
 
     def branches(self) -> list[Branch]:
         """Every leaf of the tree, the most recently active first."""
@@ -707,6 +721,11 @@ def is_lazy(attachments: str) -> bool:
     if attachments not in ("load", "lazy"):
         raise InvalidArgument(f"attachments is 'load' or 'lazy', not {attachments!r:.40}")
     return attachments == "lazy"
+
+
+def _has_one_setup(meta: Meta) -> bool:
+    """True if all was said with the first setup."""
+    return (meta.setups, meta.setup, meta.setup_seq) == (1, 1, 0)
 
 
 def _setup_key(number: int) -> bytes:

@@ -295,6 +295,18 @@ class MemoryBackend:
             number -= 1
         return rows[::-1]
 
+    def root(self, number: int) -> int | None:
+        with self._open():
+            first: int | None = number - number % RUN
+            seen: set[int | None] = set()
+            while first in self._messages and first not in seen and number in self._messages:
+                seen.add(first)
+                parent = self._messages[first].parent
+                if parent is None:
+                    return first
+                first = parent - parent % RUN
+        return None
+
     def scan(
         self,
         conversation: bytes,

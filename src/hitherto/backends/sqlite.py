@@ -704,6 +704,17 @@ class SqliteBackend:
                     yield rows
                 next = rows[0].parent if rows and rows[0].number == start else None
 
+    def root(self, number: int) -> int | None:
+        """From run to run: the first message of a run has the way on. UNION ends a circle."""
+        query = (
+            "WITH RECURSIVE run (first) AS (SELECT number & ~31 FROM message WHERE number = ?1 UNION "
+            "SELECT ?2 + (m.parent & ~31) FROM run JOIN message m ON m.number = run.first WHERE m.parent IS NOT NULL) "
+            "SELECT first - ?2 FROM run JOIN message m ON m.number = run.first WHERE m.parent IS NULL"
+        )
+        with self._connection() as connection:
+            found = _maybe(connection, query, (self._base + number, self._base))
+        return None if found is None else int(found[0])
+
     def scan(
         self,
         conversation: bytes,

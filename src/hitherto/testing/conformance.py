@@ -440,6 +440,15 @@ class BackendContract:
             assert all(rows for rows in lists)
             assert {(m.key, m.token, m.size) for rows in lists for m in rows} == {(None, b"", 0)}
 
+    def test_the_root_of_a_message_is_where_its_path_ends(self, backend: Backend) -> None:
+        first, other = [message_row(n) for n in range(RUN)], message_row(992, seq=903)
+        fork = [message_row(640, parent=5, seq=900), message_row(641, seq=901), message_row(960, parent=641, seq=902)]
+        backend.commit([create(*first, *fork, other)])
+        assert [backend.root(tip) for tip in (0, 5, RUN - 1, 641, 960, 992)] == [0, 0, 0, 0, 0, 992]
+        assert backend.root(1024) is None
+        backend.commit([update(1, drop=(640,))])
+        assert backend.root(960) is None
+
     def test_a_broken_path_stops_where_it_breaks(self, backend: Backend) -> None:
         backend.commit([create(*(message_row(n) for n in range(10)), message_row(64, parent=9))])
         backend.commit([update(1, drop=(4,))])
@@ -1521,6 +1530,16 @@ class StoreContract:
         assert (again.at, again.system_prompt) == (older.at, "one")
         again.configure(model="m3")
         assert (again.system_prompt, again.model) == ("one", "m3")
+
+    def test_the_only_setup_is_told_at_the_root_of_each_thread(self, store: Store) -> None:
+        talk = store.start(model="small")
+        talk.extend([Message.user(str(n)) for n in range(RUN + 3)])
+        first = talk.thread()[0].id
+        fork = talk.fork(talk.thread()[RUN].id)
+        fork.append(Message.user("elsewhere"))
+        summary = talk.compact(Message.user("in short"))
+        found = [(change.message_id, change.setup.model) for one in (fork, talk) for change in one.setups()]
+        assert found == [(first, "small"), (summary.id, "small")]
 
     def test_a_first_setup_does_not_reach_back(self, store: Store) -> None:
         talk = store.start()

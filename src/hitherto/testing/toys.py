@@ -250,6 +250,9 @@ class Contrary:
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
         return self.inner.path(number)
 
+    def root(self, number: int) -> int | None:
+        return self.inner.root(number)
+
     def scan(
         self,
         conversation: bytes,

@@ -81,6 +81,17 @@ SELECT run.step, run.first, run.last, x.* FROM run CROSS JOIN LATERAL (
 ORDER BY run.step, x.packed DESC, x.number
 """
 
+# From run to run, as above; UNION ends a circle.
+_ROOT = """
+WITH RECURSIVE run (first) AS (
+    SELECT m.number - m.number %% 32 FROM hitherto.message m WHERE m.workspace_id = %s AND m.number = %s
+    UNION
+    SELECT m.parent - m.parent %% 32 FROM run JOIN hitherto.message m
+        ON m.workspace_id = %s AND m.number = run.first WHERE m.parent IS NOT NULL)
+SELECT run.first FROM run JOIN hitherto.message m ON m.workspace_id = %s AND m.number = run.first
+    WHERE m.parent IS NULL
+"""
+
 
 def workspace_id(name: str) -> UUID:
     """The workspace of this name, in every database."""
@@ -311,6 +322,10 @@ class PostgresBackend:
                 runs.append((first, last, []))
             runs[step][2].append(tuple(row))
         return runs
+
+    def root(self, number: int) -> int | None:
+        found = self._all(_ROOT, (self._w, number, self._w, self._w))
+        return int(found[0][0]) if found else None
 
     def scan(
         self,
