@@ -68,7 +68,7 @@ SWEEP_CODE := $(SRC)/retention.py $(SRC)/_sweeping.py $(SRC)/_schedule.py
 CORE_CODE := $(addprefix $(SRC)/,store.py conversation.py listing.py model.py attachment.py ids.py backend.py vault.py \
 	sealed.py textindex.py _activity.py _append_queue.py _attachments.py _closing.py _lease.py _content.py _desk.py _filters.py _holes.py \
 	_ledger.py _packs.py _pen.py _pieces.py _quarantine.py _quota.py _record.py _recovery.py _reencryption.py \
-	_removal.py _rotation.py _search.py _segments.py _squeeze.py _steps.py _upkeep.py _verify.py _wordcache.py _wordindex.py \
+	_removal.py _rotation.py _search.py _segments.py _squeeze.py _steps.py _timeline.py _upkeep.py _verify.py _wordcache.py _wordindex.py \
 	_workspace.py backends/*.py)
 CHAT_CODE := $(SRC)/chat/*.py
 SNAPSHOT_CODE := $(SRC)/snapshots/*.py

@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dialects.*", "snapshots.*", "_tap"),
     ("chat.*",),
     ("backend", "textindex", "_snippets", "_segments"),
-    ("backends.*", "backends.postgres.*", "vault", "sealed", "_content", "_pen", "_pieces", "_wordindex"),
+    ("backends.*", "backends.postgres.*", "vault", "sealed", "_content", "_pen", "_pieces", "_timeline", "_wordindex"),
     (
         "_attachments",
         "_packs",

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
 import hitherto
-from hitherto import Block, InvalidArgument, InvalidQuery, Message, Store
+from hitherto import Block, InvalidArgument, InvalidQuery, Message, Store, _timeline
+from hitherto.backend import MessageRow
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.testing.toys import Contrary, ToyCodec
@@ -54,6 +56,32 @@ def traces(folder: Path, word: str) -> list[str]:
     """The files that hold a word."""
     wanted = (word.encode(), word.encode("utf-16-le"))
     return [file.name for file in folder.iterdir() if file.is_file() and any(w in file.read_bytes() for w in wanted)]
+
+
+def test_what_came_in_many_conversations_is_taken_in_by_time_and_some_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catch-up of a million messages may not hold a million headers."""
+    monkeypatch.setattr(_timeline, "HELD", 40)
+    monkeypatch.setattr(_timeline, "_SHORTEST", 2)
+    store.start().append(Message.user("the first word"))
+    store.search("word")
+    talks = [store.start() for _ in range(4)]
+    for n in range(60):
+        talks[n * n % 4 if n < 40 else n % 3].append(Message.user(f"word {n}"))
+    limits: list[int] = []
+    scan = store.backend.scan
+
+    def counting(conversation: bytes, *, limit: int, **how: Any) -> list[MessageRow]:
+        limits.append(limit)
+        return scan(conversation, limit=limit, **how)
+
+    monkeypatch.setattr(store.backend, "scan", counting)
+    heard: list[int] = []
+    hits = store.search("word", limit=100, progress=heard.append)
+    assert [hit.snippet for hit in hits] == [f"word {n}" for n in reversed(range(60))] + ["the first word"]
+    assert heard[-1] == 60
+    assert max(limits) <= 40
 
 
 def test_words_phrases_and_beginnings_are_found_newest_first(store: Store) -> None:

@@ -36,6 +36,16 @@ def file_size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if not file.name.endswith("-ballast"))
 
 
+def test_maintenance_tells_how_far_it_is(tmp_path: Path) -> None:
+    with hitherto.open(tmp_path / "a.db", maintenance=False) as store:
+        store.search("nothing")
+        store.save([Message.user("a word")] * 70)
+        heard: list[tuple[str, int]] = []
+        did = store.maintain(progress=lambda what, done: heard.append((what, done)))
+    assert [("packing", did.packed), ("indexing", did.indexed)] == list(dict(heard).items())
+    assert (did.packed, did.indexed) == (3, 70)
+
+
 def test_a_store_that_has_written_much_packs_by_itself(tmp_path: Path) -> None:
     with hitherto.open(tmp_path / "store.db") as store:
         talk = fill(store, 20 * RUN)

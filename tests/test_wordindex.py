@@ -817,17 +817,17 @@ def test_threads_that_search_write_and_delete_at_once_find_everything(path: Path
 def test_an_interrupted_first_search_is_gone_on_with(path: Path, monkeypatch: pytest.MonkeyPatch, read: Read) -> None:
     with opened(path) as store:
         filled(store, conversations=6, each=300)
-        moved, met = Search._moved, count(1)
+        moved, met = Search._with_content, count(1)
 
-        def interrupted(self: Search, headers: Sequence[object]) -> Iterator[object]:
+        def interrupted(self: Search, headers: Iterator[object]) -> Iterator[object]:
             if next(met) == 4:
                 raise KeyboardInterrupt
             yield from moved(self, headers)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Search, "_moved", interrupted)
+        monkeypatch.setattr(Search, "_with_content", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.search("shared")
-        monkeypatch.setattr(Search, "_moved", moved)
+        monkeypatch.setattr(Search, "_with_content", moved)
         assert len(store.search("shared", limit=10_000)) == 1800
         assert texts(store, "shared")[0] == "talk5 message299 shared"
     assert 1800 <= len(read) < 2 * 1800 - 512  # what had come was not read again, but for a part of a batch

@@ -15,20 +15,22 @@ of a process reads that, and only the messages which it lacks.
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ._packs import Reader
+from ._timeline import Limit, by_time, headers
 from .attachment import Attachment
 from .backend import CHAT, Changes, ConversationRow, MessageRow, Where
 from .errors import Busy, Closed, Damaged, HithertoError, NotFound, StorageError, StorageFull
 from .events import warn
-from .listing import conversations, merged
+from .listing import conversations
 from .textindex import Entry, IndexDamaged, Known, TextIndex
 
 if TYPE_CHECKING:
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     from ._wordindex import WordIndex
     from .store import Store
 
+Progress = Callable[[int], None]  # hears how many messages are done
+
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # messages, and bytes of text, taken in at a time
+_ROWS = 500  # conversations looked up at a time
 _LONGEST = 1 << 20  # bytes of a text in an attachment that are looked at
 _TIGHT = 16 << 20  # bytes that are free: then the index does not grow
 _MANY = 256  # messages: a search that took in so many keeps what it made of them
@@ -141,19 +146,19 @@ class Search:
 
     # -- asking
 
-    def find(self, asked: Asked) -> list[Hit]:
-        """The hits, newest or best first."""
+    def find(self, asked: Asked, progress: Progress | None = None) -> list[Hit]:
+        """The hits, newest or best first. `progress` hears how many messages the index has taken in."""
         try:
-            return self._find(asked)
+            return self._find(asked, progress)
         except StorageError as error:
             if not isinstance(error, StorageFull) and type(error) is not StorageError:
                 raise
             if not self._said:
                 self._said = True
                 warn(f"the search index takes nothing in, and each search makes its own: {type(error).__name__}")
-            return self._find_without_it(asked)
+            return self._find_without_it(asked, progress)
 
-    def _find_without_it(self, asked: Asked) -> list[Hit]:
+    def _find_without_it(self, asked: Asked, progress: Progress | None) -> list[Hit]:
         """The disk is full, or fails what is written, and the index takes nothing in: reading goes on all the same, by
         one in memory, for this search alone."""
         if self._store._codec.in_clear:
@@ -165,19 +170,22 @@ class Search:
 
             index = WordIndex()
         try:
-            for _ in self._updates(index, Changes(b"once", True, [], [])):
-                pass
+            count = 0
+            for some in self._updates(index, Changes(b"once", True, [], [])):
+                count += some or 0
+                if progress is not None:
+                    progress(count)
             return self._hits(index, asked)
         finally:
             index.close()
 
-    def _find(self, asked: Asked) -> list[Hit]:
+    def _find(self, asked: Asked, progress: Progress | None) -> list[Hit]:
         index = self._opened(create=True)
         if index is None:
             raise AssertionError("there is always an index in memory")
         for attempt in (1, 2):
             try:
-                count, _ = self._catch_up(index)
+                count, _ = self._catch_up(index, progress=progress)
                 hits = self._hits(index, asked)
                 self._save(urgent_only=count < _MANY)
                 return hits
@@ -239,7 +247,7 @@ class Search:
 
     # -- feeding
 
-    def keep_up(self, seconds: float, *, rebuild: bool = True) -> tuple[int, bool]:
+    def keep_up(self, seconds: float, *, rebuild: bool = True, progress: Progress | None = None) -> tuple[int, bool]:
         """If there is an index, let it take in what moved and forget what went, for about so long; how many messages,
         and whether that was all. With `rebuild`, the last step may take longer than that."""
         if not self._looked and not self._store._codec.in_clear:
@@ -249,7 +257,7 @@ class Search:
             return 0, True
         deadline = time.monotonic() + seconds
         try:
-            count, complete = self._catch_up(index, deadline)
+            count, complete = self._catch_up(index, deadline, progress)
             complete = complete and self._save(deadline)
             return count, complete and index.scrub(max(0.0, deadline - time.monotonic()), rebuild=rebuild)
         except IndexDamaged as error:
@@ -332,7 +340,9 @@ class Search:
         finally:
             self._saving.release()
 
-    def _catch_up(self, index: TextIndex, deadline: float = float("inf")) -> tuple[int, bool]:
+    def _catch_up(
+        self, index: TextIndex, deadline: float = float("inf"), progress: Progress | None = None
+    ) -> tuple[int, bool]:
         """Take in everything that moved; how many messages, and whether that was all."""
         count = 0
         left = -1.0 if deadline == float("inf") else max(0.0, deadline - time.monotonic())
@@ -344,6 +354,8 @@ class Search:
                     if some is None:
                         break  # another process was faster
                     count += some
+                    if progress is not None:
+                        progress(count)
                     if time.monotonic() > deadline:
                         return count, False
                 else:
@@ -363,16 +375,12 @@ class Search:
         if changes.everything and position is not None:  # of another copy of the store, or of long ago
             index.clear()
             stamp, _ = index.state()
-        known: dict[bytes, Known] = {}
         grown: dict[bytes, Known] = {}
         drop: list[int] = []
         forget = list(changes.gone)
-        if changes.everything:
-            everything = self._kept_and_new if index is self._words else self._everything
-            rows = everything(index, known, grown, drop, forget)
-        else:
-            moved = self._store.backend.lookup(ids=changes.moved)
-            rows = self._moved(self._headers(index, moved, known, grown, drop, forget))
+        starts = list(self._starts(index, changes, forget))
+        is_kept = changes.everything and index is self._words  # a part of it, in the store
+        rows = (self._each if is_kept else self._by_time)(index, starts, grown, drop)
         if forget:  # before anything is put: an id may be in use again
             after = index.update(stamp, forget=forget)
             if after is None:
@@ -396,117 +404,101 @@ class Search:
                 stamp = after
                 yield len(batch)
                 batch, progress, size = [], {}, 0
-        after = index.update(stamp, put=batch, drop=drop, known=list(known.values()), position=changes.position)
+        after = index.update(
+            stamp, put=batch, drop=drop, known=[start.now for start in starts], position=changes.position
+        )
         yield None if after is None else len(batch)
 
-    def _everything(
-        self,
-        index: TextIndex,
-        known: dict[bytes, Known],
-        grown: dict[bytes, Known],  # noqa: ARG002  # by time, no conversation is complete before the end
-        drop: list[int],
-        forget: list[bytes],
-    ) -> Iterator[MessageRow]:
-        """The messages of all conversations by time, but those that the index has already."""
-        have: dict[bytes, dict[int, int]] = {}
+    def _starts(self, index: TextIndex, changes: Changes, forget: list[bytes]) -> Iterator["_Start"]:
+        """The conversations to look at, by the time of their creation. `forget` gets those that are gone, or had
+        another one's id."""
+        if not changes.everything:
+            yield from self._moved(index, changes.moved, forget)
+            return
+        strangers = set(index.conversations())
         for row in conversations(self._store.backend, Where(CHAT), oldest_first=True):
-            known[row.id] = _known(row)
-        for id in index.conversations():
-            have[id] = index.holds(id)
-        forget += [id for id in have if id not in known]
-        return self._unheld(have, drop)
+            yield _start(row, index if row.id in strangers else None, forget)
+            strangers.discard(row.id)
+        forget += strangers
 
-    def _unheld(self, have: dict[bytes, dict[int, int]], drop: list[int]) -> Iterator[MessageRow]:
-        for m in merged(self._store.backend, newest_first=False):
-            held = have.get(m.conversation, {})
-            if held.pop(m.number, None) != m.revision:
-                yield m
-        drop += [number for held in have.values() for number in held]  # what was not met is not there any more
+    def _moved(self, index: TextIndex, ids: Sequence[bytes], forget: list[bytes]) -> list["_Start"]:
+        """Rows are read some at a time: what is held of them is small."""
+        found: list[_Start] = []
+        for first in range(0, len(ids), _ROWS):
+            rows = self._store.backend.lookup(ids=ids[first : first + _ROWS])
+            found += [_start(row, index, forget) for row in rows if row.kind == CHAT]
+        return sorted(found, key=lambda start: start.now.created_at)
 
-    def _kept_and_new(
-        self,
-        index: TextIndex,
-        known: dict[bytes, Known],
-        grown: dict[bytes, Known],
-        drop: list[int],
-        forget: list[bytes],
+    def _by_time(
+        self, index: TextIndex, starts: Sequence["_Start"], grown: dict[bytes, Known], drop: list[int]
     ) -> Iterator[MessageRow]:
-        """The same in a sealed store, conversation by conversation: what is kept of it first."""
-        rows = list(conversations(self._store.backend, Where(CHAT), oldest_first=True))
-        there = {row.id: row.created_at for row in rows}
-        for id in index.conversations():
-            before = index.known(id)
-            if id not in there or (before is not None and before.created_at != there[id]):
-                forget.append(id)
-        return self._each(index, rows, known, grown, drop)
+        """The messages of these conversations by time, but those that the index has already."""
+        before = {start.now.conversation: start for start in starts}
+
+        def open_one(now: Known, limit: Limit) -> Iterator[MessageRow]:
+            return self._unindexed(index, before.pop(now.conversation), grown, drop, limit)
+
+        return self._with_content(by_time((start.now for start in starts), open_one))
 
     def _each(
-        self,
-        index: TextIndex,
-        rows: Sequence[ConversationRow],
-        known: dict[bytes, Known],
-        grown: dict[bytes, Known],
-        drop: list[int],
+        self, index: TextIndex, starts: Sequence["_Start"], grown: dict[bytes, Known], drop: list[int]
     ) -> Iterator[MessageRow]:
+        """The same in a sealed store, conversation by conversation: what is kept of it first."""
         from ._wordcache import load  # noqa: PLC0415  # sealed stores alone need it
 
-        for row in rows:
-            if self._words is not None:
-                load(self._store, self._words, row)
-            headers = self._headers(index, [row], known, grown, drop, [])
-            desk = None
-            with suppress(Damaged, NotFound):  # then no message can be read, and that is seen there
-                desk = self._store._desk(row) if headers else None  # kept, or each of them would ask for the key again
-            yield from self._moved(headers)
-            del desk
+        for first in range(0, len(starts), _ROWS):
+            ids = [start.now.conversation for start in starts[first : first + _ROWS]]
+            for row in self._store.backend.lookup(ids=ids):
+                if self._words is not None:
+                    load(self._store, self._words, row)
+                found = self._unindexed(index, _start(row, index, []), grown, drop, lambda: _BATCH)
+                yield from self._of_one(row, found)
 
-    def _headers(
-        self,
-        index: TextIndex,
-        rows: Sequence[ConversationRow],
-        known: dict[bytes, Known],
-        grown: dict[bytes, Known],
-        drop: list[int],
-        forget: list[bytes],
-    ) -> list[MessageRow]:
-        """The new and changed messages of these conversations by time, without their content. `grown` are those to
-        which nothing but appending happened."""
-        headers: list[MessageRow] = []
-        for row in rows:
-            if row.kind != CHAT:
-                continue
-            before = index.known(row.id)
-            if before is not None and before.created_at != row.created_at:  # another one of the same id
-                forget.append(row.id)
-                before = None
-            known[row.id] = _known(row)
-            held = index.holds(row.id) if before is None or before.rewrites != row.rewrites else {}
-            if before is None and not held:
-                before = replace(known[row.id], next_seq=0)
-            if before is not None and before.rewrites == row.rewrites:
-                grown[row.id] = before
-                if before.next_seq < row.next_seq:
-                    headers += self._scan(row, before.next_seq - 1)
-            else:
-                headers += [m for m in self._scan(row, -1) if held.pop(m.number, None) != m.revision]
-                drop += held
-        headers.sort(key=lambda m: (m.created_at, m.conversation, m.seq))
-        return headers
+    def _of_one(self, row: ConversationRow, found: Iterator[MessageRow]) -> Iterator[MessageRow]:
+        header = next(found, None)
+        if header is None:
+            return
+        desk = None
+        with suppress(Damaged, NotFound):  # then no message can be read, and that is seen there
+            desk = self._store._desk(row)  # kept, or each of them would ask for the key again
+        yield from self._with_content(chain([header], found))
+        del desk
 
-    def _moved(self, headers: Sequence[MessageRow]) -> Iterator[MessageRow]:
+    def _unindexed(
+        self, index: TextIndex, start: "_Start", grown: dict[bytes, Known], drop: list[int], limit: Limit
+    ) -> Iterator[MessageRow]:
+        """The new and changed messages of a conversation by sequence, without their content. `grown` gets it if
+        nothing but appending happened to it; `drop` gets what is not there any more."""
+        now, before = start.now, start.before
+        is_same = before is not None and before.rewrites == now.rewrites
+        held = {} if is_same or not start.is_held else index.holds(now.conversation)
+        if before is None and not held:
+            before, is_same = replace(now, next_seq=0), True
+        if before is not None and is_same:
+            grown[now.conversation] = before
+            if before.next_seq < now.next_seq:
+                yield from headers(self._store.backend, now.conversation, before.next_seq - 1, limit)
+            return
+        for header in headers(self._store.backend, now.conversation, -1, limit):
+            if held.pop(header.number, None) != header.revision:
+                yield header
+        drop += held
+
+    def _with_content(self, headers: Iterator[MessageRow]) -> Iterator[MessageRow]:
         """These messages with their content, a few at a time."""
         wanted: list[int] = []
         size = 0
-        for n, header in enumerate(headers):
+        for header in headers:
             wanted.append(header.number)
             size += header.size
-            if len(wanted) == _BATCH or size > _BATCH_BYTES or n == len(headers) - 1:
-                found = {m.number: m for m in self._store.backend.messages(numbers=wanted)}
-                yield from (found[number] for number in wanted if number in found)
+            if len(wanted) == _BATCH or size > _BATCH_BYTES:
+                yield from self._in_order(wanted)
                 wanted, size = [], 0
+        yield from self._in_order(wanted)
 
-    def _scan(self, row: ConversationRow, after: int) -> list[MessageRow]:
-        return self._store.backend.scan(row.id, after=after, limit=1 << 40, bodies=False)
+    def _in_order(self, numbers: Sequence[int]) -> Iterator[MessageRow]:
+        found = {m.number: m for m in self._store.backend.messages(numbers=numbers)}
+        return (found[number] for number in numbers if number in found)
 
     def _entry(self, row: MessageRow, reader: Reader) -> Entry:
         """A message for the index. One that cannot be read has no words; `verify` tells why."""
@@ -514,8 +506,22 @@ class Search:
         return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, text)
 
 
-def _known(row: ConversationRow) -> Known:
-    return Known(row.id, row.created_at, row.rewrites, row.next_seq)
+class _Start(Struct, frozen=True, gc=False):
+    """A conversation to look at: as it is now, and as the index knew it."""
+
+    now: Known
+    before: Known | None
+    is_held: bool  # the index may have some of its messages
+
+
+def _start(row: ConversationRow, index: TextIndex | None, forget: list[bytes]) -> _Start:
+    """`index` is None if it is known to have nothing of this conversation."""
+    now = Known(row.id, row.created_at, row.rewrites, row.next_seq)
+    before = None if index is None else index.known(row.id)
+    if before is not None and before.created_at != row.created_at:  # another one of the same id
+        forget.append(row.id)
+        return _Start(now, None, is_held=False)
+    return _Start(now, before, index is not None)
 
 
 def _text(blocks: Sequence[object]) -> str:

@@ -14,8 +14,9 @@ retention says is due, when `_schedule` says that it is time for that.
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,8 @@ _EVER = 1e9  # seconds
 _DESCRIBED = 200  # conversations whose metadata is tagged in one commit
 _LISTED = 256  # runs looked at at a time
 
+_Progress = Callable[[str, int], None]  # what is being done, and how much is
+
 
 class Maintenance(Struct, frozen=True):
     """What `maintain` did."""
@@ -59,22 +62,27 @@ class Maintenance(Struct, frozen=True):
     described: int = 0  # conversations of an older store that were looked at, so that their metadata finds them
 
 
-def maintain(store: "Store", seconds: float | None = None, *, quiet_only: bool = False) -> Maintenance:
+def maintain(
+    store: "Store", seconds: float | None = None, *, quiet_only: bool = False, progress: _Progress | None = None
+) -> Maintenance:
     """Do what there is to do, for about so long. `quiet_only` leaves the last runs of active conversations alone: they
     would have to be packed again."""
+    tell = progress or (lambda _, __: None)
     deadline = time.monotonic() + (_EVER if seconds is None else min(seconds, _EVER))
     before = store._clock() - _QUIET if quiet_only else None
     store._quota.look_at_disk()
     rotated = _rotate_on(store, deadline)
     _purge_old_quarantine(store)
     try:
-        packed, all_packed = _pack_all(store, deadline, before)
+        packed, all_packed = _pack_all(store, deadline, before, tell)
     except StorageFull:  # it takes room before it gives some back; what follows gives some
         packed, all_packed = 0, False
     described, all_described = _tag_metadata(store, deadline)
     indexed, all_indexed = 0, True
     if not store._search.is_tight:
-        indexed, all_indexed = store._search.keep_up(max(0.0, deadline - time.monotonic()))
+        indexed, all_indexed = store._search.keep_up(
+            max(0.0, deadline - time.monotonic()), progress=partial(tell, "indexing")
+        )
     collected = store.backend.collect(store._clock() - _ABANDONED)
     tidy = store.backend.maintain(max(0.0, deadline - time.monotonic())) and store._purges.retry()
     complete = rotated and all_packed and all_described and all_indexed and tidy
@@ -106,7 +114,7 @@ def _purge_old_quarantine(store: "Store") -> None:
         store.purge_quarantine(older_than_seconds=seconds)
 
 
-def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int, bool]:
+def _pack_all(store: "Store", deadline: float, before: int | None, tell: _Progress) -> tuple[int, bool]:
     """Pack every full run, then the others of conversations not active since `before`; how many, and whether that was
     all."""
     packed = 0
@@ -125,6 +133,7 @@ def _pack_all(store: "Store", deadline: float, before: int | None) -> tuple[int,
                     if time.monotonic() > deadline:
                         return packed, False
                     packed += pack(store, conversation, firsts[start : start + _RUNS])
+                    tell("packing", packed)
     return packed, True
 
 

@@ -428,6 +428,7 @@ class AsyncStore:
         since: datetime | None = None,
         until: datetime | None = None,
         include_expired: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> list[Hit]:
         return await self._run(
             self._store.search,
@@ -441,10 +442,13 @@ class AsyncStore:
             since=since,
             until=until,
             include_expired=include_expired,
+            progress=progress,
         )
 
-    async def maintain(self, seconds: float | None = None) -> Maintenance:
-        return await self._run(self._store.maintain, seconds)
+    async def maintain(
+        self, seconds: float | None = None, *, progress: Callable[[str, int], None] | None = None
+    ) -> Maintenance:
+        return await self._run(self._store.maintain, seconds, progress=progress)
 
     async def backup(self, path: Path) -> None:
         await self._run(self._store.backup, path)

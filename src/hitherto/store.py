@@ -924,12 +924,13 @@ class Store:
         since: datetime | None = None,
         until: datetime | None = None,
         include_expired: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> list[Hit]:
         """Messages that have these words, newest first; the best first if `ranked`.
 
         All words must occur; `"a phrase"` in this order; `begin*` at the beginning of a word; `a OR b`; `-without`.
         `since` <= time < `until`; `offset` passes over the first hits. The first search of a store reads all of it;
-        later ones what is new.
+        later ones what is new: `progress` hears how many messages are done.
         """
         self._ensure_open()
         check_limit(limit)
@@ -950,7 +951,8 @@ class Store:
                 None if since is None else from_datetime(since, "since"),
                 None if until is None else from_datetime(until, "until"),
                 None if include_expired else self._clock(),
-            )
+            ),
+            progress,
         )
 
     def _among(
@@ -969,13 +971,16 @@ class Store:
 
     # -- care
 
-    def maintain(self, seconds: float | None = None) -> Maintenance:
+    def maintain(
+        self, seconds: float | None = None, *, progress: Callable[[str, int], None] | None = None
+    ) -> Maintenance:
         """Keep the store small and fast: pack what is old, let the search index catch up, remove what nobody refers to,
-        give free space back. For about so long, or until all is done. Stores do it by themselves, too."""
+        give free space back. For about so long, or until all is done. Stores do it by themselves, too.
+        `progress` hears "packing" and how many runs are done, then "indexing" and how many messages are."""
         self._ensure_open()
         if seconds is not None and (not isinstance(seconds, (int, float)) or not seconds >= 0):
             raise InvalidArgument("seconds is a number from 0 up")
-        return maintain(self, seconds)
+        return maintain(self, seconds, progress=progress)
 
     def backup(self, path: Path) -> None:
         """Write a copy of everything to a new file, while others go on writing: a store that can be opened. The search

@@ -12,7 +12,7 @@ import click
 from .. import errors
 from .._signs import harmless
 from ._completion import complete_ids
-from ._display import emit, paint, show
+from ._display import Meter, emit, paint, show
 from ._naming import here, named
 from ._outcomes import NOTHING
 from ._place import Place, placed
@@ -90,10 +90,11 @@ def search(
         raise click.UsageError("the folder you are in is gone")
 
     def find(store: "Store") -> "list[Hit]":
-        return store.search(
-            " ".join(words), limit=limit, ranked=ranked, role=role, project=folder,
-            conversation=None if within is None else named(store, within), since=since, until=until,
-        )  # fmt: skip
+        with Meter("indexing", "message") as meter:
+            return store.search(
+                " ".join(words), limit=limit, ranked=ranked, role=role, project=folder, progress=meter,
+                conversation=None if within is None else named(store, within), since=since, until=until,
+            )  # fmt: skip
 
     store, hits = _searched(place, find)
     with store:
