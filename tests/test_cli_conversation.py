@@ -18,6 +18,7 @@ import pytest
 import hitherto
 from hitherto import Block, Message, Usage
 from hitherto._recovery import keep, new_key
+from hitherto.cli import _conversation
 
 from ._command import COMMAND, Open, World
 
@@ -73,6 +74,26 @@ def left(world: World) -> set[str]:
 
 
 # -- list
+
+
+def test_a_list_begins_before_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hitherto.open("memory:") as store:
+        talks = [store.start() for _ in range(5)]
+        for talk in talks:
+            talk.append(Message.user("a word"))
+        read: list[object] = []
+        messages = store.messages
+
+        def counted(**how: Any) -> Any:
+            read.append(how)
+            return messages(**how)
+
+        monkeypatch.setattr(store, "messages", counted)
+        lines = _conversation._Listing(store).lines(None, {}, None, 80)
+        assert str(talks[0].at) in next(lines)
+        assert len(read) == 1
+        assert len(list(lines)) == 4
+        assert len(read) == 5
 
 
 def test_everything_is_listed_as_a_tree(world: World, kept: Kept) -> None:

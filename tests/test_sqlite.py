@@ -111,7 +111,12 @@ def test_the_only_setup_of_a_long_thread_is_told_without_reading_it(
         talk.extend([Message.user("a word")] * 100)
         read: list[int] = []
         path = store.backend.path
-        monkeypatch.setattr(store.backend, "path", lambda number: [read.append(number), path(number)][1])
+
+        def counted(number: int) -> Any:
+            read.append(number)
+            return path(number)
+
+        monkeypatch.setattr(store.backend, "path", counted)
         assert len(talk.setups()) == 1
         assert read == []
         talk.configure(model="large")  # the control: with a second one, every message is asked

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 _AT_ONCE = 256
+_PACKS = 16  # packs read at a time: one may have a megabyte
 _LOOKS = 8  # how often we look again at what changes while we read
 _BUSY = 8  # conversations in a row that are busy: then the whole store is, and each would take its time to say so
 
@@ -219,8 +220,8 @@ class _Check:
         self.tagged: dict[tuple[str, str], set[int | None]] = {}  # by what this conversation is to be found
         self.envelope = store._codec.envelope(row)
         self.problems: list[Problem] = []
-        self.seen: dict[int, MessageRow] = {}
-        self.later: dict[int, MessageRow] = {}  # messages that were added while we read
+        self.seen: dict[int, bool] = {}  # the numbers of its messages -> is it on the main flow?
+        self.later: dict[int, int] = {}  # messages that were added while we read -> their sequence
         self.last_seq = -1
         self.last_time = row.created_at
         self.size = 0
@@ -235,10 +236,10 @@ class _Check:
         self._description()
         for m in self._messages():
             if m.seq >= self.row.next_seq:
-                self.later[m.number] = m
+                self.later[m.number] = m.seq
                 continue
             self._message(m)
-            self.seen[m.number] = m
+            self.seen[m.number] = bool(m.main)
         self._latecomers()
         self._packs()
         self._attachments()
@@ -247,10 +248,8 @@ class _Check:
         self._totals()
         return len(self.seen), self.problems
 
-    def say(self, what: str, message: MessageRow | None = None) -> None:
-        self.problems.append(
-            Problem(what, self.name, None if message is None else self.store._names.id(message.number))
-        )
+    def say(self, what: str, number: int | None = None) -> None:
+        self.problems.append(Problem(what, self.name, None if number is None else self.store._names.id(number)))
 
     def _messages(self) -> Iterator[MessageRow]:
         after = None
@@ -264,9 +263,9 @@ class _Check:
     def _latecomers(self) -> None:
         """What others added meanwhile is none of our business; what nobody added is."""
         now = self.store.backend.lookup(ids=[self.row.id]) if self.later else []
-        for m in self.later.values():
-            if not now or m.seq >= now[0].next_seq:
-                self.say(f"the sequence {m.seq} is out of order", m)
+        for number, seq in self.later.items():
+            if not now or seq >= now[0].next_seq:
+                self.say(f"the sequence {seq} is out of order", number)
 
     def _description(self) -> None:
         if self.row.kind == WORKSPACE:
@@ -307,9 +306,9 @@ class _Check:
 
     def _message(self, m: MessageRow) -> None:
         if m.seq <= self.last_seq:
-            self.say(f"the sequence {m.seq} is out of order", m)
+            self.say(f"the sequence {m.seq} is out of order", m.number)
         if m.created_at < self.last_time:
-            self.say("it is older than the message before it", m)
+            self.say("it is older than the message before it", m.number)
         self.last_seq, self.last_time = m.seq, m.created_at
         self._place(m)
         self.size += m.size
@@ -321,43 +320,45 @@ class _Check:
                 self.ledger.check(m.number, m.revision)
             self._content(m, self.reader.content(self.envelope, m)[1])
         except HithertoError as error:
-            self.say(str(error), m)
+            self.say(str(error), m.number)
 
     def _place(self, m: MessageRow) -> None:
         """Parents come before their children, so there is no cycle where this holds."""
         if m.number % RUN and m.parent != m.number - 1:
-            self.say("its number does not follow its parent's", m)
+            self.say("its number does not follow its parent's", m.number)
         if m.parent is not None:
             above = self.seen.get(m.parent)
             if above is None:
-                self.say("its parent is missing", m)
-            elif m.main and not above.main:
-                self.say("it is on the main flow below a message that is not", m)
+                self.say("its parent is missing", m.number)
+            elif m.main and not above:
+                self.say("it is on the main flow below a message that is not", m.number)
             if m.link is not None:
-                self.say("it has a link but is not a root", m)
+                self.say("it has a link but is not a root", m.number)
         if m.link is not None and m.link not in self.seen:
-            self.say("what it is linked to is missing", m)
+            self.say("what it is linked to is missing", m.number)
 
     def _content(self, m: MessageRow, data: bytes) -> None:
         body = decode_body(data)
         for attached in body.attached:
             self.attached.setdefault(attached.bare, set()).add(m.number)
         if len(data) != m.size:
-            self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m)
+            self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m.number)
         keys = [None] if body.key is None else self.envelope.tags("key", body.key)
         if m.key not in keys:
-            self.say("its key is not the one in its content", m)
+            self.say("its key is not the one in its content", m.number)
         for found_by in () if body.label is None else label_fields(body.label):
             self.tagged.setdefault(found_by, set()).add(m.number)
         if body.setup > self.setups:
-            self.say(f"it was made with setup {body.setup}, which is missing", m)
+            self.say(f"it was made with setup {body.setup}, which is missing", m.number)
 
     def _packs(self) -> None:
         """Each pack holds as many messages as have no body of their own."""
-        for pack in self.store.backend.packs(list(self.packed)):
-            self.total += self.envelope.weigh([pack])
-            if self.packed[pack.first] != pack.count:
-                self.say(f"a pack holds {pack.count} messages, {self.packed[pack.first]} need one")
+        runs = list(self.packed)
+        for start in range(0, len(runs), _PACKS):
+            for pack in self.store.backend.packs(runs[start : start + _PACKS]):
+                self.total += self.envelope.weigh([pack])
+                if self.packed[pack.first] != pack.count:
+                    self.say(f"a pack holds {pack.count} messages, {self.packed[pack.first]} need one")
 
     def _attachments(self) -> None:
         """What messages refer to is there, whole, and known to be referred to."""
@@ -373,9 +374,9 @@ class _Check:
             except MissingAttachment as error:  # each message that refers to it has a hole
                 lost.add(attached.name)
                 for number in sorted(numbers):
-                    self.say(str(error), self.seen[number])
+                    self.say(str(error), number)
             except HithertoError as error:
-                self.say(str(error), self.seen[min(numbers)])
+                self.say(str(error), min(numbers))
         rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages and row.name not in lost]
         there = {row.name: numbers for row in rows if (numbers := set(row.messages) - self.later.keys())}
         if any(not row.chunks for row in rows):
@@ -390,9 +391,8 @@ class _Check:
                 self.say(f"{is_} {what} are stored, {meant} are meant to be")
         if self.seen and self.last_time > row.active_at:
             self.say("it was active later than it says")
-        newest = next((m.number for m in reversed(self.seen.values()) if m.main), None)
-        head = self.seen.get(row.head) if row.head is not None else None
-        if (row.head is None) != (newest is None) or (row.head is not None and (head is None or not head.main)):
+        is_main = row.head is not None and self.seen.get(row.head, False)
+        if (row.head is None) == any(self.seen.values()) or (row.head is not None and not is_main):
             self.say("its head is not a message of its main flow")
         for tip in row.tips:
             if tip in self.seen and tip + 1 in self.seen and (tip + 1) % RUN:

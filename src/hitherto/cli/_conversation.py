@@ -4,7 +4,7 @@ are to go.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
@@ -97,10 +97,12 @@ def list_(
         elif titles:
             shown(_titled(info) for info in infos)
         else:
-            messages = [brief(m) for info in infos for m in listing.messages(info)]
-            shown(map(drawn, tree(messages, room())), at_end=True)
-            if not messages:
+            lines = map(drawn, listing.lines(folder, metadata, limit, room()))
+            first = next(lines, None)
+            if first is None:
                 say("nothing is kept here so far")
+            else:
+                shown(chain([first], lines), at_end=True)
         return listing.finish()
 
 
@@ -134,16 +136,28 @@ class _Listing:
         self, project: str | None, metadata: dict[str, str], limit: int | None
     ) -> "Iterator[ConversationInfo]":
         """The newest first."""
+        for info in self._listed(project, metadata, limit):
+            with suppress(errors.NotFound):  # purged while we look
+                self._note(f"conversation {info.id}", info.problem)
+                yield info
+
+    def lines(self, project: str | None, metadata: dict[str, str], limit: int | None, width: int) -> Iterator[str]:
+        """The trees of the conversations, the newest last. Each conversation is read when its turn has come."""
+        waiting = list(self._listed(project, metadata, limit))
+        while waiting:
+            info = waiting.pop()
+            with suppress(errors.NotFound):  # as above
+                self._note(f"conversation {info.id}", info.problem)
+                yield from tree(map(brief, self.messages(info)), width)
+
+    def _listed(self, project: str | None, metadata: dict[str, str], limit: int | None) -> "Iterator[ConversationInfo]":
         return islice(self._all(project, metadata, min(limit or _PAGE, _PAGE)), limit)
 
     def _all(self, project: str | None, metadata: dict[str, str], size: int) -> "Iterator[ConversationInfo]":
         cursor: str | None = ""
         while cursor is not None:
             page = self._store.conversations(limit=size, cursor=cursor or None, project=project, metadata=metadata)
-            for info in page:
-                with suppress(errors.NotFound):  # purged while we look
-                    self._note(f"conversation {info.id}", info.problem)
-                    yield info
+            yield from page
             cursor = page.next_cursor
 
     def messages(self, info: "ConversationInfo") -> "Iterator[Saved]":
