@@ -53,6 +53,16 @@ def test_the_dictionary_makes_a_single_message_smaller() -> None:
     assert len(squeeze(body, level=6)) < 0.8 * len(zstandard.ZstdCompressor(level=6).compress(body))
 
 
+@pytest.mark.parametrize("size", [_squeeze._ALONE - 1, _squeeze._ALONE, 1 << 20])
+def test_what_is_large_is_squeezed_without_the_dictionary_and_either_is_read(size: int) -> None:
+    data = (TEXT * (size // len(TEXT) + 1))[:size]
+    frame = squeeze(data, level=3)
+    named = zstandard.get_frame_parameters(frame).dict_id != 0
+    assert named == (size < _squeeze._ALONE)
+    assert unsqueeze(frame) == data
+    assert unsqueeze(_squeeze._tools.compressor(3, alone=named).compress(data)) == data  # as others may have written it
+
+
 # -- frames that are not what they were
 
 

@@ -2,7 +2,8 @@
 
 zstd with a dictionary that ships in this package, because a few short messages are too little to learn from. The
 dictionary is made from synthetic text by `scripts/train_dictionary.py`, and never from what a user keeps: that would
-survive a purge. A released dictionary never changes. Each frame names the one it was made with.
+survive a purge. A released dictionary never changes. Each frame names the one it was made with. From 16 KiB on there
+is enough to learn from: a dictionary then makes nothing smaller, and compressing takes twice as long with it.
 
 Messages are not squeezed one by one when they are appended: that would make appending slower, and the pack that they
 soon become is smaller than they would be together.
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     import zstandard
 
 _LEAST = 512  # bytes; less is not worth the time
+_ALONE = 16 << 10  # bytes, from which on no dictionary helps
 _MOST = 1 << 28  # bytes that one piece of content may have: what claims more is damaged
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
+_NAMED = 3  # bits of the byte behind it that are set if a frame names its dictionary
 _DICTIONARY = "dictionary-1.zstd"
 
 
@@ -38,24 +41,27 @@ class _Tools(threading.local):
     """One set for each thread: compressors may not be shared, and a dictionary object serves one level."""
 
     def __init__(self) -> None:
-        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
-        self._decompressor: zstandard.ZstdDecompressor | None = None
+        self._compressors: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
+        self._decompressors: dict[bool, zstandard.ZstdDecompressor] = {}
 
-    def compressor(self, level: int) -> "zstandard.ZstdCompressor":
-        found = self._compressors.get(level)
+    def compressor(self, level: int, *, alone: bool = False) -> "zstandard.ZstdCompressor":
+        """`alone`: without the dictionary."""
+        found = self._compressors.get((level, alone))
         if found is None:
             import zstandard  # noqa: PLC0415  # short messages do without it
 
-            dictionary = zstandard.ZstdCompressionDict(_dictionary())
-            found = self._compressors[level] = zstandard.ZstdCompressor(level=level, dict_data=dictionary)
+            dictionary = None if alone else zstandard.ZstdCompressionDict(_dictionary())
+            found = self._compressors[level, alone] = zstandard.ZstdCompressor(level=level, dict_data=dictionary)
         return found
 
-    def decompressor(self) -> "zstandard.ZstdDecompressor":
-        if self._decompressor is None:
+    def decompressor(self, *, alone: bool) -> "zstandard.ZstdDecompressor":
+        found = self._decompressors.get(alone)
+        if found is None:
             import zstandard  # noqa: PLC0415  # see above
 
-            self._decompressor = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(_dictionary()))
-        return self._decompressor
+            dictionary = None if alone else zstandard.ZstdCompressionDict(_dictionary())
+            found = self._decompressors[alone] = zstandard.ZstdDecompressor(dict_data=dictionary)
+        return found
 
 
 _tools = _Tools()
@@ -65,7 +71,7 @@ def squeeze(data: bytes, *, level: int) -> bytes:
     """The same in fewer bytes, if that is worth it."""
     if len(data) <= _LEAST:
         return data
-    smaller = _tools.compressor(level).compress(data)
+    smaller = _tools.compressor(level, alone=len(data) >= _ALONE).compress(data)
     return smaller if len(smaller) < len(data) else data
 
 
@@ -78,6 +84,6 @@ def unsqueeze(data: bytes) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= _MOST:
             raise Damaged("squeezed content has no size that could be")
-        return _tools.decompressor().decompress(data)
+        return _tools.decompressor(alone=not data[4] & _NAMED).decompress(data)
     except zstandard.ZstdError as error:
         raise Damaged(f"squeezed content cannot be read: {error}") from None
