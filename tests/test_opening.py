@@ -568,6 +568,54 @@ def test_a_name_brings_its_own_module_and_not_the_backends() -> None:
     assert loaded.isdisjoint(set(HEAVY) - {"msgspec"})
 
 
+FIRST = [
+    "_attachments",
+    "_breaker",
+    "_closing",
+    "_content",
+    "_copies",
+    "_desk",
+    "_filters",
+    "_forks",
+    "_lease",
+    "_ledger",
+    "_locations",
+    "_own_files",
+    "_packs",
+    "_pen",
+    "_policy_memory",
+    "_processes",
+    "_quarantine",
+    "_quota",
+    "_schedule",
+    "_search",
+    "_squeeze",
+    "_upkeep",
+    "_workspace",
+    "attachment",
+    "backend",
+    "conversation",
+    "errors",
+    "events",
+    "ids",
+    "listing",
+    "model",
+    "opening",
+    "store",
+    "telemetry",
+    "textindex",
+    "vault",
+]
+
+
+def test_opening_a_store_and_a_message_are_named_with_few_modules() -> None:
+    """Everybody waits for these, at every start: whoever adds one looks first whether it can come later."""
+    loaded = modules_after("import apsw, msgspec; import hitherto; hitherto.open; hitherto.Message")
+    assert {name.removeprefix("hitherto.") for name in loaded if name.startswith("hitherto.")} <= set(FIRST)
+    rare = {"heapq", "json", "base64", "hashlib", "ssl", "queue", "urllib.parse", "asyncio", "uuid", "zstandard"}
+    assert loaded & rare <= modules_after("import apsw, msgspec") & rare
+
+
 def test_asking_for_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         getattr(hitherto, "nothing_of_that_name")  # noqa: B009  # mypy knows that it is not there

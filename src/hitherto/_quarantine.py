@@ -25,7 +25,6 @@ from ._content import item_place, open_pack_raw
 from ._desk import Desk
 from ._packs import Moved, run_of
 from ._pen import READS_ONLY, deleted
-from ._removal import check_not_held, deletion
 from .backend import Change, ConversationRow, PackRow
 from .errors import Closed, Damaged, HithertoError, NotFound
 from .events import Quarantined, TurnedReadOnly, warn
@@ -180,6 +179,8 @@ class Quarantine:
     def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
         """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
         conversation that cannot be reached are failures."""
+        from ._removal import check_not_held  # noqa: PLC0415  # rare
+
         conversation, message = record
         readable = True
         copies: dict[bytes, tuple[str, ...]] = {}
@@ -222,6 +223,8 @@ class Quarantine:
 def without(store: "Store", row: ConversationRow, message: int) -> Change:
     """The conversation without a message that cannot be read, and without all that stands below it. What is left is
     proven anew, because nobody knows what weight the message had."""
+    from ._removal import deletion  # noqa: PLC0415  # rare
+
     envelope = store._codec.envelope(row)
     headers = {m.number: m for m in store._headers(row.id)}
     if len(headers) != row.count:  # to prove what is left would be to call it complete

@@ -25,7 +25,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._packs import Reader
-from ._timeline import Limit, by_time, headers
 from .attachment import Attachment
 from .backend import CHAT, Changes, ConversationRow, MessageRow, Where
 from .errors import Busy, Closed, Damaged, HithertoError, NotFound, StorageError, StorageFull
@@ -35,6 +34,7 @@ from .textindex import Entry, IndexDamaged, Known, TextIndex
 
 if TYPE_CHECKING:
     from ._query import Query
+    from ._timeline import Limit
     from ._wordindex import WordIndex
     from .store import Store
 
@@ -433,9 +433,11 @@ class Search:
         self, index: TextIndex, starts: Sequence["_Start"], grown: dict[bytes, Known], drop: list[int]
     ) -> Iterator[MessageRow]:
         """The messages of these conversations by time, but those that the index has already."""
+        from ._timeline import by_time  # noqa: PLC0415  # only those who search need it
+
         before = {start.now.conversation: start for start in starts}
 
-        def open_one(now: Known, limit: Limit) -> Iterator[MessageRow]:
+        def open_one(now: Known, limit: "Limit") -> Iterator[MessageRow]:
             return self._unindexed(index, before.pop(now.conversation), grown, drop, limit)
 
         return self._with_content(by_time((start.now for start in starts), open_one))
@@ -465,10 +467,12 @@ class Search:
         del desk
 
     def _unindexed(
-        self, index: TextIndex, start: "_Start", grown: dict[bytes, Known], drop: list[int], limit: Limit
+        self, index: TextIndex, start: "_Start", grown: dict[bytes, Known], drop: list[int], limit: "Limit"
     ) -> Iterator[MessageRow]:
         """The new and changed messages of a conversation by sequence, without their content. `grown` gets it if
         nothing but appending happened to it; `drop` gets what is not there any more."""
+        from ._timeline import headers  # noqa: PLC0415  # as above
+
         now, before = start.now, start.before
         is_same = before is not None and before.rewrites == now.rewrites
         held = {} if is_same or not start.is_held else index.holds(now.conversation)

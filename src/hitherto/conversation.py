@@ -21,9 +21,6 @@ from ._content import Meta, encode, item_place, open_meta, open_setup
 from ._desk import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
 from ._packs import Reader, Rewrite
 from ._pen import Entry
-from ._recovery import Partial, interrupted, key_of
-from ._recovery import drop as drop_partial
-from ._recovery import found as found_partials
 from ._steps import Steps, finish
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
@@ -43,6 +40,7 @@ from .model import (
 from .vault import Envelope
 
 if TYPE_CHECKING:
+    from ._recovery import Partial
     from .snapshots import Snapshot
     from .store import Store
 
@@ -479,24 +477,30 @@ class Conversation:
 
     # -- answers that did not arrive whole
 
-    def partials(self) -> list[Partial]:
+    def partials(self) -> "list[Partial]":
         """What had come of answers when they were interrupted, the newest first."""
         self._store._ensure_open()
-        return found_partials(self._desk)
+        from ._recovery import found  # noqa: PLC0415  # most answers arrive whole
 
-    def accept(self, partial: Partial) -> list[Saved]:
+        return found(self._desk)
+
+    def accept(self, partial: "Partial") -> list[Saved]:
         """Take what had come of an answer for the answer: messages that are marked as interrupted in `extra`. The
         handle has to stand at the message that they answer."""
+        from ._recovery import interrupted, key_of  # noqa: PLC0415  # as above
+
         key = key_of(partial)
         if partial.parent != self.at:
             hint = "stand there first: talk.fork(at=partial.parent)"
             raise InvalidArgument("this is no answer to the message that the handle stands at", hint=hint)
         return self._extend([interrupted(m) for m in partial.messages], unput=(key,), is_bounded=False)
 
-    def discard(self, partial: Partial) -> None:
+    def discard(self, partial: "Partial") -> None:
         """Let go of what had come of an answer."""
         self._store._ensure_open()
-        drop_partial(self._desk, key_of(partial))
+        from ._recovery import drop, key_of  # noqa: PLC0415  # as above
+
+        drop(self._desk, key_of(partial))
 
     # -- summing up and parting
 

@@ -4,7 +4,6 @@ A listing costs what is looked at. A page of conversations opens no description 
 messages of many conversations are merged by time while they are read, opening one conversation after the other.
 """
 
-import heapq
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -288,6 +287,8 @@ def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:
     Times never fall along a conversation, so its last activity (or its beginning) says from where on it has to be
     looked at: conversations are opened one by one as the listing reaches them.
     """
+    from heapq import heappop, heappush  # noqa: PLC0415  # most listings are of conversations
+
     sign = -1 if newest_first else 1
     heap: list[tuple[Order | tuple[int, int, int], MessageRow, Iterator[MessageRow]]] = []
 
@@ -295,7 +296,7 @@ def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:
         row = next(rows, None)
         if row is not None:
             place = (sign * row.created_at, sign * int.from_bytes(row.conversation, "big"), sign * row.seq)
-            heapq.heappush(heap, (place, row, rows))
+            heappush(heap, (place, row, rows))
 
     closed = (row for row in conversations(backend, Where(), oldest_first=not newest_first) if row.count)
     upcoming = next(closed, None)
@@ -307,7 +308,7 @@ def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:
             push(scan(backend, upcoming.id, newest_first=newest_first))
             upcoming = next(closed, None)
         if heap:
-            _, row, rows = heapq.heappop(heap)
+            _, row, rows = heappop(heap)
             yield row
             push(rows)
 

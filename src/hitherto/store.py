@@ -43,9 +43,6 @@ from ._packs import Moved, Reader, run_of
 from ._pen import READS_ONLY, Pen, Tell, deleted, stored
 from ._quarantine import Quarantine
 from ._quota import Quota
-from ._record import about as about_record
-from ._record import items as record_items
-from ._removal import check_not_held, deletion
 from ._schedule import Schedule
 from ._search import Asked, Hit, Search
 from ._upkeep import Maintenance, Upkeep, maintain
@@ -431,7 +428,10 @@ class Store:
         """A new conversation that holds a copy of this path."""
         self._ensure_open()
         source.refresh()  # others may have said that it is not to leave the store, and the copy is not either
-        beside = self._sure(source, lambda own: about_record(self, own.envelope, own.row)).portable
+        from ._record import about  # noqa: PLC0415  # rare
+        from ._record import items as record_items  # noqa: PLC0415  # rare
+
+        beside = self._sure(source, lambda own: about(self, own.envelope, own.row)).portable
         if self._redactor is not None:  # it may be older than the sanitiser
             beside = beside.cleaned(self._redactor.value)
         reader = Reader(self)
@@ -890,6 +890,8 @@ class Store:
         the traces of sub-agents started in it. A head that goes moves to the parent of what was deleted.
         """
         self._ensure_open()
+        from ._removal import deletion  # noqa: PLC0415  # rare
+
         wanted = _ids(ids)
         for _ in range(_TRIES):
             found, missing = self._rows_of(wanted, bodies=False)
@@ -1002,6 +1004,7 @@ class Store:
         self._ensure_open()
         check_reason(reason)
         from ._copies import note  # noqa: PLC0415  # rare
+        from ._removal import check_not_held  # noqa: PLC0415  # rare
         from ._sweeping import reached  # noqa: PLC0415  # rare
 
         id = parse_conversation_id(id_of(conversation))
