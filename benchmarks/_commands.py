@@ -5,6 +5,7 @@ an installation does it.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from ._table import Bench, Row, at_most, ms, ratios
 
 _CONVERSATIONS, _MESSAGES = 100, 20
+_OTHERS = ("import click", "git log")
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> float:
@@ -31,6 +33,16 @@ def _fill(path: str) -> None:
             talk.extend(Message.user(f"Question {n}, and a few words more") for n in range(_MESSAGES))
 
 
+def _repository(path: str) -> str:
+    """As many commits as a conversation has messages."""
+    git = ["git", "-C", path, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    for number in range(_MESSAGES):
+        words = f"Question {number}, and a few words more"
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "--no-gpg-sign", "-m", words], check=True)
+    return path
+
+
 def commands(bench: Bench) -> list[Row]:
     place = f"{bench.place('commands')}/chats.db"
     _fill(place)
@@ -45,7 +57,10 @@ def commands(bench: Bench) -> list[Row]:
         "search --help": [*ours, "search", "--help"],
         "log": [*ours, "log"],
         "conversation list": [*ours, "conversation", "list"],
+        "conversation list --titles": [*ours, "conversation", "list", "--titles"],
     }
+    if shutil.which("git") is not None:
+        sides["git log"] = ["git", "-C", _repository(bench.place("git")), "log"]
     for command in sides.values():
         _run(command, environment)  # compiles
     times: dict[str, list[float]] = {name: [] for name in sides}
@@ -57,7 +72,7 @@ def commands(bench: Bench) -> list[Row]:
     notes = {"conversation list": f"{_CONVERSATIONS * _MESSAGES} messages", "log": f"{_MESSAGES} messages"}
     return [
         at_most(
-            f"{name if name == 'import click' else f'hitherto {name}'} / python -c pass",
+            f"{name if name in _OTHERS else f'hitherto {name}'} / python -c pass",
             ratios(values, nothing),
             goals.get(name),
             ", ".join(filter(None, [ms("ours", values), ms("python", nothing), notes.get(name)])),

@@ -569,43 +569,11 @@ def test_a_name_brings_its_own_module_and_not_the_backends() -> None:
 
 
 FIRST = [
-    "_attachments",
-    "_breaker",
-    "_closing",
-    "_content",
-    "_copies",
-    "_desk",
-    "_filters",
-    "_forks",
-    "_lease",
-    "_ledger",
-    "_locations",
-    "_own_files",
-    "_packs",
-    "_pen",
-    "_policy_memory",
-    "_processes",
-    "_quarantine",
-    "_quota",
-    "_schedule",
-    "_search",
-    "_squeeze",
-    "_upkeep",
-    "_workspace",
-    "attachment",
-    "backend",
-    "conversation",
-    "errors",
-    "events",
-    "ids",
-    "listing",
-    "model",
-    "opening",
-    "store",
-    "telemetry",
-    "textindex",
-    "vault",
-]
+    "_attachments", "_breaker", "_closing", "_content", "_desk", "_filters", "_forks", "_lease", "_ledger",
+    "_locations", "_own_files", "_packs", "_pen", "_policy_memory", "_processes", "_quarantine", "_quota",
+    "_schedule", "_search", "_squeeze", "_upkeep", "_workspace", "attachment", "backend", "conversation", "errors",
+    "events", "ids", "listing", "model", "opening", "store", "telemetry", "textindex", "vault",
+]  # fmt: skip
 
 
 def test_opening_a_store_and_a_message_are_named_with_few_modules() -> None:

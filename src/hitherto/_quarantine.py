@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from . import _copies
 from ._attachments import filled
 from ._content import item_place, open_pack_raw
 from ._desk import Desk
@@ -179,6 +178,7 @@ class Quarantine:
     def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
         """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
         conversation that cannot be reached are failures."""
+        from . import _copies  # noqa: PLC0415  # rare
         from ._removal import check_not_held  # noqa: PLC0415  # rare
 
         conversation, message = record
