@@ -1,6 +1,6 @@
 """What is asked of a whole store: how much it holds, what was said lately, what a sweep would do, which setups a long
-conversation had. A million messages, in conversations of a hundred, and one long conversation more. Then how much memory
-a search takes that has all but a tenth of them to take in, and `verify`: each in a process of its own."""
+conversation had. A million messages, in conversations of a hundred, and one long conversation more. Then how much
+memory a search takes that has all but a tenth of them to take in, and `verify`: each in a process of its own."""
 
 import subprocess
 import sys

@@ -571,8 +571,8 @@ def test_a_name_brings_its_own_module_and_not_the_backends() -> None:
 FIRST = [
     "_attachments", "_breaker", "_closing", "_content", "_desk", "_filters", "_forks", "_lease", "_ledger",
     "_locations", "_own_files", "_packs", "_pen", "_policy_memory", "_processes", "_quarantine", "_quota",
-    "_schedule", "_search", "_squeeze", "_upkeep", "_workspace", "attachment", "backend", "conversation", "errors",
-    "events", "ids", "listing", "model", "opening", "store", "telemetry", "textindex", "vault",
+    "_schedule", "_search", "_squeeze", "_steps", "_upkeep", "_workspace", "attachment", "backend", "conversation",
+    "errors", "events", "ids", "listing", "model", "opening", "store", "telemetry", "textindex", "vault",
 ]  # fmt: skip
 
 
