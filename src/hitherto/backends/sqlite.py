@@ -28,6 +28,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -116,9 +117,11 @@ _AMENDED = "seq, parent, link, main, role, revision, created_at, body, key, toke
 _INSERT_CONVERSATION = (
     f"INSERT INTO conversation (workspace, shelf, moved, {_CONVERSATION}) VALUES ({', '.join('?' * 22)})"
 )
-_MUTABLE = [name for name in _CONVERSATION.split(", ")[3:] if name != "created_at"]  # or its index is rewritten
+# SQLite rewrites an index entry if one of its columns stands in SET, even with the same value. So a column that is in
+# an index is set only if it changes.
+_INDEXED = ("shelf", "moved", "expires_at")
+_MUTABLE = [name for name in _CONVERSATION.split(", ")[3:] if name not in ("created_at", "expires_at")]
 _UPDATE_CONVERSATION = f"UPDATE conversation SET {', '.join(f'{name} = ?' for name in _MUTABLE)} WHERE place = ?"
-_UPDATE_AND_MOVE = _UPDATE_CONVERSATION.replace(" SET ", " SET shelf = ?, moved = ?, ")
 _FRONT = 1 << 62  # the shelf of the newest conversation of its kind
 # SQLite knows how long a value is without reading it.
 _ATTACHED = (
@@ -132,7 +135,8 @@ _INSERT_MESSAGES = [
 _UPDATE_MESSAGE = f"UPDATE message SET {', '.join(f'{name} = ?' for name in _AMENDED.split(', '))} WHERE number = ?"
 
 _T = TypeVar("_T")
-_Place = tuple[int, int, int, int, int]  # of a conversation: row, shelf, when active, when moved; and the epoch now
+_Indexed = tuple[int, int, int | None]  # shelf, moved, expires_at
+_Place = tuple[int, int, int, _Indexed]  # of a conversation: row, when active, the epoch now, and its indexed columns
 _Values = Sequence[str | bytes | int | None]
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -293,9 +297,9 @@ class SqliteBackend:
     def _place(self, connection: apsw.Connection, change: Change, *, arriving: bool) -> _Place | Outcome:
         """Where the conversation lies (place 0 if it is new) if the change may be applied, else what is in the way."""
         query = (
-            "SELECT place, token, shelf, active_at, moved, "
-            "(SELECT w.epoch FROM workspace w WHERE w.place = c.workspace) "  # a join would cost several times as much
-            "FROM conversation c WHERE id = ? AND workspace = ?"
+            "SELECT place, token, active_at, "
+            "(SELECT w.epoch FROM workspace w WHERE w.place = c.workspace), "  # a join would cost several times as much
+            "shelf, moved, expires_at FROM conversation c WHERE id = ? AND workspace = ?"
         )
         found = _maybe(connection, query, (change.conversation, self._workspace))
         if change.expect is None:
@@ -310,7 +314,10 @@ class SqliteBackend:
             for other in self._by_key(connection, change.row.kind, change.row.key):
                 if other.id != change.conversation:
                     return Taken("key", other.id)
-        place: _Place = (found[0], *found[2:]) if found else (0, 0, 0, -1, self._epoch(connection))
+        if found is None:
+            place: _Place = (0, 0, self._epoch(connection), (0, -1, None))
+        else:
+            place = (found[0], found[2], found[3], found[4:])
         for message in change.add:
             if message.number % RUN == 0 and self._run_taken(connection, message.number, arriving=arriving):
                 return Taken("number", change.conversation)
@@ -361,7 +368,7 @@ class SqliteBackend:
             if _maybe(
                 connection, "SELECT 1 FROM mark WHERE workspace = ? LIMIT 1", (self._workspace,)
             ):  # somebody asks
-                execute("INSERT OR IGNORE INTO gone VALUES (?, ?, ?)", (self._workspace, found[4], change.conversation))
+                execute("INSERT OR IGNORE INTO gone VALUES (?, ?, ?)", (self._workspace, found[2], change.conversation))
             return
         place = self._write_row(connection, change.row, found)
         if change.rekey:
@@ -435,17 +442,20 @@ class SqliteBackend:
 
     def _write_row(self, connection: apsw.Connection, row: ConversationRow, found: _Place) -> int:
         """Write the conversation's row, where it lies or at a new place, and keep the shelf in order."""
-        place, shelf, active_at, moved, epoch = found
+        place, active_at, epoch, before = found
         values = _conversation_values(row)
-        if shelf == _FRONT and row.active_at >= active_at and moved == epoch:  # the newest, and newer still
-            connection.execute(_UPDATE_CONVERSATION, (*values[3:12], *values[13:], place))
-            return place
-        shelf = self._shelf(connection, row, place)
-        if place:
-            connection.execute(_UPDATE_AND_MOVE, (shelf, epoch, *values[3:12], *values[13:], place))
-            return place
-        connection.execute(_INSERT_CONVERSATION, (self._workspace, shelf, epoch, *values))
-        return connection.last_insert_rowid()
+        stays = before[0] == _FRONT and row.active_at >= active_at  # it was the newest, and is newer still
+        after = (_FRONT if stays else self._shelf(connection, row, place), epoch, row.expires_at)
+        if place == 0:
+            connection.execute(_INSERT_CONVERSATION, (self._workspace, *after[:2], *values))
+            return connection.last_insert_rowid()
+        rest = (*values[3:12], values[13], *values[15:], place)
+        if after == before:
+            connection.execute(_UPDATE_CONVERSATION, rest)
+        else:
+            changed = tuple(n for n in range(3) if before[n] != after[n])
+            connection.execute(_update_with(changed), (*(after[n] for n in changed), *rest))
+        return place
 
     def _shelf(self, connection: apsw.Connection, row: ConversationRow, place: int) -> int:
         """Where this conversation belongs: in front if it is now the newest of its kind, whose place it then takes."""
@@ -1163,6 +1173,13 @@ def _maybe(connection: apsw.Connection, query: str, values: _Values = ()) -> tup
 
 def _one(connection: apsw.Connection, query: str, values: _Values = ()) -> tuple[Any, ...]:
     return connection.execute(query, values).fetchall()[0]
+
+
+@cache
+def _update_with(indexed: tuple[int, ...]) -> str:
+    """The statement that sets these indexed columns as well."""
+    more = "".join(f"{_INDEXED[n]} = ?, " for n in indexed)
+    return _UPDATE_CONVERSATION.replace(" SET ", f" SET {more}")
 
 
 def _conversation_values(row: ConversationRow) -> tuple[str | bytes | int | None, ...]:
