@@ -8,6 +8,7 @@ import pytest
 import hitherto
 from hitherto import Conversation, Message
 from hitherto.backends import sqlite
+from hitherto.backends._ballast import LEAST, Ballast
 
 _FRAME = 4096 + 24  # bytes of a page in the WAL, with its header
 
@@ -42,3 +43,25 @@ def test_setting_a_column_that_is_in_an_index_writes_that_index_again(
         talk = store.start()
         talk.append(Message.user("first"))
         assert frames(path, talk) == 5
+
+
+def moved(path: Path) -> int:
+    """How many bytes checkpoints have moved into the database while half a megabyte was said."""
+    with hitherto.open(path, maintenance=False) as store:
+        talk = store.start()
+        talk.append(Message.user("first"))
+        assert store.scrub()
+        before = path.stat().st_size
+        for _ in range(100):
+            talk.append(Message.user("word " * 1000))
+        return path.stat().st_size - before
+
+
+def test_no_checkpoint_comes_early_in_a_small_store(tmp_path: Path) -> None:
+    assert moved(tmp_path / "chats.db") == 0
+
+
+def test_beside_a_small_ballast_checkpoints_come_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: more must not gather in the WAL than the ballast can make room for."""
+    monkeypatch.setattr(Ballast, "wanted", LEAST)
+    assert moved(tmp_path / "chats.db") > 300_000

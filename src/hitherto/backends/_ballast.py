@@ -9,6 +9,10 @@ before anything is removed that way, and it is laid down only when there is no f
 writers. **No ballast: the free pages may hold text**, and `scrub` gives them all back first. Whoever is killed in
 between leaves that mark to the next.
 
+While a store is written to, the ballast is as large as it may be, if the disk has plenty: how much may gather in the
+WAL goes by it (`_room`), and a checkpoint costs two syncs. Beside a store that nobody has open it is an eighth of the
+store's file.
+
 Something else may lie under that name. A ballast is a regular file of at most 4 MiB with nothing but zeros in it: what
 is different counts as no ballast, and is neither changed nor removed. A file of zeros that is not ours is no loss.
 """
@@ -25,6 +29,7 @@ from ._files import free_bytes, sync
 
 LEAST, MOST = 256 << 10, 4 << 20  # bytes
 _PART = 8  # of the store's file, one is set aside
+_FREE_PART = 4  # of what is free, one is set aside while the store is open
 _SMALL, _LITTLE = 512 << 10, 4 << 10  # bytes: beside a store of less that nobody has open, so much stands for it
 _FOR_OPENING = 64 << 10  # bytes that SQLite needs to open a database: the index of the WAL
 
@@ -48,13 +53,12 @@ class Ballast:
 
     def _is_proven(self, found: os.stat_result) -> bool:
         """Read all of it, once for as long as it does not change."""
-        state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        if state != self._proven:
+        if _state(found) != self._proven:
             if found.st_size > MOST:
                 return False
-            if any(_own_files.read_start(self.path, found.st_size)):
+            if _own_files.read_start(self.path, found.st_size) != bytes(found.st_size):
                 return False
-            self._proven = state
+            self._proven = _state(found)
         return True
 
     def _truncate(self, size: int) -> None:
@@ -64,16 +68,22 @@ class Ballast:
                 os.ftruncate(descriptor, size)
 
     @property
+    def _kept(self) -> int:
+        """The size beside a store that nobody has open."""
+        size = os.path.getsize(self._store)
+        return _LITTLE if size < _SMALL else min(MOST, max(LEAST, size // _PART))
+
+    @property
     def wanted(self) -> int:
+        """The size beside a store that is written to. Where little is free, most of it is left to those who write."""
         try:
-            return min(MOST, max(LEAST, os.path.getsize(self._store) // _PART))
+            return max(LEAST, self._kept, min(MOST, free_bytes(self._store) // _FREE_PART))
         except OSError:
             return LEAST
 
-    @property
-    def is_enough(self) -> bool:
+    def is_enough(self, least: int) -> bool:
         """It is not made larger with every page that the store grows by."""
-        return 4 * self.size >= 3 * self.wanted
+        return 4 * self.size >= 3 * max(least, self.wanted)
 
     @property
     def is_own(self) -> bool:
@@ -108,15 +118,15 @@ class Ballast:
         return True
 
     def fold(self) -> None:
-        """Nobody has the store open any more: beside a small one the ballast would be half of all there is, so most of
-        it is given back until somebody writes again. The little that stays says that the free pages hold nothing."""
+        """Nobody has the store open any more: give back what is more than an eighth of it, until somebody writes again.
+        Beside a small store only a little stays, which says that the free pages hold nothing."""
         with suppress(OSError):
-            if self.size > _LITTLE and os.path.getsize(self._store) < _SMALL:
-                self._truncate(_LITTLE)
+            if self.size > self._kept:
+                self._truncate(self._kept)
 
-    def lay(self) -> bool:
+    def lay(self, least: int = LEAST) -> bool:
         """Set aside what is wanted, or what there is. False if there is nothing to set aside, or not here."""
-        size = min(self.wanted, self.size + free_bytes(self._store))
+        size = min(max(least, self.wanted), self.size + free_bytes(self._store))
         if size <= self.size:
             return self.size > 0
         try:  # what is there and counts as none is foreign, and is left alone
@@ -125,12 +135,18 @@ class Ballast:
             return False
         try:
             _fill(descriptor, size)
+            self._proven = _state(os.fstat(descriptor))  # what was there is proven, and what came is zeros
         except OSError:  # it was taken by others meanwhile
             with suppress(OSError):
                 os.unlink(self.path)
         finally:
             os.close(descriptor)
         return self.size > 0
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    """What changes when the file is another, or is written to."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _fill(descriptor: int, size: int) -> None:
@@ -141,11 +157,11 @@ def _fill(descriptor: int, size: int) -> None:
         os.pwrite(descriptor, bytes(size), 0)
 
 
-def lay_if_clean(connection: apsw.Connection, ballast: Ballast) -> bool:
+def lay_if_clean(connection: apsw.Connection, ballast: Ballast, least: int = LEAST) -> bool:
     """Lay the ballast down, if no free page may hold text. True if there is one afterwards."""
-    if ballast.is_enough:
+    if ballast.is_enough(least):
         return True
     with transaction(connection):
         if ballast.size == 0 and connection.pragma("freelist_count"):
             return False
-        return ballast.lay()
+        return ballast.lay(least)

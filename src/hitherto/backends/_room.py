@@ -23,7 +23,7 @@ from ._ballast import LEAST, Ballast, lay_if_clean
 from ._connections import empty_wal, transaction
 from ._files import free_bytes, full, lacks_room
 
-OFTEN = LEAST // 8  # bytes after which it is looked how much lies in the WAL
+OFTEN = LEAST // 8  # bytes of a write that is expected to fit; the least after which it is looked what the WAL holds
 _WORTHWHILE = 8 << 10  # bytes in the WAL that are moved when there is no more room
 _PATIENCE_SECONDS = 0.25  # for readers, before a step is left to another time
 _STEP, _TRIES = 256, 6  # pages given back in one transaction, and how often it is tried with fewer
@@ -40,9 +40,10 @@ class Room:
         self.ballast = Ballast(path)
         self.is_outgrown = False  # there is much in the WAL, and no room to move it
         self._unmoved = OFTEN + 1  # bytes that were written since we looked how much it is: the first write looks
+        self._look_after = OFTEN
 
-    def set_aside(self, connection: apsw.Connection) -> bool:
-        return lay_if_clean(connection, self.ballast)
+    def set_aside(self, connection: apsw.Connection, least: int = LEAST) -> bool:
+        return lay_if_clean(connection, self.ballast, least)
 
     def was_missing(self, error: apsw.Error | CommitUnknown, connection: apsw.Connection) -> bool:
         """Is that what the error is about?"""
@@ -70,13 +71,14 @@ class Room:
     def wrote(self, connection: apsw.Connection, weight: int) -> None:
         """Move what is in the WAL into the database before that would take more room than the ballast can give."""
         self._unmoved += weight
-        if self._unmoved <= OFTEN:
+        if self._unmoved <= self._look_after:
             return
         try:
-            if growth(connection, self._path) > self._allowed // 4:
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             self.set_aside(connection)
-            self._unmoved = 0
+            allowed = self._allowed
+            if growth(connection, self._path) > allowed // 4:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._unmoved, self._look_after = 0, max(OFTEN, allowed // 32)
         except apsw.Error:  # what was written is kept, and must not be said not to be: the next one looks again
             self.is_outgrown = True
 
@@ -115,16 +117,17 @@ class Room:
         except apsw.Error as error:
             if not lacks_room(error, connection):
                 raise
+        size = self.ballast.size  # who does not remove may borrow it, and has to give all of it back
         with transaction(connection):  # the database has to become larger before the WAL can be emptied
             self.ballast.give_up()
-        return self.shrink(connection)
+        return self.shrink(connection, size)
 
-    def shrink(self, connection: apsw.Connection) -> bool:
-        """Make the files as small as they can be, without room to do it in, and lay the ballast down again. False if
-        that has to wait."""
+    def shrink(self, connection: apsw.Connection, least: int = LEAST) -> bool:
+        """Make the files as small as they can be, without room to do it in, and lay the ballast down again, of at
+        `least` this size if there is room. False if that has to wait."""
         try:
             shrunk = give_all_back(connection, self._path, self._timeout_seconds)
-            return shrunk and self.set_aside(connection)
+            return shrunk and self.set_aside(connection, least)
         except apsw.Error:  # what was removed is removed; there is no ballast, so `scrub` tries again
             return False
 

@@ -87,7 +87,13 @@ from ._rebuild import drop_copies, index_name, is_under_way, live_tables
 from ._room import OFTEN, Room, size_of
 from ._schema import APPLICATION_ID, MIGRATIONS
 
-PER_CONNECTION = ("synchronous = FULL", "foreign_keys = ON", "secure_delete = ON", "journal_size_limit = 4194304")
+PER_CONNECTION = (
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    "secure_delete = ON",
+    "wal_autocheckpoint = 2000",  # pages: a checkpoint costs two syncs, and writes a page that changed often once
+    "journal_size_limit = 8388608",  # bytes, as many: a WAL that has to grow again is slower to sync
+)
 
 _WORKSPACE_BITS = 47  # numbers stay below 2**47; the workspace's own integer lies above
 _MOST_WORKSPACES = 1 << 16
