@@ -16,7 +16,7 @@ import apsw
 import hitherto
 from hitherto import Conflict, Message
 from hitherto.backend import Change
-from hitherto.backends.sqlite import SqliteBackend
+from hitherto.backends.sqlite import SqliteBackend, _Place
 
 
 def say(*words: object) -> None:
@@ -67,9 +67,7 @@ def turns(path: str, talk: str, first: str, pause: str, how: str) -> None:
     current = int(first)
     writes = 0
 
-    def apply_and_wait(
-        backend: SqliteBackend, connection: apsw.Connection, change: Change, place: tuple[int, int, int, int, int]
-    ) -> None:
+    def apply_and_wait(backend: SqliteBackend, connection: apsw.Connection, change: Change, place: _Place) -> None:
         nonlocal writes
         apply(backend, connection, change, place)
         writes += 1
