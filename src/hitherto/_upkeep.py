@@ -114,7 +114,9 @@ def _purge_old_quarantine(store: "Store") -> None:
         store.purge_quarantine(older_than_seconds=seconds)
 
 
-def _pack_all(store: "Store", deadline: float, before: int | None, tell: _Progress) -> tuple[int, bool]:
+def _pack_all(
+    store: "Store", deadline: float, before: int | None, tell: _Progress = lambda _, __: None
+) -> tuple[int, bool]:
     """Pack every full run, then the others of conversations not active since `before`; how many, and whether that was
     all."""
     packed = 0
