@@ -39,7 +39,7 @@ def overview(bench: Bench) -> list[Row]:
         }
         name = f"{messages:,} messages"
         rows = [at_most(f"{name}: {what}, ms", _times(ask), _MOST_MS) for what, ask in asked.items()]
-    asked_alone = {"search": "search('build')", "verify": "verify()"}
+    asked_alone = {"search": "search('build')", "verify": "verify()", "maintain": "maintain()"}
     memory = {what: [_memory(str(path), ask)] for what, ask in asked_alone.items()}
     return rows + [at_most(f"{name}: memory of {what}, MB", most, _MOST_MB) for what, most in memory.items()]
 

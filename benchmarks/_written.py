@@ -8,7 +8,7 @@ import apsw
 
 from ._children import once
 from ._corpus import messages, turns
-from ._sides import SEALED_SIDES
+from ._sides import SEALED_SIDES, Ours, Raw
 from ._table import Bench, Row, at_most, ratios
 
 SIZES: Final = (10, 1_000, 10_000)
@@ -20,6 +20,12 @@ _COPIES: Final = 100  # short conversations are many, so that they stay short
 def names(size: int) -> list[str]:
     """The conversations of this many messages that are appended to in turn."""
     return [f"short {n}" for n in range(_COPIES)] if size == SIZES[0] else ["long"]
+
+
+def populate(side: Raw | Ours, size: int) -> None:
+    """Make these conversations."""
+    for n, name in enumerate(names(size)):
+        side.append(name, messages(size, start=n * 7))
 
 
 class _Counting(apsw.VFS):
@@ -52,8 +58,8 @@ def _count(folder: str, side: str, size: int, count: int) -> tuple[float, float]
     """Bytes and syncs of a turn, over so many of them."""
     counting = _Counting()
     opened, among = SEALED_SIDES[side](folder), names(size)
+    populate(opened, size)
     for n, name in enumerate(among):
-        opened.append(name, messages(size, start=n * 7))
         opened.append(name, list(turns(1, n)[0]))
     before = counting.bytes, counting.syncs
     for n, turn in enumerate(turns(count, 200)):

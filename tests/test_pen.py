@@ -241,7 +241,7 @@ def test_ctrl_c_while_waiting_withdraws_the_batch(monkeypatch: pytest.MonkeyPatc
     assert writing.wait(PATIENCE)
 
     class Interrupted:
-        def acquire(self) -> bool:
+        def acquire(self, timeout: float) -> bool:
             raise KeyboardInterrupt
 
         def release(self) -> None:
@@ -255,6 +255,44 @@ def test_ctrl_c_while_waiting_withdraws_the_batch(monkeypatch: pytest.MonkeyPatc
     thread.join(PATIENCE)
     assert pen.write(create(id=C)) == DONE
     assert [row.id for row in backend.lookup(ids=[A, B, C])] == [A, C]
+
+
+def test_one_sleeper_is_woken_and_wakes_the_next() -> None:
+    pen = Pen(Scripted())
+    entries = [pen.enqueue(create(id=id)) for id in (A, B, C)]
+    locks = [entry.prepare_to_sleep() for entry in entries]
+    assert pen.drain(PATIENCE)
+    assert [lock.locked() for lock in locks] == [False, True, True]
+    assert pen.outcome(entries[0]) == DONE
+    assert [lock.locked() for lock in locks] == [False, False, True]
+
+
+def wakes_behind_an_interrupted_thread(monkeypatch: pytest.MonkeyPatch, seconds: float) -> bool:
+    """Does a thread wake up if the one that should wake it is interrupted before it can?"""
+    pen = Pen(Scripted())
+    first, second = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
+    sleeper = threading.Thread(target=lambda: pen.outcome(second), daemon=True)
+    pen._writer = Entry(Batch(()))  # somebody writes
+    first.prepare_to_sleep()
+    sleeper.start()
+    until(lambda: second.waits)
+    pen._writer = None
+    monkeypatch.setattr(Entry, "wake_next", lambda _: None)  # the interrupt comes before it
+    assert pen.drain(PATIENCE)
+    sleeper.join(seconds)
+    woke = not sleeper.is_alive()
+    second.wake()  # nobody is left behind by a test that fails
+    return woke
+
+
+def test_a_sleeper_that_nobody_wakes_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hitherto._pen._NAP_SECONDS", 0.01)
+    assert wakes_behind_an_interrupted_thread(monkeypatch, PATIENCE)
+
+
+def test_control_a_sleeper_that_waits_for_others_alone_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hitherto._pen._NAP_SECONDS", 1_000)
+    assert not wakes_behind_an_interrupted_thread(monkeypatch, 0.2)
 
 
 def test_kept_reads_the_evidence() -> None:

@@ -69,6 +69,7 @@ READS_ONLY = "it was opened to be read only"
 _MOST = 512  # batches in one transaction
 _TRIES = 8  # how often a commit of unknown outcome is written again
 _LOCK_SECONDS = 0.05  # that a batch waits to be made anew: who holds its lock may wait for our connection
+_NAP_SECONDS = 1.0  # after which a sleeper looks by itself: who should have woken it may have been interrupted
 _WAITS = 3  # how often the wait until what was found is durable is begun
 
 Tell = Callable[[Batch, datetime], Iterable[Event]]  # what there is to tell of a batch that was kept
@@ -104,7 +105,7 @@ class Remake(Protocol):
 class Entry:
     """One batch on its way to the disk."""
 
-    __slots__ = ("_wake", "batch", "probe", "remake", "result", "tell", "unsure")
+    __slots__ = ("_wake", "batch", "next", "probe", "remake", "result", "tell", "unsure")
 
     def __init__(self, batch: Batch, tell: Tell | None = None, remake: Remake | None = None) -> None:
         self.batch = batch  # as it was made last: "was it kept?" looks for its token
@@ -114,6 +115,7 @@ class Entry:
         self.result: Outcome | Exception | None = None
         self.unsure = False  # it was in a commit of unknown outcome: it may be kept already, or still be under way
         self._wake: threading.Lock | None = None
+        self.next: Entry | None = None  # its owner is woken by the owner of this one
 
     def prepare_to_sleep(self) -> threading.Lock:
         wake = threading.Lock()
@@ -127,6 +129,12 @@ class Entry:
             if self._wake.locked():
                 self._wake.release()
             self._wake = None
+
+    def wake_next(self) -> None:
+        """Pass a wake-up on. Threads that wake all at once fight for the interpreter."""
+        following, self.next = self.next, None
+        if following is not None:
+            following.wake()
 
     @property
     def waits(self) -> bool:
@@ -216,11 +224,13 @@ class Pen:
                 if wake is None:
                     self._write()
                 else:
-                    wake.acquire()
+                    wake.acquire(timeout=_NAP_SECONDS)
+                    entry.wake_next()
         except BaseException:  # Ctrl+C, anywhere: the others must not suffer
             self._abandon(entry)
             raise
         finally:
+            entry.wake_next()
             entry.remake = None  # it knows whoever keeps the entry
             speak()
         if isinstance(entry.result, Exception):
@@ -318,11 +328,15 @@ class Pen:
         self._listeners.tell(SlowCommit(to_datetime(self._clock()), p95, SLOW_SECONDS))
 
     def _put_down(self) -> None:
-        """Wake whose batches are settled, and hand the pen to the first who waits. Called under the mutex, under which
-        owners decide to sleep, so no wake-up is missed; if interrupted, it can be called again."""
-        for entry in self._taken:
-            if entry.result is not None:
-                entry.wake()
+        """Wake whose batches are settled, one after the other, and hand the pen to the first who waits. Called under
+        the mutex, under which owners decide to sleep, so no wake-up is missed; if interrupted, it can be called
+        again."""
+        first: Entry | None = None
+        for entry in reversed(self._taken):
+            if entry.result is not None and entry.waits:
+                entry.next, first = first, entry
+        if first is not None:
+            first.wake()
         self._taken = []
         for entry in self._queue:
             if entry.waits:
