@@ -1,8 +1,8 @@
 """What a turn costs as a database grows from ten thousand messages to ten million.
 
-The rows are real: a store writes five thousand messages, and the server multiplies them (`tests/_bulk.py`), half of
-them inside one workspace, which so becomes the largest, half as workspaces of their own. Stores read and verify samples
-of what came of it, and the server looks at its tables, before the clock starts.
+The rows are real: a store writes five thousand messages, and the server multiplies them (`tests/support/bulk.py`), half
+of them inside one workspace, which so becomes the largest, half as workspaces of their own. Stores read and verify
+samples of what came of it, and the server looks at its tables, before the clock starts.
 
 A turn takes a commit, and what that takes changes with the hour. So beside every turn an INSERT alone is timed, into a
 table that does not grow, and turns are compared as so many of these.
@@ -20,7 +20,7 @@ import psycopg
 
 import hitherto
 from hitherto import Conversation, Message, Store
-from tests._bulk import multiply, span, spread
+from tests.support.bulk import multiply, span, spread
 
 from ._corpus import Passages
 from ._postgres import postgres

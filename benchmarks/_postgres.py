@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests._server import Server, find_binaries
+from tests.support.server import Server, find_binaries
 
 SETTINGS = (
     "fsync=on",

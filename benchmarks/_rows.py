@@ -137,7 +137,7 @@ _PROGRAMS = {
     "in use": "import hitherto; hitherto.open, hitherto.Message",
     "bare": "import sys; sys.modules['typing_extensions'] = None; import hitherto; hitherto.open, hitherto.Message",
     "opened": "import hitherto, hitherto.backends.sqlite; hitherto.open, hitherto.Message, hitherto.Conversation",
-    "sealed": "import hitherto.backends.sqlite as b, hitherto as h, hitherto.sealed; h.open, h.Message, h.Key",
+    "sealed": "import hitherto.backends.sqlite as b, hitherto as h, hitherto._sealing.sealed; h.open, h.Message, h.Key",
     "cryptography": "from cryptography.hazmat.primitives.ciphers import aead; "
     "from cryptography.hazmat.primitives.kdf import hkdf",
 }

@@ -13,14 +13,14 @@ import apsw
 import orjson
 import zstandard  # noqa: F401  # loaded here, as the backend below
 
-import hitherto._snippets  # the same
-import hitherto.backends.fts  # the same
-import hitherto.sealed  # noqa: F401  # the same, and `cryptography` with it
+import hitherto._search.snippets  # the same
+import hitherto.backends.sqlite.fts  # the same
+import hitherto._sealing.sealed  # noqa: F401  # the same, and `cryptography` with it
 from hitherto import Closed, Conversation, Key, Message, open_async
 from hitherto import open as open_store
-from hitherto._content import Meta
-from hitherto._desk import close_meta
-from hitherto._workspace import described, new_row
+from hitherto._engine.bodies import Meta
+from hitherto._engine.state import close_meta
+from hitherto._engine.workspace import described, new_row
 from hitherto.aio import AsyncConversation, AsyncStore
 from hitherto.backend import CHAT, DONE, Batch, Change
 from hitherto.backends.sqlite import SqliteBackend  # noqa: F401  # loaded here, so that `open` is timed without imports

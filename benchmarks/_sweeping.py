@@ -84,7 +84,7 @@ def sweep(bench: Bench) -> list[Row]:
 
 def _looked(store: Store) -> float:
     """What a store that sweeps by itself does as it is opened, if nothing is due yet."""
-    from hitherto._sweeping import sweep_due
+    from hitherto._erasure.sweep import sweep_due
 
     began = time.perf_counter()
     if sweep_due(store, RetentionPolicy(180), store._clock()).swept:

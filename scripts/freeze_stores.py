@@ -3,8 +3,9 @@
     python scripts/freeze_stores.py
 
 It makes the folder `tests/data/stores/sqlite-<steps>-postgresql-<steps>`: an archive of each SQLite store, a dump of a
-PostgreSQL database, and `holds.json`, which says what is in them (`tests/_kept.py` describes it). Run it once for each
-format, with the code that is released with it, and commit what it made; it never writes over a folder that is there.
+PostgreSQL database, and `holds.json`, which says what is in them (`tests/support/frozen_stores.py` describes it). Run
+it once for each format, with the code that is released with it, and commit what it made; it never writes over a folder
+that is there.
 
 Times, texts, conversations' ids and keys are the same each time; ids of messages, and what is sealed, are random.
 """
@@ -32,15 +33,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import hitherto
 from hitherto import Attachment, Block, Message, RetentionPolicy, Store, Usage
-from hitherto.backends import _schema as sqlite_schema
-from hitherto.backends.postgres import _schema as postgresql_schema
+from hitherto.backends.sqlite import schema as sqlite_schema
+from hitherto.backends.postgres import schema as postgresql_schema
 from hitherto.chat import Client, Config, new_client
 from hitherto.records import Records
-from tests._databases import Database, new_database
-from tests._kept import DUMP, FOLDER, HOLDS, START, Kept, described, packed, unpacked
-from tests._provider import Asked, Reply, chat_events, provider
-from tests._rotators import run, small_steps
-from tests._server import find_binaries
+from tests.support.databases import Database, new_database
+from tests.support.frozen_stores import DUMP, FOLDER, HOLDS, START, Kept, described, packed, unpacked
+from tests.support.provider import Asked, Reply, chat_events, provider
+from tests.support.rotation_processes import run, small_steps
+from tests.support.server import find_binaries
 
 DAY = 86_400_000_000  # microseconds
 OLD, NEW = "11" * 32, "22" * 32  # keys, in hexadecimal

@@ -21,9 +21,10 @@ from typing import Any
 
 from msgspec import msgpack
 
-from hitherto import _crypto, _ledger, sealed
-from hitherto._attachments import _squeezed
-from hitherto._content import (
+from hitherto._sealing import primitives, sealed
+from hitherto._engine import revisions
+from hitherto._engine.attachments import _squeezed
+from hitherto._engine.bodies import (
     Meta,
     WorkspaceMeta,
     body_of,
@@ -35,14 +36,14 @@ from hitherto._content import (
     pack_place,
     packed,
 )
-from hitherto._quarantine import _key as quarantine_key
-from hitherto._quarantine import _Note
-from hitherto._squeeze import unsqueeze
+from hitherto._sealing.quarantine import _key as quarantine_key
+from hitherto._sealing.quarantine import _Note
+from hitherto._engine.compression import unsqueeze
 from hitherto.backend import ConversationRow, MessageRow, PackRow
 from hitherto.keys import Key
 from hitherto.model import Message, Setup
-from hitherto.sealed import AES, NO_KEY, Sealed, SealedEnvelope, Secret, Slot, write_box
-from hitherto.vault import MODULUS, Plain
+from hitherto._sealing.sealed import AES, NO_KEY, Sealed, SealedEnvelope, Secret, Slot, write_box
+from hitherto._sealing.codec import MODULUS, Plain
 
 VECTORS = Path(__file__).resolve().parent.parent / "docs" / "envelope-vectors.json"
 
@@ -66,12 +67,12 @@ def no_randomness() -> Iterator[None]:
         drawn += 1
         return hashlib.shake_256(b"hitherto vectors %d" % drawn).digest(size)
 
-    real = _crypto.os
-    _crypto.os = SimpleNamespace(urandom=urandom)
+    real = primitives.os
+    primitives.os = SimpleNamespace(urandom=urandom)
     try:
         yield
     finally:
-        _crypto.os = real
+        primitives.os = real
 
 
 def shown(value: object) -> object:
@@ -131,7 +132,7 @@ def keys() -> Iterator[Case]:
 
 def derived_keys(data_key: bytes) -> Iterator[Case]:
     for name, conversation in (("a conversation", CONVERSATION), ("another conversation", OTHER_CONVERSATION)):
-        raw = _crypto.derive(data_key, WORKSPACE + conversation, b"hitherto/1 data key", 128)
+        raw = primitives.derive(data_key, WORKSPACE + conversation, b"hitherto/1 data key", 128)
         secret = Secret(data_key, WORKSPACE, conversation)
         assert raw[32:] == secret.name_key + secret.proof_key + secret.commitment
         yield opens(
@@ -336,10 +337,10 @@ class Records:
         return self.closed(name, {"field": "item", "key": key}, item_place(CONVERSATION, key), content)
 
     def _ledgers(self) -> Iterator[Case]:
-        content = msgpack.encode(_ledger.Ledger({35: 2}, {64: 70}))
-        record = _ledger.Ledger({35: 2}, {64: 70}).item(self.envelope, CONVERSATION, 3).body
-        place = {"field": "item", "key": _ledger.KEY, "rewrites": 3}
-        built = self.envelope._bytes_of(_ledger.place(CONVERSATION, 3))
+        content = msgpack.encode(revisions.Ledger({35: 2}, {64: 70}))
+        record = revisions.Ledger({35: 2}, {64: 70}).item(self.envelope, CONVERSATION, 3).body
+        place = {"field": "item", "key": revisions.KEY, "rewrites": 3}
+        built = self.envelope._bytes_of(revisions.place(CONVERSATION, 3))
         ledger = self.case("a ledger", place, built, record, content)
         yield ledger
         yield refused(ledger, "an older one", "tag", place={"rewrites": 4})

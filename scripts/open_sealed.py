@@ -1,5 +1,5 @@
 """Opens a sealed store without hitherto: with SQLite, msgpack, zstd, the primitives of `cryptography`, and what
-docs/envelope.md and docs/schema.md say. It was written from these pages alone; tests/test_envelope.py runs it.
+docs/envelope.md and docs/schema.md say. It was written from these pages alone; tests/sealing/test_envelope.py runs it.
 
     python scripts/open_sealed.py chats.db < key-file            # all conversations of the workspace "default"
     python scripts/open_sealed.py chats.db other < key-file      # of another one
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-DICTIONARY = Path(__file__).resolve().parents[1] / "src" / "hitherto" / "dictionary-1.zstd"
+DICTIONARY = Path(__file__).resolve().parents[1] / "src" / "hitherto" / "_engine" / "dictionary-1.zstd"
 unpack = msgspec.msgpack.decode
 
 

@@ -27,11 +27,11 @@ from typing import TypeVar
 
 import zstandard
 
-from hitherto._content import body_of, encode
+from hitherto._engine.bodies import body_of, encode
 from hitherto.model import Block, Message, Usage
 
 HERE = Path(__file__).resolve().parent
-DICTIONARY = HERE.parent / "src" / "hitherto" / "dictionary-1.zstd"
+DICTIONARY = HERE.parent / "src" / "hitherto" / "_engine" / "dictionary-1.zstd"
 DICTIONARY_ID = 0x48544801  # "HTH" and the number; zstd leaves 32768 to 2**31 - 1 to private use
 SIZE = 32 * 1024
 

@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import settings
 
-from hitherto import _breaker
+from hitherto._engine import breaker
 
-from ._cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
-from ._command import Open, Service, Terminal, World, environment
-from ._forked import Forker
-from ._memory import in_memory
-from ._thorough import examples
+from .support.cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
+from .support.command import Open, Service, Terminal, World, environment
+from .support.forked import Forker
+from .support.memory import in_memory
+from .support.thorough import examples
 
 _trusted = tempfile.TemporaryDirectory(prefix="hitherto-trusted-")
 
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("COVERAGE_PROCESS_START", None)
     # A shell that starts the tests in the background has them ignore Ctrl+C, and tests press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _breaker.SLOW_SECONDS = 60.0  # a busy machine is no slow disk, and no test wants to hear that it is one
+    breaker.SLOW_SECONDS = 60.0  # a busy machine is no slow disk, and no test wants to hear that it is one
     # The local model's threads wait for each other. Where other tests have the processors meanwhile, they would keep
     # them busy with waiting, and take several times as long.
     os.environ["OMP_WAIT_POLICY"] = "passive"

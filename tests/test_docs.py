@@ -16,12 +16,13 @@ import hitherto
 import hitherto.chat
 import hitherto.formats
 import hitherto.snapshots
-from hitherto import Conflict, HithertoError, Message, NotFound, _content
+from hitherto import Conflict, HithertoError, Message, NotFound
+from hitherto._engine import bodies
 from hitherto.chat import _wires, validate_base_url
 from hitherto.records import Record
 from hitherto.snapshots import FileStore, ObjectStore, Snapshot
 
-from ._provider import (
+from .support.provider import (
     Asked,
     Json,
     Reply,
@@ -313,11 +314,11 @@ def test_every_table_and_column_is_in_the_schema_page(tmp_path: Path) -> None:
 
 
 CONTENT: list[tuple[str, type[msgspec.Struct]]] = [
-    ("Content of a message", _content.Body),
+    ("Content of a message", bodies.Body),
     ("Block", hitherto.Block),
     ("Usage", hitherto.Usage),
-    ("Description of a conversation", _content.Meta),
-    ("Description of a workspace", _content.WorkspaceMeta),
+    ("Description of a conversation", bodies.Meta),
+    ("Description of a workspace", bodies.WorkspaceMeta),
     ("Setup", hitherto.Setup),
 ]
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from . import formats as formats
     from . import records as records
     from . import snapshots as snapshots
-    from ._closing import Closing
-    from ._recovery import Partial, RecoverySnapshot
-    from ._rotation import Progress, Rotation
-    from ._search import Hit
-    from ._upkeep import Maintenance
-    from ._verify import Problem, Report
+    from ._erasure.shutdown import Closing
+    from ._engine.recovery import Partial, RecoverySnapshot
+    from ._sealing.rotation import Progress, Rotation
+    from ._search.search import Hit
+    from ._erasure.maintenance import Maintenance
+    from ._engine.verify import Problem, Report
     from .aio import AsyncConversation, AsyncMessageListing, AsyncStore, open_async
     from .attachment import Attachment
     from .conversation import Branch, Conversation, SetupChange, ThreadUsage
@@ -91,10 +91,10 @@ if TYPE_CHECKING:
     from .keys import Key
     from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
-    from .moving import StoreCopy, copy_store
+    from ._copying.copy_store import StoreCopy, copy_store
     from .opening import open
     from .recorder import Recording, history, into, is_recorded, record, recording, resume
-    from .recorder._own import Resumed
+    from .recorder._own_clients import Resumed
     from .retention import RetentionPolicy, SweepItem, SweepPlan, SweepReport
     from .sanitiser import Cleaned, Finding, Rule, Sanitiser, Stream
     from .store import PurgeReport, Stats, Store
@@ -225,18 +225,18 @@ __all__ = [
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _MODULES = {
-    "_closing": ("Closing",),
-    "_recovery": (
+    "_erasure.shutdown": ("Closing",),
+    "_engine.recovery": (
         "Partial",
         "RecoverySnapshot",
     ),
-    "_rotation": (
+    "_sealing.rotation": (
         "Progress",
         "Rotation",
     ),
-    "_search": ("Hit",),
-    "_upkeep": ("Maintenance",),
-    "_verify": (
+    "_search.search": ("Hit",),
+    "_erasure.maintenance": ("Maintenance",),
+    "_engine.verify": (
         "Problem",
         "Report",
     ),
@@ -330,7 +330,7 @@ _MODULES = {
         "Setup",
         "Usage",
     ),
-    "moving": ("StoreCopy", "copy_store"),
+    "_copying.copy_store": ("StoreCopy", "copy_store"),
     "opening": ("open",),
     "recorder": (
         "Recording",
@@ -341,7 +341,7 @@ _MODULES = {
         "recording",
         "resume",
     ),
-    "recorder._own": ("Resumed",),
+    "recorder._own_clients": ("Resumed",),
     "retention": (
         "RetentionPolicy",
         "SweepItem",

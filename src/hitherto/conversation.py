@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._content import Meta, encode, item_place, open_meta, open_setup
-from ._desk import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
-from ._packs import Reader, Rewrite
-from ._pen import Entry
-from ._steps import Steps, finish
+from ._engine.bodies import Meta, encode, item_place, open_meta, open_setup
+from ._engine.state import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
+from ._engine.packs import Reader, Rewrite
+from ._engine.committer import Entry
+from ._engine.steps import Steps, finish
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
 from .model import (
@@ -37,10 +37,10 @@ from .model import (
     text_size,
     to_datetime,
 )
-from .vault import Envelope
+from ._sealing.codec import Envelope
 
 if TYPE_CHECKING:
-    from ._recovery import Partial
+    from ._engine.recovery import Partial
     from .snapshots import Snapshot
     from .store import Store
 
@@ -480,14 +480,14 @@ class Conversation:
     def partials(self) -> "list[Partial]":
         """What had come of answers when they were interrupted, the newest first."""
         self._store._ensure_open()
-        from ._recovery import found  # noqa: PLC0415  # most answers arrive whole
+        from ._engine.recovery import found  # noqa: PLC0415  # most answers arrive whole
 
         return found(self._desk)
 
     def accept(self, partial: "Partial") -> list[Saved]:
         """Take what had come of an answer for the answer: messages that are marked as interrupted in `extra`. The
         handle has to stand at the message that they answer."""
-        from ._recovery import interrupted, key_of  # noqa: PLC0415  # as above
+        from ._engine.recovery import interrupted, key_of  # noqa: PLC0415  # as above
 
         key = key_of(partial)
         if partial.parent != self.at:
@@ -498,7 +498,7 @@ class Conversation:
     def discard(self, partial: "Partial") -> None:
         """Let go of what had come of an answer."""
         self._store._ensure_open()
-        from ._recovery import drop, key_of  # noqa: PLC0415  # as above
+        from ._engine.recovery import drop, key_of  # noqa: PLC0415  # as above
 
         drop(self._desk, key_of(partial))
 

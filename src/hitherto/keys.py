@@ -126,7 +126,7 @@ class Key:
     @classmethod
     def generate(cls) -> "Key":
         """A new key, from the operating system's source of randomness. Keep it: `to_file`, `to_keyring`."""
-        from ._crypto import random_key  # noqa: PLC0415  # cryptography is loaded when something is sealed
+        from ._sealing.primitives import random_key  # noqa: PLC0415  # cryptography is loaded when something is sealed
 
         return cls(random_key())
 
@@ -186,7 +186,7 @@ class Key:
 
     @classmethod
     def _fetch(cls, source: _Source) -> "Key":
-        from . import _crypto  # noqa: F401, PLC0415  # if it cannot be loaded, let it fail before there is a secret here
+        from ._sealing import primitives  # noqa: F401, PLC0415  # if it cannot be loaded, let it fail before there is a secret here
 
         found = source()
         if isinstance(found, _Problem):
@@ -256,7 +256,7 @@ class Key:
 
     def _derive(self, salt: bytes, purpose: bytes, length: int = 32) -> bytes:
         """A key for one purpose: HKDF-SHA256."""
-        from ._crypto import derive  # noqa: PLC0415  # see above
+        from ._sealing.primitives import derive  # noqa: PLC0415  # see above
 
         # Checked here, because what fails in there fails with the secret in hand.
         if not (isinstance(salt, bytes) and isinstance(purpose, bytes) and 0 < length <= _DERIVED_MOST):
@@ -284,7 +284,7 @@ class Key:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Key):
             return NotImplemented
-        from ._crypto import same  # noqa: PLC0415  # see above
+        from ._sealing.primitives import same  # noqa: PLC0415  # see above
 
         return self is other or same(self._reveal(), other._reveal())
 

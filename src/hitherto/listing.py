@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ._content import Meta, open_meta
-from ._filters import Filter
-from ._packs import Reader
+from ._engine.bodies import Meta, open_meta
+from ._engine.filters import Filter
+from ._engine.packs import Reader
 from .backend import Backend, ConversationRow, MessageRow, Where
 from .errors import Damaged, InvalidArgument, InvalidCursor, KeyUnavailable, NotFound
 from .ids import show_conversation_id
 from .model import Saved, approximate_tokens, to_datetime
-from .vault import Envelope
+from ._sealing.codec import Envelope
 
 if TYPE_CHECKING:
     from .store import Store

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from ._locations import find, is_server, path_of
-from ._pen import READS_ONLY
+from ._engine.committer import READS_ONLY
 from .backend import WORKSPACE, Backend
 from .errors import CannotOpen, InvalidArgument, KeyUnavailable, MissingExtra
 from .model import encodable
 from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
 
 if TYPE_CHECKING:
-    from .backends.postgres._looking import Server
+    from .backends.postgres.server_report import Server
     from .keys import Key
     from .sanitiser import Sanitiser
 
@@ -132,7 +132,7 @@ def _backend(
 
     if not read_only:
         return make()
-    from .backends._patient import Patient  # noqa: PLC0415  # see above
+    from .backends.sqlite.retrying_reader import Patient  # noqa: PLC0415  # see above
 
     return cast("Backend", Patient(make, path, timeout_seconds))
 
@@ -176,7 +176,7 @@ def workspaces_of(location: str | os.PathLike[str]) -> list[str] | None:
 def server_of(location: str) -> "Server":
     """What the server says of itself that a location names. Needs no store there, and no key."""
     with _needs_psycopg():
-        from .backends.postgres._looking import look  # noqa: PLC0415  # see above
+        from .backends.postgres.server_report import look  # noqa: PLC0415  # see above
     return look(location)
 
 
@@ -184,7 +184,7 @@ def rights_of(role: str, workspace: str | None = None, *, read_only: bool = Fals
     """The SQL statements that give a role of a server its rights; with a workspace, on the rows of that one alone."""
     with _needs_psycopg():
         from .backends.postgres import workspace_id  # noqa: PLC0415  # see above
-        from .backends.postgres._schema import rights  # noqa: PLC0415  # see above
+        from .backends.postgres.schema import rights  # noqa: PLC0415  # see above
     return rights(role, None if workspace is None else str(workspace_id(workspace)), read_only=read_only)
 
 
@@ -197,6 +197,6 @@ def key_id_of(location: str | os.PathLike[str], workspace: str) -> str | None:
         backend.close(untouched=True)
     if not rows or not rows[0].data_key:
         return None
-    from .sealed import key_of  # noqa: PLC0415  # only sealed stores load cryptography
+    from ._sealing.sealed import key_of  # noqa: PLC0415  # only sealed stores load cryptography
 
     return key_of(rows[0])

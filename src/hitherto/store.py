@@ -23,9 +23,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from . import _forks
-from ._attachments import filled, unstage
-from ._closing import Closing, Purge, Purges, close, patience
-from ._content import (
+from ._engine.attachments import filled, unstage
+from ._erasure.shutdown import Closing, Purge, Purges, close, patience
+from ._engine.bodies import (
     Body,
     Meta,
     decode_body,
@@ -35,18 +35,18 @@ from ._content import (
     saved_pack,
     saved_stretch,
 )
-from ._desk import Desk, Draft, Spot, check_size, clean_together, close_meta, draft
-from ._filters import Filter, checked_pairs, description_tags
-from ._lease import Lease
-from ._ledger import read as read_ledger
-from ._packs import Moved, Reader, run_of
-from ._pen import READS_ONLY, Pen, Tell, deleted, stored
-from ._quarantine import Quarantine
-from ._quota import Quota
-from ._schedule import Schedule
-from ._search import Asked, Hit, Search
-from ._upkeep import Maintenance, Upkeep, maintain
-from ._workspace import Workspace, described, new_row
+from ._engine.state import Desk, Draft, Spot, check_size, clean_together, close_meta, draft
+from ._engine.filters import Filter, checked_pairs, description_tags
+from ._engine.lease import Lease
+from ._engine.revisions import read as read_ledger
+from ._engine.packs import Moved, Reader, run_of
+from ._engine.committer import READS_ONLY, Pen, Tell, deleted, stored
+from ._sealing.quarantine import Quarantine
+from ._engine.quota import Quota
+from ._erasure.schedule import Schedule
+from ._search.search import Asked, Hit, Search
+from ._erasure.maintenance import Maintenance, Upkeep, maintain
+from ._engine.workspace import Workspace, described, new_row
 from .backend import (
     CHAT,
     WORKSPACE,
@@ -106,15 +106,15 @@ from .model import (
     trace_of,
 )
 from .telemetry import Telemetry, spanned
-from .vault import Codec, Envelope
+from ._sealing.codec import Codec, Envelope
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ._copies import Prunes
-    from ._redaction import Redactor
-    from ._rotation import Progress, Rotation
-    from ._verify import Report
+    from ._erasure.checkpoint_copies import Prunes
+    from .sanitiser.redactor import Redactor
+    from ._sealing.rotation import Progress, Rotation
+    from ._engine.verify import Report
     from .keys import Key
     from .retention import RetentionPolicy, SweepPlan, SweepReport
     from .sanitiser import Sanitiser
@@ -343,7 +343,7 @@ class Store:
 
     def _redactor_for(self, sanitiser: "Sanitiser") -> "Redactor":
         """What cleans by these rules, and hashes what it finds with a key of this workspace."""
-        from ._redaction import Redactor  # noqa: PLC0415  # only those who clean need it
+        from .sanitiser.redactor import Redactor  # noqa: PLC0415  # only those who clean need it
 
         if not hasattr(sanitiser, "keyed"):
             hint = "sanitiser=hitherto.Sanitiser.secrets()"
@@ -428,8 +428,8 @@ class Store:
         """A new conversation that holds a copy of this path."""
         self._ensure_open()
         source.refresh()  # others may have said that it is not to leave the store, and the copy is not either
-        from ._record import about  # noqa: PLC0415  # rare
-        from ._record import items as record_items  # noqa: PLC0415  # rare
+        from ._engine.record_items import about  # noqa: PLC0415  # rare
+        from ._engine.record_items import items as record_items  # noqa: PLC0415  # rare
 
         beside = self._sure(source, lambda own: about(self, own.envelope, own.row)).portable
         if self._redactor is not None:  # it may be older than the sanitiser
@@ -890,7 +890,7 @@ class Store:
         the traces of sub-agents started in it. A head that goes moves to the parent of what was deleted.
         """
         self._ensure_open()
-        from ._removal import deletion  # noqa: PLC0415  # rare
+        from ._engine.deleting import deletion  # noqa: PLC0415  # rare
 
         wanted = _ids(ids)
         for _ in range(_TRIES):
@@ -940,7 +940,7 @@ class Store:
             raise InvalidArgument(f"the offset is a number from 0 to {_DEEPEST:,}")
         if role is not None and not (isinstance(role, str) and encodable(role)):
             raise InvalidArgument("a role is text")
-        from ._query import parse  # noqa: PLC0415  # only those who search need it
+        from ._search.query import parse  # noqa: PLC0415  # only those who search need it
 
         return self._search.find(
             Asked(
@@ -1003,9 +1003,9 @@ class Store:
         """
         self._ensure_open()
         check_reason(reason)
-        from ._copies import note  # noqa: PLC0415  # rare
-        from ._removal import check_not_held  # noqa: PLC0415  # rare
-        from ._sweeping import reached  # noqa: PLC0415  # rare
+        from ._erasure.checkpoint_copies import note  # noqa: PLC0415  # rare
+        from ._engine.deleting import check_not_held  # noqa: PLC0415  # rare
+        from ._erasure.sweep import reached  # noqa: PLC0415  # rare
 
         id = parse_conversation_id(id_of(conversation))
         self._ensure_removing()
@@ -1038,7 +1038,7 @@ class Store:
         """Checkpoints of conversations of this store may lie in this snapshot store: a purge deletes them there, too.
         What purges of before could not reach there is deleted now. Returns what still cannot be, as id and error."""
         self._ensure_open()
-        from ._copies import finish, know  # noqa: PLC0415  # rare
+        from ._erasure.checkpoint_copies import finish, know  # noqa: PLC0415  # rare
 
         know(self, place)
         return tuple(finish(self).items())
@@ -1074,7 +1074,7 @@ class Store:
     def retention(self) -> "RetentionPolicy | None":
         """After how long conversations are due, as it stands in the store now; None: never."""
         self._ensure_open()
-        from ._sweeping import policy_of  # noqa: PLC0415  # rare
+        from ._erasure.sweep import policy_of  # noqa: PLC0415  # rare
 
         return policy_of(self)
 
@@ -1094,7 +1094,7 @@ class Store:
     def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
         """What a sweep would purge, what it would keep, and why. Without a policy, by that of the store."""
         self._ensure_open()
-        from ._sweeping import plan_sweep  # noqa: PLC0415
+        from ._erasure.sweep import plan_sweep  # noqa: PLC0415
 
         return plan_sweep(self, policy, now)
 
@@ -1113,7 +1113,7 @@ class Store:
         `progress` hears how many are done, and of how many. What was interrupted is finished by the same call again.
         """
         self._ensure_open()
-        from ._sweeping import carry_out, plan_sweep  # noqa: PLC0415
+        from ._erasure.sweep import carry_out, plan_sweep  # noqa: PLC0415
 
         return carry_out(self, plan_sweep(self, policy, now, recorded=False), progress, given=policy is not None)
 
@@ -1127,7 +1127,7 @@ class Store:
         everything anew, which is for keys that others may have seen.
         """
         self._ensure_open()
-        from ._rotation import rotate  # noqa: PLC0415  # rare
+        from ._sealing.rotation import rotate  # noqa: PLC0415  # rare
 
         with self._rotating:
             return rotate(self, as_key(key), reencrypt=reencrypt, progress=progress)
@@ -1135,7 +1135,7 @@ class Store:
     def seal(self, key: "Key | bytes", *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
         """Seal a plain store: everything in it is encrypted, while readers and writers go on. Resumed like `rotate`."""
         self._ensure_open()
-        from ._rotation import seal  # noqa: PLC0415
+        from ._sealing.rotation import seal  # noqa: PLC0415
 
         with self._rotating:
             return seal(self, as_key(key), progress=progress)
@@ -1143,7 +1143,7 @@ class Store:
     def unseal(self, *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
         """Make a sealed store plain again. Resumed like `rotate`; until it is complete, the key is needed."""
         self._ensure_open()
-        from ._rotation import unseal  # noqa: PLC0415
+        from ._sealing.rotation import unseal  # noqa: PLC0415
 
         with self._rotating:
             return unseal(self, progress=progress)
@@ -1257,7 +1257,7 @@ class Store:
         self._ensure_open()
         if type(days) is not int or not 1 <= days <= _MOST_DAYS:
             raise InvalidArgument(f"days is a number from 1 to {_MOST_DAYS:,}")
-        from ._activity import activity  # noqa: PLC0415  # rare
+        from ._engine.statistics import activity  # noqa: PLC0415  # rare
 
         return activity(self, days)
 
@@ -1268,7 +1268,7 @@ class Store:
         read is named in `unread`, and then the report is not `ok`.
         """
         self._ensure_open()
-        from ._verify import verify  # noqa: PLC0415  # reading everything is rare
+        from ._engine.verify import verify  # noqa: PLC0415  # reading everything is rare
 
         return verify(self, progress)
 

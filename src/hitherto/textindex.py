@@ -17,7 +17,7 @@ from msgspec import Struct
 from .errors import Damaged
 
 if TYPE_CHECKING:
-    from ._query import Query
+    from ._search.query import Query
 
 
 class Entry(Struct, frozen=True, gc=False):

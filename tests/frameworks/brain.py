@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests._provider import Asked, Json, Reply
+from tests.support.provider import Asked, Json, Reply
 
 _numbers = itertools.count(1)
 

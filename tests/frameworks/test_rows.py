@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from tests._provider import provider
+from tests.support.provider import provider
 
 from .brain import answer
 from .words import FIRST, PROMPT, SECOND

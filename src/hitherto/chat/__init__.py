@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from ._config import PROVIDERS, Config, Tool
     from ._session import Session
-    from ._turns import Restored
+    from ._turn import Restored
     from ._urls import MAX_BASE_URL_LENGTH, validate_base_url
 
 __all__ = [
@@ -59,7 +59,7 @@ _MODULES = {
     ),
     "_config": ("PROVIDERS", "Config", "Tool"),
     "_session": ("Session",),
-    "_turns": ("Restored",),
+    "_turn": ("Restored",),
     "_urls": ("MAX_BASE_URL_LENGTH", "validate_base_url"),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

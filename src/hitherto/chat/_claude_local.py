@@ -45,7 +45,7 @@ from ._config import Config, Tool
 from ._program import Ended, Program
 from ._schemas import Schema, read, schema_of
 from ._toolserver import LARGEST_RESULT, ToolCall, ToolServer
-from ._turns import Listener, Prompt
+from ._turn import Listener, Prompt
 from ._urls import validate_base_url
 
 T = TypeVar("T")

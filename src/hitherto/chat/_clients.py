@@ -1,6 +1,6 @@
 """The chat clients: one that waits, and its twin that is awaited.
 
-Both do what a turn says (see `_turns`): keep, call, run. Everything else is shared.
+Both do what a turn says (see `_turn`): keep, call, run. Everything else is shared.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar, overload, runtime_checkable
 
-from .._waiting import shared
+from .._task_threads import shared
 from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import Pieces, decoded_object, opened
 from ..dialects._lossless import answer_as_it_is, keepable_answer
@@ -22,7 +22,7 @@ from . import _handlers
 from ._claude_local import ClaudeLocal
 from ._config import Config, Tool
 from ._schemas import Schema, read, schema_of
-from ._turns import Arriving, Call, Keep, Listener, Prompt, Restored, Run, Turn, Turns
+from ._turn import Arriving, Call, Keep, Listener, Prompt, Restored, Run, Turn, Turns
 from ._wires import Wire, masked, wire
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from ..dialects import Raw
 from ..errors import InvalidArgument
 from ..model import Message
 from ._clients import Client
-from ._turns import Prompt
+from ._turn import Prompt
 
 
 class Session:

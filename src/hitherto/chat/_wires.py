@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from .._tap import Exchange, tap
+from .._http_hooks import Exchange, tap
 from ..dialects._sse import DONE, Events
 from ..errors import ChatError, HithertoError, InvalidBaseURL, MissingExtra, ProviderError
 from ._config import Config

@@ -20,9 +20,9 @@ from click.core import ParameterSource
 
 from .. import errors
 from ._config import BadConfig, load
-from ._naming import here, named
-from ._place import Place, placed
-from ._screen import is_terminal, line, say, width
+from ._ids import here, named
+from ._store_options import Place, placed
+from ._terminal import is_terminal, line, say, width
 
 if TYPE_CHECKING:
     from ..chat import ClaudeLocal, Client
@@ -93,7 +93,7 @@ def chat(place: Place, **given: object) -> int:
     options = Options(**given)  # type: ignore[arg-type]  # click has checked them
     if options.incognito:
         sys.dont_write_bytecode = True  # nor does Python leave a trace of what was loaded
-    from ._advice import advice  # noqa: PLC0415  # help needs none
+    from ._hints import advice  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
         try:

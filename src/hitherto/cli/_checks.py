@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__, errors
-from . import _config, _machine
-from ._outcomes import FAILED, LOCKED, UNSOUND, code_of, hint_of
-from ._place import Place, has_password
+from . import _config, _open_files as _machine
+from ._exit_codes import FAILED, LOCKED, UNSOUND, code_of, hint_of
+from ._store_options import Place, has_password
 from ._stats import size
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def store(case: Case) -> Iterator[Finding]:
 def files_beside(case: Case) -> Iterator[Finding]:
     if case.path is None:
         return
-    from ..backends._beside import find_foreign  # noqa: PLC0415  # doctor alone needs it
+    from ..backends.sqlite.foreign_files import find_foreign  # noqa: PLC0415  # doctor alone needs it
 
     for what, hint in find_foreign(case.path):
         yield Finding("files", PROBLEM, what, hint)
@@ -385,7 +385,7 @@ def content(case: Case) -> Iterator[Finding]:
 
 
 def _inside(opened: "Store") -> Iterator[Finding]:
-    from .._rotation import pending  # noqa: PLC0415  # as above
+    from .._sealing.rotation import pending  # noqa: PLC0415  # as above
 
     how = "plain" if opened.key_id is None else f"sealed with key {opened.key_id}"
     yield Finding("content", OK, f"it opens, {how}; hitherto verify reads all of it")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ._options import NAMES
-from ._place import place_of
-from ._screen import line, moment, say
+from ._store_options import place_of
+from ._terminal import line, moment, say
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -11,13 +11,13 @@ import click
 
 from .. import errors
 from ._completion import complete_ids
-from ._display import emit, many, sure
-from ._display import show as shown
-from ._naming import chosen, here, is_message, named
+from ._output import emit, many, sure
+from ._output import show as shown
+from ._ids import chosen, here, is_message, named
 from ._options import without_asking
-from ._outcomes import UNSOUND
-from ._place import Place, placed
-from ._screen import line, moment, say
+from ._exit_codes import UNSOUND
+from ._store_options import Place, placed
+from ._terminal import line, moment, say
 from ._thread import as_json, drawn, room, thread_lines
 from ._tree import brief, tree
 

@@ -1,8 +1,9 @@
 """`hitherto copy`: a store into another one, on any backend.
 
 There are two ways. Rows go over as they are, sealed or not, into a workspace that is new or empty: the copy is the
-same store (`hitherto.moving`). Where that cannot be, because the other store has another key, or conversations of its
-own, or because something is to be taken out on the way, the messages are read here and written there.
+same store (`hitherto._copying.copy_store`). Where that cannot be, because the other store has another key, or
+conversations of its own, or because something is to be taken out on the way, the messages are read here and written
+there.
 """
 
 from contextlib import ExitStack
@@ -12,16 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from .. import errors
-from ._display import Meter, emit, many
+from ._output import Meter, emit, many
 from ._moving import lasting, summary, unreadable
-from ._outcomes import PARTIAL, UNSOUND
-from ._place import Place, key_from, place_of, warn_of_password
-from ._screen import complain, say
+from ._exit_codes import PARTIAL, UNSOUND
+from ._store_options import Place, key_from, place_of, warn_of_password
+from ._terminal import complain, say
 
 if TYPE_CHECKING:
     from ..backend import Backend
     from ..formats import Loaded
-    from ..moving import StoreCopy
+    from .._copying.copy_store import StoreCopy
     from ..store import Store
 
 _MOST = 20  # problems that are named
@@ -97,7 +98,7 @@ def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[t
 
 def _copied(way: _Way, as_json: bool) -> int:
     """Copy one workspace; the exit code."""
-    from ..moving import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
+    from .._copying.copy_store import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
         backend, store = open_source(way.here.location, way.here.workspace, way.here.secret(), stack)
@@ -116,7 +117,7 @@ def _copied(way: _Way, as_json: bool) -> int:
 
 def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
     """Are the rows to go over as they are, if they can?"""
-    from ..moving import key_id  # noqa: PLC0415  # help needs none
+    from .._copying.copy_store import key_id  # noqa: PLC0415  # help needs none
 
     ours = key_id(backend)
     if way.there.sanitise is not None or (ours is not None and way.in_clear):
@@ -133,7 +134,7 @@ def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
 
 
 def _by_row(way: _Way, source: "Backend", target: "Backend", store: "Store | None", as_json: bool) -> int:
-    from ..moving import copy_rows  # noqa: PLC0415  # help needs none
+    from .._copying.copy_store import copy_rows  # noqa: PLC0415  # help needs none
 
     try:
         with Meter("copying", "message") as meter:

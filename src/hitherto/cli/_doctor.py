@@ -12,14 +12,14 @@ from textwrap import wrap
 import click
 
 from .. import errors
-from .._signs import harmless
+from .._terminal_text import harmless
 from . import _config
 from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, found
-from ._display import emit, paint, show
+from ._output import emit, paint, show
 from ._options import options
-from ._outcomes import FAILED, LOCKED, UNSOUND
-from ._place import place_of
-from ._screen import is_terminal, width
+from ._exit_codes import FAILED, LOCKED, UNSOUND
+from ._store_options import place_of
+from ._terminal import is_terminal, width
 from ._server_checks import server
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}

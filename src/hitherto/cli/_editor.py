@@ -25,7 +25,7 @@ from prompt_toolkit.layout.processors import Processor, Transformation, Transfor
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from .._signs import SIGNS
+from .._terminal_text import SIGNS
 
 _HARMLESS = {code: "\ufffd" for code in SIGNS if code >= 0xA0}  # below that, the editor has signs of its own
 

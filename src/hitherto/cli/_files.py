@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from .._signs import harmless
+from .._terminal_text import harmless
 from ..errors import InvalidArgument
-from ._screen import is_terminal
+from ._terminal import is_terminal
 
 if TYPE_CHECKING:
     from ..model import Block

@@ -8,11 +8,11 @@ import os
 import click
 
 from .. import errors
-from .._signs import harmless
+from .._terminal_text import harmless
 from ._config import path as config_path
-from ._display import emit
-from ._place import Place, placed
-from ._screen import say
+from ._output import emit
+from ._store_options import Place, placed
+from ._terminal import say
 
 _IGNORED = "*\n"  # what was said is not for the repository that the folder may be in
 

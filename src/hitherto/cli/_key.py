@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from .._signs import harmless
+from .._terminal_text import harmless
 from . import _config
-from ._display import Meter, emit, sure
+from ._output import Meter, emit, sure
 from ._options import without_asking
-from ._outcomes import LOCKED, UNSOUND
-from ._place import Place, key_from, placed
-from ._screen import say
+from ._exit_codes import LOCKED, UNSOUND
+from ._store_options import Place, key_from, placed
+from ._terminal import say
 
 if TYPE_CHECKING:
-    from .._rotation import Progress, Rotation
+    from .._sealing.rotation import Progress, Rotation
     from ..keys import Key
     from ..store import Store
 
@@ -95,7 +95,7 @@ def status(place: Place, as_json: bool) -> int:
 
 def _tried(place: Place) -> tuple[bool | None, str | None]:
     """Open it to be read: is there a change of keys that was not finished, and what keeps it from opening?"""
-    from .._rotation import pending  # noqa: PLC0415  # help needs none
+    from .._sealing.rotation import pending  # noqa: PLC0415  # help needs none
     from ..opening import open as open_store  # noqa: PLC0415  # as above
 
     try:
@@ -118,7 +118,7 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
 
     `hitherto key new` makes it before. Others go on reading and writing. If it is stopped, the same command goes on.
     """
-    from .._rotation import pending  # noqa: PLC0415  # help needs none
+    from .._sealing.rotation import pending  # noqa: PLC0415  # help needs none
 
     made = key_from(to)
     with _opened(place, made) as store:

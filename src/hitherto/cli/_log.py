@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ._completion import complete_ids
-from ._display import emit, many, paint, show
+from ._output import emit, many, paint, show
 from ._graph import Row, picture
-from ._naming import chosen, named
-from ._outcomes import UNSOUND
-from ._place import Place, placed
-from ._screen import columns, line, moment, say
+from ._ids import chosen, named
+from ._exit_codes import UNSOUND
+from ._store_options import Place, placed
+from ._terminal import columns, line, moment, say
 from ._thread import as_json, coloured, drawn, message_lines, room
 from ._tree import Brief, brief, told
 

@@ -19,7 +19,7 @@ from ._streams import abandon_output, streams
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_MISUSED, _INTERRUPTED = 2, 130  # exit codes; the others are in `_outcomes`
+_MISUSED, _INTERRUPTED = 2, 130  # exit codes; the others are in `_exit_codes`
 
 
 class Entry(NamedTuple):
@@ -39,22 +39,22 @@ COMMANDS = {
     "search": Entry("_search", "Find messages by their words.", _LOOKING),
     "branches": Entry("_log", "Every end of a conversation's tree.", _LOOKING),
     "compare": Entry("_log", "What two threads share, and where they part.", _LOOKING),
-    "fork": Entry("_arrange", "Go on from an earlier message; nothing is lost or copied.", _LOOKING),
-    "rename": Entry("_arrange", "Give a conversation another title.", _LOOKING),
-    "label": Entry("_arrange", "Give a message a name of your own.", _LOOKING),
-    "hold": Entry("_arrange", "Forbid that a conversation is deleted.", _LOOKING),
-    "release": Entry("_arrange", "Allow it again.", _LOOKING),
+    "fork": Entry("_edit", "Go on from an earlier message; nothing is lost or copied.", _LOOKING),
+    "rename": Entry("_edit", "Give a conversation another title.", _LOOKING),
+    "label": Entry("_edit", "Give a message a name of your own.", _LOOKING),
+    "hold": Entry("_edit", "Forbid that a conversation is deleted.", _LOOKING),
+    "release": Entry("_edit", "Allow it again.", _LOOKING),
     "export": Entry("_moving", "Write conversations to a file, or to standard output.", _MOVING),
     "import": Entry("_moving", "Take conversations in from files of many programs.", _MOVING),
     "backup": Entry("_stores", "A copy of the store, made while others write.", _MOVING),
     "restore": Entry("_stores", "Put a backup in the place of the store.", _MOVING),
     "copy": Entry("_copy", "Copy a store into another one.", _MOVING),
     "stats": Entry("_stats", "How much there is, and when it was said.", _CARE),
-    "verify": Entry("_care", "Read everything, and prove that it is sound.", _CARE),
+    "verify": Entry("_purge_verify", "Read everything, and prove that it is sound.", _CARE),
     "doctor": Entry("_doctor", "Look for trouble, and explain it.", _CARE),
-    "purge": Entry("_care", "Destroy a conversation for good.", _CARE),
+    "purge": Entry("_purge_verify", "Destroy a conversation for good.", _CARE),
     "retention": Entry("_retention", "How long conversations are kept.", _CARE),
-    "quarantine": Entry("_care", "What was found damaged or tampered with.", _CARE),
+    "quarantine": Entry("_purge_verify", "What was found damaged or tampered with.", _CARE),
     "postgres": Entry("_postgres", "For whoever looks after a PostgreSQL server.", _CARE),
     "key": Entry("_key", "Make, look at and change the key of a sealed store.", _CARE),
     "init": Entry("_init", "Make a store for this folder.", _CARE),
@@ -145,7 +145,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             abandon_output()
             return 0
         except Exception as error:  # noqa: BLE001  # what is not ours is raised again
-            from ._outcomes import failed  # noqa: PLC0415  # what goes well needs no errors
+            from ._exit_codes import failed  # noqa: PLC0415  # what goes well needs no errors
 
             return failed(error)
 
@@ -167,6 +167,6 @@ def _misused(error: click.ClickException) -> int:
 
 
 def _complain(what: str, hint: str | None) -> None:
-    from ._screen import complain  # noqa: PLC0415  # what goes well needs none
+    from ._terminal import complain  # noqa: PLC0415  # what goes well needs none
 
     complain(what, hint)

@@ -16,13 +16,13 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from .. import errors
-from .._signs import harmless
+from .._terminal_text import harmless
 from ._completion import complete_ids
-from ._display import Meter, emit, many
-from ._naming import chosen, is_message
-from ._outcomes import PARTIAL, code_of, hint_of
-from ._place import Place, key_from, placed
-from ._screen import complain, is_terminal, line, say
+from ._output import Meter, emit, many
+from ._ids import chosen, is_message
+from ._exit_codes import PARTIAL, code_of, hint_of
+from ._store_options import Place, key_from, placed
+from ._terminal import complain, is_terminal, line, say
 
 if TYPE_CHECKING:
     from ..conversation import Conversation

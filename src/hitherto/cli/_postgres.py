@@ -6,8 +6,8 @@ made, so it also works for those who may not reach the server.
 
 import click
 
-from ._place import Place, placed
-from ._screen import say
+from ._store_options import Place, placed
+from ._terminal import say
 
 
 @click.group(short_help="For whoever looks after a PostgreSQL server.")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from ._display import Meter, emit, show, sure
+from ._output import Meter, emit, show, sure
 from ._options import without_asking
-from ._place import Place, placed
-from ._screen import line, say
+from ._store_options import Place, placed
+from ._terminal import line, say
 
 if TYPE_CHECKING:
     from ..retention import RetentionPolicy, SweepPlan, SweepReport
@@ -159,7 +159,7 @@ def _ask(store: "Store", plan: "SweepPlan", *, yes: bool, more: str) -> None:
 
 
 def _carried_out(store: "Store", plan: "SweepPlan", *, given: bool, as_json: bool) -> int:
-    from .._sweeping import carry_out  # noqa: PLC0415  # as above
+    from .._erasure.sweep import carry_out  # noqa: PLC0415  # as above
 
     with Meter("destroying", "conversation") as meter:
         report = carry_out(store, plan, meter, given=given)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from .._signs import harmless
+from .._terminal_text import harmless
 from ._completion import complete_ids
-from ._display import Meter, emit, paint, show
-from ._naming import here, named
-from ._outcomes import NOTHING
-from ._place import Place, placed
-from ._screen import columns, cut, line, moment, say, width
+from ._output import Meter, emit, paint, show
+from ._ids import here, named
+from ._exit_codes import NOTHING
+from ._store_options import Place, placed
+from ._terminal import columns, cut, line, moment, say, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .._search import Hit
+    from .._search.search import Hit
     from ..store import Store
 
 _ROLES = ("user", "assistant", "tool_result", "event")

@@ -11,7 +11,7 @@ from ._checks import OK, PROBLEM, WARNING, Case, Finding
 from ._stats import size
 
 if TYPE_CHECKING:
-    from ..backends.postgres._looking import Server
+    from ..backends.postgres.server_report import Server
 
 _CROWDED = 0.8  # of the connections that the server allows
 _MANY_STANDBYS = 5  # that are named

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ._advice import advice
-from ._asking import asking
+from ._hints import advice
+from ._prompt import asking
 from ._files import Question, question
-from ._interrupted import offer, partials, say_left, say_stopped, unanswered
-from ._naming import here
-from ._painting import answers
-from ._screen import complain, line, say
+from ._unanswered import offer, partials, say_left, say_stopped, unanswered
+from ._ids import here
+from ._markdown import answers
+from ._terminal import complain, line, say
 from ._slash import COMMANDS, SLASH, TITLE, act
-from ._stopping import Stoppable
+from ._ctrl_c import Stoppable
 
 if TYPE_CHECKING:
     from ..chat import ClaudeLocal, Client

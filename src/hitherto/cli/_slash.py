@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ._interrupted import settle
-from ._naming import named
-from ._screen import line, say, width
+from ._unanswered import settle
+from ._ids import named
+from ._terminal import line, say, width
 
 if TYPE_CHECKING:
     from ..conversation import Conversation

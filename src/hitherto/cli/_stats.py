@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._display import emit, many, paint, show
-from ._place import Place, placed
-from ._screen import line, moment, width
+from ._output import emit, many, paint, show
+from ._store_options import Place, placed
+from ._terminal import line, moment, width
 
 if TYPE_CHECKING:
     from datetime import date

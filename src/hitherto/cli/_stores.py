@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from ._display import Meter, emit, many, sure
+from ._output import Meter, emit, many, sure
 from ._moving import lasting
 from ._options import without_asking
-from ._outcomes import UNSOUND
-from ._place import Place, placed
-from ._screen import complain, say
+from ._exit_codes import UNSOUND
+from ._store_options import Place, placed
+from ._terminal import complain, say
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -53,7 +53,7 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
     The backup is checked first, with its key if it is sealed; if it is not sound, nothing is done, and the exit code is
     7. A store that is there is left alone, unless --replace is given; nobody may have it open then.
     """
-    from ..backends._replacing import put_in_place  # noqa: PLC0415  # help needs none
+    from ..backends.sqlite.file_swap import put_in_place  # noqa: PLC0415  # help needs none
 
     path = _to_restore(place, file, replace=replace)
     there = os.path.lexists(path)

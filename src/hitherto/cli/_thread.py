@@ -18,9 +18,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .._signs import harmless
-from ._display import paint
-from ._screen import is_terminal, line, moment, width
+from .._terminal_text import harmless
+from ._output import paint
+from ._terminal import is_terminal, line, moment, width
 from ._tree import Brief, said_in, spoken, told
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from ._screen import line, moment
+from ._terminal import line, moment
 
 if TYPE_CHECKING:
     from ..model import Block, Saved

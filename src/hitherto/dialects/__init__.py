@@ -1,12 +1,12 @@
 """The dialects: each provider's own JSON for a conversation, and its way to our messages and back.
 
-See `_shape` for what a dialect is. They are found here by name, and loaded when they are asked for.
+See `_types` for what a dialect is. They are found here by name, and loaded when they are asked for.
 """
 
 from importlib import import_module
 
 from ..errors import InvalidArgument
-from ._shape import Answer, Assembly, Built, Dialect, Heard, Raw, calls
+from ._types import Answer, Assembly, Built, Dialect, Heard, Raw, calls
 
 __all__ = ["Answer", "Assembly", "Built", "Dialect", "Heard", "Raw", "calls", "dialect"]
 

@@ -22,7 +22,7 @@ from ..attachment import LARGE, Attachment
 from ..errors import InvalidMessage
 from ..model import Block, Message, check_json, encodable
 from ._json import copied, decoded_object, replaced_surrogates, written
-from ._shape import Answer
+from ._types import Answer
 
 RAW_FORMAT = "raw_format"  # in the extras of a message: "json" if its raw is the text of a JSON value, as bytes
 _UNREADABLE = (ValueError, RecursionError)

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from .._holes import holes_in, tell_holes
+from ._missing_attachments import holes_in, tell_holes
 from ..model import Block, Message
 from ._lossless import own_raw
-from ._shape import Dialect, calls
+from ._types import Dialect, calls
 from .openai_chat import loaded
 
 INTERRUPTED = "This tool call was interrupted: its result is not known."

@@ -25,9 +25,9 @@ from ..attachment import Attachment
 from ..errors import InvalidMessage
 from ..model import Block, BlockType, Message, Setup, Usage, check_name
 from . import _json
-from ._likeness import Likeness, Saying
+from ._canonical import Likeness, Saying
 from ._lossless import own_raw
-from ._shape import NO_NAMES, Answer, Built, Heard, Raw, joins_entry
+from ._types import NO_NAMES, Answer, Built, Heard, Raw, joins_entry
 
 _MAX_TOKENS = 4096  # the API wants a limit in every request
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")

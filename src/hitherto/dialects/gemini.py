@@ -30,9 +30,9 @@ from ..attachment import Attachment
 from ..errors import InvalidMessage
 from ..model import Block, BlockType, Message, Setup, Usage, check_name
 from . import _json
-from ._likeness import Likeness, Saying
+from ._canonical import Likeness, Saying
 from ._lossless import own_raw
-from ._shape import NO_NAMES, Answer, Built, Heard, Raw, joins_entry, with_names
+from ._types import NO_NAMES, Answer, Built, Heard, Raw, joins_entry, with_names
 
 _ROLES = {"model": "assistant"}
 _OURS = frozenset({*BlockType, "tool_result"})  # words that mean something here; no stranger may use them

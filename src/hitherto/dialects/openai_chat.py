@@ -29,9 +29,9 @@ from ._json import (
     text,
     to_base64,
 )
-from ._likeness import Likeness, Saying
+from ._canonical import Likeness, Saying
 from ._lossless import own_raw
-from ._shape import NO_NAMES, Answer, Built, Heard, Raw
+from ._types import NO_NAMES, Answer, Built, Heard, Raw
 from ._sse import DONE
 
 SYSTEM = ("system", "developer")

@@ -19,8 +19,8 @@ from typing import ClassVar
 from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
 from ._json import copied, entries, entry, from_base64, inner, is_entries, joined, number, text
-from ._likeness import Likeness, Saying
-from ._shape import NO_NAMES, Answer, Built, Heard, Raw
+from ._canonical import Likeness, Saying
+from ._types import NO_NAMES, Answer, Built, Heard, Raw
 from .openai_chat import (
     SYSTEM,
     accepts_strict,

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._holes import holes_in
+from ..dialects._missing_attachments import holes_in
 from ..backend import Where
 from ..conversation import Conversation
 from ..errors import (
@@ -40,9 +40,9 @@ from ..snapshots import Unreadable
 from ..store import Store, as_key
 from ._importing import Admitted, Plan, admit, check_tree, planned
 from ._sections import upto
-from ._shape import HEAD, Format, Half, Portable, Said, Source, not_written
-from ._taking import Taken, taken
-from ._writing import WriteTo, of_files
+from ._types import HEAD, Format, Half, Portable, Said, Source, not_written
+from ._extract import Taken, taken
+from ._atomic_file import WriteTo, of_files
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore

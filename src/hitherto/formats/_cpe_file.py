@@ -17,7 +17,7 @@ from urllib.parse import quote
 import apsw
 
 from ..errors import Busy, CannotOpen, Damaged, InvalidArgument, InvalidMessage, StorageError, StorageFull
-from ._writing import new_path, of_files
+from ._atomic_file import new_path, of_files
 
 _LARGEST_CELL = 256 * 1024 * 1024  # bytes
 _MOST_ROWS = {"messages": 2_000_000, "blocks": 8_000_000, "acp_sessions": 2_000_000}

@@ -21,11 +21,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._holes import tell_holes
+from ..dialects._missing_attachments import tell_holes
 from ..attachment import Attachment
 from ..errors import Damaged, InvalidMessage
 from ..model import Block, Message, Usage, check_json, check_name, from_datetime, to_datetime
-from ..snapshots._text import read as read_json
+from ..snapshots._json_text import read as read_json
 
 _log = logging.getLogger("hitherto")
 

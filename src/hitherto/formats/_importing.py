@@ -1,10 +1,10 @@
 """Putting conversations into a store: once, whatever file they come from, and however often.
 
 A conversation keeps its id if that is a UUID; any other becomes one, always the same. If the store has a conversation
-of that id already, the two are laid over each other (`_matching`): what is there is not added again, and what is new
-goes below what it answers. So loading a file twice adds nothing the second time, and loading one that has grown adds
-what has come. Two that do not even begin alike only happen to have the same id: the one that comes gets another, always
-the same again, and the report says so.
+of that id already, the two are laid over each other (`_history_match`): what is there is not added again, and what is
+new goes below what it answers. So loading a file twice adds nothing the second time, and loading one that has grown
+adds what has come. Two that do not even begin alike only happen to have the same id: the one that comes gets another,
+always the same again, and the report says so.
 
 Messages get ids of the store's own, as all do; the ones they came with are kept with them, in `extra["imported"]`.
 """
@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._content import Meta, encode, open_meta
-from .._desk import Desk, Draft, Spot, check_size, described, draft
-from .._record import About
-from .._record import items as record_items
-from .._recovery import closed, encoded, keep, new_key
+from .._engine.bodies import Meta, encode, open_meta
+from .._engine.state import Desk, Draft, Spot, check_size, described, draft
+from .._engine.record_items import About
+from .._engine.record_items import items as record_items
+from .._engine.recovery import closed, encoded, keep, new_key
 from ..backend import CHAT, Change, ConversationRow, ItemRow
 from ..conversation import Conversation, checked_setup, checked_text, setup_item
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, check_strings, encodable
 from ..store import More
-from ._matching import digest, laid_over, told_again
-from ._shape import Half, Portable, Said
-from ._taking import IMPORTED, Taken, taken
+from ._history_match import digest, laid_over, told_again
+from ._types import Half, Portable, Said
+from ._extract import IMPORTED, Taken, taken
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..attachment import Attachment
 from ..model import Block, Setup, to_datetime
-from ._shape import Portable, Said
+from ._types import Portable, Said
 
 
 class Section(Struct, frozen=True):

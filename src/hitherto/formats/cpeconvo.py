@@ -27,7 +27,7 @@ from ..snapshots import Unreadable
 from ._cpe_file import FIRST, LATER, Reader, Writer, created, opened
 from ._cpe_rows import Heard, Note, Row, heard, shown, text, told, when
 from ._importing import check_tree
-from ._shape import Portable, Said, Source
+from ._types import Portable, Said, Source
 
 name = "cpeconvo"
 suffixes = (".cpeconvo",)

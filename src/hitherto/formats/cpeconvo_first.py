@@ -3,7 +3,7 @@
 Both generations are read by `cpeconvo`, which knows them by their tables: this one never claims a file.
 """
 
-from ._shape import Source
+from ._types import Source
 from .cpeconvo import read, write_first
 
 __all__ = ["name", "read", "recognises", "suffixes", "write", "writes"]

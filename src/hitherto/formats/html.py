@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import IO
 
-from .._holes import has_hole
-from .._signs import harmless
+from ..dialects._missing_attachments import has_hole
+from .._terminal_text import harmless
 from ..attachment import Attachment
 from ..model import Block, Setup
 from ._sections import (
@@ -25,8 +25,8 @@ from ._sections import (
     setup_changes,
     text_in,
 )
-from ._shape import Portable, Said
-from ._writing import OnlyWritten
+from ._types import Portable, Said
+from ._atomic_file import OnlyWritten
 
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _AT_ONCE = 3 << 16  # bytes of an image: a multiple of three, so that the pieces in base64 are one

@@ -31,15 +31,15 @@ import msgspec
 from msgspec import Meta as Limits
 from msgspec import Struct
 
-from .._attachments import in_base64
-from .._record import About, ConversationSummary, Details, Measure, Participant
+from .._engine.attachments import in_base64
+from .._engine.record_items import About, ConversationSummary, Details, Measure, Participant
 from ..attachment import CHUNK, Attachment
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, NewerFormat, NotSealed, PayloadTooLarge
 from ..keys import Key
 from ..model import DEEPEST, Block, Message, Setup, Usage, from_datetime, is_nested_deeper, to_datetime
 from ..snapshots import Unreadable
-from ._shape import Half, Portable, Said, Source
-from ._writing import new_file, of_files
+from ._types import Half, Portable, Said, Source
+from ._atomic_file import new_file, of_files
 
 name = "jsonl"
 suffixes = (".jsonl", ".jsonl.zst")

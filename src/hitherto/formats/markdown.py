@@ -20,8 +20,8 @@ from ._sections import (
     setup_changes,
     text_in,
 )
-from ._shape import Portable, Said
-from ._writing import OnlyWritten
+from ._types import Portable, Said
+from ._atomic_file import OnlyWritten
 
 _HEADING = re.compile(r"( {0,3})(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"( {0,3})(`{3,}(?!.*`)|~{3,})(.*)")

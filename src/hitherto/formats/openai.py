@@ -25,8 +25,8 @@ from ..keys import Key
 from ..model import Message
 from ..snapshots import Unreadable
 from ._sections import setup_of, thread
-from ._shape import Portable, Said, Source
-from ._writing import new_file, of_files
+from ._types import Portable, Said, Source
+from ._atomic_file import new_file, of_files
 
 name = "openai"
 suffixes = (".openai.jsonl",)

@@ -18,8 +18,8 @@ from ..snapshots._media import references
 from ..snapshots._thread import about, snapshot_of, thread_of
 from ._importing import conversation_id
 from ._sections import setup_of, thread
-from ._shape import Portable, Said, Source
-from ._writing import new_file, of_files
+from ._types import Portable, Said, Source
+from ._atomic_file import new_file, of_files
 
 name = "snapshot"
 suffixes = (".json",)

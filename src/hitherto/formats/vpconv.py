@@ -30,9 +30,9 @@ from ..errors import CannotOpen, Damaged, InvalidArgument, InvalidMessage, KeyUn
 from ..keys import Key
 from ..model import Block, Message, check_json, check_name, from_datetime
 from ..snapshots import Unreadable
-from ..snapshots._text import read as read_json
-from ._shape import Portable, Said, Source, not_written
-from ._writing import of_files
+from ..snapshots._json_text import read as read_json
+from ._types import Portable, Said, Source, not_written
+from ._atomic_file import of_files
 
 name = "vpconv"
 suffixes = (".vpconv",)
@@ -141,7 +141,7 @@ def _bytes(text: object) -> bytes | None:
 
 def _record(envelope: _Envelope, key: Key, path: Path) -> dict[str, object]:
     """The program's record, opened and checked."""
-    from .._crypto import Cipher, Forged  # noqa: PLC0415  # cryptography is loaded when something is sealed
+    from .._sealing.primitives import Cipher, Forged  # noqa: PLC0415  # cryptography is loaded when something is sealed
 
     try:
         plain = Cipher(key._reveal()).open(envelope.sealed, b"")

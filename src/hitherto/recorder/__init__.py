@@ -17,11 +17,11 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from .._content import Meta
-from .._waiting import shared
+from .._engine.bodies import Meta
+from .._task_threads import shared
 from ..chat._claude_local import ClaudeLocal
 from ..chat._clients import AsyncClaudeLocal, AsyncClient, Client
-from ..chat._turns import Restored
+from ..chat._turn import Restored
 from ..conversation import Conversation
 from ..dialects import dialect as find_dialect
 from ..dialects._repair import repair
@@ -32,8 +32,8 @@ from ..snapshots._thread import named, spoken_in
 from ..store import Path, Store
 from ._calls import find, listen, listening_to, unlisten
 from ._checkpoints import Checkpoints
-from ._ending import ending
-from ._own import OwnListener, Resumed, trace
+from ._closing import ending
+from ._own_clients import OwnListener, Resumed, trace
 from ._recorder import PARTIAL_SECONDS, Recorder, into
 from ._sdk import Listening, dialects_of
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from .._tap import Exchange, Listener, Sent
-from .._waiting import shared
+from .._http_hooks import Exchange, Listener, Sent
+from .._task_threads import shared
 
 
 async def listen_to_aiohttp(request: Any, send: Callable[[], Awaitable[Any]], listener: Listener) -> Any:

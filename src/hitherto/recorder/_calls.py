@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from msgspec import Struct
 
-from .._tap import Exchange, Sent, tap
+from .._http_hooks import Exchange, Sent, tap
 from ..errors import HithertoError, InvalidArgument, Unsupported
 from ._aiohttp import listen_to_aiohttp
 from ._sdk import Heard, Listening, Make

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .._copies import AUTOMATIC, Prunes, copying, finish, is_there, know, location_of, remember
+from .._erasure.checkpoint_copies import AUTOMATIC, Prunes, copying, finish, is_there, know, location_of, remember
 from ..errors import InvalidArgument, NotExportable
 from ..events import warn
 from ..snapshots import Snapshot

@@ -28,9 +28,9 @@ from weakref import WeakSet, ref
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from .._content import Meta
-from .._desk import Desk, Draft, check_size, draft
-from .._recovery import drop, keep, marks, new_key, new_mark
+from .._engine.bodies import Meta
+from .._engine.state import Desk, Draft, check_size, draft
+from .._engine.recovery import drop, keep, marks, new_key, new_mark
 from ..backend import CHAT, ItemRow, Where
 from ..conversation import Conversation, checked_setup
 from ..dialects import Answer, Assembly, Dialect
@@ -40,13 +40,13 @@ from ..events import warn
 from ..ids import new_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, trace_of
 from ..store import More
-from ..vault import Envelope
-from ._arriving import Arriving
+from .._sealing.codec import Envelope
+from ._partial_answer import Arriving
 from ._checkpoints import Checkpoints
-from ._ending import END_SECONDS, ending
-from ._known import FROM_REQUEST, Followed, History, Position, Step, Tree, last_answer, last_exchanges, steps
-from ._sent import SentRequest, SentRequests
-from ._watched import watch
+from ._closing import END_SECONDS, ending
+from ._history_match import FROM_REQUEST, Followed, History, Position, Step, Tree, last_answer, last_exchanges, steps
+from ._sent_requests import SentRequest, SentRequests
+from ._otel import watch
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from .._tap import Sent
+from .._http_hooks import Sent
 from ..dialects._sse import Events
 from ..errors import HithertoError
 from ..events import warn
-from ._arriving import Arriving
+from ._partial_answer import Arriving
 from ._recorder import Place, Recorder
 from ._requests import FIELDS, keep_request
-from ._understanding import understood, with_unread
+from ._responses import understood, with_unread
 
 _PATHS = {
     "openai": (("/chat/completions", "openai-chat"), ("/responses", "openai-responses")),

@@ -9,11 +9,11 @@ lies in the same tree as every conversation: what a recorder keeps is a record, 
 searched and forked.
 """
 
-from .._record import ConversationSummary, Metrics, Participant
+from .._engine.record_items import ConversationSummary, Metrics, Participant
 from ..retention import RetentionPolicy as RetentionPolicy
-from ._awaited import AsyncRecords
+from ._async_records import AsyncRecords
 from ._records import Records
-from ._values import (
+from ._types import (
     AttachmentRef,
     AudioRef,
     Frame,

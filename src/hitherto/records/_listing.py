@@ -9,13 +9,13 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .._record import revision_of
+from .._engine.record_items import revision_of
 from ..backend import ConversationRow, Position, Where
 from ..errors import Damaged, InvalidArgument
 from ..listing import ConversationInfo, check_limit, count_all, infos, left_out, read_cursor, write_cursor
 from ..model import to_datetime
 from ..retention import Candidate, RetentionPolicy, decide
-from ._values import RecordPage, RecordSummary, Retention
+from ._types import RecordPage, RecordSummary, Retention
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -6,8 +6,8 @@ What is on hold stays, and is named. What a purge that was killed left over goes
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from .._removal import check_not_held
-from .._sweeping import Sweep
+from .._engine.deleting import check_not_held
+from .._erasure.sweep import Sweep
 from ..backend import ConversationRow, Position, Where
 from ..errors import Damaged, NotFound
 from ..model import to_datetime

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import UNSET, msgpack
 from msgspec.structs import replace
 
-from .._content import Meta, open_meta
-from .._desk import Desk, Draft, Prepared, Spot, check_size, draft
-from .._record import (
+from .._engine.bodies import Meta, open_meta
+from .._engine.state import Desk, Draft, Prepared, Spot, check_size, draft
+from .._engine.record_items import (
     About,
     Amendment,
     ConversationSummary,
@@ -29,7 +29,7 @@ from .._record import (
     summaries,
     thread,
 )
-from .._recovery import RecoverySnapshot, check_state, keep_snapshot, load_snapshot
+from .._engine.recovery import RecoverySnapshot, check_state, keep_snapshot, load_snapshot
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import AlreadyExists, Busy, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
@@ -37,10 +37,10 @@ from ..ids import new_conversation_id, parse_conversation_id, show_conversation_
 from ..model import Message, Saved, Setup, id_of, to_datetime
 from ..retention import RetentionPolicy
 from ..store import More, PurgeReport, Store
-from ._given import Given, Said, check_kind, check_places
+from ._inputs import Given, Said, check_kind, check_places
 from ._listing import expiry, page
 from ._purging import purge_all
-from ._values import (
+from ._types import (
     Contents,
     Frame,
     Privacy,

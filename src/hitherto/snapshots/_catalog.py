@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ..errors import Conflict, Damaged, HithertoError, PayloadTooLarge
 from ._bucket import Bucket, Content
-from ._layouts import CATALOG, Envelope, Lock, seal, squeezed, unsqueezed
+from ._file_layouts import CATALOG, Envelope, Lock, seal, squeezed, unsqueezed
 from ._summaries import Summary
 
 NAME = ".summaries"

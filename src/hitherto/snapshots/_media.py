@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from ..errors import Damaged
-from ._text import written
+from ._json_text import written
 
 FOLDER = "media/"
 _REFERENCE = re.compile(r"chatmedia\+sha256:([0-9a-f]{64})")

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ..errors import InvalidArgument, InvalidMessage, InvalidSnapshotID, NewerFormat
 from ..model import check_strings, encodable
-from ._text import again, compact, indented, object_of, parts, read, written
+from ._json_text import again, compact, indented, object_of, parts, read, written
 
 VERSION = 1
 

@@ -25,7 +25,9 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from .. import _packs, _recovery, _rotation, threads
+from .._engine import packs as _packs, recovery
+from .._sealing import rotation
+from .. import threads
 from ..attachment import CHUNK, LARGE, Attachment
 from ..backend import (
     DONE,
@@ -70,7 +72,7 @@ from ..ids import RUN
 from ..keys import Key
 from ..model import Block, Message, Saved, Usage
 from ..store import Store
-from ..vault import next_row
+from .._sealing.codec import next_row
 from .toys import Contrary, ToyCodec
 
 A, B, C = (bytes([n]) * 16 for n in (0xA0, 0xB0, 0xC0))
@@ -1708,10 +1710,10 @@ class StoreContract:
     ) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        key = _recovery.new_key(store._names.number(asked.id))
+        key = recovery.new_key(store._names.number(asked.id))
         for text in ("Bec", "Because \x00 of"):
             raw = {"role": "assistant", "content": text}
-            _recovery.keep(talk._desk, key, [Message.assistant(text, raw=raw, extra={"a": 1})])
+            recovery.keep(talk._desk, key, [Message.assistant(text, raw=raw, extra={"a": 1})])
         assert (talk.count, [m.text for m in talk.thread()]) == (1, ["Why?"])
         other = open_store().conversation(talk.id)
         (partial,) = other.partials()
@@ -1726,9 +1728,9 @@ class StoreContract:
     def test_what_came_of_an_answer_can_be_let_go_of(self, store: Store) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        keys = [_recovery.new_key(store._names.number(asked.id)) for _ in range(2)]
+        keys = [recovery.new_key(store._names.number(asked.id)) for _ in range(2)]
         for key in keys:
-            _recovery.keep(talk._desk, key, [Message.assistant("Because")])
+            recovery.keep(talk._desk, key, [Message.assistant("Because")])
         partials = talk.partials()
         assert len(partials) == 2
         talk.discard(partials[0])
@@ -1737,14 +1739,14 @@ class StoreContract:
         store.delete([asked])
         assert talk.partials() == []
         with pytest.raises(NotFound):  # and nothing comes back
-            _recovery.keep(talk._desk, keys[0], [Message.assistant("Because")])
+            recovery.keep(talk._desk, keys[0], [Message.assistant("Because")])
         assert store.verify().ok
 
     def test_what_cannot_be_read_of_an_answer_is_offered_to_be_let_go_of_and_hides_nothing(self, store: Store) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        good, torn = [_recovery.new_key(store._names.number(asked.id)) for _ in range(2)]
-        _recovery.keep(talk._desk, good, [Message.assistant("Because")])
+        good, torn = [recovery.new_key(store._names.number(asked.id)) for _ in range(2)]
+        recovery.keep(talk._desk, good, [Message.assistant("Because")])
 
         def tear(row: ConversationRow) -> Change:
             item = ItemRow(row.id, torn, 0, b"half of it")
@@ -1764,7 +1766,7 @@ class StoreContract:
     def test_an_offer_is_taken_where_it_belongs_and_takes_nothing_else(self, store: Store) -> None:
         talk = store.start(system_prompt="A")
         asked = talk.append(Message.user("Why?"))
-        _recovery.keep(talk._desk, _recovery.new_key(store._names.number(asked.id)), [Message.assistant("Because")])
+        recovery.keep(talk._desk, recovery.new_key(store._names.number(asked.id)), [Message.assistant("Because")])
         (partial,) = talk.partials()
         talk.append(Message.assistant("Another answer"))
         with pytest.raises(InvalidArgument):
@@ -1780,11 +1782,11 @@ class StoreContract:
     ) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        key = _recovery.new_key(store._names.number(asked.id))
+        key = recovery.new_key(store._names.number(asked.id))
         other = open_store().conversation(talk.id)
         for n in range(5):
             other.append(Message.user(f"{n}"))
-            _recovery.keep(talk._desk, key, [Message.assistant(f"Because {n}")])
+            recovery.keep(talk._desk, key, [Message.assistant(f"Because {n}")])
             talk.append(Message.user(f"more {n}"))
         assert [partial.text for partial in other.partials()] == ["Because 4"]
         id = talk._desk.id
@@ -2056,16 +2058,16 @@ class StoreContract:
         talks = [store.start(title=f"{n}") for n in range(3)]
         for talk in talks:
             talk.append(Message.user(talk.title))
-        key, inner = Key.generate(), _rotation._Job._reencrypt
+        key, inner = Key.generate(), rotation._Job._reencrypt
 
-        def job() -> _rotation.Rotation:
+        def job() -> rotation.Rotation:
             return store.seal(key) if store.key_id in (None, key.id) else store.rotate(key, reencrypt=True)
 
-        def overlooks(self: _rotation._Job, row: ConversationRow) -> bool:
+        def overlooks(self: rotation._Job, row: ConversationRow) -> bool:
             return False if row.id == talks[1]._desk.id else inner(self, row)
 
         with monkeypatch.context() as patched:
-            patched.setattr(_rotation._Job, "_reencrypt", overlooks)
+            patched.setattr(rotation._Job, "_reencrypt", overlooks)
             done = job()
         assert (done.complete, [id for id, _ in done.failures]) == (False, [talks[1].id])
         assert [texts(store.conversation(talk.id).thread()) for talk in talks] == [["0"], ["1"], ["2"]]

@@ -45,7 +45,7 @@ from ..backend import (
 from ..backends.memory import MemoryBackend
 from ..errors import CommitUnknown, Damaged
 from ..textindex import TextIndex
-from ..vault import MODULUS, Envelope, Fingerprint, Place
+from .._sealing.codec import MODULUS, Envelope, Fingerprint, Place
 
 _FLIP = bytes(255 - n for n in range(256))
 

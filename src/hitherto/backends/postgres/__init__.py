@@ -3,14 +3,14 @@
 The same rows as in SQLite, in one database for all workspaces; a workspace is the first column of everything, named by
 a hash of what people call it, so that nothing has to be looked up to know it. What differs, and why:
 
-- **Writing** (`_writing`): a turn is one statement, there and back once. Others write through connections of their own
+- **Writing** (`writing`): a turn is one statement, there and back once. Others write through connections of their own
   at the same moment, so that a commit locks what it changes, and begins again where an index says that it lost a race.
-  Who finds a conversation changed by others queues for it, and its batch is made anew from the row (`_queueing`).
+  Who finds a conversation changed by others queues for it, and its batch is made anew from the row (`queueing`).
 - **Reading a path** takes one statement for many runs: a way to the server and back costs more than finding a row.
-- **The feed** (`_feed`) stamps each row with the id of its transaction. A position is a snapshot.
+- **The feed** (`feed`) stamps each row with the id of its transaction. A position is a snapshot.
 - **What decides whether something may be removed is read after the locks** that keep it true, in a statement of its
   own: a statement that had to wait for a lock still sees the other tables as they were before.
-- **Erasure ends at the server's door** (`_erasing`). What is removed is vacuumed away; free space, the log and backups
+- **Erasure ends at the server's door** (`erasure`). What is removed is vacuumed away; free space, the log and backups
   are the administrator's (`docs/postgres.md` says what remains where, and for how long).
 
 No sequences, triggers, LISTEN or advisory locks.
@@ -45,13 +45,13 @@ from ...backend import (
 from ...errors import InvalidArgument, NotFound
 from ...ids import RUN, new_conversation_id
 from ...textindex import TextIndex
-from ._address import Address
-from ._connections import Bound, Shared
-from ._erasing import Eraser
-from ._feed import changes
-from ._rows import CONVERSATION, MARK, columns, conversation, may_prepare, message, shelf, unbroken
-from ._schema import Connection
-from ._writing import Writer
+from .address import Address
+from .connections import Bound, Shared
+from .erasure import Eraser
+from .feed import changes
+from .rows import CONVERSATION, MARK, columns, conversation, may_prepare, message, shelf, unbroken
+from .schema import Connection
+from .writing import Writer
 
 _GRAVES = 1000  # purged conversations that the feed remembers after maintenance
 _LISTED = 4096  # numbers in one list
@@ -509,7 +509,7 @@ class PostgresBackend:
     def text_index(self, *, create: bool) -> TextIndex | None:
         if self._bound.shared.address.read_only:  # what has come since could not be taken in
             return None
-        from ._words import PostgresIndex  # noqa: PLC0415  # only those who search need it
+        from .text_index import PostgresIndex  # noqa: PLC0415  # only those who search need it
 
         index = PostgresIndex(self._bound, self._w, create=create)
         return index if create or index.is_there else None

@@ -1,0 +1,535 @@
+"""Group commit: whoever holds the pen commits for those who wait.
+
+Many threads may have something to write; the disk syncs one thing at a time. A thread that finds the pen free writes
+at once, on its own, with no hop to another thread. Those that come meanwhile leave their batch in the queue and
+sleep; when the writer is done, the first of them gets the pen and commits everything that has gathered, in one
+transaction with one sync. Nobody is told "done" before that sync.
+
+It is also the one place that answers "was it kept?": if a commit's outcome is unknown, the pen reads back what it
+meant to write and compares tokens. What was kept is done; what was not is written again, or fails with the error that
+caused it.
+
+Whoever holds the pen is also the first who knows that something was kept, and in which order: so it is the pen that
+tells those who listen. And it sees how commits go: too many failures of the disk in a row, and no more are tried for a
+while; too slow, and it is said, when the pen is put down again.
+
+There is one pen, and one who has it: the owner of an entry, from the moment in which it was free or was handed over,
+or whoever drains the queue, in its own name. Only an owner waits for its entry, and nobody else answers for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Protocol, cast
+
+from .breaker import CLOSED, HALF_OPEN, OPEN, SLOW_SECONDS, Breaker, Pace
+from ..backend import (
+    DONE,
+    Backend,
+    Batch,
+    Change,
+    ConversationRow,
+    Done,
+    Outcome,
+    QueueingBackend,
+    Stale,
+    Taken,
+    removes,
+)
+from ..errors import (
+    Busy,
+    Closed,
+    CommitUnknown,
+    HithertoError,
+    ReadOnly,
+    StorageError,
+    StorageFull,
+    Suspended,
+    Unavailable,
+)
+from ..events import (
+    BreakerChanged,
+    ConversationDeleted,
+    ConversationStored,
+    Event,
+    Listeners,
+    SlowCommit,
+    hush,
+    speak,
+    warn,
+)
+from ..ids import show_conversation_id
+from ..model import to_datetime
+from ..telemetry import Telemetry
+
+READS_ONLY = "it was opened to be read only"
+
+_MOST = 512  # batches in one transaction
+_TRIES = 8  # how often a commit of unknown outcome is written again
+_LOCK_SECONDS = 0.05  # that a batch waits to be made anew: who holds its lock may wait for our connection
+_NAP_SECONDS = 1.0  # after which a sleeper looks by itself: who should have woken it may have been interrupted
+_WAITS = 3  # how often the wait until what was found is durable is begun
+
+Tell = Callable[[Batch, datetime], Iterable[Event]]  # what there is to tell of a batch that was kept
+
+
+def stored(batch: Batch, at: datetime) -> list[Event]:
+    """Conversations were begun, added to or changed."""
+    return [ConversationStored(at, show_conversation_id(c.conversation), len(c.add)) for c in batch.changes]
+
+
+def deleted(reason: str) -> Tell:
+    """Conversations are gone; those of which only a part went were changed."""
+
+    def tell(batch: Batch, at: datetime) -> list[Event]:
+        names = [(show_conversation_id(change.conversation), change.row is None) for change in batch.changes]
+        gone: list[Event] = [ConversationDeleted(at, name, reason) for name, is_gone in names if is_gone]
+        return [*gone, *(ConversationStored(at, name, 0) for name, is_gone in names if not is_gone)]
+
+    return tell
+
+
+class Remake(Protocol):
+    """Makes the batch of an entry anew from the row that the backend has locked."""
+
+    @property
+    def lock(self) -> "threading.RLock":
+        """Held while batches of one conversation are made anew, so that nothing comes between them."""
+
+    def __call__(self, entry: "Entry", row: ConversationRow) -> Batch | None:
+        """The batch, or None if it cannot be made here: then its owner is told that it is stale."""
+
+
+class Entry:
+    """One batch on its way to the disk."""
+
+    __slots__ = ("_wake", "batch", "next", "probe", "remake", "result", "tell", "unsure")
+
+    def __init__(self, batch: Batch, tell: Tell | None = None, remake: Remake | None = None) -> None:
+        self.batch = batch  # as it was made last: "was it kept?" looks for its token
+        self.remake = remake  # which must not know the entry: no circles
+        self.tell = tell  # to be told if it is kept, once
+        self.probe = False  # it alone is tried, to see whether writing works again
+        self.result: Outcome | Exception | None = None
+        self.unsure = False  # it was in a commit of unknown outcome: it may be kept already, or still be under way
+        self._wake: threading.Lock | None = None
+        self.next: Entry | None = None  # its owner is woken by the owner of this one
+
+    def prepare_to_sleep(self) -> threading.Lock:
+        wake = threading.Lock()
+        wake.acquire()
+        self._wake = wake
+        return wake
+
+    def wake(self) -> None:
+        """Idempotent, even if it is interrupted half-way: every sleep has a lock of its own."""
+        if self._wake is not None:
+            if self._wake.locked():
+                self._wake.release()
+            self._wake = None
+
+    def wake_next(self) -> None:
+        """Pass a wake-up on. Threads that wake all at once fight for the interpreter."""
+        following, self.next = self.next, None
+        if following is not None:
+            following.wake()
+
+    @property
+    def waits(self) -> bool:
+        return self._wake is not None
+
+
+class Pen:
+    """Commits batches through a backend, together where they meet."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        listeners: Listeners | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        """`clock` gives microseconds since 1970, for the events."""
+        self._backend = backend
+        self._listeners = listeners or Listeners()
+        self._clock = clock
+        self._telemetry = telemetry or Telemetry(backend.info.name)
+        self.breaker = Breaker(changed=partial(_changed, self._listeners, clock))  # which must not know us: no circles
+        self._pace = Pace()
+        self._mutex = threading.RLock()  # a signal may find us in it, and its handler may close the store
+        self._queue: list[Entry] = []
+        self._writer: Entry | None = None  # whose owner has the pen
+        self._taken: list[Entry] = []  # what the writer took from the queue
+        self.can_queue = backend.info.can_queue  # late batches are made anew while the backend holds their rows
+        self._rebasing: int | None = None  # the thread that makes some anew
+        self.refused: str | None = None  # why nothing is written any more
+        self.insists = False  # whatever the breaker says: there is no later
+        self._hint = ""
+
+    @property
+    def _held(self) -> bool:
+        return self._writer is not None
+
+    def refuse(self, reason: str | None, hint: str = "") -> None:
+        """Take no more batches, but those that are `always` taken; None: take them again."""
+        self.refused, self._hint = reason, hint
+
+    def check(self) -> None:
+        """Raise what a write would be refused with now."""
+        self._admit(look=True)
+
+    def _admit(self, *, look: bool = False) -> None:
+        if self.refused is not None:
+            raise ReadOnly(f"the store takes no writes: {self.refused}", hint=self._hint)
+        seconds = None if self.insists else self.breaker.refusal(look=look)
+        if seconds is not None:
+            failures = self.breaker.failures
+            what = f"writing failed {failures} times in a row, and is not tried for {seconds:.1f} seconds"
+            raise Suspended(what, retry_seconds=seconds)
+
+    def enqueue(
+        self, batch: Batch, *, always: bool = False, tell: Tell | None = None, remake: Remake | None = None
+    ) -> Entry:
+        """Put a batch in line. Batches are applied in the order of these calls. `tell` makes the events that are told
+        if it is kept, `remake` makes the batch anew where `can_queue`."""
+        entry = Entry(batch, tell, remake)
+        if not always and (self.refused is not None or self.breaker.state != CLOSED):
+            try:
+                hush()
+                self._admit()
+            finally:
+                speak()
+            entry.probe = self.breaker.state == HALF_OPEN
+        with self._mutex:
+            self._queue.append(entry)
+        return entry
+
+    def withdraw(self, entry: Entry) -> None:
+        """Nobody waits for this batch any more: it is not written, unless somebody writes it already."""
+        try:
+            hush()
+            self._abandon(entry)
+        finally:
+            speak()
+
+    def outcome(self, entry: Entry) -> Outcome:
+        """Wait for the outcome of a batch that one has enqueued oneself, writing if the pen is free or handed over."""
+        try:
+            hush()
+            while entry.result is None:
+                with self._mutex:
+                    wake = self._turn(entry)
+                if wake is None:
+                    self._write()
+                else:
+                    wake.acquire(timeout=_NAP_SECONDS)
+                    entry.wake_next()
+        except BaseException:  # Ctrl+C, anywhere: the others must not suffer
+            self._abandon(entry)
+            raise
+        finally:
+            entry.wake_next()
+            entry.remake = None  # it knows whoever keeps the entry
+            speak()
+        if isinstance(entry.result, Exception):
+            raise entry.result
+        return entry.result
+
+    def _turn(self, entry: Entry) -> "threading.Lock | None":
+        """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
+        if self._rebasing == threading.get_ident():
+            raise AssertionError("a batch that is made anew cannot wait for another: its thread has the pen")
+        if self._writer is None or self._writer is entry:
+            self._pick_up(entry)
+            return None
+        wake = entry.prepare_to_sleep()
+        if entry.result is not None:
+            entry.wake()
+        return wake
+
+    def write(self, batch: Batch, *, always: bool = False, tell: Tell | None = None) -> Outcome:
+        """Commit one batch and wait for its outcome."""
+        return self.outcome(self.enqueue(batch, always=always, tell=tell))
+
+    @property
+    def unsettled(self) -> int:
+        """Batches that are on their way."""
+        with self._mutex:
+            return sum(entry.result is None for entry in (*self._taken, *self._queue))
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Wait until nobody writes or waits. False if the time ran out. What lies in the queue while nobody has the pen
+        is written here: whoever put it there may have been interrupted before they could wait for it."""
+        deadline = time.monotonic() + timeout_seconds
+        ours = Entry(Batch(()))  # in no queue: it is we who have the pen, and not the owner of what we write
+        try:
+            hush()
+            while True:
+                with self._mutex:
+                    if not self._held and not self._queue:
+                        return True
+                    if time.monotonic() >= deadline:
+                        return False
+                    if not self._held:
+                        self._pick_up(ours)
+                if self._writer is ours:
+                    self._write()
+                else:
+                    time.sleep(0.001)
+        except BaseException:  # as in `outcome`
+            self._abandon(ours)
+            raise
+        finally:
+            speak()
+
+    def _pick_up(self, entry: Entry) -> None:
+        """Have the pen in the name of this entry, and take what has gathered. Called under the mutex."""
+        self._writer = entry
+        self._taken, self._queue = self._queue[:_MOST], self._queue[_MOST:]
+
+    def _write(self) -> None:
+        """Commit what was taken, and put the pen down."""
+        started = time.perf_counter()
+        self._commit(self._taken)
+        self._look_back(self._taken, time.perf_counter() - started)
+        with self._mutex:
+            self._put_down()
+
+    # -- how it went
+
+    def _look_back(self, entries: Sequence[Entry], seconds: float) -> None:
+        """One transaction, or what became of it, is one success or one failure."""
+        failure: Exception | None = None
+        for entry in entries:
+            if not isinstance(entry.result, Exception):
+                failure = None
+                break
+            failure = entry.result if failure is None or _of_the_place(entry.result) else failure
+        if failure is not None and _of_the_place(failure):
+            self.breaker.failed()
+        elif self.breaker.failures:
+            self.breaker.succeeded()
+        if failure is None and (p95 := self._pace.took(seconds)) is not None:
+            self._slow(p95)
+        if self._telemetry.is_on:
+            self._measure(entries, seconds, failure)
+
+    def _measure(self, entries: Sequence[Entry], seconds: float, failure: Exception | None) -> None:
+        size = sum(_size(entry.batch) for entry in entries)
+        self._telemetry.committed(size, len(entries), seconds, "" if failure is None else type(failure).__name__)
+        for entry in entries:
+            if isinstance(entry.result, (Stale, Taken)):
+                self._telemetry.conflict(type(entry.result).__name__.lower())
+
+    def _slow(self, p95: float) -> None:
+        warn(f"commits are slow: one in twenty takes {p95 * 1000:.0f} ms or more")
+        self._listeners.tell(SlowCommit(to_datetime(self._clock()), p95, SLOW_SECONDS))
+
+    def _put_down(self) -> None:
+        """Wake whose batches are settled, one after the other, and hand the pen to the first who waits. Called under
+        the mutex, under which owners decide to sleep, so no wake-up is missed; if interrupted, it can be called
+        again."""
+        first: Entry | None = None
+        for entry in reversed(self._taken):
+            if entry.result is not None and entry.waits:
+                entry.next, first = first, entry
+        if first is not None:
+            first.wake()
+        self._taken = []
+        for entry in self._queue:
+            if entry.waits:
+                entry.wake()
+                self._writer = entry
+                return
+        self._writer = None
+
+    def _abandon(self, entry: Entry) -> None:
+        """The owner of this entry was interrupted: withdraw the batch if nobody writes it yet, and do not keep the
+        pen. What was being written is looked at by the next writer, who finds out what was kept."""
+        with self._mutex:
+            if entry in self._queue:
+                self._queue.remove(entry)
+                entry.result = CommitUnknown("the write was interrupted before it began")
+            if entry.probe and (self._writer is entry or entry not in self._taken):
+                self.breaker.withdrawn()  # unless another writes it
+            if self._writer is entry:
+                entry.result = entry.result or CommitUnknown("the write was interrupted")
+                others = [other for other in self._taken if other.result is None]
+                for other in others:
+                    other.unsure = True
+                self._queue[:0] = others
+                self._put_down()
+
+    def _commit(self, entries: list[Entry]) -> None:
+        open_ = [entry for entry in entries if not (entry.unsure and self._settled(entry))]
+        for _ in range(_TRIES):
+            if not open_:
+                return
+            try:
+                for entry, outcome in zip(open_, self._apply(open_), strict=True):
+                    self._take_in(entry, outcome)
+                return
+            except CommitUnknown as error:
+                open_ = self._still_open(open_, error)
+            except Exception as error:  # noqa: BLE001  # whose batch is it that the backend cannot take? Each for itself
+                open_ = [entry for entry in open_ if entry.result is None]  # what is kept is not written again
+                if len(open_) == 1 or _meets_all(error, open_):
+                    for entry in open_:
+                        entry.result = error
+                    return
+                for entry in open_:
+                    self._commit([entry])
+                return
+        for entry in open_:
+            entry.result = CommitUnknown(f"the commit was interrupted {_TRIES} times")
+
+    def _apply(self, entries: Sequence[Entry]) -> list[Outcome]:
+        batches = [entry.batch for entry in entries]
+        if self.can_queue and any(entry.remake is not None for entry in entries):
+            return cast("QueueingBackend", self._backend).commit_queued(batches, partial(self._rebase, entries))
+        return self._backend.commit(batches)
+
+    def _rebase(self, entries: Sequence[Entry], row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+        """Make the batches at these places anew. Where one that is not stale comes first, nothing is made: the next one
+        would not know yet that it is kept."""
+        first = next(n for n, entry in enumerate(entries) if _changes(entry.batch, row.id))
+        remake = entries[first].remake
+        if first != places[0] or remake is None or not remake.lock.acquire(timeout=_LOCK_SECONDS):
+            return [None] * len(places)
+        self._rebasing = threading.get_ident()
+        try:
+            made: list[Batch | None] = []
+            for place in places:
+                batch = _remade(entries[place], row)
+                made.append(batch)
+                row = row if batch is None else _after(batch, row)
+            return made
+        finally:
+            self._rebasing = None
+            remake.lock.release()
+
+    def _take_in(self, entry: Entry, outcome: Outcome) -> None:
+        """What becomes of an entry. If an earlier attempt was still under way when we looked, what is in the way now
+        may be that attempt itself."""
+        if entry.unsure and outcome != DONE and self._settled(entry):
+            return
+        self._settle(entry, outcome)
+
+    def _settle(self, entry: Entry, outcome: Outcome) -> None:
+        tell, entry.tell = entry.tell, None  # at most once, whatever interrupts us
+        if tell is not None and self._listeners.some and isinstance(outcome, Done):
+            try:
+                for event in tell(entry.batch, to_datetime(self._clock())):
+                    self._listeners.tell(event)
+            except Exception as error:  # noqa: BLE001  # it is kept all the same: nobody may write it again
+                warn(f"what was kept could not be told: {type(error).__name__}")
+        entry.result = outcome  # last: its owner may see it at once, and what it did is told by then
+
+    def _settled(self, entry: Entry) -> bool:
+        if self._kept_for_good(entry.batch.changes):
+            self._settle(entry, DONE)
+        return entry.result is not None
+
+    def _kept_for_good(self, changes: Sequence[Change]) -> bool:
+        """What can be seen is not always durable yet: wait for that. Then look again: if another server has taken the
+        place of the one that we looked at, it was the new one that had nothing to wait for."""
+        for _ in range(_WAITS):
+            if not kept(self._backend, changes):
+                return False
+            try:
+                self._backend.commit([])
+            except CommitUnknown as error:
+                if error.reason is not None:
+                    raise
+                continue  # the wait was interrupted, and says nothing
+            return kept(self._backend, changes)
+        raise CommitUnknown(f"the wait for the commit was interrupted {_WAITS} times")
+
+    def _still_open(self, entries: Sequence[Entry], unknown: CommitUnknown) -> list[Entry]:
+        """Of the entries of a commit whose outcome is unknown, those that have to be written again."""
+        for entry in entries:
+            entry.unsure = True
+        try:
+            again = [entry for entry in entries if not self._settled(entry)]
+        except HithertoError:
+            for entry in entries:
+                entry.result = entry.result or unknown
+            return []
+        if unknown.reason is not None:  # what was not kept would not be kept the next time either
+            if len(again) > 1 and not _meets_all(unknown.reason, again):
+                for entry in again:
+                    self._commit([entry])
+                return []
+            for entry in again:
+                entry.result = unknown.reason
+            return []
+        return again
+
+
+def _changes(batch: Batch, conversation: bytes) -> bool:
+    return any(change.conversation == conversation for change in batch.changes)
+
+
+def _remade(entry: Entry, row: ConversationRow) -> Batch | None:
+    """The batch of this entry, made anew. One that may have been kept is not: it would be kept twice."""
+    remake = entry.remake
+    if remake is None or entry.unsure:
+        return None
+    batch = remake(entry, row)
+    if batch is not None:
+        entry.batch = batch
+    return batch
+
+
+def _after(batch: Batch, row: ConversationRow) -> ConversationRow:
+    """The row of the conversation as the batch leaves it."""
+    return next((change.row for change in batch.changes if change.conversation == row.id and change.row), row)
+
+
+def _changed(listeners: Listeners, clock: Callable[[], int], state: str, failures: int) -> None:
+    """The breaker is in another state."""
+    if state == OPEN:
+        warn(f"writing is suspended for a while: it failed {failures} times in a row")
+    elif state != HALF_OPEN:
+        warn("writing goes on")
+    listeners.tell(BreakerChanged(to_datetime(clock()), state, failures))
+
+
+def _size(batch: Batch) -> int:
+    """The bytes of content in a batch."""
+    bodies = (row.body for c in batch.changes for rows in (c.add, c.amend, c.pack, c.put) for row in rows)
+    return sum(len(body) for body in bodies if body is not None)
+
+
+def _of_the_place(error: Exception) -> bool:
+    """Is it the infrastructure that failed? What can be refused for good reason has an error of its own."""
+    return type(error) is StorageError or isinstance(error, (Unavailable, CommitUnknown))
+
+
+def _meets_all(error: Exception, entries: Sequence[Entry]) -> bool:
+    """Is it nobody's batch that is the reason? On a full disk, what only removes is better off alone."""
+    if isinstance(error, StorageFull):
+        return not any(removes(entry.batch) for entry in entries)
+    return isinstance(error, (Busy, Closed, CommitUnknown, ReadOnly, Unavailable))
+
+
+def kept(backend: Backend, changes: Sequence[Change]) -> bool:
+    """Were these changes, which happen together or not at all, kept? One that bears our token proves it for all. What
+    only removes leaves no token: it was kept if all that was to go is gone."""
+    traces = [_trace(backend, change) for change in changes]
+    return True in traces or (bool(traces) and False not in traces)
+
+
+def _trace(backend: Backend, change: Change) -> bool | None:
+    """Is this change seen to be ours? False: it is not. None: what it removes is gone, by us or by others."""
+    rows = backend.lookup(ids=[change.conversation])
+    if change.row is None:
+        return False if rows else None
+    if rows and rows[0].token == change.row.token:
+        return True
+    if change.add:  # others may have written to the conversation since
+        found = backend.messages(numbers=[change.add[0].number], bodies=False)
+        return bool(found) and found[0].token == change.add[0].token
+    return None if change.drop and not backend.messages(numbers=change.drop, bodies=False) else False

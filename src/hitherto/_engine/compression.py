@@ -1,0 +1,89 @@
+"""Compression: packs and chunks on their way to the codec, and back.
+
+zstd with a dictionary that ships in this package, because a few short messages are too little to learn from. The
+dictionary is made from synthetic text by `scripts/train_dictionary.py`, and never from what a user keeps: that would
+survive a purge. A released dictionary never changes. Each frame names the one it was made with. From 16 KiB on there
+is enough to learn from: a dictionary then makes nothing smaller, and compressing takes twice as long with it.
+
+Messages are not squeezed one by one when they are appended: that would make appending slower, and the pack that they
+soon become is smaller than they would be together.
+
+What is squeezed begins with zstd's magic number, and a pack, which is a msgpack list, never does: so it need not be
+marked.
+"""
+
+import os
+import threading
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ..errors import Damaged
+
+if TYPE_CHECKING:
+    import zstandard
+
+_LEAST = 512  # bytes; less is not worth the time
+_ALONE = 16 << 10  # bytes, from which on no dictionary helps
+_MOST = 1 << 28  # bytes that one piece of content may have: what claims more is damaged
+
+_MAGIC = b"\x28\xb5\x2f\xfd"
+_NAMED = 3  # bits of the byte behind it that are set if a frame names its dictionary
+_DICTIONARY = "dictionary-1.zstd"
+
+
+@cache
+def _dictionary() -> bytes:
+    with open(os.path.join(os.path.dirname(__file__), _DICTIONARY), "rb") as file:
+        return file.read()
+
+
+class _Tools(threading.local):
+    """One set for each thread: compressors may not be shared, and a dictionary object serves one level."""
+
+    def __init__(self) -> None:
+        self._compressors: dict[tuple[int, bool], zstandard.ZstdCompressor] = {}
+        self._decompressors: dict[bool, zstandard.ZstdDecompressor] = {}
+
+    def compressor(self, level: int, *, alone: bool = False) -> "zstandard.ZstdCompressor":
+        """`alone`: without the dictionary."""
+        found = self._compressors.get((level, alone))
+        if found is None:
+            import zstandard  # noqa: PLC0415  # short messages do without it
+
+            dictionary = None if alone else zstandard.ZstdCompressionDict(_dictionary())
+            found = self._compressors[level, alone] = zstandard.ZstdCompressor(level=level, dict_data=dictionary)
+        return found
+
+    def decompressor(self, *, alone: bool) -> "zstandard.ZstdDecompressor":
+        found = self._decompressors.get(alone)
+        if found is None:
+            import zstandard  # noqa: PLC0415  # see above
+
+            dictionary = None if alone else zstandard.ZstdCompressionDict(_dictionary())
+            found = self._decompressors[alone] = zstandard.ZstdDecompressor(dict_data=dictionary)
+        return found
+
+
+_tools = _Tools()
+
+
+def squeeze(data: bytes, *, level: int) -> bytes:
+    """The same in fewer bytes, if that is worth it."""
+    if len(data) <= _LEAST:
+        return data
+    smaller = _tools.compressor(level, alone=len(data) >= _ALONE).compress(data)
+    return smaller if len(smaller) < len(data) else data
+
+
+def unsqueeze(data: bytes) -> bytes:
+    """The content again, or `Damaged`."""
+    if data[:4] != _MAGIC:
+        return data
+    import zstandard  # noqa: PLC0415  # see above
+
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= _MOST:
+            raise Damaged("squeezed content has no size that could be")
+        return _tools.decompressor(alone=not data[4] & _NAMED).decompress(data)
+    except zstandard.ZstdError as error:
+        raise Damaged(f"squeezed content cannot be read: {error}") from None

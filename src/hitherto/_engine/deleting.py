@@ -1,0 +1,86 @@
+"""Deleting messages: what goes, what moves, what stays.
+
+A delete is prepared from the headers of the whole conversation and committed against the version they were read at.
+The subtree of a message goes with it, and so do the traces of sub-agents that were started in it; a compaction that
+continued a deleted message stays, without its link. A head that goes moves to the parent of the subtree it was in,
+else to the newest message of the main flow that is left.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from .packs import Moved, Reader, Rewrite
+from .recovery import below
+from ..backend import Change, ConversationRow, MessageRow
+from ..errors import Damaged, HasChildren, Held
+from ..ids import show_conversation_id
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+
+def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive: bool) -> Change:
+    """The change that deletes these messages of a conversation, prepared from the conversation as it is now."""
+    row = store._fresh_row(conversation)
+    try:
+        return _deletion(store, row, chosen, recursive=recursive)
+    except Damaged:
+        if store._fresh_row(conversation).token != row.token:
+            raise Moved from None
+        raise
+
+
+def _deletion(store: "Store", row: ConversationRow, chosen: set[int], *, recursive: bool) -> Change:
+    conversation = row.id
+    check_not_held(row)
+    rows = store._headers(conversation)
+    if not chosen <= {m.number for m in rows}:  # others have deleted some since they were looked for: they count once
+        raise Moved
+    doomed = set(chosen)
+    with_others = set()
+    for m in rows:  # by sequence: parents come before children, calls before the traces that serve them
+        above = _owner(m)
+        if above in doomed:
+            with_others.add(above)
+            doomed.add(m.number)
+    if not recursive and doomed != chosen:
+        raise HasChildren([store._names.id(number) for number in sorted(chosen & with_others)])
+    rewrite = Rewrite(store, row)
+    rewrite.drop(sorted(store.backend.messages(numbers=sorted(doomed)), key=lambda m: m.seq))
+    orphans = [m.number for m in rows if m.link in doomed and m.number not in doomed]
+    reader, envelope = Reader(store), store._codec.envelope(row)
+    for m in store.backend.messages(numbers=orphans) if orphans else ():
+        linked, data = reader.content(envelope, m)
+        rewrite.amend(linked, data, link=None)
+    change = rewrite.change(
+        head=_head(row.head, rows, doomed),
+        tips=tuple(tip for tip in row.tips if tip not in doomed),
+        count=row.count - len(doomed),
+    )
+    return replace(change, unput=(*change.unput, *below(store, conversation, doomed)))
+
+
+def check_not_held(row: ConversationRow) -> None:
+    if row.held:
+        raise Held(f"conversation {show_conversation_id(row.id)} is on hold")
+
+
+def _owner(m: MessageRow) -> int | None:
+    """The message that takes this one along when it goes: its parent, or the call that a sub-agent's root serves."""
+    return m.link if m.parent is None and not m.main else m.parent
+
+
+def _head(head: int | None, rows: Sequence[MessageRow], doomed: set[int]) -> int | None:
+    if head is None or head not in doomed:
+        return head
+    parents = {m.number: m.parent for m in rows}
+    above: int | None = head
+    going = set(doomed)
+    while above is not None and above in going:  # upwards; damage cannot lead us in a circle
+        going.remove(above)
+        above = parents.get(above)  # a head that came after the headers were read: the token will say so
+    if above is not None and above not in doomed:
+        return above
+    return next((m.number for m in reversed(rows) if m.main and m.number not in doomed), None)

@@ -1,0 +1,112 @@
+"""A lease: one process at a time does a piece of work that others could do as well.
+
+The lease is a field of the workspace's description: who works, and until when the others leave it to them. Whoever has
+it renews it while they work (the heartbeat). It ends in one of three ways: the owner gives it back; it runs out; or the
+owner is a process of this machine that is gone, so that nobody waits for one that was killed.
+
+A lease saves work, and nothing depends on it. A clock that jumps, or an owner that slept for too long, can give the
+same work to two processes at once. So whatever is done under a lease must be right with two owners as well: each commit
+says by itself what it requires.
+"""
+
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import MsgspecError, msgpack
+from msgspec.structs import replace
+
+from .bodies import WorkspaceMeta
+from .process import Who, is_gone, this
+from ..errors import Closed, StorageFull
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+LEASE = 60 * 1_000_000  # microseconds: for so long others leave it to an owner that does not renew it
+Field = Literal["sweeper", "rotator"]
+
+_who = msgpack.Decoder(Who).decode
+
+
+class Lease:
+    """One kind of work, as one opened store sees it."""
+
+    def __init__(self, store: "Store", field: Field) -> None:
+        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+        self._field = field
+        self._until = 0  # by our clock; 0: it is not ours, as far as we know
+
+    @property
+    def _store(self) -> "Store":
+        store = self._ref()
+        if store is None:
+            raise Closed("the store is gone")
+        return store
+
+    def take(self) -> bool:
+        """Is it ours for a while? Takes it if it is free, and renews it when a third of its time is over."""
+        store = self._store
+        now = store._clock()
+        if now + LEASE * 2 // 3 < self._until <= now + LEASE:
+            return True
+
+        def make(meta: WorkspaceMeta) -> WorkspaceMeta:
+            return meta if self._others(meta, now) is not None else self.taken(meta)
+
+        with suppress(StorageFull):  # then nobody can say that they are at it, and everybody may
+            store._workspace.describe(make, always=True)
+        if self._others(store._workspace.meta, now) is not None:
+            self._until = 0
+            return False
+        self._until = now + LEASE
+        return True
+
+    def is_free(self, meta: WorkspaceMeta) -> bool:
+        """Does nobody else have it, by this description?"""
+        return self._others(meta, self._store._clock()) is None
+
+    def taken(self, meta: WorkspaceMeta) -> WorkspaceMeta:
+        """The description with the lease as ours, for a commit that says something else as well."""
+        return replace(meta, **{self._field: (self._me(), self._store._clock() + LEASE)})
+
+    def took(self, meta: WorkspaceMeta) -> None:
+        """This description, with the lease as ours, is committed."""
+        held = getattr(meta, self._field)
+        self._until = 0 if held is None else held[1]
+
+    def freed(self, meta: WorkspaceMeta) -> WorkspaceMeta:
+        """The description without the lease, if it is ours."""
+        held = getattr(meta, self._field)
+        return replace(meta, **{self._field: None}) if held is not None and held[0] == self._me() else meta
+
+    def release(self) -> None:
+        """Give it back, so that nobody waits for us. On a full disk it runs out by itself."""
+        self._until = 0
+        store = self._store
+        if self.freed(store._workspace.meta) is not store._workspace.meta:
+            with suppress(StorageFull):
+                store._workspace.describe(self.freed, always=True)
+
+    def others(self) -> int | None:
+        """Until when somebody else has it, as far as we know; None if nobody does."""
+        store = self._store
+        return self._others(store._workspace.meta, store._clock())
+
+    def _others(self, meta: WorkspaceMeta, now: int) -> int | None:
+        held: tuple[bytes, int] | None = getattr(meta, self._field)
+        if held is None or held[0] == self._me() or _is_gone(held[0]):
+            return None
+        # An end that is further away than any can be was written by another clock, and says nothing.
+        return held[1] if now < held[1] <= now + LEASE else None
+
+    def _me(self) -> bytes:
+        return msgpack.encode(this(self._store))
+
+
+def _is_gone(owner: bytes) -> bool:
+    """Is it a process that is known to be gone? Who cannot be named counts as there, until the lease runs out."""
+    try:
+        return is_gone(_who(owner))
+    except MsgspecError:
+        return False

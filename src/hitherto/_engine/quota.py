@@ -1,0 +1,139 @@
+"""Quota: how much a workspace may hold, and the disk that has no more.
+
+The quota is a part of the workspace's description, so every process that has the store open goes by the same one: each
+looks at it again every few seconds, and so does whoever begins a conversation. What counts is the content of messages,
+and attachments as they are kept. It is counted from the rows now and then; in between, what this process adds is added.
+So the quota is a soft one: what other processes write meanwhile, and what is under way, may come on top of it.
+
+Nothing that makes a store smaller is ever refused, and neither is what is small: titles, labels, holds, and an answer
+on its way, which would be lost.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from ..errors import Closed, HithertoError, InvalidArgument, StorageFull
+from ..events import CapacityWarning, warn
+from ..model import to_datetime
+
+if TYPE_CHECKING:
+    from .state import Draft
+    from ..store import Store
+
+_LOOK_SECONDS: Final = 2.0  # after which the quota is looked at again
+_COUNT_SECONDS: Final = 5.0  # after which what is used is counted again
+_PATIENCE: Final = 20  # a count is not repeated before so many times as long as it took
+_NEARLY: Final = 0.9  # of the quota
+_HINT: Final = "purge conversations, which always works, or allow more: store.set_quota"
+
+
+class Quota:
+    """How much the workspace of a store may hold."""
+
+    def __init__(self, store: "Store") -> None:
+        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+        self.limit = store._workspace.meta.quota_bytes  # 0: none
+        self._look_again = time.monotonic() + _LOOK_SECONDS
+        self._lock = threading.Lock()
+        self._used = 0  # when it was counted, and what came since
+        self._count_again = self._may_count = 0.0
+        self._told = 0  # 1: that it is nearly used up, 2: that it is
+        self._full_since = -1  # the number of writes that had been made when the disk was found full
+        self._reserve = True
+
+    @property
+    def _store(self) -> "Store":
+        store = self._ref()
+        if store is None:
+            raise Closed("the store is gone")
+        return store
+
+    def set(self, limit: int | None) -> None:
+        """Keep this quota in the store."""
+        if limit is not None and (type(limit) is not int or not 0 < limit < 1 << 63):
+            raise InvalidArgument("a quota is a number of bytes from 1 up, or None")
+        self._store._workspace.describe(lambda meta: replace(meta, quota_bytes=limit or 0))
+        self.look()
+
+    def look(self) -> int:
+        """The quota as it stands in the store now."""
+        self._store._workspace.refresh()
+        limit = self._store._workspace.meta.quota_bytes
+        if limit != self.limit:
+            self.limit, self._told = limit, 0
+        return limit
+
+    # -- before a write
+
+    def admit(self, drafts: "Sequence[Draft]", new: "Callable[[Sequence[Draft]], Sequence[Draft]]") -> None:
+        """Refuse what does not fit. Called before every write, so without a quota it does next to nothing. `new` says
+        which of them are not kept already: they alone take room."""
+        now = time.monotonic()
+        if now > self._look_again:
+            self._look_again = now + _LOOK_SECONDS
+            try:
+                self.look()
+            except HithertoError as error:  # a key that we have not, say: whoever needs it is told
+                warn(f"the quota cannot be looked at: {type(error).__name__}")
+        if self.limit:
+            self._admit(sum(len(one.data) + sum(a.size for a in one.sources) for one in new(drafts)), now)
+
+    def _admit(self, size: int, now: float) -> None:
+        with self._lock:
+            if now >= self._count_again or (self._used + size > self.limit and now >= self._may_count):
+                self._count()
+            if self._used + size > self.limit:
+                self._tell(2)
+                what = f"the workspace holds {self._used:,} of {self.limit:,} bytes that it may hold"
+                raise StorageFull(f"{what}; {size:,} more do not fit", hint=_HINT)
+            self._used += size
+            if self._used >= _NEARLY * self.limit:
+                self._tell(1)
+
+    def _count(self) -> None:
+        began = time.monotonic()
+        self._used = self._store.backend.used()
+        now = time.monotonic()
+        self._may_count = now + _PATIENCE * (now - began)
+        self._count_again = max(self._may_count, now + _COUNT_SECONDS)
+        if self._used < _NEARLY * self.limit:
+            self._told = 0
+
+    def freed(self) -> None:
+        """Something was removed: what is used is counted before the next write."""
+        self._count_again = self._may_count = 0.0
+
+    def _tell(self, what: int) -> None:
+        """Once, until it has fallen below."""
+        if what > self._told:
+            self._told = what
+            self._warn("quota", self._used, self.limit)
+
+    # -- and what the disk says
+
+    def met(self, error: StorageFull) -> None:
+        """A write was refused. That the disk is full is told once, until another write has been kept."""
+        written = self._store._upkeep._writes
+        if error.hint != _HINT and self._full_since != written:
+            self._full_since = written
+            disk = self._store.backend.disk()
+            if disk is not None:
+                self._warn("disk", disk.total - disk.free, disk.total)
+
+    def look_at_disk(self) -> None:
+        """Is there something set aside still, to purge with? If not, and it cannot be made good, that is told once."""
+        disk = self._store.backend.disk()
+        if disk is not None and not disk.reserve and self._store.backend.scrub():
+            disk = self._store.backend.disk()
+        had, self._reserve = self._reserve, disk is None or disk.reserve
+        if disk is not None and had and not self._reserve:
+            warn(f"{self._store.backend.info.location}: no room is left to be set aside, so a purge may fail")
+            self._warn("disk", disk.total - disk.free, disk.total)
+
+    def _warn(self, what: str, used: int, limit: int) -> None:
+        self._store._listeners.tell(CapacityWarning(to_datetime(self._store._clock()), what, used, limit))

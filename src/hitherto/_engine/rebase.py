@@ -1,0 +1,57 @@
+"""A write that lost a race, made anew from the row that the backend has locked for it (`QueueingBackend`).
+
+The thread that commits makes it anew, for the owner that waits. Where the owner has to decide (an error to raise,
+another key, attachments to stage again), nothing is made: the owner is told that its batch is stale, and prepares it
+again by itself.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .attachments import Outdated
+from .packs import Moved
+from .committer import Entry
+from ..backend import Batch, Change, ConversationRow
+from ..errors import HithertoError
+
+if TYPE_CHECKING:
+    import threading
+
+    from .state import Desk
+
+T = TypeVar("T")
+
+
+class Remaking(Generic[T]):
+    """How one write of a desk is made anew, and what came of it."""
+
+    __slots__ = ("_desk", "_enqueued", "_prepare", "made")
+
+    def __init__(
+        self,
+        desk: "Desk",
+        prepare: Callable[[ConversationRow], tuple[Change | None, T]],
+        enqueued: Callable[[Entry, Change], None],
+    ) -> None:
+        self._desk, self._prepare, self._enqueued = desk, prepare, enqueued
+        self.made: tuple[ConversationRow, int, T] | None = None  # from which row, in which epoch, with which result
+
+    @property
+    def lock(self) -> "threading.RLock":
+        return self._desk.lock
+
+    def __call__(self, entry: Entry, row: ConversationRow) -> Batch | None:
+        desk = self._desk
+        with desk.lock, desk.believing_locked(row) as is_ours:
+            if not is_ours:
+                return None
+            try:
+                change, result = self._prepare(row)
+            except (HithertoError, Outdated, Moved):  # the owner prepares it as well, and it is raised there
+                return None
+            if change is None or change.row is None or change.expect != row.token:
+                return None
+            self.made = row, desk.epoch, result
+            self._enqueued(entry, change)
+            desk.row = change.row
+            return Batch((change,))

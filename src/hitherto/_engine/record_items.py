@@ -1,0 +1,359 @@
+"""What a record has more than a tree: participants, summaries, metrics, consent, an expiry of its own.
+
+A record is a conversation, seen by a product that keeps histories. Its messages are those of the main flow; who took
+part lies beside them, in one item of the conversation, and each summary in an item of its own, so that a new one does
+not write the old ones again. What decides about the conversation (its hold, its expiry, whether it may leave the store)
+is in its row and its description, where everybody looks.
+
+The item is numbered, and the description, which is proven, has the number that counts: an older item that was put back
+is noticed.
+
+The **revision** is what two writers compare. It counts messages, and commits that changed anything else; so it moves by
+whatever a reader could tell, by whomever, and stands still while a store is packed, or gets another key.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError, convert, msgpack, to_builtins
+from msgspec import Meta as Limits
+from msgspec.structs import replace
+
+from .bodies import Meta, item_place, open_meta
+from .state import Desk, close_meta
+from .revisions import read as read_ledger
+from .recovery import MARK, Unmarked, without_us
+from ..backend import Change, ConversationRow, ItemRow
+from ..errors import Busy, Damaged, HithertoError, InvalidMessage
+from ..model import Saved
+from .._sealing.codec import Envelope, next_row
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+RECORD, SUMMARIES = b"record", b"summary/"
+_COUNTS = 3  # how often a conversation that changes meanwhile is counted
+
+Time = Annotated[datetime, Limits(tz=True)]
+Measure = Literal["user_utterances", "assistant_utterances", "duration_ms", "average_latency_ms"]
+T = TypeVar("T")
+
+
+class Participant(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Who took part."""
+
+    id: str
+    role: str  # user, assistant or system
+    display_name: str | None = None
+
+
+class ConversationSummary(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a conversation was about, as of some time."""
+
+    synopsis: str
+    last_updated_at: Time
+    keywords: tuple[str, ...] = ()
+    action_items: tuple[str, ...] = ()
+
+
+class Metrics(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How much was said, and how quickly it was answered."""
+
+    user_utterances: int = 0
+    assistant_utterances: int = 0
+    duration_ms: int = 0  # from the first message to the last
+    average_latency_ms: int = 0  # from what the user said to its answer
+
+
+class Details(Struct, frozen=True, omit_defaults=True):
+    """The item of a record."""
+
+    participants: tuple[Participant, ...] = ()
+    consent: str | None = None
+    metrics: dict[Measure, int] = {}  # that were given; the others are counted
+    summaries: int = 0  # how many there are
+    number: int = 0  # of this state of the item
+    final: Metrics | None = None  # all of them, when the conversation was committed
+    final_at: int = -1  # the revision that they are of
+
+
+class About(Struct, frozen=True, omit_defaults=True):
+    """All that lies beside the messages of a record. On its way to another store, too."""
+
+    details: Details = Details()
+    summaries: tuple[ConversationSummary, ...] = ()
+
+    @property
+    def portable(self) -> "About":
+        """Without what holds for this conversation in this store alone."""
+        details = replace(self.details, final=None, final_at=-1, summaries=len(self.summaries), number=1)
+        return About() if not self.summaries and details == _NOTHING else replace(self, details=details)
+
+    def cleaned(self, clean: Callable[[object], object]) -> "About":
+        """Without what is not to be kept."""
+        return convert(clean(to_builtins(self, builtin_types=(datetime,))), About)
+
+
+class Amendment(Struct, frozen=True):
+    """What is to be other about a record, beside new messages. What is not given stays."""
+
+    title: str | None = None
+    exportable: bool | None = None
+    held: bool | None = None
+    expires_at: int | UnsetType | None = UNSET  # None: as the workspace says
+    participants: tuple[Participant, ...] | None = None
+    consent: str | UnsetType | None = UNSET
+    metrics: Mapping[Measure, int] = {}
+    summary: ConversationSummary | None = None
+    final: Metrics | None = None  # the conversation is committed with these
+    ended: "Literal['here', 'for all'] | None" = None  # it is not recorded any more: its mark goes
+
+
+_NOTHING = Details(number=1)
+_encode = msgpack.Encoder().encode
+_details = msgpack.Decoder(Details).decode
+_summary = msgpack.Decoder(ConversationSummary).decode
+
+
+def revision_of(row: ConversationRow) -> int:
+    """What locking compares: 1 for an empty conversation, more with every write that a reader could tell."""
+    return 1 + row.next_seq + row.rewrites
+
+
+# -- reading
+
+
+def about(store: "Store", envelope: Envelope, row: ConversationRow) -> About:
+    """What lies beside the messages; `Damaged` if it cannot be read, or is not the newest of its states."""
+    details, _ = newest(store, envelope, row)
+    return About(details, summaries(store, envelope, row.id, details))
+
+
+def newest(store: "Store", envelope: Envelope, row: ConversationRow) -> tuple[Details, ConversationSummary | None]:
+    """The same without the summaries of before."""
+    items = store.backend.items(row.id, RECORD)
+    details = _opened(envelope, items[0], _details) if items else Details()
+    last = store.backend.items(row.id, SUMMARIES, reverse=True, limit=1)
+    count = _number(last[0]) if last else 0
+    if (details.number, details.summaries) != (open_meta(envelope, row).record, count):
+        raise Damaged("what is kept beside a record is not of the time that it should be of: it was put back")
+    return details, _opened(envelope, last[0], _summary) if last else None
+
+
+def summaries(
+    store: "Store", envelope: Envelope, conversation: bytes, details: Details
+) -> tuple[ConversationSummary, ...]:
+    """As many as there were then: more may have come since."""
+    items = store.backend.items(conversation, SUMMARIES)[: details.summaries]
+    if [_number(item) for item in items] != list(range(1, details.summaries + 1)):
+        raise Damaged("a summary of a record is missing")
+    return tuple(_opened(envelope, item, _summary) for item in items)
+
+
+def _number(summary: ItemRow) -> int:
+    """Its place among the summaries."""
+    said = summary.key[len(SUMMARIES) :]
+    if not said.isdigit():
+        raise Damaged("a summary of a record has no place among them")
+    return int(said)
+
+
+def check_items(store: "Store", envelope: Envelope, row: ConversationRow) -> Iterator[HithertoError]:
+    """What is wrong with them."""
+    try:
+        about(store, envelope, row)
+    except HithertoError as error:
+        yield error
+
+
+def _opened(envelope: Envelope, item: ItemRow, decode: Callable[[bytes], T]) -> T:
+    data = envelope.open(item_place(item.conversation, item.key), item.body)
+    try:
+        return decode(data)
+    except (DecodeError, ValidationError, ValueError) as error:
+        raise Damaged(f"what is kept beside a record cannot be read: {error}") from None
+
+
+def measured(path: Sequence[tuple[str, int]]) -> Metrics:
+    """The metrics of a thread, counted, of which the roles and the times are given."""
+    latencies: list[int] = []
+    asked: int | None = None
+    for role, at in path:
+        if role == "user":
+            asked = at
+        elif role == "assistant" and asked is not None:
+            latencies.append(at - asked)
+            asked = None
+    return Metrics(
+        sum(role == "user" for role, _ in path),
+        sum(role == "assistant" for role, _ in path),
+        (path[-1][1] - path[0][1]) // 1000 if path else 0,
+        sum(latencies) // len(latencies) // 1000 if latencies else 0,
+    )
+
+
+def measured_row(store: "Store", row: ConversationRow) -> Metrics:
+    """The same of the main flow of a conversation, from the columns of its messages: no content is read."""
+    rows = {one.number: one for one in store._headers(row.id)}
+    path: list[tuple[str, int]] = []
+    at = row.head
+    while at is not None and len(path) <= len(rows):
+        if at not in rows:
+            raise Damaged(f"message {store._names.id(at)} is missing")
+        one = rows[at]
+        path.append((one.role, one.created_at))
+        at = one.parent if one.parent is not None else one.link if one.main else None
+    return measured(path[::-1])
+
+
+def metrics_of(details: Details, row: ConversationRow, path: Sequence[Saved]) -> Metrics:
+    """Those that were given, and the others: as they were when the conversation was committed, if it stands there
+    still, or else counted."""
+    final = details.final if details.final_at == revision_of(row) else None
+    return replace(final or measured([(m.role, m.created_us) for m in path]), **details.metrics)
+
+
+def thread(store: "Store", desk: Desk, row: ConversationRow) -> list[Saved]:
+    """The messages of the main flow up to the head, across compactions. Large content is read when it is wanted."""
+    path: list[Saved] = []
+    at = row.head
+    while at is not None:
+        path = store._path(at, desk, lazy=True) + path
+        at = store._names.number(path[0].link) if path[0].main and path[0].link is not None else None
+    return path
+
+
+# -- writing
+
+
+def items(envelope: Envelope, conversation: bytes, beside: About) -> Iterator[ItemRow]:
+    """All of it, for a new conversation, whose description has the number of its details."""
+    if beside.details.number:
+        yield _closed(envelope, conversation, RECORD, beside.details)
+    for number, summary in enumerate(beside.summaries, 1):
+        yield _closed(envelope, conversation, SUMMARIES + b"%06d" % number, summary)
+
+
+def _closed(envelope: Envelope, conversation: bytes, key: bytes, value: Details | ConversationSummary) -> ItemRow:
+    try:
+        data = _encode(value)
+    except (UnicodeEncodeError, TypeError, OverflowError) as error:
+        raise InvalidMessage(f"this cannot be kept beside a record: {type(error).__name__}") from None
+    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
+
+
+def amended(desk: Desk, row: ConversationRow, change: Amendment, added: Change | None = None) -> Change | None:
+    """The change that does this to a conversation, beside what is added to it; None if there is nothing to do."""
+    if change == Amendment():
+        return added
+    envelope, store = desk.check(row), desk.store
+    kept, unput = _unmarked(store, envelope, row, change)
+    fields = _placed(row, change)
+    before = open_meta(envelope, row)
+    meta = _described(before, change)
+    was, last = newest(store, envelope, row)
+    details = _detailed(was, last, row, change, moves=bool(fields or kept or unput or meta != before))
+    put = list(kept)
+    if details != was:
+        details = replace(details, number=was.number + 1)
+        put.append(_closed(envelope, row.id, RECORD, details))
+        meta = replace(meta, record=details.number)
+    if change.summary is not None and details.summaries > was.summaries:
+        put.append(_closed(envelope, row.id, SUMMARIES + b"%06d" % details.summaries, change.summary))
+    if meta != before:
+        fields["meta"] = close_meta(envelope, row.id, meta, store._max_write_bytes)
+    return _joined(desk, row, fields, added, put, unput) if fields or put or unput else added
+
+
+def _unmarked(store: "Store", envelope: Envelope, row: ConversationRow, change: Amendment) -> Unmarked:
+    """What becomes of its mark."""
+    if change.ended == "here":
+        return without_us(store, envelope, row.id)
+    gone = change.ended is not None and store.backend.items(row.id, MARK)
+    return (), (MARK,) if gone else ()
+
+
+def _joined(
+    desk: Desk,
+    row: ConversationRow,
+    fields: dict[str, object],
+    added: Change | None,
+    put: Sequence[ItemRow],
+    unput: tuple[bytes, ...],
+) -> Change:
+    """One change of all of it. It rewrites something, as any change of the row does: see `state.changed`."""
+    envelope = desk.check(row)
+    after = next_row(envelope, row) if added is None or added.row is None else added.row
+    base = added or Change(row.id, row.token, after)
+    ledger = read_ledger(desk.store, envelope, row)
+    rewrites = row.rewrites + 1
+    kept = () if ledger is None else (ledger.item(envelope, row.id, rewrites),)
+    fields = {**fields, "version": after.version, "token": after.token, "rewrites": rewrites}
+    after = next_row(envelope, after, (), (), **fields)
+    return replace(base, row=after, put=(*base.put, *kept, *put), unput=(*base.unput, *unput))
+
+
+def _described(meta: Meta, change: Amendment) -> Meta:
+    if change.title is not None:
+        meta = replace(meta, title=change.title)
+    return meta if change.exportable is None else replace(meta, kept_in=not change.exportable)
+
+
+def _placed(row: ConversationRow, change: Amendment) -> dict[str, object]:
+    """What becomes of the columns that decide how long it is kept."""
+    fields: dict[str, object] = {}
+    if change.held is not None and change.held != row.held:
+        fields["held"] = change.held
+    if change.expires_at is not UNSET and change.expires_at != row.expires_at:
+        fields["expires_at"] = change.expires_at
+    return fields
+
+
+def _detailed(
+    was: Details, last: ConversationSummary | None, row: ConversationRow, change: Amendment, *, moves: bool
+) -> Details:
+    """What becomes of the item. `moves`: there will be another revision anyway."""
+    details = was
+    if change.participants is not None:
+        details = replace(details, participants=change.participants)
+    if change.consent is not UNSET:
+        details = replace(details, consent=change.consent)
+    if change.summary is not None and change.summary != last:
+        details = replace(details, summaries=details.summaries + 1)
+    details = replace(details, metrics={**details.metrics, **change.metrics})
+    stands = details.final_at == revision_of(row) and details == was and not moves
+    if change.final is not None and not stands:
+        details = replace(details, final=change.final, final_at=revision_of(row) + 1)  # this commit is one itself
+    return details
+
+
+def commit(
+    store: "Store",
+    conversation: bytes,
+    *,
+    summary: ConversationSummary | None = None,
+    metrics: Mapping[Measure, int] | None = None,
+    ended: Literal["here", "for all"] = "for all",
+    timeout_seconds: float = math.inf,
+) -> None:
+    """The conversation is over, for now: keep its final metrics, and take its mark away, in one commit. Nothing is
+    written if that was done before and nothing happened since.
+
+    What is counted is counted before. If others write faster than that, they are not waited for: whoever reads the
+    record counts again."""
+    counted: dict[int, Metrics] = {}
+    deadline = time.monotonic() + timeout_seconds
+
+    def make(row: ConversationRow) -> Change | None:
+        if counted and time.monotonic() > deadline:
+            raise Busy("the conversation changes faster than its end can be kept", hint="close again, later")
+        revision = revision_of(row)
+        if revision not in counted and len(counted) < _COUNTS:
+            counted[revision] = measured_row(store, row)
+        amendment = Amendment(metrics=metrics or {}, summary=summary, final=counted.get(revision), ended=ended)
+        return amended(Desk(store, row), row, amendment)
+
+    store._change(conversation, make)

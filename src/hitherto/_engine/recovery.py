@@ -1,0 +1,418 @@
+"""Answers that have not arrived whole: kept beside the tree, offered when somebody comes back.
+
+While an answer streams in, what has come of it is kept every second or so, as an item of the conversation. It is no
+message: nothing can stand below it, no thread shows it, no search finds it. The commit that adds the whole answer
+removes the item. If that commit never comes, because somebody pulled the plug or pressed Ctrl+C, the item stays, and
+is offered as a `Partial`: accepted, it becomes a message that is marked as interrupted; discarded, it is gone.
+
+An item's key names the message that it answers, so that deleting the message takes the item along.
+
+Whoever records a conversation leaves a **mark** in it, with the first thing that is written, and takes it away at the
+end. A mark that is found later says that the end never came. What can be restored then is a `RecoverySnapshot`: the
+thread, what had come of answers, and what the caller has given to be kept for this case. The tree has all but the last
+already, so a mark is small, and a snapshot is as new as the last commit. A mark that is torn is read once more, and
+then made anew from the tree: nothing of what the tree says depends on it.
+
+Several processes may record one conversation, and the mark names them. Who ends takes their own name out, and those of
+processes that died, whose conversation was gone on with; the mark goes when no name is left in it.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec import DecodeError, Struct, ValidationError, msgpack
+from msgspec.structs import replace
+
+from .bodies import Body, body_of, item_place
+from .state import Desk
+from .process import Who, is_gone, this
+from ..backend import Change, ConversationRow, ItemRow
+from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, NotFound, PayloadTooLarge
+from ..events import SnapshotRebuilt, warn
+from ..ids import new_token, parse_conversation_id
+from ..model import Message, Saved, check, check_json, id_of, to_datetime
+from .._sealing.codec import Envelope, next_row
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+PARTIAL = b"partial/"
+MARK = b"recovery"
+_LOOKS = 10  # how often we look again at what changes while we read
+
+
+class Partial(Struct, frozen=True):
+    """What had come of an answer when it stopped."""
+
+    id: str
+    parent: str  # the message that it answers
+    messages: tuple[Message, ...]
+    at: datetime | None  # when it was kept
+    problem: str | None = None  # why it could not be read; then it has no messages, and the tree is what there is
+
+    @property
+    def text(self) -> str:
+        return "".join(message.text for message in self.messages)
+
+
+class _Said(Struct, frozen=True, array_like=True):
+    role: str
+    body: Body
+
+
+class _Kept(Struct, frozen=True, array_like=True):
+    at: int
+    messages: tuple[_Said, ...]
+
+
+_encode = msgpack.Encoder().encode
+_decode = msgpack.Decoder(_Kept).decode
+
+
+def new_key(parent: int, token: bytes | None = None) -> bytes:
+    """The key of an item for an answer to this message: several may be on their way at once."""
+    return PARTIAL + b"%016x/" % parent + (token or new_token()).hex().encode()
+
+
+def keep(
+    desk: Desk,
+    key: bytes,
+    messages: Sequence[Message],
+    at: int | None = None,
+    *,
+    recording: bool = False,
+    complete: bool = False,
+) -> None:
+    """Keep what has come so far, in place of what was kept before. Who is `recording` leaves a mark."""
+    store = desk.store
+    data = encoded(store, messages, store._clock() if at is None else at, complete=complete)
+
+    def make(row: ConversationRow) -> Change:
+        envelope, parent = desk.check(row), _parent(key)
+        if not store.backend.messages(numbers=[parent], bodies=False):
+            raise NotFound("message", [store._names.id(parent)])
+        put = (closed(envelope, desk.id, key, data), *(marks(desk)(envelope) if recording else ()))
+        return Change(row.id, row.token, next_row(envelope, row, (), ()), put=put)
+
+    store._change(desk.id, make, tell=None)
+
+
+def encoded(store: "Store", messages: Sequence[Message], at: int, *, complete: bool = False) -> bytes:
+    """What is kept of an answer, as bytes. `complete`: no more of it will come."""
+    for message in messages:
+        check(message)
+    if store._redactor is not None:  # where more may come, not even the beginning of a secret is kept
+        messages = store._redactor.messages(messages, complete=complete)
+    try:
+        data = _encode(_Kept(at, tuple(_Said(m.role, body_of(m, 0)) for m in messages)))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidMessage(f"this cannot be kept as it is: {error}") from None
+    if len(data) > store._max_write_bytes:
+        raise PayloadTooLarge(len(data), store._max_write_bytes)
+    return data
+
+
+def closed(envelope: Envelope, conversation: bytes, key: bytes, data: bytes) -> ItemRow:
+    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
+
+
+def drop(desk: Desk, key: bytes) -> None:
+    """Let go of what was kept under this key; nothing happens if there is nothing."""
+
+    def make(row: ConversationRow) -> Change | None:
+        if not desk.store.backend.items(desk.id, key):
+            return None
+        return Change(row.id, row.token, next_row(desk.check(row), row, (), ()), unput=(key,))
+
+    desk.store._change(desk.id, make, tell=None)
+
+
+def found(desk: Desk) -> list[Partial]:
+    """What is offered, the newest first. What cannot be read is read again, by the row as it then is, and if that fails
+    too it is offered as something to let go of."""
+    partials = []
+    for item in desk.store.backend.items(desk.id, PARTIAL):
+        try:
+            partials.append(_opened(desk.store, desk.envelope, item))
+        except Damaged:
+            partials += _again(desk, item.key)
+    return sorted(partials, key=lambda p: (p.at is not None, p.at), reverse=True)
+
+
+def _again(desk: Desk, key: bytes) -> list[Partial]:
+    """An item of a conversation that may have another key by now."""
+    store = desk.store
+    envelope = store._codec.envelope(store._fresh_row(desk.id))
+    for item in store.backend.items(desk.id, key):
+        try:
+            return [_opened(store, envelope, item)]
+        except Damaged as error:
+            return [Partial(key.decode(), store._names.id(_parent(key)), (), None, str(error))]
+    return []
+
+
+def _opened(store: "Store", envelope: Envelope, item: ItemRow) -> Partial:
+    kept = open_partial(envelope, item)
+    messages = tuple(_message(said) for said in kept.messages)
+    return Partial(item.key.decode(), store._names.id(_parent(item.key)), messages, to_datetime(kept.at))
+
+
+def open_partial(envelope: Envelope, item: ItemRow) -> _Kept:
+    """The content of an item, or `Damaged`."""
+    data = envelope.open(item_place(item.conversation, item.key), item.body)
+    try:
+        _parent(item.key)
+        return _decode(data)
+    except (DecodeError, ValidationError, ValueError) as error:
+        raise Damaged(f"an unfinished answer cannot be read: {error}") from None
+
+
+def _message(said: _Said) -> Message:
+    b = said.body
+    return Message(said.role, b.blocks, b.label, b.key, b.tool_result_error, b.extra, b.raw, b.usage, b.privacy)
+
+
+def key_of(partial: object) -> bytes:
+    """The key of what is offered; nothing else can be taken away by it."""
+    if not isinstance(partial, Partial):
+        raise InvalidArgument(f"a {type(partial).__name__} where a Partial is wanted", hint="talk.partials()")
+    key = partial.id.encode(errors="replace") if isinstance(partial.id, str) else b""
+    if not key.startswith(PARTIAL):
+        raise InvalidArgument("this is nothing that was kept of an answer", hint="talk.partials()")
+    return key
+
+
+def interrupted(message: Message) -> Message:
+    """The message, marked as one that was cut off."""
+    return replace(message, extra={**(message.extra or {}), "interrupted": True})
+
+
+def below(store: "Store", conversation: bytes, doomed: Collection[int]) -> tuple[bytes, ...]:
+    """The keys of what was kept of answers to these messages."""
+    keys = [item.key for item in store.backend.items(conversation, PARTIAL)]
+    return tuple(key for key in keys if _parent(key) in doomed)
+
+
+def _parent(key: bytes) -> int:
+    try:
+        return int(key[len(PARTIAL) : len(PARTIAL) + 16], 16)
+    except ValueError:
+        raise Damaged("an unfinished answer answers nothing") from None
+
+
+# -- the whole of it
+
+
+class RecoverySnapshot(Struct, frozen=True):
+    """A conversation whose recording never came to its end, as it stands."""
+
+    conversation_id: str
+    at: datetime  # as of when this is
+    head: str | None = None  # the message that the conversation stood at
+    messages: tuple[Saved, ...] = ()  # the thread that leads there
+    partials: tuple[Partial, ...] = ()  # what had come of answers, the newest first
+    state: dict[str, object] = {}  # what the caller has given to be kept for this case
+    rebuilt: bool = False  # what was kept was torn, and is made anew from the tree; the caller's state is lost
+
+
+class _Mark(Struct, frozen=True, array_like=True):
+    """What is kept of a snapshot beside the tree."""
+
+    conversation: bytes  # so that the mark of another is none
+    at: int
+    state: dict[str, object] = {}
+    makers: tuple[Who, ...] = ()  # who records the conversation
+
+
+_decode_mark = msgpack.Decoder(_Mark).decode
+
+
+def marks(desk: Desk) -> Callable[[Envelope], tuple[ItemRow, ...]]:
+    """The mark of a conversation that is recorded here, to be put with whatever is written next; nothing if it is there
+    already. What the caller has given to be kept in it stays, and so do the names of others."""
+
+    def missing(envelope: Envelope) -> tuple[ItemRow, ...]:
+        store = desk.store
+        try:
+            found = _found_mark(store, envelope, desk.id)
+        except Damaged:  # whoever loads it notices, and makes it anew
+            return ()
+        if found is None:
+            return (mark(store, envelope, desk.id, by=[this(store)]),)
+        if this(store) in found.makers:
+            return ()
+        return (mark(store, envelope, desk.id, found.state, [*found.makers, this(store)]),)
+
+    return missing
+
+
+def new_mark(desk: Desk) -> ItemRow:
+    """The mark of a conversation that is begun here."""
+    return mark(desk.store, desk.envelope, desk.id, by=[this(desk.store)])
+
+
+def mark(
+    store: "Store",
+    envelope: Envelope,
+    conversation: bytes,
+    state: Mapping[str, object] | None = None,
+    by: Sequence[Who] = (),
+) -> ItemRow:
+    data = _encode(_Mark(conversation, store._clock(), dict(state or {}), tuple(by)))
+    if len(data) > store._max_write_bytes:
+        raise PayloadTooLarge(len(data), store._max_write_bytes)
+    return closed(envelope, conversation, MARK, data)
+
+
+def _found_mark(store: "Store", envelope: Envelope, conversation: bytes) -> _Mark | None:
+    items = store.backend.items(conversation, MARK)
+    return open_mark(envelope, items[0]) if items else None
+
+
+Unmarked = tuple[tuple[ItemRow, ...], tuple[bytes, ...]]  # items to put, and keys of those to take away
+
+
+def without_us(store: "Store", envelope: Envelope, conversation: bytes) -> Unmarked:
+    """What becomes of a mark when this store does not record the conversation any more."""
+    try:
+        found = _found_mark(store, envelope, conversation)
+    except Damaged:  # whose it was cannot be told
+        return (), (MARK,)
+    if found is None:
+        return (), ()
+    others = [who for who in found.makers if who != this(store) and not is_gone(who)]
+    if not others:
+        return (), (MARK,)
+    same = len(others) == len(found.makers)
+    return () if same else (mark(store, envelope, conversation, found.state, others),), ()
+
+
+def leave(store: "Store", conversation: bytes) -> None:
+    """This store does not record the conversation any more; nothing else becomes of it."""
+    desk = store._desk(store._fresh_row(conversation))
+
+    def make(row: ConversationRow) -> Change | None:
+        envelope = desk.check(row)
+        put, unput = without_us(store, envelope, row.id)
+        after = next_row(envelope, row, (), ())
+        return Change(row.id, row.token, after, put=put, unput=unput) if put or unput else None
+
+    store._change(conversation, make, tell=None)
+
+
+def check_state(value: object) -> None:
+    """Refuse what is no JSON: it is to be read by whoever comes after a crash, with whatever they have."""
+    import json  # noqa: PLC0415  # most programs need none
+
+    check_json(value, "the state")
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, TypeError) as error:  # NaN, half a character, bytes, an attachment
+        hint = "text, whole or finite numbers, true, false, None, and lists and dicts of these"
+        raise InvalidMessage(f"the state is not plain JSON: {type(error).__name__}", hint=hint) from None
+
+
+def keep_snapshot(store: "Store", conversation: object, given: "RecoverySnapshot | Mapping[str, object]") -> None:
+    """Keep what is to be restored if the end never comes: a state of the caller's, as plain JSON. The messages and the
+    partials of a snapshot are those of the tree, as it then stands: they are there already."""
+    snapshot = given if isinstance(given, RecoverySnapshot) else None
+    found: object = given if snapshot is None else snapshot.state
+    if not isinstance(found, Mapping):
+        raise InvalidArgument(f"a {type(given).__name__} where a snapshot is wanted", hint="a dict, or what was loaded")
+    state: dict[str, object] = dict(found)
+    check_state(state)
+    if store._redactor is not None:
+        cleaned = store._redactor.value(state)
+        state = cleaned if isinstance(cleaned, dict) else {}
+    desk = store._desk(store._fresh_row(parse_conversation_id(id_of(conversation))))
+    if snapshot is not None and snapshot.conversation_id != desk.name:
+        hint = "keep it in its own, or give its state alone"
+        raise InvalidArgument("the snapshot is that of another conversation", hint=hint)
+
+    def make(row: ConversationRow) -> Change:
+        envelope = desk.check(row)
+        try:
+            there = _found_mark(store, envelope, desk.id)
+        except Damaged:  # it is being replaced
+            there = None
+        put = (mark(store, envelope, desk.id, state, () if there is None else there.makers),)
+        return Change(row.id, row.token, next_row(envelope, row, (), ()), put=put)
+
+    store._change(desk.id, make, tell=None)
+
+
+def load_snapshot(store: "Store", conversation: object) -> RecoverySnapshot | None:
+    """What can be restored of a conversation; None if nobody recorded it, or its recording came to its end."""
+    store._ensure_open()
+    try:
+        desk = store._desk(store._fresh_row(parse_conversation_id(id_of(conversation))))
+        kept, problem = _read_mark(desk)
+        if kept is None and problem is None:
+            return None
+        if problem is not None:
+            _rebuild(desk, problem)
+        return _restored(desk, kept or _Mark(desk.id, 0), rebuilt=problem is not None)
+    except NotFound:
+        return None
+
+
+def _read_mark(desk: Desk) -> tuple[_Mark | None, str | None]:
+    """The mark, or why it cannot be read; neither if there is none. It is read twice before it counts as torn: the
+    conversation may have been given another key meanwhile."""
+    store, problem = desk.store, None
+    for _ in range(2):
+        envelope = store._codec.envelope(store._fresh_row(desk.id))
+        items = store.backend.items(desk.id, MARK)
+        if not items:
+            return None, None
+        try:
+            return open_mark(envelope, items[0]), None
+        except Damaged as error:
+            problem = str(error)
+    return None, problem
+
+
+def open_mark(envelope: Envelope, item: ItemRow) -> _Mark:
+    """The content of a mark, or `Damaged`."""
+    data = envelope.open(item_place(item.conversation, item.key), item.body)
+    try:
+        found = _decode_mark(data)
+    except (DecodeError, ValidationError) as error:
+        raise Damaged(f"a recovery snapshot cannot be read: {error}") from None
+    if found.conversation != item.conversation:
+        raise Damaged("a recovery snapshot is that of another conversation")
+    return found
+
+
+def _rebuild(desk: Desk, problem: str) -> None:
+    """Put a new mark in the place of a torn one, and say so."""
+    store = desk.store
+    try:
+        keep_snapshot(store, desk.name, {})
+    except HithertoError as error:  # the disk is full, say: what is given out is made from the tree all the same
+        warn(f"a torn recovery snapshot could not be replaced: {type(error).__name__}")
+    warn(f"a recovery snapshot was torn, and is made anew from the tree: {desk.name}: {problem}")
+    store._listeners.tell(SnapshotRebuilt(to_datetime(store._clock()), desk.name, problem))
+
+
+def _restored(desk: Desk, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
+    store = desk.store
+    for _ in range(_LOOKS):
+        row = store._fresh_row(desk.id)
+        try:
+            path = [] if row.head is None else store._path(row.head, desk, lazy=True)
+        except NotFound:  # deleted meanwhile
+            continue
+        partials = found(desk)
+        times = [to_datetime(max(kept.at, row.active_at)), *(p.at for p in partials if p.at is not None)]
+        return RecoverySnapshot(
+            desk.name,
+            max(times),
+            None if row.head is None else store._names.id(row.head),
+            tuple(message for message in path if message.role != "event"),
+            tuple(partials),
+            kept.state,
+            rebuilt,
+        )
+    raise NotFound("conversation", [desk.name])

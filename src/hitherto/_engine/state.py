@@ -1,0 +1,544 @@
+"""Writing messages: from values to rows, and the loop that gets them committed.
+
+A conversation that is in use in this process has one **desk**: the row as we believe it to be, and a lock. To append,
+a thread takes the lock just long enough to prepare its rows from that belief, put them in the pen's queue, and move
+the belief forward; the sync happens outside. So many threads on one conversation ride one sync, each message below
+the one before. If the belief was wrong (another process was faster), the backend answers `Stale` with the truth, and
+everybody who built on it prepares again. A belief is never acknowledged: only a commit is. On a server, the backend
+locks the row instead and lets the messages be prepared again from it at once (`rebase`).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
+
+from .attachments import Outdated, Sources, hole, kept, spilled, stage, unstage
+from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
+from .filters import description_fields, description_tags
+from .revisions import Ledger, read
+from .packs import Moved
+from .committer import Entry, Tell, stored
+from .rebase import Remaking
+from .steps import Steps, finish
+from ..attachment import LARGE, Attachment
+from ..backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missing, Stale, Tag, Taken
+from ..errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
+from ..ids import RUN, new_token, show_conversation_id
+from ..model import Message, Saved, check, text_size, trace_of
+from .._sealing.codec import Codec, Envelope, next_row
+
+if TYPE_CHECKING:
+    from .workspace import KeyState
+    from ..store import Store
+
+_TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
+_TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
+
+T = TypeVar("T")
+Prepared = tuple[Change | None, T]
+
+
+class Spot(Struct, frozen=True, gc=False):
+    """Where a message goes: below which message, in which flow. Messages of the same write have no numbers yet: `~n`
+    is the n-th of them."""
+
+    parent: int | None
+    main: bool = True
+    link: int | None = None  # for a root
+
+
+class Draft(Struct, frozen=True, gc=False):
+    """A message that was checked and encoded, ready to get its place."""
+
+    message: Message
+    data: bytes
+    spot: Spot | None  # its own place, or None: below the one before
+    at: int | None = None  # when it was said, if that was not now
+    weight: int = 0  # text that it has in attachments
+    sources: Sources = {}  # what has to be staged for it
+    generation: int = 0  # of the key that named them
+    again: "Callable[[], Draft] | None" = None  # makes it anew, with the key as it then is
+
+
+class Desk:
+    """One conversation in use: the row as we believe it to be."""
+
+    def __init__(self, store: "Store", row: ConversationRow, *, new: bool = False, own: bool = False) -> None:
+        self.store = store
+        self.own = own  # of one reader, who checks in the end that the row as it was read here is still the stored one
+        self.has_holes = False  # a message was read whose attachment is missing
+        self.lock = threading.RLock()
+        self.id = row.id
+        self.name = show_conversation_id(row.id)
+        self.row = row
+        self.is_row_locked = False  # by the backend, until what is prepared from it is committed: it is the newest
+        self.epoch = 0  # raised whenever the belief turned out wrong
+        self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
+        self.shaping = threading.RLock()  # of whoever moves bodies about, from reading them until it is committed
+        self.envelope = store._codec.first_envelope(row) if new else store._codec.envelope(row)
+        self._meta: tuple[bytes, Meta] | None = None
+        self._ledger: tuple[int, bytes, Ledger | None] = (-1, b"", None)
+        self._last: tuple[int | None, str | None] = (-1, None)  # the number dealt last, and its id
+
+    @property
+    def meta(self) -> Meta:
+        with self.lock:  # row and envelope belong together
+            raw = self.row.meta
+            if self._meta is None or self._meta[0] is not raw:
+                self._meta = (raw, open_meta(self.envelope, self.row))
+            return self._meta[1]
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What became of messages that were changed or deleted, if the conversation is sealed."""
+        with self.lock:
+            row = self.row
+            if self._ledger[:2] != (row.rewrites, row.data_key):
+                self._ledger = row.rewrites, row.data_key, read(self.store, self.envelope, row)
+            return self._ledger[2]
+
+    def serves(self, row: ConversationRow) -> bool:
+        """Is this our conversation? An id may be used again after a purge; what was made then is another."""
+        return (row.id, row.created_at) == (self.id, self.row.created_at)
+
+    def believe(self, row: ConversationRow | None, epoch: int | None = None) -> None:
+        """Take the truth from the backend. With `epoch`: unless somebody did since."""
+        if row is None or not self.serves(row):
+            raise NotFound("conversation", [self.name])
+        with self.lock:
+            if row.version > self.row.version if epoch is None else epoch == self.epoch:
+                self._take(row)
+                self.epoch += 1  # what was built on the old belief, and is on its way, will be prepared again
+
+    def check(self, row: ConversationRow) -> Envelope:
+        """The envelope of this row, which may be newer than ours; `Damaged` if it is not as it was proven."""
+        with self.lock:
+            if row.data_key != self.row.data_key:
+                return self.store._codec.envelope(row)
+            self.envelope.total(row)
+            return self.envelope
+
+    def _take(self, row: ConversationRow) -> None:
+        """Checked first: a row that was tampered with is not believed."""
+        self.envelope = self.check(row)
+        self.row = row
+
+    @contextmanager
+    def believing_locked(self, row: ConversationRow) -> Iterator[bool]:
+        """Take a row that the backend has locked, and know meanwhile that it is the newest. False if it is not for us
+        to take: another conversation of this id, another key, or not as it was proven."""
+        if not self.serves(row) or row.data_key != self.row.data_key:
+            yield False
+            return
+        if row.token != self.row.token:
+            try:
+                self._take(row)
+            except Damaged:  # the owner of the write is told when it believes the row
+                yield False
+                return
+            self.epoch += 1
+        self.is_row_locked = True
+        try:
+            yield True
+        finally:
+            self.is_row_locked = False
+
+    def refresh(self) -> None:
+        rows = self.store.backend.lookup(ids=[self.id])
+        with self.lock:
+            rekeyed = bool(rows) and rows[0].data_key != self.row.data_key
+            self.believe(rows[0] if rows else None, self.epoch if rekeyed else None)  # what is on its way turns stale
+
+    def commit(
+        self,
+        prepare: Callable[[ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        restage: Callable[[], None] = lambda: None,
+        tell: Tell | None = None,
+        state: "KeyState | None" = None,
+    ) -> T:
+        """Run `commit_steps`, and wait."""
+        return finish(self.store._pen, self.commit_steps(prepare, enqueued, restage, tell, state))
+
+    def commit_steps(
+        self,
+        prepare: Callable[[ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        restage: Callable[[], None] = lambda: None,
+        tell: Tell | None = None,
+        state: "KeyState | None" = None,
+        *,
+        may_queue: bool = False,
+    ) -> Steps[T]:
+        """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
+        faster.
+
+        `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
+        lock. `restage` is called if attachments have vanished. With `state`, nothing is written under other keys of
+        the workspace than these: then it is `Moved`. With `may_queue`, the backend may have it prepared again while it
+        holds the row; `enqueued` then hears of it once more.
+        """
+        for _ in range(_TRIES):
+            again = Remaking(self, prepare, enqueued) if may_queue and self.store._pen.can_queue else None
+            with self.lock:
+                change, result = prepare(self.row)
+                row, epoch = self.row, self.epoch  # `prepare` may have looked again
+                if change is None:
+                    return result
+                batch = Batch((change,), () if state is None else state.require)
+                entry = self.store._pen.enqueue(batch, tell=tell, remake=again)
+                enqueued(entry, change)
+                if change.row is not None:
+                    self.row = change.row
+            try:
+                outcome = yield entry
+            except BaseException:
+                self._go_back(*((row, epoch) if again is None or again.made is None else again.made[:2]))
+                raise
+            if again is not None and again.made is not None:
+                row, epoch, result = again.made
+            if isinstance(outcome, Stale) and outcome.conversation != self.id:
+                self._go_back(row, epoch)
+                raise Moved
+            if isinstance(outcome, Stale):
+                self.believe(outcome.row, epoch)
+            elif isinstance(outcome, Taken | Missing):
+                if isinstance(outcome, Missing):
+                    restage()
+                rows = self.store.backend.lookup(ids=[self.id])
+                self.believe(rows[0] if rows else None, epoch)
+            else:
+                self.store._upkeep.wrote()
+                return result
+        raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
+
+    def _go_back(self, row: ConversationRow, epoch: int) -> None:
+        """What we believed to write was not written, or nobody knows. If the row of before is stale by now, the backend
+        will say so."""
+        with self.lock:
+            if epoch == self.epoch:
+                self.row, self.epoch = row, epoch + 1
+
+    def add(
+        self,
+        drafts: Sequence[Draft],
+        choose: Callable[[ConversationRow], Spot],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        unput: tuple[bytes, ...] = (),
+        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        *,
+        is_bounded: bool = True,
+    ) -> list[Saved]:
+        """Run `add_steps`, and wait."""
+        return finish(self.store._pen, self.add_steps(drafts, choose, enqueued, unput, put, is_bounded=is_bounded))
+
+    def add_steps(
+        self,
+        drafts: Sequence[Draft],
+        choose: Callable[[ConversationRow], Spot],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        unput: tuple[bytes, ...] = (),
+        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        *,
+        is_bounded: bool = True,
+    ) -> Steps[list[Saved]]:
+        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. Items
+        that they make superfluous go with it, and those come along that `put` gives. What is not `is_bounded` may make
+        the conversation as large as it likes."""
+
+        def prepare(drafts: Sequence[Draft], row: ConversationRow) -> "Prepared[list[Saved]]":
+            spot = choose(row)
+            change, messages = self.prepare(self.row, drafts, spot, is_bounded=is_bounded)  # it may have looked again
+            if change is not None and (unput or put is not None):
+                change = replace(change, unput=unput, put=() if put is None else put(self.envelope))
+            return change, messages
+
+        with self.store._telemetry.span("append"):
+            return (yield from self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
+
+    def write(
+        self,
+        drafts: Sequence[Draft],
+        prepare: Callable[[Sequence[Draft], ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        *,
+        is_bounded: bool = True,
+    ) -> T:
+        """Run `write_steps`, and wait."""
+        return finish(self.store._pen, self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
+
+    def write_steps(
+        self,
+        drafts: Sequence[Draft],
+        prepare: Callable[[Sequence[Draft], ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        *,
+        is_bounded: bool = True,
+    ) -> Steps[T]:
+        """Commit what `prepare` makes of the drafts, with their large content, and again as `commit` does."""
+        while True:
+            stage_again = partial(self.stage, drafts, is_bounded=is_bounded)
+            try:
+                stage_again()
+                again = partial(prepare, drafts)
+                return (yield from self.commit_steps(again, enqueued, stage_again, stored, may_queue=True))
+            except Outdated:
+                for one in drafts:
+                    unstage(self, one.sources)
+                drafts = [one if one.again is None else one.again() for one in drafts]
+            except Exception as error:
+                for one in drafts:
+                    unstage(self, one.sources)  # nobody refers to it, and it might be secret
+                if isinstance(error, StorageFull):
+                    self.store._quota.met(error)
+                if isinstance(error, Conflict):
+                    self.store._telemetry.conflict("head")
+                raise
+
+    def stage(self, drafts: Sequence[Draft], *, is_bounded: bool = True) -> None:
+        """Keep the large content of these drafts, if the workspace and the conversation may hold them."""
+        self.store._quota.admit(drafts, self._new)
+        if is_bounded and self.store._max_conversation_bytes is not None:
+            new = self._new(drafts)
+            self._check_room(self.row.size + sum(len(one.data) for one in new), self._coming(new))
+        for one in drafts:
+            if one.sources:
+                self.store._pen.check()
+                stage(self, one.sources, one.generation)
+
+    def _check_room(self, size: int, coming: int = 0) -> None:
+        """Refuse what would make the conversation too large: its messages will have so many bytes, and so many more
+        bytes will come in attachments, beside those that are there."""
+        limit = self.store._max_conversation_bytes
+        if limit is not None:
+            whole = size + coming + self.store.backend.attached(self.id)
+            if whole > limit:
+                raise ConversationFull(self.name, whole, limit)
+
+    def _coming(self, drafts: Sequence[Draft]) -> int:
+        """How many bytes of attachments are not there yet."""
+        sizes = {attached.name: attached.size for one in drafts for attached in one.sources}
+        there = self.store.backend.attachments(self.id, list(sizes)) if sizes else []
+        return sum(sizes.values()) - sum(sizes[row.name] for row in there if row.chunks)
+
+    def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
+        """The messages that are there already, by the caller's own key."""
+        wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
+        if not wanted:
+            return {}
+        keys = {tag: key for key in wanted for tag in self.envelope.tags("key", key)}
+        rows = self.store.backend.messages(keys=(self.id, list(keys)))
+        return {keys[row.key]: row for row in rows if row.key is not None}
+
+    def _new(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Those that are not there already."""
+        known = self._known(drafts)
+        return [one for one in drafts if one.message.key is None or one.message.key not in known]
+
+    def prepare(
+        self,
+        row: ConversationRow,
+        drafts: Sequence[Draft],
+        spot: Spot,
+        *,
+        head_at: int | None = None,
+        is_bounded: bool = True,
+    ) -> tuple[Change | None, list[Saved]]:
+        """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
+        becomes the head, or the one of this place among the drafts."""
+        store, close, name_of = self.store, self.envelope.close_message, self.store._names.id
+        known = self._known(drafts)
+        if known and self.is_row_locked:
+            raise Moved  # to read what is there may take more than a row: the owner does it
+        if any(d.sources and d.generation != self.envelope.generation for d in drafts):
+            raise Outdated
+        token, now = new_token(), max(store._clock(), row.active_at)
+        at = row.active_at
+        placed: list[int] = []
+        tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
+        rows: list[MessageRow] = []
+        tags: list[Tag] = []
+        attach: list[tuple[int, bytes]] = []
+        messages: list[Saved] = []
+        last, above = self._last  # the message dealt last, whose child comes next as a rule
+        parent, main, link = spot.parent, spot.main, spot.link
+        for d in drafts:
+            m, data, own, key = d.message, d.data, d.spot, d.message.key
+            if key is not None and key in known:
+                there = known[key]
+                messages.append(store._saved(there, self))
+                if messages[-1].key != key:
+                    raise Damaged(f"message {messages[-1].id} is found by a key that is not its own")
+                parent, main, link = there.number, bool(there.main), None
+                placed.append(parent)
+                continue
+            if own is not None:
+                parent, main, link = _dealt(own.parent, placed), own.main, _dealt(own.link, placed)
+            at = now if d.at is None else min(max(d.at, at), now)
+            if parent is not None and parent in tips:
+                number = parent + 1
+                others = tips[1:] if parent == tips[0] else tuple(tip for tip in tips if tip != parent)
+                tips = (number, *others) if (number + 1) % RUN else others
+            else:
+                number = store._new_run()
+                tips = (number, *tips[: _TIPS - 1])
+            tag = None if key is None else self.envelope.tags("key", key)[0]
+            new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, at, None, tag, token, len(data))
+            force_setattr(new, "body", close(new, data))  # nobody has seen it yet
+            rows.append(new)
+            if d.sources:
+                attach += [(number, attached.name) for attached in d.sources]
+            if parent != last:
+                above = None if parent is None else name_of(parent)
+            last = number
+            saved = Saved(
+                m.role, tuple(m.blocks), m.label, key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
+                above, name_of(number), self.name, seq, at, None if link is None else name_of(link), main,
+            )  # fmt: skip
+            messages.append(saved)
+            above = saved.id
+            if m.label is not None:
+                tags += label_tags(store._codec, m.label, number)
+            if key is not None:
+                known[key] = new
+            if main:
+                head = number
+            seq += 1
+            size += len(data)
+            placed.append(number)
+            parent, link = number, None
+        if not rows:
+            return None, messages
+        if is_bounded:
+            self._check_room(size)  # again: others may have written since, and this row is the one that counts
+        self._last = last, above
+        if head_at is not None:
+            head = placed[head_at]
+        after = ConversationRow(
+            row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
+            row.count + len(rows), size, row.rewrites, row.created_at, at, row.expires_at, row.held,
+            row.data_key, row.meta, b"",
+        )  # fmt: skip
+        total = self.envelope.total(row) + self.envelope.weigh(rows)
+        force_setattr(after, "proof", self.envelope.prove(after, total))
+        change = Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags), attach=tuple(attach))
+        return change, messages
+
+
+def _dealt(number: int | None, placed: Sequence[int]) -> int | None:
+    """The number of a message that a spot names, which may be one of the same write."""
+    return number if number is None or number >= 0 else placed[~number]
+
+
+def clean_together(store: "Store", messages: Sequence[Message]) -> Sequence[Message]:
+    """Messages of one write, without what is not to be kept in any of them."""
+    if store._redactor is None:
+        return messages
+    for message in messages:
+        check(message)
+    return store._redactor.together(messages)
+
+
+def draft(
+    desk: Desk,
+    message: Message,
+    setup: int,
+    spot: Spot | None = None,
+    origin: str | None = None,
+    at: int | None = None,
+    *,
+    is_clean: bool = False,
+) -> Draft:
+    """Check and encode a message, without what is not to be kept."""
+    check(message)
+    if desk.store._redactor is not None and not is_clean:
+        message = desk.store._redactor.message(message)
+    body = body_of(message, setup, origin)
+    try:
+        data = encode(body)
+        if len(data) <= LARGE:
+            return Draft(message, data, spot, at)
+    except HasAttachment:
+        pass
+    envelope = desk.envelope
+    body, sources = spilled(desk, envelope, body)
+    if not body.attached:
+        return Draft(message, data, spot, at)
+    data = encode(body)
+    text = sum(attached.size for attached in body.attached if attached.text)
+    again = partial(draft, desk, message, setup, spot, origin, at, is_clean=True)
+    return Draft(_shown(desk, message, body, sources), data, spot, at, text, sources, envelope.generation, again)
+
+
+def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Message:
+    """The message as it is given back: attachments that were given are now those of the store."""
+    if all(source.in_memory for source in sources.values()):
+        return message
+
+    def fill(attached: Attached) -> str | bytes | Attachment:
+        source = sources.get(attached)
+        if source is None:
+            return hole(attached)
+        return source.load() if source.in_memory else kept(desk, attached)
+
+    named = without_holes(body, fill)
+    return replace(message, blocks=named.blocks, extra=named.extra, raw=named.raw, privacy=named.privacy)
+
+
+def check_size(drafts: Sequence[Draft], limit: int) -> None:
+    """One write carries at most so much text and JSON."""
+    size = sum(len(d.data) + d.weight for d in drafts)
+    if size > limit:
+        size = sum(text_size(d.message, len(d.data)) + d.weight for d in drafts)
+        if size > limit:
+            raise PayloadTooLarge(size, limit)
+
+
+def label_tags(codec: Codec, label: str, number: int) -> list[Tag]:
+    """The tags that find a label again: the label itself and, for a sub-agent's, its name."""
+    return [Tag(codec.tag(field, value), number) for field, value in label_fields(label)]
+
+
+def label_fields(label: str) -> list[tuple[str, str]]:
+    fields = [("label", label)]
+    if trace_of(label) is not None:
+        fields.append(("subagent", label.split(":")[1]))
+    return fields
+
+
+def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) -> bytes:
+    """The description as it is stored. It counts as a write: so much text and no more."""
+    data = encode(meta)
+    if len(data) > limit:
+        raise PayloadTooLarge(len(data), limit)
+    return envelope.close(meta_place(conversation), data)
+
+
+def described(desk: Desk, row: ConversationRow, **fields: object) -> Change:
+    """The change that sets these fields of a conversation's description, and the tags that find it."""
+    envelope, codec = desk.check(row), desk.store._codec
+    before = open_meta(envelope, row)
+    meta = replace(before, **fields)
+    change = changed(desk, row, meta=close_meta(envelope, row.id, meta, desk.store._max_write_bytes))
+    if description_fields(meta) == description_fields(before):
+        return change
+    tags = description_tags(codec, meta)
+    gone = {Tag(name) for field in description_fields(before) for name in codec.tags(*field)}.difference(tags)
+    return replace(change, tag=tags, untag=tuple(gone))
+
+
+def changed(desk: Desk, row: ConversationRow, **fields: object) -> Change:
+    """The change that sets these fields of a conversation's row. It counts as one that rewrites something, so that
+    whoever compares revisions hears of it. In a sealed one the ledger is written along, or the row of before could be
+    put back."""
+    envelope = desk.check(row)
+    found = read(desk.store, envelope, row)
+    rewrites = row.rewrites + 1
+    after = next_row(envelope, row, (), (), rewrites=rewrites, **fields)
+    put = () if found is None else (found.item(envelope, row.id, rewrites),)
+    return Change(row.id, row.token, after, put=put)

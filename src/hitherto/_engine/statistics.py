@@ -1,0 +1,63 @@
+"""Activity: how many messages were said on which day, and by whom.
+
+Times never fall along a conversation. So only conversations that were active in the period are looked at, each from its
+end backwards until the period begins, and of each message only its header is read. What an old store holds from before
+costs nothing. In a plain store the backend counts; the conversations of a sealed one have to be proven, one by one.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
+
+from ..backend import CHAT, ConversationRow, Position, Said, Where
+from ..model import to_datetime
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_PAGE = 200  # conversations read at a time
+_HEADERS = 1000  # messages read at a time
+_DAY = 86_400_000_000  # microseconds
+
+
+def activity(store: "Store", days: int) -> dict[date, dict[str, int]]:
+    """Messages by day and role, for the days that end with today."""
+    today = store._clock() // _DAY
+    first = today - days + 1
+    found: dict[int, Counter[str]] = {day: Counter() for day in range(first, today + 1)}
+    for said in store.backend.said(CHAT, first * _DAY, _DAY) if store._codec.in_clear else _proven(store, first * _DAY):
+        if said.day in found:  # and not of tomorrow, by another's clock
+            found[said.day][said.role] += said.count
+    return {_date(day): dict(roles) for day, roles in found.items()}
+
+
+def _proven(store: "Store", since: int) -> Iterator[Said]:
+    """What was said since then in the conversations of a sealed store that are as they were proven."""
+    after: Position | None = None
+    while True:
+        places = store.backend.page(Where(), after, _PAGE)
+        recent = [place.id for place in places if place.at >= since]
+        for row in store.backend.lookup(ids=recent):
+            if store._sound(row) is not None:
+                yield from _said(store, row, since)
+        if len(recent) < _PAGE:
+            return
+        after = places[-1]
+
+
+def _said(store: "Store", row: ConversationRow, since: int) -> Iterator[Said]:
+    after = None
+    while True:
+        headers = store.backend.scan(row.id, after=after, newest_first=True, limit=_HEADERS, bodies=False)
+        for header in headers:
+            if header.created_at < since:
+                return
+            yield Said(header.created_at // _DAY, header.role, 1)
+        if len(headers) < _HEADERS:
+            return
+        after = headers[-1].seq
+
+
+def _date(day: int) -> date:
+    return to_datetime(0).date() + timedelta(days=day)

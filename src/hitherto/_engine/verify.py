@@ -1,0 +1,401 @@
+"""Verify: read everything, and derive again what was stored about it.
+
+A store says many things twice: a conversation's row counts its messages, a message's size is written beside it, a
+number tells the parent. Here each is computed from the messages themselves and compared. Every problem is named; none
+stops the search for the others.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from .attachments import stored_attachment
+from .bodies import Attached, decode_body, item_place, open_meta, open_setup
+from .state import Desk, label_fields
+from .filters import description_fields
+from .revisions import read as read_ledger
+from .packs import Reader, run_of
+from .._copying.row_pages import ahead
+from .record_items import check_items
+from .recovery import MARK, PARTIAL, open_mark, open_partial
+from ..backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
+from ..errors import Busy, Closed, HithertoError, MissingAttachment, Unavailable
+from ..ids import RUN, show_conversation_id
+from ..listing import conversations
+from .._sealing.codec import MODULUS
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_AT_ONCE = 256
+_PACKS = 16  # packs read at a time: one may have a megabyte
+_LOOKS = 8  # how often we look again at what changes while we read
+_BUSY = 8  # conversations in a row that are busy: then the whole store is, and each would take its time to say so
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong, and where."""
+
+    what: str
+    conversation: str | None = None
+    message: str | None = None
+
+    def __str__(self) -> str:
+        where = self.message or self.conversation
+        return f"{where}: {self.what}" if where else self.what
+
+
+class Report(Struct, frozen=True):
+    """What `verify` found."""
+
+    problems: tuple[Problem, ...]
+    conversations: int
+    messages: int
+    unread: tuple[Problem, ...] = ()  # what others kept busy: it could not be read, and may be sound or not
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything was read."""
+        return not self.unread
+
+    @property
+    def ok(self) -> bool:
+        """True if everything was read, and there are no problems."""
+        return self.is_complete and not self.problems
+
+
+def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Report:
+    """Check the storage and every conversation. `progress` hears how many conversations are done."""
+    return _Verification(store, progress or (lambda _: None)).run()
+
+
+class _Verification:
+    """One run over a whole store. What is busy is noted as unread, and the run goes on."""
+
+    def __init__(self, store: "Store", progress: Callable[[int], None]) -> None:
+        self._store, self._progress = store, progress
+        self._tags = _Tags(store)
+        self._problems: list[Problem] = []
+        self._unread: list[Problem] = []
+        self._conversations = self._messages = 0
+
+    def run(self) -> Report:
+        try:
+            self._problems += [Problem(what) for what in self._store.backend.check()]
+        except Busy as error:
+            self._unread.append(Problem(f"the storage itself was not checked: {error}"))
+        try:
+            self._read()
+            self._look_for_strangers()
+        except Busy as error:
+            self._unread.append(Problem(f"the conversations could not be listed to the end: {error}"))
+        except (Closed, Unavailable):
+            raise
+        except HithertoError as error:
+            self._problems.append(Problem(f"the conversations cannot be listed: {error}"))
+        return Report(tuple(self._problems), self._conversations, self._messages, tuple(self._unread))
+
+    def _read(self) -> None:
+        busy = 0  # conversations in a row that could not be read
+        for row, first in ahead(self._look, _rows(self._store), self._store.backend):
+            try:
+                looked = _verify_conversation(self._store, row, _Tags(self._store)) if first is None else first
+                count, found = _settled(self._store, row, *looked)
+            except Busy as error:
+                self._unread.append(Problem(str(error), show_conversation_id(row.id)))
+                busy += 1
+                if busy == _BUSY:
+                    raise Busy(f"{_BUSY} conversations in a row could not be read, and no more were tried") from error
+                continue
+            busy = 0
+            self._problems += found
+            self._conversations += row.kind == CHAT  # the workspace has a row, too
+            self._messages += count
+            self._progress(self._conversations)
+
+    def _look(self, row: ConversationRow) -> tuple[int, list[Problem]] | None:
+        """A first look, ahead of its turn. None: it was busy, and is looked at once more when its turn has come."""
+        try:
+            return _verify_conversation(self._store, row, self._tags)
+        except Busy:
+            return None
+
+    def _look_for_strangers(self) -> None:
+        """Tags that lead to conversations that do not have them. Where something is unread, nobody can tell."""
+        if self._problems or self._unread:
+            return
+        if any(_is_strange(self._store, *accused) for accused in self._tags.strange()):
+            what = "conversations are found by labels, projects or metadata that are not theirs"
+            self._problems.append(Problem(what))
+
+
+def _settled(store: "Store", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
+    """What is wrong with a conversation, if it still is when one looks again. One that moved while it was read proves
+    nothing, and what is known of tags may be older than what others did since."""
+    if found:
+        count, found = _verify_conversation(store, row, _Tags(store))
+    for _ in range(_LOOKS):
+        now = store.backend.lookup(ids=[row.id]) if found else [row]
+        if not now:
+            return count, []
+        if now[0].token == row.token:
+            return count, found
+        row = now[0]
+        count, found = _verify_conversation(store, row, _Tags(store))
+    raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
+
+
+def _is_strange(store: "Store", found_by: tuple[str, str], conversation: bytes) -> bool:
+    """Is a conversation really found by what is another's? It may have changed since it was looked at: look until it
+    stands still."""
+    for _ in range(_LOOKS):
+        rows, tags = store.backend.lookup(ids=[conversation]), _Tags(store)
+        for row in rows:
+            _verify_conversation(store, row, tags)
+        strange = tags.is_strange(found_by, conversation)
+        if not strange or [row.token for row in store.backend.lookup(ids=[conversation])] == [r.token for r in rows]:
+            return strange
+    raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
+
+
+def _rows(store: "Store") -> Iterator[ConversationRow]:
+    for kind in store.backend.kinds():
+        yield from conversations(store.backend, Where(kind), oldest_first=True)
+
+
+class _Tags:
+    """What the tags say; each value is asked for once."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._found: dict[tuple[str, str], dict[bytes, set[int | None]]] = {}
+        self._meant: dict[tuple[str, str], set[bytes]] = {}
+
+    def of(self, field: str, value: str, conversation: bytes) -> set[int | None]:
+        """The messages of a conversation that are found by this value; None stands for the conversation itself."""
+        if (field, value) not in self._found:
+            found: dict[bytes, set[int | None]] = {}
+            for tag in self._store._codec.tags(field, value):
+                for id, number in self._store.backend.tagged(tag):
+                    found.setdefault(id, set()).add(number)
+            self._found[field, value] = found
+        return self._found[field, value].get(conversation, set())
+
+    def fit(self, conversation: bytes, meant: dict[tuple[str, str], set[int | None]], later: set[int]) -> bool:
+        """Is a conversation found by what it is meant to be found by? What came later may be found as well."""
+        for found_by in meant:
+            self._meant.setdefault(found_by, set()).add(conversation)
+        return all(self.of(*found_by, conversation) - later == numbers for found_by, numbers in meant.items())
+
+    def strange(self) -> list[tuple[tuple[str, str], bytes]]:
+        """The conversations that seem to be found by what is another's, each with what it is found by."""
+        return [
+            (found_by, id)
+            for found_by, found in self._found.items()
+            for id in found.keys() - self._meant.get(found_by, set())
+        ]
+
+    def is_strange(self, found_by: tuple[str, str], conversation: bytes) -> bool:
+        found = self.of(*found_by, conversation)
+        return bool(found) and conversation not in self._meant.get(found_by, set())
+
+
+def _verify_conversation(store: "Store", row: ConversationRow, tags: _Tags) -> tuple[int, list[Problem]]:
+    name = show_conversation_id(row.id)
+    try:
+        return _Check(store, row, name, tags).run()
+    except (Busy, Closed, Unavailable):  # of the place, and not of the conversation
+        raise
+    except (HithertoError, TypeError, ValueError) as error:  # damage may put anything where a number should be
+        return 0, [Problem(f"cannot be read: {error}", name)]
+
+
+class _Check:
+    """The check of one conversation."""
+
+    def __init__(self, store: "Store", row: ConversationRow, name: str, tags: _Tags) -> None:
+        self.store, self.row, self.name = store, row, name
+        self.tags = tags
+        self.tagged: dict[tuple[str, str], set[int | None]] = {}  # by what this conversation is to be found
+        self.envelope = store._codec.envelope(row)
+        self.problems: list[Problem] = []
+        self.seen: dict[int, bool] = {}  # the numbers of its messages -> is it on the main flow?
+        self.later: dict[int, int] = {}  # messages that were added while we read -> their sequence
+        self.last_seq = -1
+        self.last_time = row.created_at
+        self.size = 0
+        self.total = 0
+        self.setups = 0
+        self.ledger = read_ledger(store, self.envelope, row)
+        self.reader = Reader(store)
+        self.packed: dict[int, int] = {}  # run -> how many of its messages have no body of their own
+        self.attached: dict[Attached, set[int]] = {}  # bytes, as text or as they are -> the messages that refer to them
+
+    def run(self) -> tuple[int, list[Problem]]:
+        self._description()
+        for m in self._messages():
+            if m.seq >= self.row.next_seq:
+                self.later[m.number] = m.seq
+                continue
+            self._message(m)
+            self.seen[m.number] = bool(m.main)
+        self._latecomers()
+        self._packs()
+        self._attachments()
+        if not self.tags.fit(self.row.id, self.tagged, set(self.later)):
+            self.say("it is not found by its labels, its project and its metadata, or by others")
+        self._totals()
+        return len(self.seen), self.problems
+
+    def say(self, what: str, number: int | None = None) -> None:
+        self.problems.append(Problem(what, self.name, None if number is None else self.store._names.id(number)))
+
+    def _messages(self) -> Iterator[MessageRow]:
+        after = None
+        while True:
+            rows = self.store.backend.scan(self.row.id, after=after, limit=_AT_ONCE)
+            yield from rows
+            if len(rows) < _AT_ONCE:
+                return
+            after = rows[-1].seq
+
+    def _latecomers(self) -> None:
+        """What others added meanwhile is none of our business; what nobody added is."""
+        now = self.store.backend.lookup(ids=[self.row.id]) if self.later else []
+        for number, seq in self.later.items():
+            if not now or seq >= now[0].next_seq:
+                self.say(f"the sequence {seq} is out of order", number)
+
+    def _description(self) -> None:
+        if self.row.kind == WORKSPACE:
+            for item in self.store.backend.items(self.row.id):
+                try:
+                    self.envelope.open(item_place(self.row.id, item.key), item.body)
+                except HithertoError as error:
+                    self.say(str(error))
+        if self.row.kind == "chat":
+            try:
+                meta = open_meta(self.envelope, self.row)
+                self.setups = meta.setups
+                has_all = self.store._workspace.meta.has_metadata_tags
+                fields = [field for field in description_fields(meta) if has_all or field[0] != "metadata"]
+                self.tagged.update({found_by: {None} for found_by in fields})
+            except HithertoError as error:
+                self.say(str(error))
+            items = self.store.backend.items(self.row.id, b"setup/")
+            for item in items:
+                try:
+                    open_setup(self.envelope, self.row.id, item.key, item.body)
+                except HithertoError as error:
+                    self.say(str(error))
+            for item in self.store.backend.items(self.row.id, PARTIAL):
+                try:
+                    open_partial(self.envelope, item)
+                except HithertoError as error:
+                    self.say(str(error))
+            for item in self.store.backend.items(self.row.id, MARK):
+                try:
+                    open_mark(self.envelope, item)
+                except HithertoError as error:
+                    self.say(str(error))
+            for problem in check_items(self.store, self.envelope, self.row):
+                self.say(str(problem))
+            if len(items) != self.setups:
+                self.say(f"{len(items)} setups are stored, {self.setups} are meant to be")
+
+    def _message(self, m: MessageRow) -> None:
+        if m.seq <= self.last_seq:
+            self.say(f"the sequence {m.seq} is out of order", m.number)
+        if m.created_at < self.last_time:
+            self.say("it is older than the message before it", m.number)
+        self.last_seq, self.last_time = m.seq, m.created_at
+        self._place(m)
+        self.size += m.size
+        self.total += self.envelope.weigh([m])
+        if m.body is None:
+            self.packed[run_of(m.number)] = self.packed.get(run_of(m.number), 0) + 1
+        try:
+            if self.ledger is not None:
+                self.ledger.check(m.number, m.revision)
+            self._content(m, self.reader.content(self.envelope, m)[1])
+        except HithertoError as error:
+            self.say(str(error), m.number)
+
+    def _place(self, m: MessageRow) -> None:
+        """Parents come before their children, so there is no cycle where this holds."""
+        if m.number % RUN and m.parent != m.number - 1:
+            self.say("its number does not follow its parent's", m.number)
+        if m.parent is not None:
+            above = self.seen.get(m.parent)
+            if above is None:
+                self.say("its parent is missing", m.number)
+            elif m.main and not above:
+                self.say("it is on the main flow below a message that is not", m.number)
+            if m.link is not None:
+                self.say("it has a link but is not a root", m.number)
+        if m.link is not None and m.link not in self.seen:
+            self.say("what it is linked to is missing", m.number)
+
+    def _content(self, m: MessageRow, data: bytes) -> None:
+        body = decode_body(data)
+        for attached in body.attached:
+            self.attached.setdefault(attached.bare, set()).add(m.number)
+        if len(data) != m.size:
+            self.say(f"its content has {len(data)} bytes, {m.size} are meant to be", m.number)
+        keys = [None] if body.key is None else self.envelope.tags("key", body.key)
+        if m.key not in keys:
+            self.say("its key is not the one in its content", m.number)
+        for found_by in () if body.label is None else label_fields(body.label):
+            self.tagged.setdefault(found_by, set()).add(m.number)
+        if body.setup > self.setups:
+            self.say(f"it was made with setup {body.setup}, which is missing", m.number)
+
+    def _packs(self) -> None:
+        """Each pack holds as many messages as have no body of their own."""
+        runs = list(self.packed)
+        for start in range(0, len(runs), _PACKS):
+            for pack in self.store.backend.packs(runs[start : start + _PACKS]):
+                self.total += self.envelope.weigh([pack])
+                if self.packed[pack.first] != pack.count:
+                    self.say(f"a pack holds {pack.count} messages, {self.packed[pack.first]} need one")
+
+    def _attachments(self) -> None:
+        """What messages refer to is there, whole, and known to be referred to."""
+        meant: dict[bytes, set[int]] = {}
+        for attached, numbers in self.attached.items():
+            meant.setdefault(attached.name, set()).update(numbers)
+        desk = Desk(self.store, self.row)
+        lost: set[bytes] = set()
+        for attached, numbers in self.attached.items():
+            try:
+                for _ in stored_attachment(desk, attached):
+                    pass
+            except MissingAttachment as error:  # each message that refers to it has a hole
+                lost.add(attached.name)
+                for number in sorted(numbers):
+                    self.say(str(error), number)
+            except HithertoError as error:
+                self.say(str(error), min(numbers))
+        rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages and row.name not in lost]
+        there = {row.name: numbers for row in rows if (numbers := set(row.messages) - self.later.keys())}
+        if any(not row.chunks for row in rows):
+            self.say("an attachment that a message refers to is marked as incomplete")
+        if there != {name: numbers for name, numbers in meant.items() if name not in lost}:
+            self.say("the attachments that are kept are not those that its messages refer to")
+
+    def _totals(self) -> None:
+        row = self.row
+        for what, meant, is_ in (("messages", row.count, len(self.seen)), ("bytes", row.size, self.size)):
+            if meant != is_:
+                self.say(f"{is_} {what} are stored, {meant} are meant to be")
+        if self.seen and self.last_time > row.active_at:
+            self.say("it was active later than it says")
+        is_main = row.head is not None and self.seen.get(row.head, False)
+        if (row.head is None) == any(self.seen.values()) or (row.head is not None and not is_main):
+            self.say("its head is not a message of its main flow")
+        for tip in row.tips:
+            if tip in self.seen and tip + 1 in self.seen and (tip + 1) % RUN:
+                self.say("a run is marked as open that has gone on")
+        if (self.total - self.envelope.total(row)) % MODULUS and self.envelope.proves:
+            self.say("the proof over its messages does not match")

@@ -1,0 +1,313 @@
+"""The workspace's own row: what message ids are made from, and how content is closed.
+
+The row is a conversation of a kind of its own, made by whoever opens the workspace first. If it is sealed, its data key
+is the first one that has to open: the key check, before anything else is read. Everything that depends on the state of
+the workspace (which key wraps, which one names) is committed on the condition that this row still stands as it was
+read, so a process that has not heard of a rotation cannot write by the old rules.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from . import policy_memory
+from .bodies import WorkspaceMeta, encode, item_place, meta_place, open_workspace
+from .packs import Moved
+from .committer import Pen
+from ..backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done, ItemRow
+from ..errors import Busy, CannotOpen, Damaged, KeyUnavailable, NotSealed
+from ..ids import new_conversation_id, new_token
+from .._sealing.codec import Codec, Envelope, Plain, next_row
+
+if TYPE_CHECKING:
+    from ..keys import Key
+    from .._sealing.sealed import Sealed
+
+_KEY = b"workspace"
+_TRIES = 1000
+_PATIENCE_SECONDS = 2.0
+
+
+def new_row(codec: Codec, id: bytes, kind: str, key: bytes | None, now: int) -> ConversationRow:
+    """The row of a new conversation, without description and proof."""
+    return ConversationRow(
+        id=id,
+        kind=kind,
+        key=key,
+        version=now,
+        token=new_token(),
+        generation=1,
+        head=None,
+        tips=(),
+        next_seq=0,
+        count=0,
+        size=0,
+        rewrites=0,
+        created_at=now,
+        active_at=now,
+        expires_at=None,
+        held=False,
+        data_key=codec.new_data_key(id),
+        meta=b"",
+        proof=b"",
+    )
+
+
+def described(envelope: Envelope, row: ConversationRow, meta: bytes) -> ConversationRow:
+    """A new row with its description, proven."""
+    row = replace(row, meta=meta)
+    return replace(row, proof=envelope.prove(row, 0))
+
+
+def _rules(meta: WorkspaceMeta) -> tuple[int, bool]:
+    """What makes conversations due."""
+    return meta.retention_days, meta.expiring
+
+
+class KeyState:
+    """The keys of the workspace at one moment. A rotation goes by them, and each of its commits requires that they
+    still stand. Whatever else the description says (policies, leases) may change meanwhile.
+
+    It has a codec of its own: that of the workspace learns of other keys whenever any thread looks at the row.
+    """
+
+    def __init__(self, space: "Workspace") -> None:
+        self._space = space
+        with space._lock:
+            self._keys = _keys(space.row, space.meta)
+            self.codec: Sealed | None = None if space.sealed is None else space.sealed.still()
+
+    def now(self) -> tuple[ConversationRow, WorkspaceMeta, Envelope]:
+        """The workspace as we know it, with the same keys; `Moved` if we know that they are others by now."""
+        space = self._space
+        with space._lock:
+            if _keys(space.row, space.meta) != self._keys:
+                raise Moved
+            return space.row, space.meta, space.envelope
+
+    @property
+    def require(self) -> tuple[tuple[bytes, bytes], ...]:
+        """What a batch has to require that goes by these keys."""
+        row = self.now()[0]
+        return ((row.id, row.token),)
+
+    def confirm(self) -> None:
+        """A commit was refused: look at the workspace again. `Moved` if its keys are others by now."""
+        self._space.refresh()
+        self.now()
+
+
+def _keys(row: ConversationRow, meta: WorkspaceMeta) -> tuple[bytes, dict[bytes, bytes]]:
+    return row.data_key, meta.retired
+
+
+class Workspace:
+    """The workspace as this store knows it."""
+
+    row: ConversationRow
+    meta: WorkspaceMeta
+    envelope: Envelope
+
+    def __init__(
+        self, backend: Backend, pen: Pen, clock: Callable[[], int], codec: Codec | None, key: "Key | None"
+    ) -> None:
+        self._backend, self._pen, self._clock = backend, pen, clock
+        self._given = codec
+        self.codec: Codec = codec or Plain()
+        self._key = key
+        self._lock = threading.RLock()
+        self._coming: tuple[Key | None, ...] = ()
+        self.heard: Callable[[], None] = lambda: None  # called when others have changed what sweeps go by, or we have
+        for _ in range(_TRIES):
+            if self._look():
+                return
+            if backend.kinds() and not self._look():  # and nobody made it between the two looks
+                hint = "restore the store from a backup"
+                raise Damaged("the row that describes the workspace is missing, and there are conversations", hint=hint)
+            self._make()
+        raise Busy("the workspace could not be set up")
+
+    @property
+    def require(self) -> tuple[tuple[bytes, bytes], ...]:
+        """What a batch has to require that depends on the state of the workspace."""
+        return ((self.row.id, self.row.token),)
+
+    @property
+    def standing(self) -> tuple[WorkspaceMeta, tuple[tuple[bytes, bytes], ...]]:
+        """The description, and what a batch has to require that goes by it: of one moment."""
+        with self._lock:
+            return self.meta, self.require
+
+    @property
+    def sealed(self) -> "Sealed | None":
+        """The codec, if it is the one that seals."""
+        return None if self.codec.in_clear or self._given is not None else self.codec  # type: ignore[return-value]
+
+    def become(self, codec: Codec, row: ConversationRow) -> None:
+        """We have made another state of the workspace."""
+        with self._lock:
+            self.codec = codec
+            self._key = None if self.sealed is None else self.sealed.key
+            self.take(row)
+
+    def expect(self, *keys: "Key | None") -> None:
+        """Somebody is about to give the workspace one of these keys, or none: we, or others who do the same job.
+        Whoever looks at its row from now on may find it; we too, if we are interrupted before we know that it was
+        kept."""
+        self._coming = keys
+
+    def refresh(self) -> None:
+        """Look what others made of the workspace. Who rotates a key changes the place where it is kept a moment before
+        the workspace, so if the two do not fit, look again for a while."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                if not self._look():
+                    raise Damaged("the row that describes the workspace is missing")
+                return
+            except KeyUnavailable:
+                key = self._key
+                if key is None or not key._can_change() or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
+
+    def describe(self, make: Callable[[WorkspaceMeta], WorkspaceMeta], *, always: bool = False) -> None:
+        """Commit another description of the workspace, made from the one that stands now; `always`, even if nothing
+        else is written any more."""
+        for _ in range(_TRIES):
+            self.refresh()
+            with self._lock:  # of one moment
+                row, envelope = self.row, self.envelope
+            before = open_workspace(envelope, row)
+            meta = make(before)
+            if meta == before:
+                return
+            after = next_row(envelope, row, meta=envelope.close(meta_place(row.id), encode(meta)))
+            if isinstance(self._pen.write(Batch((Change(row.id, row.token, after),)), always=always), Done):
+                self.refresh()
+                return
+        raise Busy("the workspace changes all the time")
+
+    def note(self, put: Mapping[bytes, bytes] | None = None, unput: Iterable[bytes] = ()) -> None:
+        """Commit notes that belong to the workspace, closed, and let go of others; always, even if nothing else is
+        written any more."""
+        for _ in range(_TRIES):
+            with self._lock:  # of one moment
+                row, envelope = self.row, self.envelope
+            items = [
+                ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), body))
+                for key, body in (put or {}).items()
+            ]
+            after = next_row(envelope, row)
+            change = Change(row.id, row.token, after, put=tuple(items), unput=tuple(unput))
+            if isinstance(self._pen.write(Batch((change,)), always=True), Done):
+                with self._lock:
+                    if after.version > self.row.version:  # or somebody has looked since, and knows more than we do
+                        self.take(after)
+                return
+            self.refresh()
+        raise Busy("the workspace changes all the time")
+
+    def forget(self, row: ConversationRow) -> None:
+        """This conversation is gone: so is its key, from our memory too."""
+        if self.sealed is not None:
+            self.sealed.forget(row)
+
+    def close(self) -> None:
+        if self.sealed is not None:
+            self.sealed.close()
+
+    def _look(self) -> bool:
+        with self._lock:  # or one that looked earlier could believe it later
+            rows = self._backend.lookup(key=(WORKSPACE, _KEY))
+            if rows:
+                self.take(rows[0])
+            return bool(rows)
+
+    def take(self, row: ConversationRow) -> None:
+        """Believe this row: the key check."""
+        if not row.meta:
+            hint = "run the same copy again: it goes on where it was, and opens the store when all is there"
+            raise CannotOpen("a copy into this workspace is not finished", hint=hint)
+        before = getattr(self, "meta", None)  # which there is none of at the first look
+        self.envelope = self._checked(row)
+        self.row, self.meta = row, open_workspace(self.envelope, row)
+        if self.sealed is not None:
+            self.sealed.retire(self.meta.retired)
+        if self.meta.name != self._name():
+            hint = "somebody has changed the names of workspaces in the file"
+            raise Damaged("the workspace was made under another name", hint=hint)
+        if self._backend.info.durable:
+            policy_memory.note(self._place, row.version, self.meta.retention_days)
+        if before is not None and _rules(before) != _rules(self.meta):
+            self.heard()
+
+    @property
+    def _place(self) -> policy_memory.Place:
+        return self._backend.info.location, self._backend.info.workspace
+
+    def check_policy(self) -> None:
+        """Raise `Damaged` if the policy is older than one that this process has seen."""
+        if policy_memory.is_suspect(self._place):
+            what = "the retention policy is older than one that was seen before: the row that has it was put back"
+            hint = "nothing was purged; look at the policy, and set the one that is meant with set_retention"
+            raise Damaged(what, hint=hint)
+
+    def accept_policy(self) -> None:
+        """The policy was set by a caller of ours."""
+        with self._lock:
+            policy_memory.accept(self._place, self.row.version, self.meta.retention_days)
+
+    def _name(self) -> str:
+        """What the workspace was called when it was made, if it is sealed: it cannot be put in the place of another."""
+        return "" if self.codec.in_clear else self._backend.info.workspace_name
+
+    def _checked(self, row: ConversationRow) -> Envelope:
+        if self._given is None and row.data_key:
+            return self._sealing(row).adopt(row)
+        if self._key is not None and self._given is None:
+            if None not in self._coming:
+                raise NotSealed("a key was given, and the store is plain")
+            self._key, self.codec = None, Plain()
+        return self.codec.envelope(row)
+
+    def _sealing(self, row: ConversationRow) -> "Sealed":
+        """The codec for this row of a sealed workspace."""
+        from .._sealing.sealed import key_of  # noqa: PLC0415  # only sealed stores load cryptography
+
+        wanted = key_of(row)
+        for key in self._coming:
+            if key is not None and key.id == wanted and (self.sealed is None or self.sealed.key.id != wanted):
+                self._key, self.codec = key, self.new_codec(key, like=self.sealed)
+        if self.sealed is None:
+            if self._key is None:
+                raise KeyUnavailable("the store is sealed, and no key was given")
+            self.codec = self.new_codec(self._key)
+        sealed = self.sealed
+        if sealed is None:
+            raise AssertionError("it has just been made")
+        return sealed
+
+    def new_codec(self, key: "Key", like: "Sealed | None" = None) -> "Sealed":
+        """A codec that seals with this key; `like` another one, whose state it takes over."""
+        from .._sealing.sealed import Sealed  # noqa: PLC0415  # only sealed stores load cryptography
+
+        return Sealed(self._backend.info.workspace, key, self._refreshed, like)
+
+    def _refreshed(self) -> Codec:
+        """The codec, after another look."""
+        self.refresh()
+        return self.codec
+
+    def _make(self) -> None:
+        if self._key is not None and self._given is None:
+            self.codec = self.new_codec(self._key)
+        row = new_row(self.codec, new_conversation_id(), WORKSPACE, _KEY, self._clock())
+        envelope = self.codec.first_envelope(row)
+        fresh = WorkspaceMeta(os.urandom(16), name=self._name(), has_metadata_tags=True)
+        meta = envelope.close(meta_place(row.id), encode(fresh))
+        self._pen.write(Batch((Change(row.id, None, described(envelope, row, meta)),)))

@@ -1,0 +1,303 @@
+"""Upkeep: what keeps a store small and fast, done behind the append path.
+
+Runs that are full are packed, and so are those of conversations that have been quiet for a while; the text index, if
+there is one, catches up and forgets the words of what was deleted; attachments that nobody adopted within a day are
+removed; the backend gives free space back. All of it is done in small steps that anybody may interrupt, by a crash
+too: each is a commit of its own, and what is left over is found again by whoever comes next, in any process.
+
+The trigger: a store that has written much does it in a thread of its own as soon as nobody writes for a moment, and at
+the latest when a good deal has gathered; a delete whose words do not leave the index at once calls for it; closing a
+store that has written does a little of it; `store.maintain()` does all of it now. The same thread purges what
+retention says is due, when `_schedule` says that it is time for that.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .. import _forks
+from .._engine.bodies import open_meta
+from .._engine.filters import description_tags
+from .._engine.packs import pack
+from ..backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
+from ..errors import Damaged, NotFound, StorageFull
+from ..events import warn
+from .._sealing.codec import next_row
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_WRITES = 512  # writes after which the thread looks whether there is something to do
+_BACKLOG = 8192  # writes after which it does it even if nobody pauses
+_PAUSE_SECONDS = 0.25  # for so long nobody wrote
+_SLICE_SECONDS = 0.05  # then others may fork
+_LOOK_SECONDS = 5.0  # how often the thread looks whether its store is still there
+_AT_CLOSE_SECONDS = 0.25
+_SWEEP_SECONDS = 0.1  # a sweep has at least so long: programs that are short-lived would never get to it otherwise
+_QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run is packed although it is not full
+_ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that nobody adopted are removed
+_RUNS = 16  # packed in one commit
+_EVER = 1e9  # seconds
+_DESCRIBED = 200  # conversations whose metadata is tagged in one commit
+_LISTED = 256  # runs looked at at a time
+
+_Progress = Callable[[str, int], None]  # what is being done, and how much is
+
+
+class Maintenance(Struct, frozen=True):
+    """What `maintain` did."""
+
+    packed: int  # runs of messages
+    indexed: int  # messages that the text index took in
+    collected: int  # attachments that nobody refers to
+    complete: bool  # nothing is left to do
+    described: int = 0  # conversations of an older store that were looked at, so that their metadata finds them
+
+
+def maintain(
+    store: "Store", seconds: float | None = None, *, quiet_only: bool = False, progress: _Progress | None = None
+) -> Maintenance:
+    """Do what there is to do, for about so long. `quiet_only` leaves the last runs of active conversations alone: they
+    would have to be packed again."""
+    tell = progress or (lambda _, __: None)
+    deadline = time.monotonic() + (_EVER if seconds is None else min(seconds, _EVER))
+    before = store._clock() - _QUIET if quiet_only else None
+    store._quota.look_at_disk()
+    rotated = _rotate_on(store, deadline)
+    _purge_old_quarantine(store)
+    try:
+        packed, all_packed = _pack_all(store, deadline, before, tell)
+    except StorageFull:  # it takes room before it gives some back; what follows gives some
+        packed, all_packed = 0, False
+    described, all_described = _tag_metadata(store, deadline)
+    indexed, all_indexed = 0, True
+    if not store._search.is_tight:
+        indexed, all_indexed = store._search.keep_up(
+            max(0.0, deadline - time.monotonic()), progress=partial(tell, "indexing")
+        )
+    collected = store.backend.collect(store._clock() - _ABANDONED)
+    tidy = store.backend.maintain(max(0.0, deadline - time.monotonic())) and store._purges.retry()
+    complete = rotated and all_packed and all_described and all_indexed and tidy
+    return Maintenance(packed, indexed, collected, complete, described)
+
+
+def _rotate_on(store: "Store", deadline: float) -> bool:
+    """Go on with a rotation of keys that was interrupted. True if nothing is left of it that can be done."""
+    if store._workspace.sealed is None or store._rotating.locked():
+        return True
+    from .._sealing.rotation import Elsewhere, go_on, pending  # noqa: PLC0415  # only sealed stores need it
+
+    if not pending(store) or store._stuck:
+        return True
+    try:
+        with store._rotating:
+            did = go_on(store, deadline=deadline)
+    except Elsewhere:  # another process is at it: if that one is gone the next time, it is ours
+        return False
+    if did.failures:
+        store._stuck = True  # until the store is opened again, or somebody rotates
+        warn(f"{len(did.failures)} conversations cannot be brought under the new key; verify() tells more")
+    return did.complete or bool(did.failures)
+
+
+def _purge_old_quarantine(store: "Store") -> None:
+    seconds = store._quarantine_seconds
+    if seconds is not None and store._quarantine.older_than(store._clock() - int(seconds * 1_000_000)):
+        store.purge_quarantine(older_than_seconds=seconds)
+
+
+def _pack_all(
+    store: "Store", deadline: float, before: int | None, tell: _Progress = lambda _, __: None
+) -> tuple[int, bool]:
+    """Pack every full run, then the others of conversations not active since `before`; how many, and whether that was
+    all."""
+    packed = 0
+    for full in (True, False):
+        after = -1
+        while runs := store.backend.loose(full=full, after=after, limit=_LISTED):
+            after = runs[-1].first
+            runs = [run for run in runs if run.first not in store._settled]
+            if not full and before is not None:
+                quiet = {row.id for row in store.backend.lookup(ids=_owners(runs)) if row.active_at < before}
+                runs = [run for run in runs if run.conversation in quiet]
+            for conversation, some in groupby(sorted(runs, key=lambda run: run.conversation), lambda r: r.conversation):
+                firsts = [run.first for run in some]
+                _renew(store, conversation)
+                for start in range(0, len(firsts), _RUNS):
+                    if time.monotonic() > deadline:
+                        return packed, False
+                    packed += pack(store, conversation, firsts[start : start + _RUNS])
+                    tell("packing", packed)
+    return packed, True
+
+
+def _tag_metadata(store: "Store", deadline: float) -> tuple[int, bool]:
+    """Go on with the tags that find conversations by their metadata, in a store that is older than these; how many
+    conversations were looked at, and whether that was all. A store is marked when all have them."""
+    if store._workspace.meta.has_metadata_tags:
+        return 0, True
+    looked = 0
+    while places := store.backend.page(Where(CHAT), store._described_to, _DESCRIBED, oldest_first=True):
+        _tag_some(store, store.backend.lookup(ids=[place.id for place in places]))
+        store._described_to = places[-1]
+        looked += len(places)
+        if len(places) < _DESCRIBED:
+            break
+        if time.monotonic() > deadline:
+            return looked, False
+    store._workspace.describe(lambda meta: replace(meta, has_metadata_tags=True))
+    return looked, True
+
+
+def _tag_some(store: "Store", rows: Sequence[ConversationRow]) -> None:
+    """Tag these conversations by their metadata: all in one commit or, if others change one of them meanwhile, one by
+    one."""
+    require, changes = store._workspace.require, []
+    for row in rows:
+        with suppress(Damaged):  # nobody can read what it would be found by
+            change = _tagging(store, row)
+            if change is not None:
+                changes.append(change)
+    if not changes or isinstance(store._pen.write(Batch(tuple(changes), require)), Done):
+        return
+    store._workspace.refresh()
+    for change in changes:
+        with suppress(NotFound, Damaged):  # purged meanwhile, or as above
+            store._change(change.conversation, lambda row: _tagging(store, row), tell=None)
+
+
+def _tagging(store: "Store", row: ConversationRow) -> Change | None:
+    envelope = store._codec.envelope(row)
+    meta = open_meta(envelope, row)
+    if not meta.metadata:
+        return None
+    return Change(
+        row.id, row.token, next_row(envelope, row, version=row.version), tag=description_tags(store._codec, meta)
+    )
+
+
+def _renew(store: "Store", conversation: bytes) -> None:
+    """Give a conversation another data key if it has sealed very much with this one."""
+    sealed = store._workspace.sealed
+    for row in store.backend.lookup(ids=[conversation]) if sealed is not None else ():
+        if sealed is not None and sealed.worn(row):
+            from .._sealing.reencryption import renew  # noqa: PLC0415  # after hundreds of millions of messages
+
+            renew(store, row.id)
+
+
+def _owners(runs: list[Loose]) -> list[bytes]:
+    return list({run.conversation: None for run in runs})
+
+
+class Upkeep:
+    """The thread that does it, and when. It does not keep the store alive."""
+
+    def __init__(self, store: "Store", *, stopped: bool = False) -> None:
+        self._store = weakref.ref(store)
+        self._never = stopped
+        self._writes = 0
+        self._done = 0  # how many writes there were when it was done last
+        self._asked = False
+        self._wake = threading.Event()
+        self._starting = threading.Lock()
+        self._stopped = stopped
+        self._thread: threading.Thread | None = None
+
+    def wrote(self) -> None:
+        """Somebody wrote. Called after every commit, so it does next to nothing."""
+        self._writes += 1
+        if self._writes % _WRITES == 0:
+            self._begin()
+
+    def ask(self) -> None:
+        """There is something that should not wait until much was written."""
+        self._asked = True
+        self._begin()
+
+    def watch(self) -> None:
+        """Something may be due by retention, now or later."""
+        if not self._stopped and self._sweeps():
+            self._begin()
+
+    def _sweeps(self) -> bool:
+        store = self._store()
+        return store is not None and store._schedule.wanted
+
+    def _begin(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._stopped:
+                thread = threading.Thread(target=self._run, name="hitherto upkeep", daemon=True)
+                with suppress(RuntimeError):  # no more threads here, or the interpreter ends: then another time
+                    thread.start()
+                    self._thread = thread
+        self._wake.set()
+
+    def _run(self) -> None:
+        pause = _PAUSE_SECONDS
+        while not self._stopped and self._store() is not None:
+            self._wake.wait(_LOOK_SECONDS)
+            self._wake.clear()
+            self._sweep()
+            while not self._stopped and (self._asked or self._writes - self._done >= _WRITES):
+                seen = self._writes
+                if seen - self._done < _BACKLOG and not self._asked:
+                    time.sleep(_PAUSE_SECONDS)
+                    if self._writes != seen:
+                        continue
+                did = self._attempt(_SLICE_SECONDS)
+                if did is None or did.complete:
+                    self._done, self._asked, pause = max(seen, self._done), False, _PAUSE_SECONDS
+                elif did.packed or did.indexed or did.collected or did.described:
+                    pause = _PAUSE_SECONDS
+                else:  # a reader is in the way, say: do not knock all the time
+                    self._wake.wait(pause)
+                    self._wake.clear()
+                    pause = min(2 * pause, _LOOK_SECONDS)
+
+    def _attempt(self, seconds: float) -> Maintenance | None:
+        """What was done; None if it had to be given up until the next time: what goes wrong here must not disturb
+        those who write."""
+        store = self._store()
+        if store is None or store.read_only:
+            return None
+        try:
+            with _forks.still:
+                return maintain(store, seconds, quiet_only=True)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is said, and nobody who writes suffers
+            warn(f"maintenance was interrupted and will be tried again: {error}")
+            return None
+
+    def _sweep(self) -> None:
+        """Purge what is due, if it is time for that. As above: nobody who writes suffers."""
+        store = self._store()
+        if store is None or store.read_only or not store._schedule.is_due():
+            return
+        least = time.monotonic() + _SWEEP_SECONDS
+        try:
+            store._schedule.sweep(lambda: not (self._stopped or store._closed) or time.monotonic() < least)
+        except Exception as error:  # noqa: BLE001  # as above
+            warn(f"a sweep was interrupted and will be tried again: {error}")
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """End the thread. False if it is still at it when the time is up."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(max(0.0, timeout_seconds))
+        return self._thread is None or not self._thread.is_alive()
+
+    def do_last(self) -> None:
+        """Do a little of what is left when the thread has ended, so that programs that are short-lived do it, too."""
+        if not self._never and self._sweeps():
+            self._sweep()
+        if not self._never and (self._writes != self._done or self._asked):
+            self._attempt(_AT_CLOSE_SECONDS)

@@ -1,0 +1,253 @@
+"""The end of things: of a store, and of a purge.
+
+**Closing** waits for what is on its way: what recorders hold, writes, upkeep, a purge that a reader delays, events that
+were not heard yet. It waits only for so long, also if the disk hangs: whatever may touch the disk is done in a thread
+that can be left behind. What could not be finished is said, in a report and in the log.
+
+**A purge** is complete when the last byte is out of the files. Where a reader delays that, it is remembered here, and
+told when maintenance, another purge, `scrub` or closing has finished it: only then. The same if it was interrupted
+after something was gone, by Ctrl+C, say.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from .. import _forks
+from ..errors import CommitUnknown, HithertoError, InvalidArgument, StorageError
+from ..events import PurgeCompleted, PurgeFailure, warn
+from ..model import to_datetime
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_LET_GO_SECONDS = 2.0  # to let go of the files, even if no time is left
+_UPKEEP_SECONDS = 1.0  # for a little upkeep, which waits for nobody: a server may be gone, and with it many stores
+_RESERVED_SECONDS = 1.0  # for what comes after checkpoints
+_LONGEST_SECONDS = 1e6  # that anybody waits; a platform has its limits
+_HEAR_SECONDS = 0.25  # for listeners, even then
+
+
+class Closing(Struct, frozen=True):
+    """What closing a store could not finish."""
+
+    complete: bool = True  # nothing is left
+    writes: int = 0  # still on their way: each may be kept, or not
+    held: tuple[str, ...] = ()  # why what recorders held could not be written
+    events: int = 0  # that listeners have not heard
+    purges: int = 0  # whose last bytes are still in the files, until the next maintenance
+    unfinished: tuple[str, ...] = ()  # what else could not be done, or not in time
+
+    def __str__(self) -> str:
+        counts = ((self.writes, "writes"), (len(self.held), "held"), (self.events, "events"), (self.purges, "purges"))
+        left = [f"{count} {what}" for count, what in counts if count]
+        return ", ".join([*left, *self.unfinished]) or "nothing is left"
+
+
+def patience(timeout_seconds: float) -> float:
+    """So many seconds, checked; what is more than anybody waits is as good as any other such number."""
+    if not isinstance(timeout_seconds, (int, float)) or not timeout_seconds >= 0:
+        raise InvalidArgument("timeout_seconds is a number from 0 up")
+    return float(min(timeout_seconds, _LONGEST_SECONDS))
+
+
+def close(store: "Store", timeout_seconds: float) -> Closing:
+    """Finish what can be finished in this time, and let go of everything."""
+    if store._forks != _forks.count():  # the locks that a child inherits may never open, and nothing in it is ours
+        _let_go(store)
+        return Closing()
+    deadline = time.monotonic() + timeout_seconds
+    held: dict[str, None] = {}
+    unfinished: list[str] = []
+    if not _in_time(partial(_finish, store, held, unfinished, deadline), timeout_seconds):
+        unfinished.append("writing")
+    store._closed = True
+    if store._last:
+        held[f"no time was left to try {len(store._last)} of them"] = None
+    writes = store._pen.unsettled
+    left = max(0.0, deadline - time.monotonic())
+    if not _in_time(partial(_leave, store, unfinished, left), left + _LET_GO_SECONDS):
+        unfinished.append("letting go of the files")
+    events = store._listeners.close(max(_HEAR_SECONDS, deadline - time.monotonic()))
+    purges = store._purges.pending
+    complete = not (writes or held or events or purges or unfinished)
+    report = Closing(complete, writes, tuple(held), events, purges, tuple(unfinished))
+    if not complete:
+        warn(f"the store was closed before all was done: {report}")
+    return report
+
+
+def _finish(store: "Store", held: dict[str, None], unfinished: list[str], deadline: float) -> None:
+    """All that writes."""
+    store._pen.insists = True  # what is held now is tried now, however often writing has failed
+    _write_last(store, held, deadline)
+    for wait in list(store._last_waits.values()):
+        left = max(0.0, deadline - time.monotonic())
+        _attempt("checkpoints", partial(wait, max(left / 2, left - _RESERVED_SECONDS)), unfinished)
+    _write_last(store, held, deadline)
+    store._closed = True
+    if store._pen.drain(deadline - time.monotonic()) and store._upkeep.stop(deadline - time.monotonic()):
+        if _in_time(store._upkeep.do_last, min(_UPKEEP_SECONDS, deadline - time.monotonic())):
+            _attempt("scrubbing", lambda: store._purges.retry() or True, unfinished)  # what is left is counted anyway
+        else:
+            unfinished.append("upkeep")
+    _write_last(store, held, deadline)  # what came since is refused, and named
+    store._pen.drain(deadline - time.monotonic())  # whoever was about to put something in line has done so by now
+
+
+def _write_last(store: "Store", held: dict[str, None], deadline: float) -> None:
+    """What recorders hold is written, also what they come to hold meanwhile. Whatever one of them meets, the others are
+    tried."""
+    while True:
+        for who in list(store._last):
+            write = store._last.pop(who, None)  # another thread may have been faster
+            try:
+                if write is not None:
+                    write()
+            except Exception as error:  # noqa: BLE001  # it is in the report
+                kind = type(error).__name__
+                held[f"{kind}: {error}" if isinstance(error, HithertoError) else kind] = None  # others may say anything
+                warn(f"the store is closed, and what was held is lost: {kind}")
+        if not store._last or time.monotonic() >= deadline:
+            return
+
+
+def _attempt(what: str, work: Callable[[], bool], unfinished: list[str]) -> None:
+    """Do it. What goes wrong, or is not done by then, is in the report, and the rest is done all the same."""
+    try:
+        if not work():
+            unfinished.append(what)
+    except Exception as error:  # noqa: BLE001  # as it says
+        unfinished.append(f"{what}: {type(error).__name__}")
+
+
+def _leave(store: "Store", unfinished: list[str], seconds: float) -> None:
+    """End upkeep, and let go of the files: if the disk fails, say, what was acknowledged is in them all the same."""
+    if not store._upkeep.stop(seconds):
+        unfinished.append("upkeep")
+    _attempt("letting go of the files", partial(_let_go, store), unfinished)
+
+
+def _let_go(store: "Store") -> bool:
+    store._closed = True
+    with ExitStack() as all_of_it:  # whatever fails
+        all_of_it.callback(store._telemetry.close)
+        all_of_it.callback(store._listed.clear)
+        all_of_it.callback(store._workspace.close)
+        all_of_it.callback(store.backend.close)
+        store._search.close()
+    return True
+
+
+def _in_time(work: Callable[[], None], seconds: float) -> bool:
+    """Do it in a thread of its own, and wait for so long. False if it is not done by then; what it raised is raised."""
+    raised: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
+            raised.append(error)
+
+    thread = threading.Thread(target=guarded, name="hitherto closing", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # there are no more threads, or the interpreter ends: then nobody can be left behind
+        work()
+        return True
+    thread.join(max(0.0, seconds))
+    if raised:
+        raise raised[0]
+    return not thread.is_alive()
+
+
+class Purge(Struct, eq=False):
+    """One purge, which may be under way."""
+
+    reason: str
+    began: int  # microseconds
+    count: int = 0
+    failures: tuple[PurgeFailure, ...] = ()
+    completed: bool = False
+
+
+class Purges:
+    """The purges of one store that are not out of the files yet."""
+
+    def __init__(self, store: "Store") -> None:
+        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+        self._lock = threading.Lock()
+        self._all: list[Purge] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self._all)
+
+    @contextmanager
+    def under_way(self, purge: Purge) -> Iterator[None]:
+        """Whatever interrupts it, what is gone by then leaves the files. Whether something is, is not always known."""
+        try:
+            yield
+        except BaseException as error:
+            if purge.count or not isinstance(error, HithertoError) or isinstance(error, CommitUnknown):
+                self.later(purge)
+            raise
+
+    def finish(self, purge: Purge, scrub: Callable[[], bool]) -> bool:
+        """Take what was purged out of the files with `scrub`, now or later. True if that is done."""
+        if not purge.count:
+            return True
+        self._await(purge)
+        try:
+            if self._try(scrub):
+                return True
+        except StorageError as error:  # what is purged is gone all the same: its bytes go when the disk allows it
+            warn(f"what was purged is in the files until maintenance succeeds: {type(error).__name__}")
+        self.later(purge)
+        return False
+
+    def later(self, purge: Purge) -> None:
+        """Upkeep takes out of the files what was purged, or closing does."""
+        self._await(purge)
+        store = self._ref()
+        if store is not None:
+            store._upkeep.ask()
+
+    def _await(self, purge: Purge) -> None:
+        with self._lock:
+            if not purge.completed and purge not in self._all:
+                self._all.append(purge)
+
+    def retry(self) -> bool:
+        """Try again what was delayed. True if nothing is left."""
+        store = self._ref()
+        return not self._all or store is None or self._try(store._scrub)
+
+    def _try(self, scrub: Callable[[], bool]) -> bool:
+        """What was purged before a scrub began is out of the files when it has succeeded."""
+        with self._lock:
+            before = list(self._all)
+        if not scrub():
+            return False
+        with self._lock:
+            done = [purge for purge in self._all if purge in before]
+            self._all = [purge for purge in self._all if purge not in done]
+            for purge in done:
+                purge.completed = True
+        store = self._ref()
+        for purge in done if store is not None else ():
+            self._tell(store, purge)
+        return True
+
+    def _tell(self, store: "Store | None", purge: Purge) -> None:
+        if store is not None and purge.count:
+            now = store._clock()
+            seconds = max(0.0, (now - purge.began) / 1_000_000)
+            told = PurgeCompleted(to_datetime(now), purge.reason, purge.count, purge.failures, seconds)
+            store._listeners.tell(told)

@@ -1,0 +1,511 @@
+"""Sweeping: retention, done.
+
+The policy is a part of the workspace's description, sealed and proven with it, so every process that has the store open
+goes by the same one. Somebody who sweeps makes a plan from all rows, and takes what is due by it. A store that sweeps
+by itself (`_schedule` says when) makes none: what has been quiet for long enough stands together in the listing by last
+activity, so it reads nothing else.
+
+Each conversation is looked at in the state in which it is destroyed: a few go in one commit, and a commit that others
+were faster than is not made, and prepared anew. So whoever says a word, puts a hold on a conversation, or begins to
+record an answer before that commit keeps it; and whoever sets another policy before it ends the sweep.
+
+What concerns one conversation, because it is damaged, say, does not keep the others. What concerns all, because another
+program holds the lock or the disk fails, ends the sweep: the others would only wait for the same.
+
+What a sweep that was killed left over is due still, and goes with the next.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from .shutdown import Purge
+from .._engine.bodies import WorkspaceMeta
+from .checkpoint_copies import note, reach
+from .._engine.committer import deleted
+from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
+from ..attachment import CHUNK
+from ..backend import CHAT, WORKSPACE, Batch, Change, ConversationRow, Done, Lifetime, Position, Stale, Where
+from ..errors import (
+    Busy,
+    Closed,
+    CommitUnknown,
+    Damaged,
+    HithertoError,
+    InvalidArgument,
+    KeyUnavailable,
+    NotFound,
+    ReadOnly,
+    StorageError,
+    StorageFull,
+)
+from ..events import SweepFinished, as_failures
+from ..ids import parse_conversation_id, show_conversation_id
+from ..listing import conversations
+from ..model import from_datetime, to_datetime
+from ..retention import Candidate, RetentionPolicy, SweepPlan, SweepReport, decide, plan
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_AT_ONCE = 64  # conversations looked at together, and purged in one commit
+_MESSAGES = 2000  # purged in one commit, or those of one conversation: others wait for it
+_BYTES = 16 << 20  # the same, with attachments: what is purged is overwritten
+_TRIES = 1000
+_WORDS_SECONDS = 1.0  # to wait for words to leave the search index; maintenance does the rest
+_DAY = 86_400 * 1_000_000  # microseconds
+_ON_ITS_WAY = 300 * 1_000_000  # microseconds: what was kept of an answer since then is still being recorded
+_THOUGHT_OVER = 3600 * 1_000_000  # so long a model may think before the first piece of an answer comes
+_DUE_BUT = ("held", "being-recorded")
+_UNDATED = 1000  # conversations of which it is remembered when they were seen first
+_LATE_SECONDS = 60.0  # by so much clocks may differ, and nobody need hear of it; as in `_schedule`
+
+May = Callable[[], bool]
+Turn = Callable[[], AbstractContextManager[object]]
+_Progress = Callable[[int, int], None]
+_Copies = dict[bytes, tuple[str, ...]]
+_Require = tuple[tuple[bytes, bytes], ...]
+
+
+# -- the policy
+
+
+def policy_of(store: "Store") -> RetentionPolicy | None:
+    """The policy of the workspace, as it stands now."""
+    store._workspace.refresh()
+    store._workspace.check_policy()
+    return as_policy(store._workspace.meta.retention_days)
+
+
+def as_policy(days: int) -> RetentionPolicy | None:
+    try:
+        return RetentionPolicy(days) if days else None
+    except InvalidArgument:
+        raise Damaged(f"a retention of {days} days was never set", hint="set_retention sets another") from None
+
+
+def set_policy(store: "Store", policy: RetentionPolicy | None) -> bool:
+    """Set the policy of the workspace, in one commit; nothing is written if it is the same. Was there none before, or
+    one of more days?"""
+    days = _days(None if policy is None else _checked(policy))
+    before = [0]
+
+    def make(meta: WorkspaceMeta) -> WorkspaceMeta:
+        before[0] = meta.retention_days
+        return replace(store._schedule.compared(meta) if days else meta, retention_days=days)
+
+    store._workspace.describe(make)
+    store._workspace.accept_policy()
+    return bool(days) and (not before[0] or days < before[0])
+
+
+def _days(policy: RetentionPolicy | None) -> int:
+    return 0 if policy is None else policy.days
+
+
+def _checked(policy: RetentionPolicy) -> RetentionPolicy:
+    if not isinstance(policy, RetentionPolicy):
+        raise InvalidArgument(f"a policy is a RetentionPolicy, not a {type(policy).__name__}")
+    return policy
+
+
+# -- the plan
+
+
+def plan_sweep(
+    store: "Store", policy: RetentionPolicy | None, now: datetime | None, *, recorded: bool = True
+) -> SweepPlan:
+    """What a sweep would do now. Reads the lifetime of every conversation. Without `recorded` it does not ask which of
+    them are being recorded, for those who look again anyway."""
+    policy = policy_of(store) if policy is None else _checked(policy)
+    now = to_datetime(store._clock()) if now is None else now
+    from_datetime(now, "now")
+    return plan(_candidates(store, policy, now, recorded), policy, now)
+
+
+def _candidates(store: "Store", policy: RetentionPolicy | None, now: datetime, recorded: bool) -> Iterator[Candidate]:
+    for some in _lifetimes(store):
+        answered = _answered(store, [one for _, one in some if one is not None], policy, now) if recorded else set()
+        for id, one in some:
+            if one is None:
+                yield Candidate(show_conversation_id(id), None)
+            else:
+                yield _candidate(store, one, recorded=id in answered)
+
+
+def _lifetimes(store: "Store") -> Iterator[list[tuple[bytes, ConversationRow | Lifetime | None]]]:
+    """All conversations, in lists; None stands for a damaged one. A sealed store proves every row."""
+    if store._codec.in_clear:
+        damaged = store._quarantine.conversations()
+        for some in store.backend.lifetimes(CHAT):
+            yield [(one.id, None if one.id in damaged else one) for one in some]
+        return
+    for row in conversations(store.backend, Where(), oldest_first=True):
+        found = store._sound(row)
+        yield [(row.id, None if found is None else found.row)]
+
+
+def _candidate(store: "Store", row: ConversationRow | Lifetime, *, recorded: bool = False) -> Candidate:
+    """What a row says of a conversation."""
+    name = show_conversation_id(row.id)
+    seen = store._workspace.meta.undated.get(row.id)
+    try:
+        expires_at = None if row.expires_at is None else to_datetime(row.expires_at)
+        seen_at = None if seen is None else to_datetime(seen)
+        return Candidate(name, to_datetime(row.active_at), expires_at, bool(row.held), recorded, seen_at)
+    except Damaged:
+        return Candidate(name, None)
+
+
+def _answered(
+    store: "Store", rows: Sequence[ConversationRow | Lifetime], policy: RetentionPolicy | None, now: datetime
+) -> set[bytes]:
+    """Those of these conversations that may be due, and are being recorded."""
+    at = from_datetime(now, "now")
+    due = [row for row in rows if _may_be_due(row, policy, at)]
+    whole = [row for row in due if isinstance(row, ConversationRow)] or store.backend.lookup(
+        ids=[row.id for row in due]
+    )
+    return {row.id for row in whole if _being_recorded(store, row)}
+
+
+def _may_be_due(row: ConversationRow | Lifetime, policy: RetentionPolicy | None, now: int) -> bool:
+    """False if `decide` would keep it, whatever else is known of it."""
+    if row.expires_at is not None:
+        return row.expires_at <= now
+    return policy is not None and row.active_at <= now - policy.days * _DAY
+
+
+def _being_recorded(store: "Store", row: ConversationRow) -> bool:
+    """Is an answer on its way into this conversation, here or in another process? Those keep what has come of it; and
+    before anything has, the mark of whoever records it is new."""
+    if store._recorded.get(row.id):
+        return True
+    now = store._clock()
+    for item in store.backend.items(row.id, PARTIAL):
+        with suppress(Damaged):  # torn: nobody goes on with it
+            if abs(now - open_partial(store._codec.envelope(row), item).at) < _ON_ITS_WAY:
+                return True
+    if row.expires_at is None:
+        return False  # a mark comes with a question, and what was asked lately is not due by a policy
+    for item in store.backend.items(row.id, MARK):
+        with suppress(Damaged):
+            if abs(now - open_mark(store._codec.envelope(row), item).at) < _THOUGHT_OVER:
+                return True
+    return False
+
+
+# -- the sweep
+
+
+def carry_out(store: "Store", found: SweepPlan, progress: _Progress | None, *, given: bool = True) -> SweepReport:
+    """Purge what goes by this plan, as far as it is due still: nothing else. The policy was `given` for this once;
+    otherwise it is that of the store, and what is left stays if that is another meanwhile."""
+    job = Sweep(store, found.policy, found.now, planned=True, given=given)
+    job.skipped = {item.conversation: str(item.reason) for item in found.items if item.reason in _DUE_BUT}
+    due = [parse_conversation_id(item.conversation) for item in found.purges]
+    if due:
+        store._ensure_removing()
+    tell = progress or (lambda _, __: None)
+    with job.under_way():
+        for start in range(0, len(due), _AT_ONCE):
+            tell(start, len(due))
+            job.take(due[start : start + _AT_ONCE])
+        tell(len(due), len(due))
+        undated = (parse_conversation_id(item.conversation) for item in found.items if item.reason == "undated")
+        job.unseen = [id for id in undated if id not in store._workspace.meta.undated]
+        return job.finished()
+
+
+def sweep_due(store: "Store", policy: RetentionPolicy | None, now: int) -> SweepReport:
+    """Purge what is due by now, without a plan."""
+    return Sweep(store, policy, to_datetime(now)).sweep()
+
+
+def _quiet(store: "Store", policy: RetentionPolicy | None, now: int) -> Iterator[list[bytes]]:
+    """Conversations that may be due, some at a time: those that have been quiet for long enough, and those with an
+    expiry of their own that has come. What is not due is not read."""
+    if policy is not None:
+        yield from _pages(store, Where(), Position(now - policy.days * _DAY + 1, b""))
+    if store._workspace.meta.expiring:
+        yield from _pages(store, Where(expired_at=now), None)
+
+
+def _pages(store: "Store", where: Where, after: Position | None) -> Iterator[list[bytes]]:
+    while places := store.backend.page(where, after, _AT_ONCE):
+        last = places[-1]
+        if after is not None and (last.at, last.id) >= (after.at, after.id):
+            raise Damaged("conversations are listed out of order")
+        after = last
+        yield [place.id for place in places]
+
+
+class Sweep:
+    """One pass over what is due."""
+
+    reason = "retention-expired"
+
+    def __init__(
+        self,
+        store: "Store",
+        policy: RetentionPolicy | None,
+        now: datetime,
+        may: May = lambda: True,
+        turn: Turn = nullcontext,
+        *,
+        planned: bool = False,
+        given: bool = False,
+    ) -> None:
+        """`may` is asked before each commit; if it says no, that was all. Between two turns others may do what they
+        must not do while we use files. Unless the policy was `given` for this once, it has to be that of the store."""
+        self._store, self._policy, self._now, self._may, self._turn = store, policy, now, may, turn
+        self._planned = planned  # somebody asked for it, and wants to know what became of all that was planned
+        self._given = given
+        self._began, self._started = time.monotonic(), to_datetime(store._clock())
+        self._purged = Purge(self.reason, from_datetime(self._started, "started"))
+        self._small: bool | None = None  # all that is there might go in one commit
+        self.stopped = False
+        self.outdated = False  # that is why: there is another policy
+        self.met: HithertoError | None = None  # or this is, because it would meet all
+        self.swept: dict[str, None] = {}
+        self.skipped: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
+        self._copies: _Copies = {}  # where checkpoints of what is gone lie
+        self.unseen: list[bytes] = []  # whose time cannot be right, and that no sweep has seen before
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Whatever interrupts it, what is gone by then is taken out of the files."""
+        with self._store._purges.under_way(self._purged):
+            yield
+
+    def sweep(self, go_on: May = lambda: True) -> SweepReport:
+        """Purge what is due, without a plan. `go_on` is asked before each look; if it says no, that was all."""
+        pieces = _quiet(self._store, self._policy, from_datetime(self._now, "now"))
+        with self.under_way():
+            while not self.stopped:
+                with self._turn():
+                    ids = next(pieces, None) if go_on() else None
+                if ids is None:
+                    break
+                self.take(ids)
+            self.stopped = self.stopped or not go_on()
+            return self.finished()
+
+    def take(self, ids: Sequence[bytes]) -> None:
+        """Purge these, as far as they are due."""
+        with self._turn():
+            rows = self._rows(ids)
+            weights = [] if self.stopped else [self._weight(row) for row in rows]
+        while rows and not self.stopped:
+            many = _portion(weights)
+            self._together(rows[:many])
+            if not self.stopped:
+                rows, weights = rows[many:], weights[many:]
+        for row in rows:
+            self._leave(show_conversation_id(row.id))
+
+    def _weight(self, row: ConversationRow) -> tuple[int, int]:
+        """How many messages a conversation has, and about how many bytes; in a small store that is no question."""
+        if self._small is None:
+            self._small = self._store.backend.size() <= _BYTES
+        if self._small:
+            return row.count, 0
+        chunks = sum(attached.chunks for attached in self._store.backend.attachments(row.id))
+        return row.count, row.size + chunks * CHUNK
+
+    def _leave(self, name: str) -> None:
+        """This is as it was, because the sweep has ended before."""
+        if self.met is not None and name not in self.swept:
+            self.failures.setdefault(name, str(self.met))
+        elif self.outdated and self._planned:
+            self.skipped[name] = "policy-changed"
+
+    def _rows(self, ids: Sequence[bytes]) -> list[ConversationRow]:
+        rows = [row for row in self._store.backend.lookup(ids=ids) if row.kind != WORKSPACE]
+        for id in set(ids) - {row.id for row in rows} if len(rows) < len(ids) else ():
+            self.skipped[show_conversation_id(id)] = "gone"
+        return rows
+
+    def _together(self, rows: Sequence[ConversationRow]) -> None:
+        """Purge these in one commit; what cannot be purged together, one by one."""
+        try:
+            self._purge(rows)
+        except (Closed, ReadOnly):  # nothing can be purged at all
+            raise
+        except KeyUnavailable as error:
+            self._give_up(error)
+        except HithertoError as error:
+            if len(rows) == 1:
+                self.failures[show_conversation_id(rows[0].id)] = str(error)
+            for row in rows if len(rows) > 1 else ():
+                if not self.stopped:
+                    self._together([row])
+
+    def _give_up(self, error: HithertoError) -> None:
+        """The next would meet the same, and wait as long for it."""
+        self.stopped, self.met = True, error
+
+    def _purge(self, rows: Sequence[ConversationRow]) -> None:
+        for _ in range(_TRIES):
+            with self._turn():
+                doomed = [row for row in rows if self._still_due(row)]
+                if not doomed or self._committed(doomed) or self.stopped:
+                    return
+                rows = self._rows([row.id for row in doomed])
+        raise Busy("the conversations change faster than this sweep can be prepared")
+
+    def _committed(self, doomed: Sequence[ConversationRow]) -> bool:
+        """Purge these, if nobody was faster."""
+        try:
+            self.stopped = self.stopped or not self._may()
+            if self.stopped:
+                return False
+            copies = note(self._store, doomed)
+            require = self._condition()
+            return require is not None and self._written(doomed, copies, require)
+        except (Closed, ReadOnly, StorageFull):  # on a full disk, less may go where more does not
+            raise
+        except StorageError as error:
+            self._give_up(error)
+            return False
+
+    def _condition(self) -> _Require | None:
+        """What has to stand as it is until the commit is done; None if there is another policy already."""
+        meta, require = self._store._workspace.standing
+        if self._given:
+            return ()
+        if meta.retention_days == _days(self._policy):
+            return require
+        self.stopped = self.outdated = True
+        return None
+
+    def _written(self, doomed: Sequence[ConversationRow], copies: _Copies, require: _Require) -> bool:
+        space = self._store._workspace
+        batch = Batch(tuple(Change(row.id, row.token, None) for row in doomed), require)
+        outcome = self._store._pen.write(batch, always=True, tell=deleted(self.reason))
+        if isinstance(outcome, Stale) and outcome.conversation == space.row.id:
+            space.refresh()
+        if not isinstance(outcome, Done):
+            return False
+        self._purged.count += len(doomed)
+        self._copies.update(copies)
+        for name in (show_conversation_id(row.id) for row in doomed):
+            self.swept[name] = None
+            self.skipped.pop(name, None)
+        for row in doomed:
+            self._store._gone(row)
+        return True
+
+    def _still_due(self, row: ConversationRow) -> bool:
+        """Is the conversation due as it is? The row is proven first, because a hold may have been taken off by somebody
+        who has no key."""
+        store, name = self._store, show_conversation_id(row.id)
+        if store._quarantine.has(row.id):
+            self.skipped[name] = "damaged"
+            return False
+        try:
+            store._steady(row, store._checked)
+        except NotFound:
+            self.skipped[name] = "gone"
+            return False
+        one = _candidate(store, row)
+        again = decide(one, self._policy, self._now)
+        if again.action == "purge" and _being_recorded(store, row):
+            again = decide(replace(one, recorded=True), self._policy, self._now)
+        if again.reason == "undated" and row.id not in store._workspace.meta.undated:
+            self.unseen.append(row.id)
+        if again.action == "keep" and (self._planned or again.reason in _DUE_BUT):
+            self.skipped[name] = again.reason
+        return again.action == "purge"
+
+    def finished(self) -> SweepReport:
+        """Take what is left of them out of the files, remember what is to be remembered, and tell."""
+        store, scrubbed = self._store, True
+        self.failures.update(reached(store, self._copies))
+        if self.swept:
+            with self._turn():
+                self._purged.failures = as_failures(self.failures)
+                scrubbed = store._purges.finish(self._purged, self._scrubbed)
+        elif isinstance(self.met, CommitUnknown):
+            store._purges.later(self._purged)
+            scrubbed = False
+        if self.unseen and self.met is None:
+            with self._turn(), suppress(StorageFull):  # then the next sweep is the first that saw them
+                remember(store, self.unseen, from_datetime(self._now, "now"))
+        report = self._report(scrub_pending=not scrubbed)
+        if self.swept or self.failures or (self.skipped and self._planned):
+            self._tell(report)
+        return report
+
+    def _report(self, *, scrub_pending: bool) -> SweepReport:
+        late = (self._started - self._now).total_seconds()
+        return SweepReport(
+            self._policy,
+            self._started,
+            to_datetime(self._store._clock()),
+            tuple(self.swept),
+            tuple(self.skipped.items()),
+            as_failures(self.failures),
+            scrub_pending,
+            behind_seconds=0.0 if self._planned or late <= _LATE_SECONDS else late,
+        )
+
+    def _scrubbed(self) -> bool:
+        """Out of the files? If the store is being closed, its last upkeep sees to that, and afterwards to the space."""
+        store = self._store
+        if not self._planned:
+            store._upkeep.ask()
+        if self.met is not None or (self.stopped and not self._planned):
+            return False
+        forgotten = store._search.forget(_WORDS_SECONDS if self._planned else 0.0)
+        return store.backend.scrub() and forgotten
+
+    def _tell(self, report: SweepReport) -> None:
+        """One event, and one line that names no conversation."""
+        days = None if report.policy is None else report.policy.days
+        purged, skipped, failed = len(report.swept), len(report.skipped), len(report.failures)
+        seconds = time.monotonic() - self._began
+        self._store._listeners.tell(SweepFinished(report.completed_at, days, purged, skipped, failed, seconds))
+        import logging  # noqa: PLC0415  # rarely needed
+
+        rule = "no policy" if days is None else f"{days} days"
+        said = f"retention ({rule}): {purged:,} purged, {skipped:,} due and left alone, {failed:,} failed"
+        logging.getLogger("hitherto").info(said)
+
+
+def reached(store: "Store", copies: _Copies) -> dict[str, str]:
+    """Delete the checkpoints of these conversations, which are gone; what could not be reached. The conversations are
+    not less gone if that cannot be noted, on a full disk, say."""
+    try:
+        return reach(store, copies)
+    except StorageError as error:
+        said = f"whether its checkpoints were reached could not be noted: {error}"
+        return {show_conversation_id(id): said for id in copies}
+
+
+def _portion(weights: Sequence[tuple[int, int]]) -> int:
+    """How many of these go in one commit: at least one, and then no more than so many messages and bytes."""
+    (messages, size), many = weights[0], 1
+    for more, larger in weights[1:]:
+        messages, size = messages + more, size + larger
+        if messages > _MESSAGES or size > _BYTES:
+            break
+        many += 1
+    return many
+
+
+def remember(store: "Store", ids: Sequence[bytes], now: int) -> None:
+    """These were seen, and their time cannot be right: count from now. What is gone is forgotten. Those that were seen
+    before come first: if there is no room for all, the others are seen when these are gone."""
+
+    def make(meta: WorkspaceMeta) -> WorkspaceMeta:
+        known = {**meta.undated, **{id: now for id in ids if id not in meta.undated}}
+        there = {row.id for row in store.backend.lookup(ids=list(known)) if row.kind != WORKSPACE}
+        return replace(meta, undated=dict([one for one in known.items() if one[0] in there][:_UNDATED]))
+
+    store._workspace.describe(make, always=True)

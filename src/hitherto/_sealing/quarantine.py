@@ -1,0 +1,272 @@
+"""Quarantine: where records go that do not read back as what was written.
+
+A record fails under the right key: the key was checked before anything else. It is read once more, from a row that
+stands still; if it fails again, it was damaged or tampered with. Then it is noted in the workspace, sealed like
+everything else, and whoever listens hears of it. It is never given out, and it is not destroyed either: the bytes stay
+where they are, for a backup to be compared with, until somebody purges the quarantine. Everything else goes on.
+
+Many such records in a short time are no accident. Then the store takes no more writes, rather than to have the rest
+follow.
+"""
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, msgpack
+from msgspec.structs import replace
+
+from .._engine.attachments import filled
+from .._engine.bodies import item_place, open_pack_raw
+from .._engine.state import Desk
+from .._engine.packs import Moved, run_of
+from .._engine.committer import READS_ONLY, deleted
+from ..backend import Change, ConversationRow, PackRow
+from ..errors import Closed, Damaged, HithertoError, NotFound
+from ..events import Quarantined, TurnedReadOnly, warn
+from ..ids import show_conversation_id
+from ..model import to_datetime
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_MANY, _SHORT_SECONDS = 20, 60.0  # so many in so short a time turn the store read-only
+_PREFIX = b"quarantine/"
+_TRIES = 1000
+
+_Record = tuple[bytes, int | None]  # conversation and message; None: the conversation itself
+
+
+class _Note(Struct, frozen=True, array_like=True):
+    """What is noted of a record."""
+
+    at: int
+    problem: str
+
+
+_decode = msgpack.Decoder(_Note).decode
+
+
+class Quarantine:
+    """The records of one store that cannot be trusted."""
+
+    def __init__(self, store: "Store") -> None:
+        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+        self._notes: dict[_Record, _Note] | None = None
+        self._recent: deque[float] = deque(maxlen=_MANY)
+
+    @property
+    def _store(self) -> "Store":
+        store = self._ref()
+        if store is None:
+            raise Closed("the store is gone")
+        return store
+
+    def _known(self) -> dict[_Record, _Note]:
+        if self._notes is None:
+            self._notes = self._read()
+        return self._notes
+
+    def _read(self) -> dict[_Record, _Note]:
+        space = self._store._workspace
+        found = {}
+        for item in self._store.backend.items(space.row.id, _PREFIX):
+            record = _record(item.key)
+            if record is None:
+                continue  # no note of ours
+            try:
+                found[record] = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
+            except (Damaged, ValueError):
+                found[record] = _Note(0, "it was in quarantine, and what was noted of it cannot be read")
+        return found
+
+    def has(self, conversation: bytes) -> bool:
+        """Is the conversation itself in quarantine?"""
+        return (conversation, None) in self._known()
+
+    def conversations(self) -> set[bytes]:
+        """The conversations that are themselves in quarantine."""
+        return {conversation for conversation, message in self._known() if message is None}
+
+    def list(self) -> list[Quarantined]:
+        self._notes = None  # others may have added to it
+        names = self._store._names
+        return [
+            Quarantined(to_datetime(note.at), show_conversation_id(record[0]), _name(names.id, record[1]), note.problem)
+            for record, note in sorted(self._known().items(), key=lambda pair: pair[1].at)
+        ]
+
+    def older_than(self, before: int) -> bool:
+        """Has anything been here since before then?"""
+        return any(note.at <= before for note in self._known().values())
+
+    # -- coming
+
+    def add(self, conversation: bytes, message: int | None, problem: str) -> None:
+        """Note a record, once."""
+        store = self._store
+        if message is not None and not 0 <= message < 1 << 47:
+            message = None  # a number that cannot be
+        record = (conversation, message)
+        if record in self._known():
+            return
+        note = _Note(store._clock(), problem)
+        self._known()[record] = note
+        if store.read_only != READS_ONLY:
+            self._keep(record, note)
+        shown = show_conversation_id(conversation)
+        name = _name(store._names.id, message)
+        warn(f"quarantined: {shown if name is None else name}: {problem}")
+        store._listeners.tell(Quarantined(to_datetime(note.at), shown, name, problem))
+        self._count()
+
+    def _keep(self, record: _Record, note: _Note) -> None:
+        try:
+            self._store._workspace.note(put={_key(record): msgpack.encode(note)})
+        except HithertoError as error:  # the disk is full, say: it stays noted in this process
+            warn(f"a record could not be put into quarantine: {error}")
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        self._recent.append(now)
+        if len(self._recent) == _MANY and now - self._recent[0] < _SHORT_SECONDS and not self._store.read_only:
+            reason = f"{_MANY} records were quarantined within {_SHORT_SECONDS:.0f} seconds"
+            hint = "look at store.quarantine(); store.resume_writing() when it is understood"
+            self._store._pen.refuse(reason, hint)
+            warn(f"the store takes no more writes: {reason}")
+            self._store._listeners.tell(TurnedReadOnly(to_datetime(self._store._clock()), reason))
+
+    def release(self, conversation: bytes) -> None:
+        """The conversation is gone, or can be trusted: so are the notes of it."""
+        notes = [record for record in self._known() if record[0] == conversation]
+        if notes:
+            self._store._workspace.note(unput=[_key(record) for record in notes])
+            for record in notes:
+                self._known().pop(record, None)
+
+    def forgive(self) -> None:
+        """Somebody looked at it: begin to count again."""
+        self._recent.clear()
+
+    # -- going
+
+    def purge(self, before: int) -> tuple[Sequence[str], dict[str, str]]:
+        """Destroy what was quarantined before then, and cannot be read to this day; the ids of what went, and why
+        others did not. What can be read again, because it was restored, is released."""
+        self._notes = None
+        purged: list[str] = []
+        failures: dict[str, str] = {}
+        for record, note in sorted(self._known().items(), key=lambda pair: (pair[0][1] is not None, pair[1].at)):
+            if note.at > before:
+                continue
+            try:
+                if self._destroyed(record, failures):
+                    purged.append(self._shown(record))
+                self._store._workspace.note(unput=[_key(record)])
+                self._known().pop(record, None)
+            except HithertoError as error:
+                failures[self._shown(record)] = str(error)
+        return purged, failures
+
+    def _shown(self, record: _Record) -> str:
+        """The id of a message, or of the conversation."""
+        return _name(self._store._names.id, record[1]) or show_conversation_id(record[0])
+
+    def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
+        """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
+        conversation that cannot be reached are failures."""
+        from .._erasure import checkpoint_copies  # noqa: PLC0415  # rare
+        from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
+
+        conversation, message = record
+        readable = True
+        copies: dict[bytes, tuple[str, ...]] = {}
+
+        def make(row: ConversationRow) -> Change | None:
+            nonlocal readable
+            readable = self._readable(row, message)
+            if readable:
+                return None
+            check_not_held(row)
+            if message is not None:
+                return without(self._store, row, message)
+            copies.update(checkpoint_copies.note(self._store, [row]))
+            self._store._workspace.forget(row)
+            return Change(row.id, row.token, None)
+
+        with suppress(NotFound):  # it is gone already
+            self._store._change(conversation, make, always=True, tell=deleted("corruption-detected"))
+        failures.update(checkpoint_copies.reach(self._store, copies))
+        return not readable
+
+    def _readable(self, row: ConversationRow, message: int | None) -> bool:
+        store = self._store
+        try:
+            store._checked(row)
+            desk = Desk(store, row, own=True)
+            if message is None:
+                desk.meta  # noqa: B018  # to see whether it can be read
+            for m in [] if message is None else store.backend.messages(numbers=[message]):
+                _, body = store._read_now(m, desk)
+                filled(desk, body)
+                store._path_now(m.number, desk, lazy=True)
+        except Damaged:
+            return False
+        except NotFound:
+            return True
+        return True
+
+
+def without(store: "Store", row: ConversationRow, message: int) -> Change:
+    """The conversation without a message that cannot be read, and without all that stands below it. What is left is
+    proven anew, because nobody knows what weight the message had."""
+    from .._engine.deleting import deletion  # noqa: PLC0415  # rare
+
+    envelope = store._codec.envelope(row)
+    headers = {m.number: m for m in store._headers(row.id)}
+    if len(headers) != row.count:  # to prove what is left would be to call it complete
+        raise Damaged("messages are missing as well", hint='purge the conversation, reason="corruption-detected"')
+    bad = {message} & set(headers)
+    for pack in store.backend.packs([run_of(message)]):
+        if message < pack.first + pack.count and not _opens(store, row, pack):  # a pack is lost as a whole
+            bad |= {number for number in headers if pack.first <= number < pack.first + pack.count}
+    change = deletion(store, row.id, bad, recursive=True)
+    if change.row is None or change.expect != row.token:
+        raise Moved
+    left = {m.number: m for m in store.backend.messages(numbers=sorted(set(headers) - set(change.drop)))}
+    left.update({m.number: m for m in change.amend})
+    packs = {pack.first: pack for pack in store.backend.packs(sorted({run_of(number) for number in left}))}
+    packs.update({pack.first: pack for pack in change.pack})
+    kept = [pack for pack in packs.values() if pack.first not in change.unpack]
+    after = replace(change.row, count=len(left), size=sum(m.size for m in left.values()), proof=b"")
+    total = envelope.weigh(left.values()) + envelope.weigh(kept)
+    return replace(change, row=replace(after, proof=envelope.prove(after, total)))
+
+
+def _opens(store: "Store", row: ConversationRow, pack: PackRow) -> bool:
+    try:
+        open_pack_raw(store._codec.envelope(row), pack)
+    except Damaged:
+        return False
+    return True
+
+
+def _key(record: _Record) -> bytes:
+    conversation, message = record
+    return _PREFIX + conversation + (b"" if message is None else message.to_bytes(8, "big"))
+
+
+def _record(key: bytes) -> _Record | None:
+    """What a note is of, by its key; None if it is no key of a note."""
+    rest = key[len(_PREFIX) :]
+    number = int.from_bytes(rest[16:], "big")
+    if len(rest) not in (16, 24) or number >= 1 << 47:
+        return None
+    return rest[:16], number if len(rest) == 24 else None
+
+
+def _name(id: Callable[[int], str], number: int | None) -> str | None:
+    return None if number is None else id(number)

@@ -1,0 +1,429 @@
+"""Rotation: another key, for the workspace or for everything in it, while readers and writers go on.
+
+A job begins with one commit to the workspace's own row, which says what shall be: from then on everything new is made
+by the new rules, in every process, because whoever makes something requires that row to stand as it was read. The old
+wrapping key stays in that row, sealed, as long as anything needs it; so the new key alone opens the store, and the old
+one does not any more. Then one conversation after the other is brought up to date, and at last the row forgets the old
+key.
+
+**Rewrapping** wraps the data key of each conversation anew: one small write each. **Re-encrypting** gives it a second
+data key. From that commit on everything is sealed with the new one; then messages, packs, items and attachments follow
+in small steps, and a last commit drops the old key. Names (of keys, labels, projects) are made with keys, too, and are
+made anew. **Sealing** a plain store and **unsealing** one are the same, with "none" for one of the two keys.
+
+Each step is a commit of its own that leaves everything readable, and what is left to do is seen from the rows alone. So
+a job that was killed anywhere is finished by whoever comes next: `maintain`, or the same call again.
+
+**Nothing is forgotten that anything needs.** The commit that drops the old key of the workspace requires that every
+conversation is sealed by the new rules, and the backend checks that in the same transaction (`Batch.every_key`). The
+commit that drops the old data key of one conversation has read all of its rows (`reencryption`). What cannot be
+brought up to date is named in `failures`, and the job stays pending.
+
+**One process at a time works on it**, by a lease (`_engine.lease`); the others wait for a while, and go on if that one is
+gone. The lease only saves work: what protects the data is what each commit requires, with two owners as well.
+
+Loading this module loads `cryptography`: it is for who seals.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .._engine.bodies import encode, item_place, meta_place
+from .._engine.packs import Moved
+from .._engine.committer import Entry
+from .reencryption import Begin, Steps, codec_of
+from .._engine.workspace import KeyState
+from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
+from ..errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
+from ..events import KeyRotated, warn
+from ..ids import show_conversation_id
+from ..listing import conversations
+from ..model import to_datetime
+from .sealed import NO_KEY, Sealed, Slot, read_box, write_box
+from .codec import Envelope, Plain, next_row
+
+if TYPE_CHECKING:
+    from ..keys import Key
+    from ..store import Store
+
+_TRIES = 1000
+_AT_ONCE = 256  # conversations rewrapped in one commit
+_TELL_SECONDS = 0.25  # how often progress is told
+_PATIENCE_SECONDS = 30.0  # for so long a call waits for another process that is at it
+_LOOK_SECONDS = 0.05  # how often it looks whether that one is done, or gone
+_PASSES = 8  # over all conversations, that find nothing to do and yet cannot finish
+_EVER = float("inf")
+
+
+class Progress(Struct, frozen=True):
+    """How far it is."""
+
+    done: int
+    total: int  # conversations
+
+    def __str__(self) -> str:
+        return f"{self.done:,} of {self.total:,} conversations"
+
+
+class Rotation(Struct, frozen=True):
+    """What a rotation did."""
+
+    conversations: int  # that were brought up to date
+    complete: bool  # nothing needs the old key any more
+    failures: tuple[tuple[str, str], ...] = ()  # id and error: these still need it
+    scrub_pending: bool = False  # a reader delays the removal of the old bytes from the files; `scrub` finishes it
+
+
+class Elsewhere(Busy):
+    """Another process rotates the keys of this workspace now."""
+
+    hint = "wait until it is done, and call again; if that process is gone, the next call goes on with its work"
+
+
+class _Overtaken(Exception):
+    """Another process has taken the lease, because we did not renew it in time."""
+
+
+# -- beginning
+
+_Begin = Callable[[KeyState, ConversationRow], bool]  # False: it is so already
+
+
+def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
+    """Give a sealed workspace another key."""
+
+    def begin(state: KeyState, row: ConversationRow) -> bool:
+        old = state.codec
+        if old is None:
+            raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
+        codec = store._workspace.new_codec(key, like=old)
+        same = codec.key_id == old.key_id
+        if same and not reencrypt:
+            return False
+        retired = {**state.now()[1].retired, old.key_id: old.wrapping_key()}
+        retired.pop(codec.key_id, None)
+        codec.retire(retired)
+        slots = codec.rewrapped(row.id, old.slots)
+        if reencrypt:
+            generation = slots[0].generation + 1
+            slots = (codec.new_slot(row.id, generation, generation), *slots)
+        _set(store, state, codec, slots, retired)
+        return True
+
+    return _job(store, begin, progress)
+
+
+def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
+    """Seal a plain workspace."""
+
+    def begin(state: KeyState, row: ConversationRow) -> bool:
+        old = state.codec
+        if old is not None:
+            if bytes.fromhex(key.id) == old.key_id:
+                return False
+            raise InvalidArgument("the store is sealed already", hint="store.rotate(key) gives it another key")
+        codec = store._workspace.new_codec(key)
+        first = codec.new_slot(row.id, row.generation + 1, row.generation + 1)
+        _set(store, state, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
+        return True
+
+    return _job(store, begin, progress)
+
+
+def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Rotation:
+    """Make a sealed workspace plain."""
+
+    def begin(state: KeyState, row: ConversationRow) -> bool:  # noqa: ARG001  # as the others
+        old = state.codec
+        if old is None:
+            return False
+        slots = (Slot(NO_KEY, old.epoch + 1, old.epoch + 1), *old.slots)
+        _set(store, state, old, slots, state.now()[1].retired)
+        return True
+
+    return _job(store, begin, progress)
+
+
+def _job(store: "Store", begin: _Begin, progress: Callable[[Progress], None] | None) -> Rotation:
+    """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
+    space, give_up = store._workspace, time.monotonic() + _PATIENCE_SECONDS
+    for _ in range(_TRIES):
+        space.refresh()
+        resumed = go_on(store, progress, give_up=give_up) if pending(store) else Rotation(0, True)
+        while not store._rotation_lease.is_free(space.meta):
+            _wait(store, progress, give_up)
+        state = KeyState(space)
+        try:
+            if not begin(state, state.now()[0]):
+                return resumed
+        except Moved:
+            continue
+        return go_on(store, progress, give_up=give_up)
+    raise Busy("the workspace changes all the time")
+
+
+def _set(
+    store: "Store",
+    state: KeyState,
+    codec: Sealed | None,
+    slots: Sequence[Slot],
+    retired: dict[bytes, bytes],
+    every_key: KeyShape | None = None,
+) -> ConversationRow | None:
+    """Commit other keys of the workspace, in the place of those in `state`; with a codec, or as a plain one. `Moved` if
+    somebody was faster. To begin a job takes the lease, to end it (`every_key`) gives it back.
+
+    With `every_key`, nothing is committed unless the keys of all conversations look so: otherwise one of those that do
+    not is the answer."""
+    space, lease = store._workspace, store._rotation_lease
+    for _ in range(_TRIES):
+        row, meta, old = state.now()
+        if every_key is None and not lease.is_free(meta):
+            raise Moved
+        name = "" if codec is None else store.backend.info.workspace_name
+        meta = replace(meta, retired=retired, name=name)
+        meta = lease.taken(meta) if every_key is None else lease.freed(meta)
+        envelope: Envelope = Plain() if codec is None else codec.draft(row.id, slots)
+        put, lost = _notes_anew(store, row.id, old, envelope)
+        after = next_row(
+            Plain(),
+            row,
+            data_key=b"" if codec is None else write_box(slots),
+            generation=slots[0].generation,
+            meta=envelope.close(meta_place(row.id), encode(meta)),
+        )
+        after = replace(after, proof=envelope.prove(after, 0))
+        key = None if codec is None else codec.key
+        space.expect(*((key,) if slots[0].kind else (key, None)))
+        change = Change(after.id, row.token, after, put=put, unput=lost)
+        outcome = store._pen.write(Batch((change,), every_key=every_key))
+        if isinstance(outcome, Done):
+            space.become(Plain() if codec is None else codec, after)
+            lease.took(meta)
+            return None
+        if isinstance(outcome, Stale) and outcome.conversation != row.id:
+            return outcome.row
+        state.confirm()
+    raise Busy("the workspace changes all the time")
+
+
+def _notes_anew(
+    store: "Store", id: bytes, old: Envelope, new: Envelope
+) -> tuple[tuple[ItemRow, ...], tuple[bytes, ...]]:
+    """What lies at the workspace's row, under the new key; and the keys of what does not open: no damage there may keep
+    anybody from changing a key."""
+    put, lost = [], []
+    for item in store.backend.items(id):
+        place = item_place(id, item.key)
+        try:
+            put.append(replace(item, body=new.close(place, old.open(place, item.body))))
+        except Damaged:
+            warn("a note of the workspace cannot be read, and is dropped")
+            lost.append(item.key)
+    return tuple(put), tuple(lost)
+
+
+# -- going on
+
+
+def pending(store: "Store") -> bool:
+    """Is there a job that was begun and not finished?"""
+    codec = store._workspace.sealed
+    return codec is not None and (len(codec.slots) > 1 or bool(store._workspace.meta.retired))
+
+
+def go_on(
+    store: "Store",
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    deadline: float = _EVER,
+    give_up: float = 0.0,
+) -> Rotation:
+    """Bring all conversations up to date, then forget the old key. While another process is at it, wait for that one
+    until `give_up`; then it is `Elsewhere`."""
+    store._stuck = False
+    changed = in_vain = 0
+    lease = store._rotation_lease
+    try:
+        while pending(store):
+            if not lease.take():
+                _wait(store, progress, give_up)
+                continue
+            try:
+                job = _Job(store, progress, deadline)
+                job.run()
+                changed += job.changed
+                if job.failures or job.late:
+                    lease.release()
+                    return Rotation(changed, False, tuple(job.failures.items()))
+                left = job.finish()
+            except Moved:  # others have begun another job, or finished this one
+                store._workspace.refresh()
+                continue
+            except _Overtaken:
+                continue
+            in_vain += left is not None and not job.found
+            if left is not None and in_vain >= _PASSES:
+                lease.release()
+                what = "it does not have the key that it should have, and nothing can be done about it"
+                return Rotation(changed, False, ((show_conversation_id(left.id), what),))
+    except BaseException:
+        with suppress(HithertoError):  # nobody can be told then, and the lease runs out by itself
+            lease.release()
+        raise
+    store._search.restart()
+    scrubbed = store.backend.scrub()
+    store._listeners.tell(KeyRotated(to_datetime(store._clock()), store.key_id, changed))
+    return Rotation(changed, True, (), not scrubbed)
+
+
+def _wait(store: "Store", progress: Callable[[Progress], None] | None, give_up: float) -> None:
+    """Another process is at it: wait a moment, look at the workspace again, and tell how far that process is."""
+    if time.monotonic() >= give_up:
+        raise Elsewhere("another process rotates the keys of this workspace")
+    time.sleep(_LOOK_SECONDS)
+    store._workspace.refresh()
+    if progress is not None and pending(store):
+        with suppress(Moved):  # it is done by now
+            progress(_how_far(store))
+
+
+def _how_far(store: "Store") -> Progress:
+    """How many conversations are up to date, by their keys alone."""
+    shape = codec_of(KeyState(store._workspace)).shape
+    rows = [row for rows in _pages(store, _kinds(store)) for row in rows]
+    return Progress(sum(shape.fits(row.data_key) for row in rows), len(rows))
+
+
+def _kinds(store: "Store") -> list[str]:
+    return [kind for kind in store.backend.kinds() if kind != WORKSPACE]
+
+
+def _pages(store: "Store", kinds: Sequence[str]) -> Iterator[list[ConversationRow]]:
+    for kind in kinds:
+        page: list[ConversationRow] = []
+        for row in conversations(store.backend, Where(kind), oldest_first=True):
+            page.append(row)
+            if len(page) == _AT_ONCE:
+                yield page
+                page = []
+        yield page
+
+
+class _Job:
+    """One pass over all conversations, and the end of the job."""
+
+    def __init__(self, store: "Store", progress: Callable[[Progress], None] | None, deadline: float) -> None:
+        self._store, self._progress, self._deadline = store, progress, deadline
+        self._state = KeyState(store._workspace)
+        self._codec = codec_of(self._state)
+        if not self._codec.slots[0].kind:
+            store._workspace.expect(self._codec.key, None)  # others may finish it before we do
+        self._kinds = _kinds(store)
+        self.found = 0  # conversations that were not up to date
+        self.changed = 0  # those that we have brought up to date
+        self.late = False
+        self.failures: dict[str, str] = {}
+
+    def run(self) -> None:
+        total = 0
+        if self._progress is not None:
+            total = sum(self._store.backend.count(Where(kind)) for kind in self._kinds)
+        done, told = 0, time.monotonic()
+        for rows in _pages(self._store, self._kinds):
+            self._rewrap([row for row in rows if self._attempt(row, self._needs_rewrapping)])
+            for row in rows:
+                if not self._goes_on():
+                    return
+                if self._attempt(row, self._needs_reencrypting):
+                    self._attempt(row, self._reencrypt)
+                done += 1
+                if self._progress is not None and time.monotonic() - told > _TELL_SECONDS:
+                    told = time.monotonic()
+                    self._progress(Progress(done, max(done, total)))
+        if self._progress is not None:
+            self._progress(Progress(done, done))
+
+    def finish(self) -> ConversationRow | None:
+        """Forget the old keys, if every conversation is up to date: otherwise one that is not is the answer, and
+        nothing has happened. `Moved` if somebody has begun another job since."""
+        store, codec = self._store, self._codec
+        store.backend.collect(store._clock() + 1)  # what nobody refers to is under the old key, or in clear
+        store._search.restart()  # so are words in an index of a store that was plain
+        after = codec if codec.slots[0].kind else None
+        return _set(store, self._state, after, codec.slots[:1], {}, codec.shape)
+
+    def _goes_on(self) -> bool:
+        """Is there time, and is it still ours to do?"""
+        if time.monotonic() > self._deadline:
+            self.late = True
+            return False
+        if not self._store._rotation_lease.take():
+            raise _Overtaken
+        return True
+
+    def _attempt(self, row: ConversationRow, what: Callable[[ConversationRow], bool]) -> bool:
+        """Damage in one conversation does not keep the others from being brought up to date."""
+        try:
+            return what(row)
+        except (Damaged, Busy, NotFound) as error:
+            if not self._store.backend.lookup(ids=[row.id]):
+                return False  # it was purged meanwhile
+            self.failures[show_conversation_id(row.id)] = str(error)
+            return False
+
+    # -- rewrapping
+
+    def _needs_rewrapping(self, row: ConversationRow) -> bool:
+        return self._codec.need(row) == "rewrap"
+
+    def _needs_reencrypting(self, row: ConversationRow) -> bool:
+        return self._codec.need(row) == "reencrypt"
+
+    def _rewrap(self, rows: Sequence[ConversationRow]) -> None:
+        """Those who were changed by others meanwhile come again in the next pass."""
+        store, entries = self._store, list[tuple[Entry, Change]]()
+        self.found += len(rows)
+        try:
+            for row in rows:
+                change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
+                if change is not None:
+                    entries.append((store._pen.enqueue(Batch((change,), self._state.require)), change))
+            outcomes = [(store._pen.outcome(entry), change) for entry, change in entries]
+        except BaseException:  # Ctrl+C, say: nobody waits for the others any more
+            for entry, _ in entries:
+                store._pen.withdraw(entry)
+            raise
+        for outcome, change in outcomes:
+            if isinstance(outcome, Done):
+                self.changed += 1
+                store._tell_desk(change.conversation, change.row)
+        if not all(isinstance(outcome, Done) for outcome, _ in outcomes):
+            self._state.confirm()
+
+    def _rewrapping(self, row: ConversationRow) -> Change | None:
+        try:
+            envelope = self._codec.envelope(row)
+            box = write_box(self._codec.rewrapped(row.id, read_box(row.data_key)))
+            return Change(row.id, row.token, next_row(envelope, row, data_key=box))
+        except Damaged as error:
+            self.failures[show_conversation_id(row.id)] = str(error)
+            return None
+
+    # -- re-encrypting
+
+    def _reencrypt(self, row: ConversationRow) -> bool:
+        row = self._store._fresh_row(row.id)
+        if not self._needs_reencrypting(row):
+            return False
+        self.found += 1
+        Begin(self._store, self._state, row.id).run()
+        if not Steps(self._store, self._state, row.id, self._goes_on).run():
+            return False
+        self.changed += 1
+        return True

@@ -1,0 +1,216 @@
+"""The words of a sealed store, kept: the segments of its text index lie as items of their conversation, sealed with it.
+
+So they are under the conversation's own key, and a purge takes them. Beside the segments lies a list: which of them
+count, and what they cover (`Known`). It is written in the same commit as they are.
+
+Nothing here is the truth. What does not open, cannot be read, is not on the list or is of another conversation with the
+same id is not believed, and is made again from the messages. What covers less than there is now is gone on with. What
+was saved before messages were deleted or changed, or was put back by somebody, is compared with them, message by
+message, before anything is found in it; then it is saved anew, so that words do not outlive their message.
+
+Saving is a commit that nobody who reads can tell. It is made from the row as it is, and if somebody else writes at the
+same moment, it is left for another time: what is not saved is only read again. It never happens while a message is
+appended.
+"""
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import MsgspecError, Struct, msgpack
+
+from .._engine.bodies import item_place
+from .segments import Segment
+from ..backend import CHAT, Batch, Change, ConversationRow, Done, ItemRow
+from ..errors import CommitUnknown, Damaged, HithertoError
+from ..textindex import Known
+from .._sealing.codec import next_row
+
+if TYPE_CHECKING:
+    from .sealed_index import WordIndex
+    from ..store import Store
+
+FORMAT = 1
+PREFIX = b"words/"
+_LIST = b"words/list"  # the names of segments are longer
+_LEAST = 64  # words: fewer are read again as fast as what would be kept of them
+_TOGETHER = 64  # conversations saved in one commit
+_TRIES = 8
+_EVER = float("inf")
+
+
+class _List(Struct, frozen=True, array_like=True):
+    """Which segments count, in their order, and what they cover."""
+
+    format: int
+    created_at: int
+    rewrites: int
+    next_seq: int
+    names: list[bytes]
+
+    def known(self, conversation: bytes) -> Known:
+        return Known(conversation, self.created_at, self.rewrites, self.next_seq)
+
+
+_encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(_List).decode
+
+
+# -- reading
+
+
+def load(store: "Store", index: "WordIndex", row: ConversationRow) -> None:
+    """Let the index take in what is kept of a conversation, if it has nothing of it yet."""
+    if index.parts(row.id) == (None, ()):
+        items = store.backend.items(row.id, PREFIX)
+        kept = _opened(store, row, items)
+        if kept is not None:
+            known, segments = kept
+            index.adopt(known, segments, saved=len(items) == len(segments) + 1)
+
+
+def _opened(store: "Store", row: ConversationRow, items: Sequence[ItemRow]) -> tuple[Known, tuple[Segment, ...]] | None:
+    """What is kept of a conversation, if all of it can be read and may be of this one."""
+    bodies = {item.key: item.body for item in items}
+    if _LIST not in bodies:
+        return None
+    try:
+        envelope = store._codec.envelope(row)
+        listed = _decode(envelope.open(item_place(row.id, _LIST), bodies[_LIST]))
+        if listed.format != FORMAT or listed.created_at != row.created_at or listed.next_seq > row.next_seq:
+            return None
+        keys = {name: _key(name) for name in listed.names}
+        opened = [(name, envelope.open(item_place(row.id, key), bodies[key])) for name, key in keys.items()]
+        return listed.known(row.id), tuple(Segment.load(name, data) for name, data in opened)
+    except (HithertoError, MsgspecError, KeyError):  # whatever it is, the messages tell it better
+        return None
+
+
+def _key(name: bytes) -> bytes:
+    return PREFIX + name.hex().encode()
+
+
+# -- saving
+
+
+def save(store: "Store", index: "WordIndex", ids: Sequence[bytes], deadline: float = _EVER) -> bool:
+    """Save what the index has of these conversations. False if there was not enough time, or others were faster, or the
+    store takes no writes."""
+    if store._pen.refused is not None:
+        return False
+    complete = True
+    for start in range(0, len(ids), _TOGETHER):
+        if start and time.monotonic() > deadline:
+            return False
+        complete = _save(store, index, ids[start : start + _TOGETHER]) and complete
+    return complete
+
+
+def _save(store: "Store", index: "WordIndex", ids: Sequence[bytes]) -> bool:
+    complete = True
+    rows = {row.id: row for row in store.backend.lookup(ids=ids) if row.kind == CHAT}
+    changes: list[Change] = []
+    parts = {id: index.parts(id) for id in ids}
+    for id, (known, segments) in parts.items():
+        row = rows.get(id)
+        if row is None:  # purged
+            index.saved(id, known, segments)
+        elif known is None or (known.created_at, known.rewrites) != (row.created_at, row.rewrites):
+            complete = False  # messages went or changed this moment, and their words must not be written now
+        else:
+            change = None
+            with suppress(Damaged):  # a row that was tampered with: nothing of it can be kept
+                change = _change(store, row, known, segments)
+            if change is None:
+                index.saved(id, known, segments)
+            else:
+                changes.append(change)
+    done = _committed(store, changes)
+    for change in done:
+        index.saved(change.conversation, *parts[change.conversation])
+    return complete and len(done) == len(changes)
+
+
+def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[Segment, ...]) -> Change | None:
+    """The change that saves these segments, or None if there is nothing to do."""
+    items = store.backend.items(row.id, PREFIX)
+    there = {item.key for item in items}
+    envelope = store._codec.envelope(row)
+    if not envelope.proves or sum(segment.length for segment in segments) < _LEAST:  # it may become plain this moment
+        return _emptied(store, row, there)
+    names = [segment.name for segment in segments]
+    wanted = {_key(segment.name): segment for segment in segments}
+    if there and not there & wanted.keys() and _saved_by_others(store, row, items, known):
+        return None
+    put = {key: segment.dump() for key, segment in wanted.items() if key not in there}
+    put[_LIST] = _encode(_List(FORMAT, known.created_at, known.rewrites, known.next_seq, names))
+    return Change(
+        row.id,
+        row.token,
+        _touched(store, row),
+        put=tuple(ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), data)) for key, data in put.items()),
+        unput=tuple(sorted(there - wanted.keys() - {_LIST})),
+    )
+
+
+def _saved_by_others(store: "Store", row: ConversationRow, items: Sequence[ItemRow], known: Known) -> bool:
+    """Does what lies there, of another process, cover as much, and nothing that is gone?"""
+    kept = _opened(store, row, items)
+    if kept is None or len(items) != len(kept[1]) + 1:
+        return False
+    return kept[0].rewrites == known.rewrites and kept[0].next_seq >= known.next_seq
+
+
+def _emptied(store: "Store", row: ConversationRow, there: Collection[bytes]) -> Change | None:
+    return Change(row.id, row.token, _touched(store, row), unput=tuple(sorted(there))) if there else None
+
+
+def _touched(store: "Store", row: ConversationRow) -> ConversationRow:
+    """The row after a write that nobody who reads can tell: the version stays."""
+    return next_row(store._codec.envelope(row), row, version=row.version)
+
+
+def _committed(store: "Store", changes: Sequence[Change]) -> list[Change]:
+    """Commit these, each for itself, in one transaction; those that were kept for certain."""
+    if not changes:
+        return []
+    try:
+        outcomes = store.backend.commit([Batch((change,)) for change in changes])
+    except CommitUnknown:  # what was kept will be seen there the next time
+        return []
+    done = [change for change, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Done)]
+    for change in done:
+        _tell_desk(store, change)
+    return done
+
+
+def _tell_desk(store: "Store", change: Change) -> None:
+    """Or whoever writes next would find its belief stale, and had to prepare its write again."""
+    desk = store._desks.get(change.conversation)
+    if desk is not None and change.row is not None:
+        with desk.lock:
+            if desk.row.token == change.expect:
+                desk.row = change.row
+
+
+# -- forgetting
+
+
+def drop_outdated(store: "Store", ids: Sequence[bytes]) -> bool:
+    """Remove what is kept of these conversations if messages of them went or changed since: for a process that has no
+    index in memory to save anew. False if others write without a pause."""
+    for _ in range(_TRIES):
+        rows = [row for row in store.backend.lookup(ids=ids) if row.kind == CHAT]
+        found = [change for row in rows if (change := _without_outdated(store, row)) is not None]
+        if len(_committed(store, found)) == len(found):
+            return True
+    return False
+
+
+def _without_outdated(store: "Store", row: ConversationRow) -> Change | None:
+    items = store.backend.items(row.id, PREFIX)
+    if not items:
+        return None
+    kept = _opened(store, row, items)
+    fits = kept is not None and kept[0].rewrites == row.rewrites and len(items) == len(kept[1]) + 1
+    return None if fits else _emptied(store, row, [item.key for item in items])

@@ -1,0 +1,149 @@
+"""What can be told of a server by looking at it: for people who ask whether it is set up as it should be.
+
+It is looked at through one connection of its own, and without a workspace, so that it can be done before there is a
+store, without its key, and while the server takes no writes. What a role may not see is unknown, and not guessed.
+"""
+
+from contextlib import suppress
+
+import psycopg
+from msgspec import Struct
+
+from ...errors import HithertoError
+from .address import Address
+from .connections import OLDEST, Shared
+from .schema import MIGRATIONS, Connection, version
+from .error_mapping import unreached
+
+_SETTINGS = (
+    "server_version",
+    "server_encoding",
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "synchronous_standby_names",
+    "autovacuum",
+    "max_connections",
+    "data_checksums",
+    "default_transaction_read_only",
+)
+_ROLE = "SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
+_STANDBYS = "SELECT application_name, state, sync_state FROM pg_stat_replication ORDER BY 1"
+_SLOTS = "SELECT count(*) FROM pg_replication_slots WHERE NOT active"
+_CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL"
+_SIZES = (
+    "SELECT coalesce(sum(pg_table_size(c.oid)), 0)::bigint, coalesce(sum(pg_indexes_size(c.oid)), 0)::bigint "
+    "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'hitherto' AND c.relkind = 'r'"
+)
+_PLACE = (
+    "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN timeline_id "
+    "ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END FROM pg_control_checkpoint()"
+)
+
+
+class Standby(Struct, frozen=True):
+    """A server that follows this one. `state` and `sync` are None where the role may not see them."""
+
+    name: str
+    state: str | None
+    sync: str | None  # sync, quorum, potential or async
+
+
+class Server(Struct, frozen=True):
+    """What a server says of itself, and how it is reached."""
+
+    version: str
+    too_old: bool
+    encoding: str
+    pooled: bool  # somebody stands between us and it
+    names_pooler: bool  # and the address says so
+    local: bool  # a socket, or this machine
+    tls: str | None  # the protocol of this connection, if it is encrypted
+    verified: bool  # is it checked whose server it is?
+    role: str
+    superuser: bool
+    bypasses_rls: bool
+    standby: bool  # it follows another, and takes no writes
+    takes_writes: bool  # or an administrator has said otherwise
+    timeline: int
+    format: int  # of our tables; 0 if there are none
+    known_format: int  # the newest that this hitherto knows
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    synchronous_standby_names: str
+    standbys: tuple[Standby, ...]
+    idle_slots: int  # replication slots that nobody reads: they keep the log, and old rows
+    autovacuum: bool
+    checksums: bool
+    connections: int
+    max_connections: int
+    table_bytes: int
+    index_bytes: int
+
+
+def look(url: str) -> Server:
+    """Look at the server at this address; what keeps us from it is an error."""
+    address = Address(url, read_only=True)
+    try:
+        with _connection(url, address) as connection:
+            return _seen(connection, address)
+    except psycopg.Error as error:
+        raise unreached(error, address.shown) from error
+
+
+def _connection(url: str, address: Address) -> Connection:
+    """Of several servers, the one that a store would use; if there is none, whichever answers."""
+    if len(address.hosts) > 1:
+        with suppress(psycopg.Error, HithertoError):
+            return Shared(Address(url)).enter()
+    return psycopg.connect(address.conninfo, autocommit=True)
+
+
+def _seen(connection: Connection, address: Address) -> Server:
+    def all_of(query: str) -> list[tuple[object, ...]]:
+        return list(connection.execute(query).fetchall())
+
+    [settings] = all_of("SELECT " + ", ".join(f"current_setting('{name}')" for name in _SETTINGS))
+    said = dict(zip(_SETTINGS, map(str, settings), strict=True))
+    [(role, superuser, bypasses)] = all_of(_ROLE)
+    [(standby, timeline)] = connection.execute(_PLACE).fetchall()
+    [(tables, indexes)] = connection.execute(_SIZES).fetchall()
+    return Server(
+        version=said["server_version"],
+        too_old=connection.info.server_version < OLDEST,
+        encoding=said["server_encoding"],
+        pooled=connection.execute("SELECT pg_backend_pid()").fetchall() != [(connection.info.backend_pid,)],
+        names_pooler=address.names_pooler,
+        local=address.local,
+        tls=_tls(connection),
+        verified=address.verified,
+        role=str(role),
+        superuser=bool(superuser),
+        bypasses_rls=bool(bypasses),
+        standby=bool(standby),
+        takes_writes=said["default_transaction_read_only"] == "off",
+        timeline=int(timeline),
+        format=version(connection),
+        known_format=len(MIGRATIONS),
+        fsync=said["fsync"] == "on",
+        full_page_writes=said["full_page_writes"] == "on",
+        synchronous_commit=said["synchronous_commit"],
+        synchronous_standby_names=said["synchronous_standby_names"],
+        standbys=tuple(Standby(*found) for found in connection.execute(_STANDBYS).fetchall()),
+        idle_slots=connection.execute(_SLOTS).fetchall()[0][0],
+        autovacuum=said["autovacuum"] == "on",
+        checksums=said["data_checksums"] == "on",
+        connections=connection.execute(_CLIENTS).fetchall()[0][0],
+        max_connections=int(said["max_connections"]),
+        table_bytes=tables,
+        index_bytes=indexes,
+    )
+
+
+def _tls(connection: Connection) -> str | None:
+    """The protocol, as this end of the connection knows it: beyond a pooler in between, nobody does."""
+    if not connection.pgconn.ssl_in_use:
+        return None
+    found = connection.execute("SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()").fetchall()
+    return str(found[0][0]) if found and found[0][0] else "TLS"

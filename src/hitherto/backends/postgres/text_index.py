@@ -1,0 +1,432 @@
+"""The text index on PostgreSQL: its own full text search, over words that are ours.
+
+PostgreSQL splits no text here and stems no word: it is given the words that `_query.split` finds, each with its
+positions, as a `tsvector`, so that every backend finds the same. Why the rest is as it is:
+
+- **Each word begins with its workspace**, as eight characters. A GIN index cannot begin with another column (short of
+  an extension), but so it does all the same: each workspace has its own list of rows for each word. (Two workspaces
+  that share these characters share lists, and nothing else: the workspace of each row is compared, too.)
+- **Row-level security would keep the index from being used**: whether a row is of the workspace has to be found out
+  before anything that might tell about it, and PostgreSQL does not know that `@@` tells nothing. So the policy itself
+  says `@@`, with the query in the setting `hitherto.words`: what is part of the policy may use the index. Where the
+  setting is empty, everything of the workspace matches, as in any other table. Nobody needs rights beyond those on
+  the tables, and the owner of them is bound as well.
+- **Newest first.** The index would find all of a common word before the newest can be told from the rest. So the
+  newest messages are looked through first, in ranges that grow while that promises enough hits; only then the index.
+- **What is too large for one `tsvector`** (16,383 positions, 255 of each word, a megabyte) is kept in parts, which
+  overlap by 31 words: a phrase of 32 words is whole in one of them. Parts have lists of their own, by the eighth
+  character; which terms occur in which part is put together for the message before the query is answered. In such
+  a message, and there alone, a phrase of more than 32 words is found if each 32 words of it stand there. A word of
+  more than 2,000 bytes is kept as its beginning and a hash: `begin*` beyond that many bytes finds all that begin alike.
+- **Places** (the order of time) are dealt under the lock of the workspace's row in `word_state`, which every update
+  takes and whose stamp it compares. No sequence. No update waits for the disk, or for replicas: the words and the
+  position are in one transaction, so a server that loses one loses both, and the store feeds them again.
+- New words wait in a list beside the index, which is merged into it in one go: that is much faster than one by one.
+  The list is kept short (512 kB), because every search reads through it.
+- **Words that were dropped** stay in the files: in rows that VACUUM has not reached, and as keys of the GIN index, of
+  which VACUUM never removes one. `scrub` writes small tables anew, which leaves nothing; large ones are for whoever
+  runs the server (`REINDEX INDEX CONCURRENTLY hitherto.word_by_words`), and until then it says that something is left.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
+
+import psycopg
+
+from ..._search.query import Query, split
+from ...errors import Closed
+from ...textindex import Entry, Found, Known
+from .feed import lasting
+from .rows import MARK
+from .lexemes import Spelling, Vector, VectorDumper
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+# -- the tables
+
+# No word is as short as x, so everything is without it.
+_ASKED = "workspace_words @@ coalesce(nullif(current_setting('hitherto.words', true), ''), '!x')::tsquery"
+
+TABLES: Final = {
+    "word_state": (
+        "workspace_id uuid PRIMARY KEY, stamp bigint NOT NULL, position bytea, next_place bigint NOT NULL, "
+        "residue bigint[]"
+    ),
+    "word_known": (
+        "workspace_id uuid, conversation bytea, created_at bigint, rewrites bigint, next_seq bigint, "
+        "PRIMARY KEY (workspace_id, conversation)"
+    ),
+    "word": (
+        "workspace_id uuid, place bigint, part integer, number bigint NOT NULL, conversation bytea NOT NULL, "
+        "revision bigint NOT NULL, role bytea NOT NULL, created_at bigint NOT NULL, workspace_words tsvector NOT NULL, "
+        "PRIMARY KEY (workspace_id, place, part)"
+    ),
+}
+INDEXES: Final = (
+    "CREATE UNIQUE INDEX word_by_number ON hitherto.word (workspace_id, number, part)",
+    "CREATE INDEX word_by_conversation ON hitherto.word (workspace_id, conversation, place)",
+    "CREATE INDEX word_by_words ON hitherto.word USING gin (workspace_words) WITH (gin_pending_list_limit = 512)",
+)
+
+
+def visible(table: str, bound: str) -> str:
+    """What a policy lets be read of this table: what is `bound`, and of the words what was asked for."""
+    return f"{bound} AND {_ASKED}" if table == "word" else bound
+
+
+# -- the index
+
+_NEWEST = 8  # how many messages are looked through first, for each hit that is wanted
+_AT_LEAST, _AT_MOST = 256, 16_384  # messages that are looked through
+_SMALL = 64 << 20  # bytes of a table that is written anew to take words out of it
+_LOOKS, _LOOK_SECONDS = 20, 0.01  # that those who are writing are waited for
+
+_FOUND = """
+WITH hit AS MATERIALIZED (
+    SELECT w.place, w.part, w.number, w.conversation, {score} AS score, CASE w.part WHEN 0 THEN NULL ELSE (
+        SELECT string_agg(t.name, ' ') FROM unnest(%(stretches)s::tsquery[], %(names)s::text[]) AS t (query, name)
+        WHERE w.workspace_words @@ t.query) END AS names
+    FROM {source} w
+    WHERE w.workspace_id = %(workspace)s AND w.workspace_words @@ %(query)s::tsquery {filters}
+)
+SELECT place, number, conversation, score FROM hit WHERE part = 0
+UNION ALL
+SELECT place, number, conversation, max(score) FROM hit WHERE part > 0
+GROUP BY place, number, conversation HAVING string_agg(names, ' ')::tsvector @@ %(combined)s::tsquery
+ORDER BY {order} LIMIT %(limit)s"""
+_NEWEST_ONES = (  # OFFSET keeps the condition on the words outside, so that no index is asked for them
+    "(SELECT * FROM hitherto.word WHERE workspace_id = %(workspace)s AND place >= %(floor)s OFFSET 0)"
+)
+_FILTERS = {
+    "role": "AND w.role = %(role)s",
+    "since": "AND w.created_at >= %(since)s",
+    "until": "AND w.created_at < %(until)s",
+    "conversations": "AND w.conversation = ANY(%(conversations)s)",
+}
+_CHANGE = (
+    "UPDATE hitherto.word_state SET stamp = %s, position = coalesce(%s, position), next_place = next_place + %s "
+    "WHERE workspace_id = %s AND stamp = %s RETURNING next_place, set_config('synchronous_commit', 'off', true)"
+)
+_INSERT = (
+    "INSERT INTO hitherto.word (workspace_id, place, part, number, conversation, revision, role, created_at, "
+    "workspace_words) SELECT %s, u.place, u.part, u.number, u.conversation, u.revision, u.role, u.created_at, "
+    "u.words FROM unnest(%b::int8[], %b::int8[], %b::int8[], %b::bytea[], %b::int8[], %b::bytea[], "
+    "%b::int8[], %b::tsvector[]) AS u (place, part, number, conversation, revision, role, created_at, words)"
+)
+_NOTE = (
+    "INSERT INTO hitherto.word_known (workspace_id, conversation, created_at, rewrites, next_seq) "
+    "SELECT %s, * FROM unnest(%s::bytea[], %s::int8[], %s::int8[], %s::int8[]) "
+    "ON CONFLICT (workspace_id, conversation) DO UPDATE SET created_at = excluded.created_at, "
+    "rewrites = excluded.rewrites, next_seq = excluded.next_seq"
+)
+_MET = (
+    "INSERT INTO hitherto.word_known (workspace_id, conversation) SELECT %s, * FROM unnest(%s::bytea[]) "
+    "ON CONFLICT (workspace_id, conversation) DO NOTHING"
+)
+_INDEX = (  # over the words; with partitions, of each of them
+    "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam "
+    "WHERE a.amname = 'gin' AND c.relkind = 'i' AND c.relnamespace = 'hitherto'::regnamespace"
+)
+_FILES = f"SELECT array_agg(pg_relation_filenode(i.indexrelid)::int8) {_INDEX}"
+# VACUUM (FREEZE) takes away what nobody sees any more, and notes in the table up to which transaction id that is. Where
+# this is not older than a given id, nothing is left of what was removed before. (How many rows are dead is an estimate,
+# which the server may be told late.)
+_UNSEEN = (
+    "SELECT bool_and(age(t.relfrozenxid) <= age((%s::text::xid8)::xid)) FROM pg_class t "
+    f"WHERE t.oid IN (SELECT i.indrelid {_INDEX})"
+)
+_FORGOTTEN = f"UPDATE hitherto.word_state SET residue = ({_FILES}) WHERE workspace_id = %s"
+
+
+class Connections(Protocol):
+    """Where connections come from: bound to the workspace, patient, and with errors that are ours."""
+
+    def do(self, work: Callable[[Connection], T], *, bound: bool = False, writes: bool = False) -> T: ...
+
+
+class PostgresIndex:
+    """The words of one workspace."""
+
+    def __init__(self, connections: Connections, workspace_id: UUID, *, create: bool) -> None:
+        self.was_reset = False
+        self._connections, self._id = connections, workspace_id
+        self._spelling = Spelling(workspace_id)
+        self._closed = threading.Event()
+        self._edge: int | None = None  # above all places when we last looked: from there on down are the newest
+        if create:
+            self._do(self._ensure, writes=True)
+
+    def _do(self, work: Callable[[Connection], T], *, writes: bool = False) -> T:
+        if self._closed.is_set():
+            raise Closed("the index is closed")
+        return self._connections.do(work, writes=writes)
+
+    def _all(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._do(lambda connection: connection.execute(query, (self._id, *values)).fetchall())
+
+    def _ensure(self, connection: Connection) -> None:
+        query = (
+            "INSERT INTO hitherto.word_state (workspace_id, stamp, next_place) VALUES (%s, %s, 0) "
+            "ON CONFLICT (workspace_id) DO NOTHING"
+        )
+        connection.execute(query, (self._id, _new_stamp()))
+
+    @property
+    def is_there(self) -> bool:
+        """Has anybody made it?"""
+        return bool(self._all("SELECT 1 FROM hitherto.word_state WHERE workspace_id = %s"))
+
+    # -- writing
+
+    def update(
+        self,
+        stamp: int,
+        *,
+        put: Sequence[Entry] = (),
+        drop: Sequence[int] = (),
+        known: Sequence[Known] = (),
+        forget: Sequence[bytes] = (),
+        position: bytes | None = None,
+    ) -> int | None:
+        """All of this, or none of it. May be repeated: then the stamp is not this one any more."""
+        # Before anything is locked, because it is most of the work.
+        ready = {entry.number: (entry, self._spelling.vectors(split(entry.text))) for entry in put}
+
+        def work(connection: Connection) -> int | None:
+            with connection.pipeline(), connection.transaction():
+                after = _new_stamp()
+                place = None if position is None else lasting(position)
+                found = connection.execute(_CHANGE, (after, place, len(ready), self._id, stamp)).fetchall()
+                if not found:
+                    return None
+                next_place = found[0][0]
+                dropped = self._forget(connection, forget) if forget else 0
+                dropped += len(self._drop(connection, drop)) if drop else 0
+                if ready:
+                    dropped += self._put(connection, ready, next_place - len(ready))
+                if known:
+                    self._note(connection, known)
+                if dropped:
+                    self._left(connection)
+                return after
+
+        return self._do(work, writes=True)
+
+    def _left(self, connection: Connection) -> None:
+        """Words are left in the files, of the index and of the table."""
+        connection.execute(_FORGOTTEN, (self._id,))
+        connection.execute(MARK, (self._id,))
+
+    def _forget(self, connection: Connection, conversations: Sequence[bytes]) -> int:
+        where = "WHERE workspace_id = %s AND conversation = ANY(%s)"
+        for table in ("word_known", "word"):
+            gone = connection.execute(f"DELETE FROM hitherto.{table} {where}", (self._id, list(conversations)))
+        return gone.rowcount
+
+    def _drop(self, connection: Connection, numbers: Sequence[int]) -> dict[int, int]:
+        """Drop messages, as far as they are there; which, and their places."""
+        query = "DELETE FROM hitherto.word WHERE workspace_id = %s AND number = ANY(%s::int8[]) RETURNING number, place"
+        return dict(connection.execute(query, (self._id, list(numbers))).fetchall())
+
+    def _put(self, connection: Connection, ready: dict[int, tuple[Entry, list[Vector]]], place: int) -> int:
+        """Put entries, those that are new from this place on; how many were there already."""
+        there = self._drop(connection, list(ready))
+        rows: list[tuple[object, ...]] = []
+        for number, (entry, vectors) in ready.items():
+            at = there.get(number)
+            if at is None:
+                at, place = place, place + 1
+            rest = (number, entry.conversation, entry.revision, _role(entry.role), entry.created_at)
+            rows += [(at, n if len(vectors) > 1 else 0, *rest, vector) for n, vector in enumerate(vectors, 1)]
+        cursor = connection.cursor()
+        cursor.adapters.register_dumper(Vector, VectorDumper)
+        cursor.execute(_INSERT, (self._id, *map(list, zip(*rows, strict=True))))
+        connection.execute(_MET, (self._id, list({entry.conversation for entry, _ in ready.values()})))
+        return len(there)
+
+    def _note(self, connection: Connection, known: Sequence[Known]) -> None:
+        last = {one.conversation: one for one in known}.values()
+        columns = [[getattr(one, name) for one in last] for name in Known.__struct_fields__]
+        connection.execute(_NOTE, (self._id, *columns))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.was_reset = True
+        query = "UPDATE hitherto.word_state SET stamp = %s, position = NULL WHERE workspace_id = %s"
+
+        def work(connection: Connection) -> None:
+            with connection.transaction():
+                self._ensure(connection)
+                connection.execute(query, (_new_stamp(), self._id))  # the lock comes first
+                for table in ("word_known", "word"):
+                    gone = connection.execute(f"DELETE FROM hitherto.{table} WHERE workspace_id = %s", (self._id,))
+                if gone.rowcount:
+                    self._left(connection)
+
+        self._do(work)
+
+    # -- reading
+
+    def state(self) -> tuple[int, bytes | None]:
+        query = "SELECT stamp, position, next_place FROM hitherto.word_state WHERE workspace_id = %s"
+        found = self._all(query)
+        if not found:  # the workspace was removed, and is there again
+            self._do(self._ensure)
+            found = self._all(query)
+        [(stamp, position, self._edge)] = found
+        return stamp, position
+
+    def known(self, conversation: bytes) -> Known | None:
+        query = (
+            "SELECT created_at, rewrites, next_seq FROM hitherto.word_known "
+            "WHERE workspace_id = %s AND conversation = %s AND next_seq IS NOT NULL"
+        )
+        for found in self._all(query, conversation):
+            return Known(conversation, *found)
+        return None
+
+    def conversations(self) -> list[bytes]:
+        query = "SELECT conversation FROM hitherto.word_known WHERE workspace_id = %s"
+        return [id for (id,) in self._all(query)]
+
+    def holds(self, conversation: bytes) -> dict[int, int]:
+        query = "SELECT number, revision FROM hitherto.word WHERE workspace_id = %s AND conversation = %s"
+        return dict(self._all(query, conversation))
+
+    def size(self) -> int:
+        """The bytes of this workspace's words, without the indexes: the files belong to all workspaces."""
+        query = "SELECT coalesce(sum(pg_column_size(workspace_words)), 0) FROM hitherto.word WHERE workspace_id = %s"
+        return int(self._all(query)[0][0])
+
+    def find(
+        self,
+        query: Query,
+        *,
+        limit: int,
+        ranked: bool = False,
+        role: str | None = None,
+        conversations: Sequence[bytes] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> list[Found]:
+        """Messages that fit: newest first, or the best first."""
+        names = self._spelling.stretches(query.tree)
+        if not names:
+            return []
+        given: dict[str, Any] = {
+            "workspace": self._id,
+            "query": " | ".join([self._spelling.whole(query.tree), *names]),
+            "stretches": list(names),
+            "names": list(names.values()),
+            "combined": self._spelling.combined(query.tree, names),
+            "wanted": self._spelling.wanted(query),
+            "role": None if role is None else _role(role),
+            "since": since,
+            "until": until,
+            "conversations": None if conversations is None else list(conversations),
+            "limit": limit,
+        }
+        if not ranked and conversations is None:
+            found = self._among_the_newest(given, limit)
+            if found is not None:
+                return found
+        return self._do(lambda connection: _ask_index(connection, given, ranked=ranked))
+
+    def _among_the_newest(self, given: dict[str, Any], limit: int) -> list[Found] | None:
+        """The hits, if the newest messages have enough of them, or there are no others. None: ask the index."""
+        statement = _statement(given, _NEWEST_ONES, ranked=False)
+        span = max(_AT_LEAST, min(limit * _NEWEST, _AT_MOST))
+        if self._edge is None:
+            self.state()
+        while span <= _AT_MOST:
+            floor = (self._edge or 0) - span
+            values = {**given, "floor": floor}
+            found = self._do(lambda connection: _found(connection, statement, values))  # noqa: B023  # called at once
+            if len(found) >= limit or floor <= 0:
+                return found
+            promised = span * limit // len(found) if found else _AT_MOST
+            span = max(promised + promised // 2, span * 2)
+        return None
+
+    # -- care
+
+    def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:  # noqa: ARG002  # small tables take a moment
+        """Write the table anew, if words are left in its files and it is small. False if a reader delays it, if this
+        role may not, or if the table is large: then somebody else has to."""
+        query = f"SELECT residue, ({_FILES}) FROM hitherto.word_state WHERE workspace_id = %s AND residue IS NOT NULL"
+        done = (
+            "UPDATE hitherto.word_state SET residue = NULL WHERE workspace_id = %s AND residue = %s::int8[] RETURNING 1"
+        )
+        found = self._all(query)
+        if not found:
+            return True
+        [(residue, files)] = found
+        if not set(residue).isdisjoint(files):
+            files = self._connections.do(_written_anew, bound=True)  # VACUUM is never part of a transaction
+        return set(residue).isdisjoint(files) and bool(self._all(done, residue))
+
+    def close(self) -> None:
+        """The connections belong to others."""
+        self._closed.set()
+
+
+def _statement(given: dict[str, Any], source: str, *, ranked: bool) -> str:
+    filters = " ".join(text for name, text in _FILTERS.items() if given[name] is not None)
+    # Longer messages have more of everything: the score is divided by the logarithm of the length.
+    score = "ts_rank(w.workspace_words, %(wanted)s::tsquery, 1)::float8" if ranked else "0::float8"
+    order = "score DESC, place DESC" if ranked else "place DESC"
+    return _FOUND.format(score=score, source=source, filters=filters, order=order)
+
+
+def _found(connection: Connection, statement: str, given: dict[str, Any], *, may_prepare: bool = True) -> list[Found]:
+    rows = connection.execute(statement, given, prepare=None if may_prepare else False).fetchall()
+    return [Found(number, conversation, score) for _, number, conversation, score in rows]
+
+
+def _ask_index(connection: Connection, given: dict[str, Any], *, ranked: bool) -> list[Found]:
+    """With the query in the setting that the policy reads. It is not prepared: the plan depends on the setting. Nor is
+    the whole table ever read, whatever the server thinks of how common a word is: it holds all workspaces."""
+    statement = _statement(given, "hitherto.word", ranked=ranked)
+    settings = "SELECT set_config('hitherto.words', %s, true), set_config('enable_seqscan', 'off', true)"
+    with connection.pipeline(), connection.transaction():  # one way there and back
+        connection.execute(settings, (given["query"],))
+        return _found(connection, statement, given, may_prepare=False)
+
+
+def _written_anew(connection: Connection) -> list[int]:
+    """Write the table anew if it is small; the files that the index is in then."""
+    if connection.execute(f"SELECT sum(pg_total_relation_size(i.indrelid)) {_INDEX}").fetchall()[0][0] <= _SMALL:
+        [(now,)] = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()
+        _wait_for_writers(connection, now)
+        connection.execute("VACUUM (FREEZE) hitherto.word")
+        if _is_unseen(connection, now):  # or what is gone would be written anew, too
+            connection.execute("VACUUM (FULL, SKIP_LOCKED) hitherto.word")
+    return list(connection.execute(_FILES).fetchall()[0][0])
+
+
+def _is_unseen(connection: Connection, before: str) -> bool:
+    """Can nobody see any more what was removed before this transaction id? To be asked after VACUUM (FREEZE)."""
+    return connection.execute(_UNSEEN, (before,)).fetchall() == [(True,)]
+
+
+def _wait_for_writers(connection: Connection, before: str) -> None:
+    """Let those who were writing before a transaction id finish, for a moment: they are usually about to."""
+    query = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::xid8 >= %s::xid8"
+    for _ in range(_LOOKS):
+        if connection.execute(query, (before,)).fetchall() == [(True,)]:
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
+def _role(role: str) -> bytes:
+    return role.encode(errors="surrogatepass")  # PostgreSQL's text cannot hold U+0000, which a role may
+
+
+def _new_stamp() -> int:
+    """Any but those before. One that only rose might be the same again after a server lost the last updates."""
+    return int.from_bytes(os.urandom(7), "big")

@@ -1,0 +1,337 @@
+"""Connections to one SQLite file: lent out, taken back, and kept out of forked children.
+
+A thread borrows a connection for one piece of work, so that one thread alone always uses the same one and many never
+share any. SQLite must neither use nor close a connection that os.fork copied into a child, nor open the same file
+there: the child would believe it holds the parent's locks. So before a fork we close what is idle; what is in use in
+that moment, in another thread, makes its file out of bounds for the child.
+
+A pool that only reads leaves no trace, not even the files that SQLite needs to share a database. If there is something
+in the WAL, it reads through the index that is beside it, without writing to that either. If there is nothing in it,
+the file is read as one that nobody changes (SQLite calls it immutable); should somebody change it all the same, what
+was read meanwhile is not believed, and the next one to read opens it again.
+"""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import apsw
+
+from ... import _forks
+from ..._own_files import check_sidecars
+from ...errors import Busy, CannotOpen, Closed, Damaged, NotAStore, StorageError
+from .files import lacks_room, make_private, sync, translated
+
+_pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
+_inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
+_out_of_bounds: set[str] = set()
+_in_use: set[str] = set()
+
+
+def _before_fork() -> None:
+    _forks.still.acquire()
+    for pool in list(_pools):
+        pool.close_idle()
+        if pool.made:
+            _in_use.add(pool.path)
+
+
+def _after_fork_in_parent() -> None:
+    _in_use.clear()
+    _forks.still.release()
+
+
+def _after_fork_in_child() -> None:
+    _forks.still = threading.RLock()
+    _out_of_bounds.update(_in_use)
+    _inherited.extend(list(_pools))
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+class Still(apsw.Connection):
+    """A connection to a file that is taken for one that nobody changes."""
+
+    before: tuple[int, ...] = ()  # what the file was like then
+
+
+class Lease:
+    """The use of a connection, as a context manager; SQLite's errors become ours on the way out. A class, because a
+    generator costs more than many a statement."""
+
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
+
+    def __enter__(self) -> apsw.Connection:
+        self._connection = self._pool.take()
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if type(self._connection) is Still and self._connection.before[:3] != _state(self._pool.path)[:3]:
+            self._pool.drop(self._connection)
+            raise Busy(f"{self._pool.path} was changed while it was read", hint="try again") from error
+        ours = translated(error, self._pool.path, self._connection) if isinstance(error, apsw.Error) else None
+        if self._pool.read_only and ours is not None:  # others got in its way: the next may be luckier
+            self._pool.drop(self._connection)
+        else:
+            self._pool.give_back(self._connection)
+        if ours is not None:
+            raise ours from error
+        if isinstance(error, UnicodeDecodeError):  # where bytes were, something claims to be text
+            raise Damaged(f"{self._pool.path} is damaged: text that is none") from error
+        if isinstance(error, OverflowError):
+            raise Damaged(f"{self._pool.path} is damaged: a number that cannot be") from error
+
+
+class Pool:
+    """The connections to one file. The file is made, private, if it is not there, unless it is only read."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        prepare: Callable[[apsw.Connection], None],
+        *,
+        vfs: str | None = None,
+        timeout_seconds: float = 30.0,
+        read_only: bool = False,
+        create: bool = True,
+    ) -> None:
+        """`prepare` looks at every new connection before anybody else does, and may refuse the file."""
+        self.path = os.path.abspath(path)
+        self.timeout_seconds = timeout_seconds
+        self.idle: list[apsw.Connection] = []
+        self.made = 0  # connections, idle or in use
+        self._prepare = prepare
+        self.make_room: Callable[[], bool] = lambda: False  # called if the disk is too full to open it; can it help?
+        self.vfs = vfs
+        self.read_only = read_only
+        self._forks = _forks.count()
+        self._closed = False
+        self._lock = threading.Lock()
+        if read_only or not create:
+            _look_at(self.path)
+        if not read_only:
+            make_private(self.path)
+        self.path = os.path.realpath(path)  # as SQLite does: the WAL lies beside the file, not beside a link to it
+        if self.path in _out_of_bounds:
+            raise CannotOpen(
+                f"{self.path} was in use by another thread when this process was forked",
+                hint="fork while no thread uses the store, or start processes by spawn",
+            )
+        self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
+        _pools.add(self)
+
+    def pending(self) -> int:
+        """How many bytes the WAL has."""
+        return _size(f"{self.path}-wal")
+
+    def lease(self) -> Lease:
+        """A connection that nobody else uses meanwhile."""
+        return Lease(self)
+
+    def connect(self) -> apsw.Connection:
+        """One more connection."""
+        while True:
+            try:
+                return self._connect()
+            except apsw.Error as error:
+                if self.read_only or not lacks_room(error) or not self.make_room():
+                    raise
+
+    def _connect(self) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOFOLLOW
+        check_sidecars(self.path)
+        left = os.path.exists(f"{self.path}-wal")  # if the file is another program's, closing must not touch this
+        if self.read_only:
+            connection = self._reader()
+        else:
+            connection = apsw.Connection(self.path, flags=flags, vfs=self.vfs)
+        self.made += 1
+        try:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
+            for foreign in (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, apsw.SQLITE_DBCONFIG_ENABLE_VIEW):
+                connection.config(foreign, 0)  # we have none: whoever planted one could keep what is deleted
+            connection.set_busy_handler(patience(self.timeout_seconds))
+            self._prepare(connection)
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        except BaseException:
+            self.drop(connection)
+            raise
+        return connection
+
+    def _reader(self) -> apsw.Connection:
+        """A connection that writes nothing at all."""
+        before = _state(self.path)
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
+        place = f"file:{quote(self.path)}"
+        if not before[3:] or before[3] == 0:
+            connection = Still(f"{place}?immutable=1", flags=flags, vfs=self.vfs)
+            connection.before = before
+            return connection
+        if not os.path.exists(f"{self.path}-shm"):
+            hint = "open it once for writing, which puts the two together"
+            raise CannotOpen(f"{self.path}-wal holds changes that cannot be read without writing", hint=hint)
+        return apsw.Connection(f"{place}?mode=ro&readonly_shm=1", flags=flags, vfs=self.vfs)
+
+    def drop(self, connection: apsw.Connection) -> None:
+        connection.close()
+        self.made -= 1
+
+    def take(self) -> apsw.Connection:
+        if self._closed or self._forks != _forks.count():
+            raise self._gone()
+        try:
+            found = self.idle.pop()
+        except IndexError:
+            with self.mapped():
+                return self.connect()
+        if type(found) is Still and found.before != _state(self.path):
+            self.drop(found)
+            return self.take()
+        return found
+
+    def give_back(self, connection: apsw.Connection) -> None:
+        if connection.in_transaction:  # its end failed or was interrupted: nobody may go on in it
+            self.drop(connection)
+            return
+        self.idle.append(connection)
+        if self._closed:  # while it was in use
+            self.close_idle()
+
+    def _gone(self) -> Closed:
+        if self._forks == _forks.count():
+            return Closed("the store is closed")
+        return Closed("the store was opened before os.fork, in another process")
+
+    @contextmanager
+    def mapped(self) -> Iterator[None]:
+        """SQLite's errors become ours."""
+        try:
+            yield
+        except apsw.Error as error:
+            raise translated(error, self.path) from error
+
+    def close(self, *, untouched: bool = False) -> None:
+        """`untouched`: leave what is in the WAL there."""
+        self._closed = True
+        for connection in self.idle if untouched and self._pending and self._forks == _forks.count() else ():
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        if self._forks == _forks.count():
+            with self._lock, self.mapped():
+                while self.idle:
+                    self.drop(self.idle.pop())
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _look_at(path: str) -> None:
+    """Refuse by its metadata what cannot be read as a store. Nothing is made."""
+    hint = "give the path of a store that is there"
+    if "\0" in path or not os.path.isfile(path):
+        what = "is not a file" if "\0" not in path and os.path.exists(path) else "is not there"
+        raise CannotOpen(f"{ascii(path)[1:-1]} {what}", hint=hint)
+    if not os.access(path, os.R_OK):
+        raise CannotOpen(f"{path} may not be read", hint="check the permissions of the file")
+    if os.path.getsize(path) < 512:  # SQLite would take a file of one byte for an empty one
+        raise NotAStore(f"{path} is not a database")
+
+
+def _state(path: str) -> tuple[int, ...]:
+    """What changes when a database is written to."""
+    try:
+        found = os.stat(path)
+        return found.st_ino, found.st_size, found.st_mtime_ns, _size(f"{path}-wal")
+    except OSError:
+        return ()
+
+
+def ensure_wal(connection: apsw.Connection, timeout_seconds: float) -> None:
+    """SQLite answers "busy" at once, without asking our handler, if two processes switch at the same time."""
+    wait = patience(timeout_seconds)
+    attempt = 0
+    while connection.pragma("journal_mode") != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError:
+            if not wait(attempt):
+                raise
+            attempt += 1
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """All of it, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def view(connection: apsw.Connection) -> Iterator[None]:
+    """One view of the database, whatever others commit meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def empty_wal(connection: apsw.Connection, timeout_seconds: float) -> bool:
+    """Move everything from the WAL into the database, and truncate the WAL. False if a reader is in the way.
+
+    SQLite does not sync the truncation, so a power cut could bring deleted text back: we sync it ourselves."""
+    connection.set_busy_handler(None)  # a checkpoint that waits for readers would make writers wait, too
+    try:
+        busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
+    except apsw.BusyError:
+        busy = True
+    finally:
+        connection.set_busy_handler(patience(timeout_seconds))
+    if busy:
+        return False
+    wal = f"{connection.filename}-wal"
+    try:
+        sync(wal)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{wal} cannot be synced: {error.strerror}", hint="call scrub() again") from error
+    return True
+
+
+def patience(timeout_seconds: float) -> Callable[[int], bool]:
+    """A busy handler: sleep a little, never in step with the others, until the time is up."""
+    started = 0.0
+
+    def wait(attempt: int) -> bool:
+        nonlocal started
+        now = time.monotonic()
+        if attempt == 0:
+            started = now
+        if now - started > timeout_seconds:
+            return False
+        time.sleep(0.0002 + 0.0018 * os.urandom(1)[0] / 255)
+        return True
+
+    return wait

@@ -1,0 +1,31 @@
+"""Name what lies beside a store under a name of ours, and is not ours.
+
+Each part of the backend refuses such a thing when it meets it: the store is not opened, nothing is searched, no ballast
+is laid down. `hitherto doctor` asks here for all of them at once, without changing anything.
+"""
+
+import os
+from collections.abc import Iterator
+
+from ... import _own_files
+from ...errors import StorageError
+from .ballast import Ballast
+from .fts import is_own_index
+
+
+def find_foreign(store: str) -> Iterator[tuple[str, str | None]]:
+    """Yield what is wrong and what to do about it, for each name. `store` is the real path, without a link."""
+    owners = _own_files.trusted_owners(store)
+    for suffix in (*_own_files.SIDECARS, "-search", *(f"-search{suffix}" for suffix in _own_files.SIDECARS)):
+        path = f"{store}{suffix}"
+        try:
+            if suffix == "-search":
+                is_own_index(path)
+            else:
+                _own_files.check_sidecar(path, owners)
+        except StorageError as error:
+            yield str(error), error.hint
+    ballast = Ballast(store)
+    if os.path.isfile(ballast.path) and not ballast.is_own:
+        what = f"{ballast.path} is not the store's ballast: on a full disk nothing can be purged"
+        yield what, _own_files.MOVE_IT

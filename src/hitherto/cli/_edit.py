@@ -1,0 +1,111 @@
+"""Putting conversations in order: another title, a name for a message, a hold, and a fork.
+
+A fork on the command line is written down, so that the next `hitherto chat` goes on from there: one small message of
+the role `event`, which no model ever sees. Nothing is copied, and what was said after the fork stays on its branch.
+"""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ._completion import complete_ids
+from ._output import emit
+from ._ids import named
+from ._store_options import Place, placed
+from ._terminal import line, say, width
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+
+_id = click.argument("id", shell_complete=complete_ids)
+
+
+@click.command(short_help="Go on from an earlier message; nothing is lost or copied.")
+@_id
+@click.option("--label", metavar="NAME", help="A name for the new branch.")
+@click.option("--detach", is_flag=True, help="Make a conversation of its own of it: a copy of all that leads there.")
+@click.option("--title", metavar="TEXT", help="The title of that conversation.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@placed
+def fork(place: Place, id: str, label: str | None, detach: bool, title: str | None, as_json: bool) -> None:
+    """Begin a branch at the message ID: the next `hitherto chat` goes on from there.
+
+    What was said after it stays where it is, on a branch of its own, and nothing is copied. Prints the id at which the
+    branch begins; with --detach, the id of the new conversation.
+    """
+    if title is not None and not detach:
+        raise click.UsageError("--title is for the conversation that --detach makes")
+    if label is not None and detach:
+        raise click.UsageError("--label names a branch, and --detach makes none")
+    with place.open() as store:
+        talk = named(store, id)
+        if detach:
+            alone = talk.detach(title=title)
+            conversation, message = alone.id, alone.at
+        else:
+            conversation, message = talk.id, _begin(talk, label)
+    if as_json:
+        emit({"conversation": conversation, "message": message, "from": talk.at})
+        return
+    click.echo(conversation if detach else message)
+    say(f"hitherto chat -c {conversation[:8] if detach else message} goes on from there")
+
+
+def _begin(talk: "Conversation", label: str | None) -> str:
+    """Write down that a branch begins where the handle stands."""
+    from ..model import Block, Message, Role  # noqa: PLC0415  # help needs none
+
+    if talk.at is None:
+        raise click.UsageError("nothing has been said in this conversation: there is no message to fork at")
+    event = Message(Role.EVENT, (Block.text("forked here"),), label=label, extra={"fork": talk.at})
+    return talk.fork(talk.at).append(event).id
+
+
+@click.command(short_help="Give a conversation another title.")
+@_id
+@click.argument("title")
+@placed
+def rename(place: Place, id: str, title: str) -> None:
+    """Give the conversation ID, or the one that the message ID is in, another TITLE."""
+    with place.open() as store:
+        talk = named(store, id)
+        before = talk.title
+        talk.rename(title)
+    say(line(f"renamed {talk.id[:8]}, which was called {before}" if before else f"named {talk.id[:8]}", width()))
+
+
+@click.command(short_help="Give a message a name of your own.")
+@_id
+@click.argument("label", required=False)
+@click.option("--remove", is_flag=True, help="Take the label away.")
+@placed
+def label(place: Place, id: str, label: str | None, remove: bool) -> None:
+    """Give the message ID a LABEL, which lists and pictures show; for a conversation, its newest message."""
+    if (label is None) != remove:
+        raise click.UsageError("give a label, or --remove")
+    with place.open() as store:
+        talk = named(store, id)
+        talk.label(label)
+    say(f"{'took the label from' if remove else 'labelled'} {talk.at}")
+
+
+@click.command(short_help="Forbid that a conversation is deleted.")
+@_id
+@placed
+def hold(place: Place, id: str) -> None:
+    """Put the conversation ID on hold: until it is released, nothing of it can be deleted, purged or expire."""
+    with place.open() as store:
+        talk = named(store, id)
+        talk.hold()
+    say(f"on hold: {talk.id}")
+
+
+@click.command(short_help="Allow it again.")
+@_id
+@placed
+def release(place: Place, id: str) -> None:
+    """Take the hold from the conversation ID."""
+    with place.open() as store:
+        talk = named(store, id)
+        talk.release()
+    say(f"released: {talk.id}")

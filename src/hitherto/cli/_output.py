@@ -1,0 +1,178 @@
+"""What was asked for, as people and programs read it: lines, with colours and a pager on a terminal; a line of JSON;
+a question before what cannot be undone; and how far long work has come.
+
+What comes in here is harmless already, but for JSON, which spells out by itself what would do something.
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain
+from typing import TextIO
+
+import click
+
+from .._terminal_text import SIGNS
+from ._terminal import colours, is_terminal, line, say, tell, width
+
+_PLAIN = "\x1b[0m"
+_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m",
+           "blue": "\x1b[34m", "magenta": "\x1b[35m", "cyan": "\x1b[36m", "mark": "\x1b[1;33m"}  # fmt: skip
+
+
+def paint(text: str, style: str) -> str:
+    """The text in a colour, or in bold or dim letters, if standard output shows such things. It is made harmless before
+    by whoever has it: what comes in here goes out as it is."""
+    return f"{_STYLES[style]}{text}{_PLAIN}" if text and colours(sys.stdout) else text
+
+
+def show(lines: Iterable[str], *, at_end: bool = False) -> None:
+    """Lines on standard output; on a terminal in a pager, if they are more than fit on it. `at_end`: people look there
+    first."""
+    command = _pager()
+    if command is not None and at_end and os.path.basename(command[0]) == "less":
+        command.append("+G")
+    if command is None:
+        for text in lines:
+            sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+        return
+    ahead: list[str] = []
+    rest = iter(lines)
+    room = shutil.get_terminal_size().lines - 1
+    for text in rest:
+        ahead.append(text)
+        if len(ahead) >= room:
+            break
+    if len(ahead) < room:
+        sys.stdout.write("".join(f"{text}\n" for text in ahead))
+        sys.stdout.flush()
+        return
+    _page(command, chain(ahead, rest))
+
+
+def _pager() -> list[str] | None:
+    """The program that shows what is longer than the screen; None where nobody looks, or nobody wants it."""
+    if not (is_terminal(sys.stdout) and is_terminal(sys.stdin)):
+        return None
+    import shlex  # noqa: PLC0415  # a pipe needs none of this
+
+    from . import _config  # noqa: PLC0415  # as above
+
+    for said in (os.environ.get("HITHERTO_PAGER"), _config.load().get("pager"), os.environ.get("PAGER")):
+        if said is not None:
+            try:
+                words = shlex.split(said)
+            except ValueError as error:
+                say(f"warning: the pager cannot be run: {error}")
+                return None
+            return words if words and words != ["cat"] else None
+    return ["less"] if shutil.which("less") else None
+
+
+def _page(command: list[str], lines: Iterable[str]) -> None:
+    import subprocess  # noqa: PLC0415  # as above
+
+    environment = {"LESS": "FRX", "LESSCHARSET": "utf-8"} | dict(os.environ)
+    try:
+        pager = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    except OSError as error:
+        say(f"warning: the pager cannot be run: {error.strerror}")
+        for text in lines:
+            sys.stdout.write(f"{text}\n")
+        return
+    assert pager.stdin is not None
+    try:
+        for text in lines:
+            pager.stdin.write(f"{text}\n".encode(errors="backslashreplace"))
+    except BrokenPipeError:
+        pass  # whoever reads has seen enough
+    finally:
+        with suppress(BrokenPipeError):
+            pager.stdin.close()
+        while pager.poll() is None:
+            with suppress(KeyboardInterrupt):  # it is the pager's
+                pager.wait()
+
+
+_SPELLED = {code: f"\\u{code:04x}" for code in SIGNS if code > 0x1F}  # below that, JSON spells by itself
+
+
+def emit(value: object) -> None:
+    """One line of JSON on standard output. Characters that do something to a terminal are spelled out, which JSON
+    reads as the same."""
+    import msgspec  # noqa: PLC0415  # whoever wants no JSON needs none
+
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # the name of a file need not be text
+        text = msgspec.json.encode(_text(msgspec.to_builtins(value))).decode()
+    sys.stdout.write(f"{text.translate(_SPELLED)}\n")
+
+
+def _text(value: object) -> object:
+    """The value, with a sign where a text has what no text can have."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_text(key): _text(inner) for key, inner in value.items()}
+    return [_text(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def many(count: int, what: str) -> str:
+    """So many of something.
+
+    >>> many(1, "message"), many(1200, "branch")
+    ('1 message', '1,200 branches')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"
+
+
+# -- asking, and long work
+
+
+def sure(question: str, *, yes: bool) -> None:
+    """Go on only if somebody says yes: by the option, or now. Where nobody can be asked, it takes the option."""
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise click.UsageError("this cannot be undone, and there is no terminal to ask on: --yes says that it is meant")
+    say(f"{question} [y/N] ", end="")
+    answer = sys.stdin.readline()
+    if answer.strip().lower() not in ("y", "yes"):
+        raise click.Abort
+
+
+class Meter:
+    """How far long work has come, on one line of a terminal that is written over; elsewhere nothing is said."""
+
+    _EVERY_SECONDS = 0.1
+    _PATIENCE_SECONDS = 0.5  # what is done before that needs no words
+
+    def __init__(self, what: str, unit: str, total: int = 0) -> None:
+        """`unit` is what is counted, `total` how many there are, about, if that is known."""
+        self._what, self._unit, self._total, self._shown = what, unit, total, False
+        self._next = time.monotonic() + self._PATIENCE_SECONDS
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            tell("\r\x1b[K")
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        now = time.monotonic()
+        if now < self._next or not _moves(sys.stderr):
+            return
+        self._next, self._shown = now + self._EVERY_SECONDS, True
+        share = min(1.0, done / most) if (most := total or self._total) else None
+        bar = "" if share is None else f" [{'#' * round(20 * share):.<20}] {share:4.0%}"
+        tell("\r\x1b[K" + line(f"{self._what}:{bar} {many(done, self._unit)}", width() - 1))
+
+
+def _moves(stream: TextIO) -> bool:
+    return is_terminal(stream) and os.environ.get("TERM", "dumb") != "dumb"

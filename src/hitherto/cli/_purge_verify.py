@@ -1,0 +1,212 @@
+"""Care for what is kept: prove that it is sound, see what was found damaged, and destroy for good what has to go.
+
+What destroys says first what would go, and asks. What only looks changes nothing, also not where it finds something.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import errors
+from .._terminal_text import harmless
+from ._completion import complete_ids
+from ._output import Meter, emit, many, paint, show, sure
+from ._ids import is_message, named
+from ._options import without_asking
+from ._exit_codes import BUSY, UNSOUND
+from ._store_options import Place, placed
+from ._terminal import line, moment, say, width
+
+if TYPE_CHECKING:
+    from .._engine.verify import Report
+    from ..conversation import Conversation
+    from ..store import PurgeReport, Store
+
+_REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "workspace-reset", "corruption-detected")
+
+
+@click.command(short_help="Read everything, and prove that it is sound.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@placed
+def verify(place: Place, as_json: bool) -> int:
+    """Read everything and derive it again: trees, sequence, sizes, checksums, attachments, and in a sealed store what
+    proves that nothing was changed, moved or put back. Nothing is written. Problems are exit code 7;
+    without problems, conversations that others kept busy are exit code 9."""
+    with place.read() as store, Meter("reading", "conversation") as meter:
+        report = store.verify(progress=meter)
+    if as_json:
+        emit(told_verify(report))
+    else:
+        show(
+            f"{paint(word, 'red')} {harmless(str(problem))}"
+            for word, some in (("problem", report.problems), ("unread", report.unread))
+            for problem in some
+        )
+    word = f"{len(report.problems)} problems" if report.problems else "sound as far as it was read"
+    word = "sound" if report.ok else word
+    say(f"{word}: {many(report.conversations, 'conversation')}, {many(report.messages, 'message')}")
+    if report.unread:
+        say("others use the store: try again when they are done")
+    return verify_code(report)
+
+
+def verify_code(report: "Report") -> int:
+    """The exit code that a report deserves: problems come first."""
+    return UNSOUND if report.problems else BUSY if report.unread else 0
+
+
+def told_verify(report: "Report") -> dict[str, object]:
+    """A report of `verify`, for programs."""
+    problems, unread = (
+        [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in some]
+        for some in (report.problems, report.unread)
+    )
+    counts = {"ok": report.ok, "conversations": report.conversations, "messages": report.messages}
+    return counts | {"problems": problems, "unread": unread}
+
+
+@click.command(short_help="Destroy a conversation for good.")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_ids)
+@click.option(
+    "--reason", type=click.Choice(_REASONS), default=_REASONS[0], show_default=True, help="Why, for the report."
+)
+@without_asking
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation.")
+@placed
+def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """Destroy the conversation ID with all its branches, and take its bytes out of the files, search words included.
+    The id of a message is refused: hitherto conversation delete is for messages.
+
+    What would go is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays:
+    exit code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
+    """
+    with place.read() if dry_run else place.open() as store:
+        talks = list({talk.id: talk for talk in (_meant(store, id) for id in ids)}.values())
+        for talk in talks:
+            say(_plan(talk))
+        held = [talk for talk in talks if talk.held]
+        if held:
+            raise errors.Held(f"conversation {held[0].id} is on hold")
+        if dry_run:
+            return 0
+        sure("Destroy this for good?" if len(talks) == 1 else f"Destroy these {len(talks)} for good?", yes=yes)
+        reports = [_destroy(store, talk, reason, alone=len(talks) == 1) for talk in talks]
+        pending = any(report.scrub_pending for report in reports) and not store.scrub()
+    if as_json:
+        for talk, report in zip(talks, reports, strict=True):
+            emit(_told(talk.id, report, pending))
+    return _said(reports, pending, place)
+
+
+def _meant(store: "Store", id: str) -> "Conversation":
+    """The conversation to destroy. Whoever names a message may mean that alone."""
+    talk = named(store, id)
+    if is_message(id, talk):
+        what = f"{talk.at} is a message of conversation {talk.id[:8]}, and a purge destroys conversations"
+        raise click.UsageError(f"{what}; hitherto conversation delete deletes messages")
+    return talk
+
+
+def _destroy(store: "Store", talk: "Conversation", reason: str, *, alone: bool) -> "PurgeReport":
+    """Purge one of several. If it cannot be purged, because others put it on hold meanwhile, say, the report names
+    the failure, and the next one's turn comes. Errors of the place end the command."""
+    from ..events import PurgeFailure  # noqa: PLC0415  # help needs none
+    from ..store import PurgeReport  # noqa: PLC0415  # as above
+
+    started = datetime.now(UTC)
+    try:
+        return store.purge(talk, reason=reason)
+    except (errors.Held, errors.NotFound, errors.Damaged) as error:
+        if alone:
+            raise
+        failed = (PurgeFailure(talk.id, str(error)),)
+        return PurgeReport(reason, started, datetime.now(UTC), 0, failed)
+
+
+def _plan(talk: "Conversation") -> str:
+    """What would go, in one line."""
+    ends = len(talk.branches())
+    title = f" {talk.title}" if talk.title else ""
+    what = f"{many(talk.count, 'message')}, {many(ends, 'branch')}"
+    return line(f"{talk.id[:8]}{title}: {what}, last active {moment(talk.active_at)}", width())
+
+
+def _told(id: str | None, report: "PurgeReport", pending: bool) -> dict[str, object]:
+    return {
+        "conversation": id,
+        "reason": report.reason,
+        "started_at": report.started_at,
+        "completed_at": report.completed_at,
+        "purged": report.purged_count,
+        "ids": report.purged,
+        "failures": [{"id": failure.id, "error": failure.error} for failure in report.failures],
+        "scrub_pending": pending,
+    }
+
+
+def _said(reports: "list[PurgeReport]", pending: bool, place: Place) -> int:
+    failures = [failure for report in reports for failure in report.failures]
+    for id, why in failures:
+        say(f"stays: {id}: {why}")
+    say(f"destroyed: {many(sum(report.purged_count for report in reports), 'conversation')}")
+    if pending and place.is_server:
+        say("the server has not vacuumed its tables yet: until it does, the bytes are in its files, and in its log")
+    elif pending:
+        say("a reader still holds some of the bytes: they leave the files when it is done, or at the next opening")
+    return 1 if failures else 0
+
+
+@click.group(short_help="What was found damaged or tampered with.")
+def quarantine() -> None:
+    """Records that do not read back as what was written, though the key is right. They are given out nowhere."""
+
+
+@quarantine.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@placed
+def listed(place: Place, as_json: bool) -> None:
+    """The records that are in quarantine, in the order in which they were noticed."""
+    with place.read() as store:
+        found = store.quarantine()
+    if as_json:
+        for one in found:
+            emit({"at": one.at, "conversation": one.conversation, "message": one.message, "problem": one.problem})
+        return
+    show(
+        line(f"{moment(one.at)} {one.conversation}{f'/{one.message}' if one.message else ''}: {one.problem}", width())
+        for one in found
+    )
+    if not found:
+        say("nothing is in quarantine")
+
+
+@quarantine.command("purge")
+@click.option(
+    "--older-than", "days", type=click.FloatRange(0, 100_000), default=0.0,
+    help="Only what has been there for so many days.",
+)  # fmt: skip
+@without_asking
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@placed
+def purged(place: Place, days: float, yes: bool, as_json: bool) -> int:
+    """Destroy what is in quarantine: a message with all that stands below it, or a conversation.
+
+    What can be read again by now, because it was restored, is released instead.
+    """
+    with place.open() as store:
+        found = _old(store, days)
+        say(f"{many(found, 'record')} would be destroyed, with what stands below")
+        if not found:
+            return 0
+        sure("Destroy what is in quarantine?", yes=yes)
+        report = store.purge_quarantine(older_than_seconds=days * 86_400)
+    if as_json:
+        emit(_told(None, report, report.scrub_pending))
+    return _said([report], report.scrub_pending, place)
+
+
+def _old(store: "Store", days: float) -> int:
+    before = datetime.now(UTC) - timedelta(days=days)
+    return sum(one.at <= before for one in store.quarantine())

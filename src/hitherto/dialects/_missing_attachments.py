@@ -1,0 +1,92 @@
+"""Messages with holes: attachments that their store has lost, and how that is told to somebody who needs the bytes.
+
+A provider, or a file of another program, has no word for "this image is lost". It is told a text in the place of the
+image, and never empty or made-up bytes. The provider's own JSON of such a message cannot be sent again, because a part
+of it is lost: the message is told by its blocks instead.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from ..attachment import Attachment
+from ..model import Block, Message
+
+M = TypeVar("M", bound=Message)
+
+
+def holes_in(message: Message) -> list[Attachment]:
+    """The missing attachments of a message, each once: in its blocks, and in the JSON beside them."""
+    found: dict[bytes | int, Attachment] = {}
+
+    def look(value: object) -> None:
+        if isinstance(value, Attachment):
+            if value.is_missing:
+                source = value if value._base64 is None else value._base64[0]
+                found.setdefault(source._name or id(source), source)
+        elif isinstance(value, dict):
+            for item in value.values():
+                look(item)
+        elif isinstance(value, list):
+            for item in value:
+                look(item)
+
+    for block in message.blocks:
+        look(block.content)
+        look(block.extra)
+    for value in (message.extra, message.raw, message.privacy):
+        look(value)
+    return list(found.values())
+
+
+def has_hole(value: object) -> bool:
+    """Return True if a block's content, or something in JSON, is a missing attachment."""
+    if isinstance(value, Attachment):
+        return value.is_missing
+    if isinstance(value, dict):
+        return any(has_hole(item) for item in value.values())
+    return isinstance(value, list) and any(has_hole(item) for item in value)
+
+
+def tell_holes(message: M) -> M:
+    """The message with a text in the place of each missing attachment, and without `raw` if a part of that is lost.
+    A message without holes is returned as it is."""
+    blocks = tuple(_told_block(block) for block in message.blocks)
+    extra, privacy = _told(message.extra), _told(message.privacy)
+    raw = None if has_hole(message.raw) else message.raw
+    same = all(ours is theirs for ours, theirs in zip(blocks, message.blocks, strict=True))
+    if same and (extra, raw, privacy) == (message.extra, message.raw, message.privacy):
+        return message
+    return replace(message, blocks=blocks, extra=extra, raw=raw, privacy=privacy)
+
+
+def describe_hole(content: Attachment, mime_type: str = "text/plain") -> str:
+    """What stands in the place of a missing attachment."""
+    kind = " ".join(mime_type.split())[:100]
+    return f"[{kind}, {content.size:,} bytes: this attachment is missing from the store]"
+
+
+def _told_block(block: Block) -> Block:
+    content, extra = block.content, _told(block.extra)
+    if isinstance(content, Attachment) and content.is_missing:
+        text = describe_hole(content, block.mime_type)
+        return replace(block, content=text, modality="text", mime_type="text/plain", extra=extra)
+    return block if extra is block.extra else replace(block, extra=extra)
+
+
+T = TypeVar("T")
+
+
+def _told(value: T) -> T:
+    return _mapped(value, describe_hole) if has_hole(value) else value
+
+
+def _mapped(value: T, tell: Callable[[Attachment], str]) -> T:
+    if isinstance(value, Attachment):
+        return tell(value) if value.is_missing else value  # type: ignore[return-value]  # JSON holds either
+    if isinstance(value, dict):
+        return {name: _mapped(item, tell) for name, item in value.items()}  # type: ignore[return-value]  # as above
+    if isinstance(value, list):
+        return [_mapped(item, tell) for item in value]  # type: ignore[return-value]  # as above
+    return value

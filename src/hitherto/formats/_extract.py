@@ -1,0 +1,161 @@
+"""A conversation out of a store, as a value: the whole tree, as it was at one moment.
+
+Messages that came from a file have an id of their own here, because ids are dealt by the store; the one they came with
+is kept in `extra["imported"]`, and is the one they leave with. So what goes through several stores stays the same.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .._engine.attachments import filled
+from .._engine.bodies import open_setup, saved
+from .._engine.state import Desk
+from .._engine.packs import Reader
+from .._engine.record_items import about
+from .._engine.recovery import found as found_partials
+from ..backend import ConversationRow, MessageRow
+from ..errors import Busy, Damaged
+from ..ids import show_conversation_id
+from ..model import Message, Saved, from_datetime
+from ._types import Half, Portable, Said
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_AT_ONCE = 1000
+_LOOKS = 100
+IMPORTED = "imported"  # in a message's extra: where it came from
+_OURS = {"id", "format", "at", "extra", IMPORTED}  # what we say there
+_LATEST = 253_402_300_800_000_000  # microseconds: the year 10000
+
+
+class Taken(Struct, frozen=True):
+    """A conversation as a value, and what it takes to find its messages in the store again."""
+
+    portable: Portable
+    numbers: dict[str, int]  # of the messages, by what they are called outside
+    rewrites: int
+    next_seq: int
+    kept_in: bool = False  # it must not leave its store
+
+
+def taken(store: "Store", conversation: bytes) -> Taken:
+    """The conversation as it is now. Large content is read when it is wanted."""
+    for _ in range(_LOOKS):
+        row = store._fresh_row(conversation)
+        desk = store._steady(row, lambda found: Desk(store, found, own=True))
+        try:
+            found = _taken(store, desk)
+        except Damaged:
+            if store._fresh_row(conversation).token == desk.row.token:
+                raise
+            continue
+        after = store._fresh_row(conversation)
+        if (after.rewrites, after.data_key) == (desk.row.rewrites, desk.row.data_key):
+            return found  # without what was added since we looked, which does no harm
+    raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
+
+
+def _taken(store: "Store", desk: Desk) -> Taken:
+    row, meta, names = desk.row, desk.meta, store._names
+    setups = store.backend.items(desk.id, b"setup/")
+    ids: dict[int, str] = {}  # what each message is called outside, by its number
+    used: set[str] = set()
+    messages: list[Said] = []
+    before = 0
+    for message, setup, number in _read(store, desk):
+        said = _said(message, setup, used)
+        messages.append(
+            replace(
+                said,
+                parent=None if message.parent is None else ids[names.number(message.parent)],
+                link=None if message.link is None else ids.get(names.number(message.link)),
+            )
+        )
+        ids[number] = said.id
+        used.add(said.id)
+        before += message.seq < meta.setup_seq
+    if len(messages) != row.count:
+        raise Damaged(f"{len(messages)} messages are stored, {row.count} are meant to be")
+    portable = Portable(
+        id=desk.name,
+        messages=tuple(messages),
+        title=meta.title,
+        key=meta.key,
+        project=meta.project,
+        metadata=meta.metadata,
+        setups=tuple(open_setup(desk.envelope, desk.id, item.key, item.body) for item in setups),
+        setup=meta.setup,
+        setup_at=before,
+        opening=meta.opening,
+        head=None if row.head is None else ids[row.head],
+        held=row.held,
+        created_us=meta.created or row.created_at,
+        partials=tuple(_halves(desk, {names.id(number): id for number, id in ids.items()})),
+        record=about(store, desk.envelope, row).portable,
+        expires_us=row.expires_at,
+    )
+    return Taken(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
+
+
+def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[Half]:
+    """What had come of answers, the oldest first. One that cannot be read is worth nothing to anybody."""
+    for partial in reversed(found_partials(desk)):
+        if partial.problem is None and partial.parent in ids and partial.at is not None:
+            at = from_datetime(partial.at, "its time")
+            yield Half(parent=ids[partial.parent], messages=partial.messages, at_us=at)
+
+
+def _read(store: "Store", desk: Desk) -> Iterator[tuple[Saved, int, int]]:
+    """Every message with the number of its setup and its own, parents first."""
+    reader, after = Reader(store), None
+    while rows := _next(store, desk.row, after):
+        for header in rows:
+            row, body = store._read(header, desk, reader)
+            whole, problem = filled(desk, body, lazy=True) if body.attached else (body, None)
+            yield saved(row, whole, store._names, desk.name, problem), body.setup, row.number
+        after = rows[-1].seq
+
+
+def _next(store: "Store", row: ConversationRow, after: int | None) -> list[MessageRow]:
+    found = store.backend.scan(row.id, after=after, limit=_AT_ONCE)
+    return [m for m in found if m.seq < row.next_seq]
+
+
+def _came(message: Saved) -> dict[str, object] | None:
+    """What is known of where a message came from."""
+    found = (message.extra or {}).get(IMPORTED)
+    if not isinstance(found, dict) or not found.keys() <= _OURS:
+        return None  # somebody else's word
+    texts = all(isinstance(found.get(name), str) and found[name] for name in ("id", "format"))
+    at = found.get("at")
+    return found if texts and (at is None or (type(at) is int and 0 < at < _LATEST)) else None
+
+
+def _said(message: Saved, setup: int, used: set[str]) -> Said:
+    """A message as it leaves: under the id that it came with, unless it is a copy of one that left already."""
+    came = _came(message)
+    id, extra, at, format = message.id, message.extra, message.created_us, None
+    if came is not None and came["id"] not in used:
+        id, format, extra = str(came["id"]), came.get("format"), _before(message.extra or {}, came)
+        then = came.get("at")
+        at = then if type(then) is int else at
+    elif id in used:  # somebody else's id happens to be ours
+        id = f"{id}~{message.seq}"
+    bare = Message(
+        message.role, message.blocks, message.label, message.key, message.tool_result_error, extra, message.raw,
+        message.usage, message.privacy,
+    )  # fmt: skip
+    named = format if isinstance(format, str) and format != "jsonl" else None
+    return Said(id=id, message=bare, main=message.main, created_us=at, setup=setup, origin=message.origin, format=named)
+
+
+def _before(extra: dict[str, object], came: dict[str, object]) -> dict[str, object] | None:
+    """The extra as it was before the message came here."""
+    rest = {name: value for name, value in extra.items() if name != IMPORTED}
+    if IMPORTED in came:
+        rest[IMPORTED] = came[IMPORTED]
+    return rest or (None if came.get("extra") is None else {})

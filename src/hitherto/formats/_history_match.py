@@ -1,0 +1,117 @@
+"""What of a conversation that comes is there already.
+
+The two are laid over each other from the root. A message is the same as one that stands in the same place and says the
+same, whatever it is called; one that is also called the same is taken first, so that of two alike each finds its own.
+What was labelled, or given a key, is the same message still.
+"""
+
+import hashlib
+
+from msgspec import msgpack
+
+from ..dialects._missing_attachments import holes_in
+from ..attachment import Attachment
+from ..model import Message, Setup
+from ..snapshots._thread import snapshot_of, thread_of
+from ._types import Portable, Said
+
+_LONG = 256  # characters, or bytes: what is longer is compared by its hash
+
+
+def laid_over(there: Portable, coming: Portable, told: dict[str, Said]) -> dict[str, Said] | None:
+    """The messages that are there, by the ids they come with; None if the two begin differently. `told` are those of
+    which it is known already."""
+    digests = {said.id: digest(said) for said in coming.messages}
+    free: dict[tuple[str | None, str | None, str], list[Said]] = {}  # by place and content
+    for said in there.messages:
+        free.setdefault((said.parent, said.link, digest(said)), []).append(said)
+    torn = _Torn(there, coming)
+    found = dict(told)
+    for by_name in (True, False):
+        for said in coming.messages:
+            if said.id not in found and (place := _place(said, found)) is not None:
+                alike = free.get((*place, digests[said.id]), [])
+                fitting = (one for one in alike if (one.id == said.id or not by_name) and _fits(one, said))
+                chosen = next(fitting, None)
+                if chosen is not None:
+                    alike.remove(chosen)
+                    found[said.id] = chosen
+                elif by_name and (chosen := torn.same(said, place)) is not None:
+                    free[*place, digest(chosen)].remove(chosen)
+                    found[said.id] = chosen
+    both = all(any(s.parent is None and s.main for s in p.messages) for p in (there, coming))
+    begun = bool(told) or any(said.parent is None and (said.main or not both) for said in found.values())
+    return found if begun or not coming.messages or not there.messages else None
+
+
+def told_again(there: Portable, at: str, setup: Setup) -> list[Message]:
+    """The thread that ends at a message as a snapshot of it with this setup tells it. These need not be the words
+    that it is kept in."""
+    by_id = {said.id: said for said in there.messages}
+    path: list[Said] = []
+    place: str | None = at
+    while place is not None:
+        path.append(by_id[place])
+        place = by_id[place].parent
+    messages = [said.message for said in reversed(path)]
+    return thread_of(snapshot_of(messages, setup, conversation="", head=at, metadata={}))[0]
+
+
+def _place(said: Said, found: dict[str, Said]) -> tuple[str | None, str | None] | None:
+    """Where in the conversation that is there this one would stand; None if that is not there."""
+    above = [None if id is None else found.get(id) for id in (said.parent, said.link)]
+    if (above[0] is None) != (said.parent is None) or (above[1] is None) != (said.link is None):
+        return None
+    parent, link = (None if one is None else one.id for one in above)
+    return parent, link
+
+
+class _Torn:
+    """Messages of which one side has lost an attachment, and the other has not, or has lost another one. They are the
+    same if they are called the same, stand in the same place, and are alike in all but the bytes of attachments."""
+
+    def __init__(self, there: Portable, coming: Portable) -> None:
+        self._coming = {said.id for said in coming.messages if holes_in(said.message)}
+        torn = {said.id for said in there.messages if holes_in(said.message)} | self._coming
+        self._there = {said.id: said for said in there.messages if said.id in torn}
+
+    def same(self, said: Said, place: tuple[str | None, str | None]) -> Said | None:
+        one = self._there.get(said.id)
+        if one is None or (one.parent, one.link) != place:
+            return None
+        alike = digest(one, by_size=True) == digest(said, by_size=True) and _fits(one, said, by_size=True)
+        return one if alike else None
+
+
+def digest(said: Said, *, by_size: bool = False) -> str:
+    """Equal for what says the same. With `by_size`, two attachments are equal if they are equally large."""
+    m = said.message
+    blocks = [(b.type, b.id, b.modality, b.mime_type, _short(b.content, by_size)) for b in m.blocks]
+    return hashlib.sha256(msgpack.encode((m.role, m.tool_result_error, blocks))).hexdigest()
+
+
+def _fits(one: Said, other: Said, *, by_size: bool = False) -> bool:
+    """Is the provider's own JSON the same, where both have it?"""
+    ours, theirs = (None if raw is None else _short(raw, by_size) for raw in (one.message.raw, other.message.raw))
+    return ours is None or theirs is None or msgpack.encode(ours) == msgpack.encode(theirs)
+
+
+def _short(value: object, by_size: bool = False) -> object:
+    """The same for the same content, however it is held: in memory, or to be read when it is wanted."""
+    if isinstance(value, dict):
+        return {name: _short(item, by_size) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item, by_size) for item in value]
+    if isinstance(value, Attachment):
+        if by_size:
+            return ("text" if value.text else "bytes", value.size)
+        if value.is_missing:
+            return ("missing text" if value.text else "missing bytes", value.size)
+        hashed = hashlib.sha256()
+        for piece in value:
+            hashed.update(piece)
+        return ("text" if value.text else "bytes", value.size, hashed.digest())
+    if isinstance(value, (str, bytes)) and len(value) > _LONG:
+        data = value.encode() if isinstance(value, str) else value
+        return ("text" if isinstance(value, str) else "bytes", len(data), hashlib.sha256(data).digest())
+    return value

@@ -1,0 +1,1 @@
+"""Tests of a store and what it is made of."""

@@ -1,0 +1,186 @@
+"""The async facade: the same names, awaited (D11, D17)."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hitherto
+from hitherto import Conversation, HithertoError, Message, NotFound, Store
+from hitherto.aio import AsyncConversation, AsyncStore, open_async
+from hitherto.backend import Batch, Outcome
+
+from ..support.waiting import PATIENCE
+
+
+def public(kind: type) -> dict[str, object]:
+    return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("sync", "twin"), [(Store, AsyncStore), (Conversation, AsyncConversation)])
+def test_both_colours_have_the_same_names_and_parameters(sync: type, twin: type) -> None:
+    theirs, ours = public(sync), public(twin)
+    assert set(ours) - {"sync"} == set(theirs)
+    for name, value in theirs.items():
+        if inspect.isfunction(value):
+            mine = ours[name]
+            assert inspect.isfunction(mine)
+            assert list(inspect.signature(mine).parameters) == list(inspect.signature(value).parameters), name
+            for key, parameter in inspect.signature(value).parameters.items():
+                assert inspect.signature(mine).parameters[key].default == parameter.default, (name, key)
+            assert inspect.iscoroutinefunction(mine) or name in ("messages", "subscribe"), name
+
+
+def test_the_first_example_works(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        async with hitherto.open_async(tmp_path / "chats.db") as store:
+            talk = await store.start(title="T", system_prompt="Be terse.")
+            await talk.append(Message.user("hi"))
+            await talk.extend([Message.assistant("hello"), Message.user("why?")])
+            assert (await talk.setup()).system_prompt == talk.system_prompt == "Be terse."
+            assert [m.text async for m in store.messages(newest_first=False)] == ["hi", "hello", "why?"]
+        async with open_async(tmp_path / "chats.db") as store:
+            latest = await store.latest()
+            assert latest is not None
+            return [m.text for m in await latest.thread()]
+
+    assert asyncio.run(main()) == ["hi", "hello", "why?"]
+
+
+def test_everything_works_awaited() -> None:
+    async def main() -> None:
+        store = await open_async("memory:")
+        talk = await store.ensure("k", title="T")
+        first = await talk.append(Message.user("a"))
+        await talk.append(Message.assistant("b"))
+        fork = await talk.fork(first.id)
+        await fork.append(Message.user("c"))
+        assert len(await talk.branches()) == 2
+        await talk.rename("new")
+        await talk.describe({"a": "b"})
+        await talk.configure(model="m")
+        await talk.label("l", message=first.id)
+        assert (talk.title, talk.metadata, talk.key) == ("new", {"a": "b"}, "k")
+        await (await talk.subagent("s", "1")).append(Message.user("trace"))
+        await talk.compact("gist")
+        alone = await talk.detach(title="alone")
+        assert len(await alone.thread(full=True)) == 3
+        assert (await talk.usage()).messages == 1
+        await talk.undo()
+        await talk.follow()
+        await talk.refresh()
+        await talk.hold()
+        assert talk.held
+        await talk.release()
+        ids = await store.save([Message.user("d")], conversation=talk)
+        assert (await store.message(ids[0])).text == "d"
+        assert len(await store.get(ids)) == len(await store.thread(first.id)) == 1
+        assert (await store.conversation(first.id)).at == first.id
+        assert len(await store.conversations(total=True)) == 2
+        assert await store.delete(ids) == ids
+        assert (await store.verify()).ok
+        assert (await store.stats()).conversations == 2
+        assert len(await store.activity(days=2)) == 2
+        assert await store.scrub()
+        listing = store.messages(conversation=talk, newest_first=False)
+        assert (await anext(listing)).id == first.id
+        assert listing.cursor is not None
+        await store.purge(talk, reason="user-requested")
+        with pytest.raises(NotFound):
+            await store.conversation(talk.id)
+        await store.close()
+        with pytest.raises(HithertoError):
+            await alone.thread()
+
+    asyncio.run(main())
+
+
+def test_many_tasks_ride_few_commits(tmp_path: Path) -> None:
+    """10,000 concurrent appends go in rounds, each of them one commit; maintenance may add a few."""
+
+    async def main() -> int:
+        async with open_async(tmp_path / "c.db") as store:
+            commits = count_commits(store.sync)
+            talks = [await store.start() for _ in range(20)]
+            before = commits()
+            await asyncio.gather(*(talks[n % 20].append(Message.user(str(n))) for n in range(10_000)))
+            for talk in talks:
+                await talk.refresh()
+            assert sum(talk.count for talk in talks) == 10_000
+            assert (await store.verify()).ok
+            return commits() - before
+
+    assert asyncio.run(main()) < 200
+
+
+def count_commits(store: Store) -> Callable[[], int]:
+    counted = [0]
+    inner = store.backend.commit
+
+    def commit(batches: list[Batch]) -> list[Outcome]:
+        counted[0] += 1
+        return inner(batches)
+
+    store.backend.commit = commit  # type: ignore[method-assign,assignment]  # counting is all it does
+    return lambda: counted[0]
+
+
+def test_a_cancelled_append_waits_for_its_outcome() -> None:
+    async def main() -> None:
+        async with open_async("memory:") as store:
+            talk = await store.start()
+            writing, go_on = threading.Event(), threading.Event()
+            inner = store.sync.backend.commit
+
+            def slow(batches: list[Batch]) -> list[Outcome]:
+                writing.set()
+                assert go_on.wait(PATIENCE)
+                return inner(batches)
+
+            store.sync.backend.commit = slow  # type: ignore[method-assign,assignment]  # slow on purpose
+            task = asyncio.create_task(talk.append(Message.user("kept")))
+            assert await asyncio.to_thread(writing.wait, PATIENCE)
+            task.cancel()
+            done, _ = await asyncio.wait([task], timeout=0.05)
+            assert not done  # it waits
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert [m.text for m in await talk.thread()] == ["kept"]
+
+    asyncio.run(main())
+
+
+def test_a_store_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_async(tmp_path):
+            raise AssertionError("a folder is no store")
+
+    with pytest.raises(HithertoError):
+        asyncio.run(main())
+
+
+_FORKED = """
+import asyncio, os
+from hitherto._task_threads import shared
+
+async def wait():
+    return await shared().run(lambda: 5)
+
+assert asyncio.run(wait()) == 5  # the threads are there, and idle
+child = os.fork()
+if not child:
+    os._exit(asyncio.run(wait()))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+"""
+
+
+def test_a_forked_child_waits_in_threads_of_its_own() -> None:
+    """It has none of its parent's; one that counted on them would wait for ever."""
+    done = subprocess.run([sys.executable, "-c", _FORKED], timeout=60, check=False)
+    assert done.returncode == 0

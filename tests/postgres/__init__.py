@@ -1,0 +1,1 @@
+"""Tests of the PostgreSQL backend, on a real server."""

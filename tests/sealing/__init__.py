@@ -1,0 +1,1 @@
+"""Tests of encryption, keys and tampering."""

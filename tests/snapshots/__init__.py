@@ -1,0 +1,1 @@
+"""Tests of snapshots and where they are kept."""

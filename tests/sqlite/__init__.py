@@ -1,0 +1,1 @@
+"""Tests of the SQLite backend, and of disks that fail."""

@@ -1,0 +1,1 @@
+"""Programs, servers and fixtures that several tests share."""
