@@ -13,9 +13,6 @@ import apsw
 import orjson
 import zstandard  # noqa: F401  # loaded here, as the backend below
 
-import hitherto._search.snippets  # the same
-import hitherto.backends.sqlite.fts  # the same
-import hitherto._sealing.sealed  # noqa: F401  # the same, and `cryptography` with it
 from hitherto import Closed, Conversation, Key, Message, open_async
 from hitherto import open as open_store
 from hitherto._engine.bodies import Meta

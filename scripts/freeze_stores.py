@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import hitherto
 from hitherto import Attachment, Block, Message, RetentionPolicy, Store, Usage
-from hitherto.backends.sqlite import schema as sqlite_schema
 from hitherto.backends.postgres import schema as postgresql_schema
+from hitherto.backends.sqlite import schema as sqlite_schema
 from hitherto.chat import Client, Config, new_client
 from hitherto.records import Records
 from tests.support.databases import Database, new_database

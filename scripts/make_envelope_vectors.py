@@ -21,7 +21,6 @@ from typing import Any
 
 from msgspec import msgpack
 
-from hitherto._sealing import primitives, sealed
 from hitherto._engine import revisions
 from hitherto._engine.attachments import _squeezed
 from hitherto._engine.bodies import (
@@ -36,14 +35,15 @@ from hitherto._engine.bodies import (
     pack_place,
     packed,
 )
+from hitherto._engine.compression import unsqueeze
+from hitherto._sealing import primitives, sealed
+from hitherto._sealing.codec import MODULUS, Plain
 from hitherto._sealing.quarantine import _key as quarantine_key
 from hitherto._sealing.quarantine import _Note
-from hitherto._engine.compression import unsqueeze
+from hitherto._sealing.sealed import AES, NO_KEY, Sealed, SealedEnvelope, Secret, Slot, write_box
 from hitherto.backend import ConversationRow, MessageRow, PackRow
 from hitherto.keys import Key
 from hitherto.model import Message, Setup
-from hitherto._sealing.sealed import AES, NO_KEY, Sealed, SealedEnvelope, Secret, Slot, write_box
-from hitherto._sealing.codec import MODULUS, Plain
 
 VECTORS = Path(__file__).resolve().parent.parent / "docs" / "envelope-vectors.json"
 

@@ -20,8 +20,9 @@ from pathlib import Path
 OLDEST = (3, 11)
 SUPPORTED = ((3, 11), (3, 12), (3, 13))  # where one of these cannot be set up, that is a failure
 TESTS = (
-    "test_append_queue", "test_architecture", "test_async", "test_breaker", "test_closing", "test_events", "test_ids",
-    "test_keys", "test_model", "test_pen", "test_telemetry", "test_upkeep",
+    "engine/test_append_queue", "engine/test_async", "engine/test_breaker", "engine/test_committer",
+    "engine/test_events", "engine/test_ids", "engine/test_model", "engine/test_telemetry", "erasure/test_maintenance",
+    "erasure/test_shutdown", "sealing/test_keys", "test_architecture",
 )  # fmt: skip
 
 ROOT = Path(__file__).parents[1]

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from . import formats as formats
     from . import records as records
     from . import snapshots as snapshots
-    from ._erasure.shutdown import Closing
+    from ._copying.copy_store import StoreCopy, copy_store
     from ._engine.recovery import Partial, RecoverySnapshot
+    from ._engine.verify import Problem, Report
+    from ._erasure.maintenance import Maintenance
+    from ._erasure.shutdown import Closing
     from ._sealing.rotation import Progress, Rotation
     from ._search.search import Hit
-    from ._erasure.maintenance import Maintenance
-    from ._engine.verify import Problem, Report
     from .aio import AsyncConversation, AsyncMessageListing, AsyncStore, open_async
     from .attachment import Attachment
     from .conversation import Branch, Conversation, SetupChange, ThreadUsage
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
     from .keys import Key
     from .listing import ConversationInfo, MessageListing, Page
     from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
-    from ._copying.copy_store import StoreCopy, copy_store
     from .opening import open
     from .recorder import Recording, history, into, is_recorded, record, recording, resume
     from .recorder._own_clients import Resumed

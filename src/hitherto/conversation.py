@@ -18,10 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._engine.bodies import Meta, encode, item_place, open_meta, open_setup
-from ._engine.state import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
-from ._engine.packs import Reader, Rewrite
 from ._engine.committer import Entry
+from ._engine.packs import Reader, Rewrite
+from ._engine.state import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
 from ._engine.steps import Steps, finish
+from ._sealing.codec import Envelope
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
 from .model import (
@@ -37,7 +38,6 @@ from .model import (
     text_size,
     to_datetime,
 )
-from ._sealing.codec import Envelope
 
 if TYPE_CHECKING:
     from ._engine.recovery import Partial

@@ -16,11 +16,11 @@ from msgspec import Struct
 from ._engine.bodies import Meta, open_meta
 from ._engine.filters import Filter
 from ._engine.packs import Reader
+from ._sealing.codec import Envelope
 from .backend import Backend, ConversationRow, MessageRow, Where
 from .errors import Damaged, InvalidArgument, InvalidCursor, KeyUnavailable, NotFound
 from .ids import show_conversation_id
 from .model import Saved, approximate_tokens, to_datetime
-from ._sealing.codec import Envelope
 
 if TYPE_CHECKING:
     from .store import Store

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 
 from . import _forks
 from ._engine.attachments import filled, unstage
-from ._erasure.shutdown import Closing, Purge, Purges, close, patience
 from ._engine.bodies import (
     Body,
     Meta,
@@ -35,18 +34,20 @@ from ._engine.bodies import (
     saved_pack,
     saved_stretch,
 )
-from ._engine.state import Desk, Draft, Spot, check_size, clean_together, close_meta, draft
+from ._engine.committer import READS_ONLY, Pen, Tell, deleted, stored
 from ._engine.filters import Filter, checked_pairs, description_tags
 from ._engine.lease import Lease
-from ._engine.revisions import read as read_ledger
 from ._engine.packs import Moved, Reader, run_of
-from ._engine.committer import READS_ONLY, Pen, Tell, deleted, stored
-from ._sealing.quarantine import Quarantine
 from ._engine.quota import Quota
-from ._erasure.schedule import Schedule
-from ._search.search import Asked, Hit, Search
-from ._erasure.maintenance import Maintenance, Upkeep, maintain
+from ._engine.revisions import read as read_ledger
+from ._engine.state import Desk, Draft, Spot, check_size, clean_together, close_meta, draft
 from ._engine.workspace import Workspace, described, new_row
+from ._erasure.maintenance import Maintenance, Upkeep, maintain
+from ._erasure.schedule import Schedule
+from ._erasure.shutdown import Closing, Purge, Purges, close, patience
+from ._sealing.codec import Codec, Envelope
+from ._sealing.quarantine import Quarantine
+from ._search.search import Asked, Hit, Search
 from .backend import (
     CHAT,
     WORKSPACE,
@@ -106,18 +107,17 @@ from .model import (
     trace_of,
 )
 from .telemetry import Telemetry, spanned
-from ._sealing.codec import Codec, Envelope
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ._erasure.checkpoint_copies import Prunes
-    from .sanitiser.redactor import Redactor
-    from ._sealing.rotation import Progress, Rotation
     from ._engine.verify import Report
+    from ._erasure.checkpoint_copies import Prunes
+    from ._sealing.rotation import Progress, Rotation
     from .keys import Key
     from .retention import RetentionPolicy, SweepPlan, SweepReport
     from .sanitiser import Sanitiser
+    from .sanitiser.redactor import Redactor
     from .snapshots import Snapshot, SnapshotStore
 
 MAX_WRITE_BYTES = 10_000_000
@@ -1003,8 +1003,8 @@ class Store:
         """
         self._ensure_open()
         check_reason(reason)
-        from ._erasure.checkpoint_copies import note  # noqa: PLC0415  # rare
         from ._engine.deleting import check_not_held  # noqa: PLC0415  # rare
+        from ._erasure.checkpoint_copies import note  # noqa: PLC0415  # rare
         from ._erasure.sweep import reached  # noqa: PLC0415  # rare
 
         id = parse_conversation_id(id_of(conversation))

@@ -23,7 +23,7 @@ import pytest
 import hitherto
 from hitherto import Message, _terminal_text
 from hitherto.chat import PROVIDERS
-from hitherto.cli import _chat, _main, _exit_codes, _terminal, _slash, _ctrl_c
+from hitherto.cli import _chat, _ctrl_c, _exit_codes, _main, _slash, _terminal
 
 from ..support.command import COMMAND, PATIENCE, Open, Terminal, World
 

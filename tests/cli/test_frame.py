@@ -19,7 +19,7 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message, _terminal_text, errors
-from hitherto.cli import _config, _output, _main, _exit_codes, _store_options, _terminal, _search
+from hitherto.cli import _config, _exit_codes, _main, _output, _search, _store_options, _terminal
 
 from ..support.command import COMMAND, Open, World
 
@@ -159,7 +159,9 @@ def test_a_store_that_others_write_to_for_too_long_is_busy(world: World, monkeyp
     connection = apsw.Connection(str(world.place))
     connection.execute("BEGIN IMMEDIATE")
     try:
-        monkeypatch.setattr(_store_options.Place, "open", lambda self: hitherto.open(self.location, timeout_seconds=0.1))
+        monkeypatch.setattr(
+            _store_options.Place, "open", lambda self: hitherto.open(self.location, timeout_seconds=0.1)
+        )
         monkeypatch.setenv("HITHERTO_STORE", str(world.place))
         assert _main.run(["rename", "@", "x", "--store", str(world.place)]) in (4, 9)
         with world.store(read_only=True) as store:

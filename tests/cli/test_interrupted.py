@@ -19,10 +19,10 @@ from hitherto._engine import recovery
 from hitherto.chat import Config, new_client
 from hitherto.chat._turn import Turns
 from hitherto.cli import _unanswered
-from hitherto.cli._prompt import Lines
 from hitherto.cli._files import question
-from hitherto.cli._unanswered import offer
+from hitherto.cli._prompt import Lines
 from hitherto.cli._session import Session, Terms
+from hitherto.cli._unanswered import offer
 from hitherto.recorder._recorder import Kept, Recorder
 
 from ..support.command import COMMAND, PATIENCE, Open, World

@@ -17,7 +17,8 @@ import pytest
 
 import hitherto
 from hitherto import errors
-from hitherto.cli import _hints as _advice, _files, _slash
+from hitherto.cli import _files, _slash
+from hitherto.cli import _hints as _advice
 
 from ..support.command import COMMAND, Open, Terminal, World
 

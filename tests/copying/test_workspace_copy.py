@@ -21,8 +21,24 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Block, Busy, CannotOpen, CommitUnknown, Damaged, InvalidArgument, Key, KeyUnavailable, Message, NotExportable, NotFound, Store, StoreCopy, copy_store
-from hitherto._copying import workspace_copy, row_pages, copy_store as moving
+from hitherto import (
+    Block,
+    Busy,
+    CannotOpen,
+    CommitUnknown,
+    Damaged,
+    InvalidArgument,
+    Key,
+    KeyUnavailable,
+    Message,
+    NotExportable,
+    NotFound,
+    Store,
+    StoreCopy,
+    copy_store,
+)
+from hitherto._copying import copy_store as moving
+from hitherto._copying import row_pages, workspace_copy
 from hitherto._copying.workspace_copy import House
 from hitherto.backend import Backend, Where
 from hitherto.backends.memory import MemoryBackend

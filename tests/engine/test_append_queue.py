@@ -14,10 +14,9 @@ import pytest
 
 import hitherto
 from hitherto import Closed, HithertoError, InvalidMessage, Message, Saved
-from hitherto.aio import _append_queue
-from hitherto.aio._append_queue import AppendQueue, Outcome, PendingAppend, StoreThreads, are_small
 from hitherto._task_threads import MOST_THREADS
-from hitherto.aio import AsyncConversation, AsyncStore, open_async
+from hitherto.aio import AsyncConversation, AsyncStore, _append_queue, open_async
+from hitherto.aio._append_queue import AppendQueue, Outcome, PendingAppend, StoreThreads, are_small
 from hitherto.attachment import LARGE, Attachment
 from hitherto.backend import Batch
 from hitherto.model import Block

@@ -60,7 +60,9 @@ def test_what_is_large_is_squeezed_without_the_dictionary_and_either_is_read(siz
     named = zstandard.get_frame_parameters(frame).dict_id != 0
     assert named == (size < compression._ALONE)
     assert unsqueeze(frame) == data
-    assert unsqueeze(compression._tools.compressor(3, alone=named).compress(data)) == data  # as others may have written it
+    assert (
+        unsqueeze(compression._tools.compressor(3, alone=named).compress(data)) == data
+    )  # as others may have written it
 
 
 # -- frames that are not what they were
@@ -100,7 +102,9 @@ def test_garbage_behind_the_magic_number_is_damaged(rest: bytes) -> None:
 
 @pytest.mark.parametrize("size", [2**60, 2**63, 2**64 - 1, 2**40, (1 << 30) + 1])
 def test_a_frame_that_claims_more_than_could_be_is_damaged_and_nothing_is_allocated(size: int) -> None:
-    claims = compression._MAGIC + b"\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"  # single segment, 8 bytes of size
+    claims = (
+        compression._MAGIC + b"\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"
+    )  # single segment, 8 bytes of size
     with pytest.raises(Damaged):
         unsqueeze(claims)
 

@@ -17,13 +17,13 @@ import pytest
 import hitherto
 from hitherto import Key, Message, Store, copy_store
 from hitherto._engine import filters
-from hitherto._sealing import reencryption
 from hitherto._erasure import maintenance
+from hitherto._sealing import reencryption
+from hitherto._sealing.codec import next_row
 from hitherto.backend import Change, Tag, Where
 from hitherto.backends import sqlite
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.ids import parse_conversation_id
-from hitherto._sealing.codec import next_row
 
 from ..support.command import World
 

@@ -17,19 +17,19 @@ import pytest
 
 import hitherto
 from hitherto import Attachment, Block, Conversation, Damaged, Key, Message, NotFound, Saved, Store, formats
+from hitherto._copying.copy_store import copy_store
 from hitherto._engine.state import Desk
-from hitherto.dialects._missing_attachments import has_hole, holes_in, tell_holes
 from hitherto.attachment import LARGE
 from hitherto.backends.memory import MemoryBackend
+from hitherto.dialects._missing_attachments import has_hole, holes_in, tell_holes
 from hitherto.errors import Busy, MissingAttachment
-from hitherto._copying.copy_store import copy_store
 from hitherto.records import Records
 from hitherto.testing.conformance import noise, pack_all
 
+from ..recorder.test_resume import KINDS, Script, client, closed, entries  # noqa: F401  # a fixture
 from ..support.command import World
 from ..support.databases import Database, new_database
 from ..support.provider import provider
-from ..recorder.test_resume import KINDS, Script, client, closed, entries  # noqa: F401  # a fixture
 
 SIZE = 3 * LARGE
 KEY = Key(bytes(range(32)))

@@ -569,10 +569,12 @@ def test_a_name_brings_its_own_module_and_not_the_backends() -> None:
 
 
 FIRST = [
-    "_attachments", "_breaker", "_closing", "_content", "_desk", "_filters", "_forks", "_lease", "_ledger",
-    "_locations", "_own_files", "_packs", "_pen", "_policy_memory", "_processes", "_quarantine", "_quota",
-    "_schedule", "_search", "_squeeze", "_steps", "_upkeep", "_workspace", "attachment", "backend", "conversation",
-    "errors", "events", "ids", "listing", "model", "opening", "store", "telemetry", "textindex", "vault",
+    "_engine", "_engine.attachments", "_engine.bodies", "_engine.breaker", "_engine.committer", "_engine.compression",
+    "_engine.filters", "_engine.lease", "_engine.packs", "_engine.policy_memory", "_engine.process", "_engine.quota",
+    "_engine.rebase", "_engine.revisions", "_engine.state", "_engine.steps", "_engine.workspace", "_erasure",
+    "_erasure.maintenance", "_erasure.schedule", "_erasure.shutdown", "_forks", "_locations", "_own_files",
+    "_sealing", "_sealing.codec", "_sealing.quarantine", "_search", "_search.search", "attachment", "backend",
+    "conversation", "errors", "events", "ids", "listing", "model", "opening", "store", "telemetry", "textindex",
 ]  # fmt: skip
 
 

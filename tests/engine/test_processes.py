@@ -61,7 +61,7 @@ class Child:
     """One of the programs in `support.writer_processes`, and the lines that it says."""
 
     def __init__(self, *arguments: object) -> None:
-        program = [sys.executable, str((Path(__file__).parents[1] / "support/writer_processes.py"))]
+        program = [sys.executable, str(Path(__file__).parents[1] / "support/writer_processes.py")]
         self.process = subprocess.Popen(
             [*program, *(str(argument) for argument in arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

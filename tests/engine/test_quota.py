@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import Block, CapacityWarning, Conversation, Event, InvalidArgument, Key, Message, StorageFull, Store, formats
+from hitherto import (
+    Block,
+    CapacityWarning,
+    Conversation,
+    Event,
+    InvalidArgument,
+    Key,
+    Message,
+    StorageFull,
+    Store,
+    formats,
+)
 from hitherto._engine import quota
 
 KEY = Key(bytes(range(32)))

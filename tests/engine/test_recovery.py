@@ -20,10 +20,10 @@ from msgspec.structs import replace
 import hitherto
 from hitherto import InvalidArgument, InvalidMessage, Message, PayloadTooLarge, RecoverySnapshot, SnapshotRebuilt, Store
 from hitherto._engine import recovery
+from hitherto._sealing.codec import Plain, next_row
 from hitherto.backend import Batch, Change, Done
 from hitherto.errors import HithertoError
 from hitherto.records import Records
-from hitherto._sealing.codec import Plain, next_row
 
 from ..support.forked import Forked, Forker
 from ..support.provider import Asked, Reply, chat_answer, chat_events, provider

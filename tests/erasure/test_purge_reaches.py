@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 import hitherto
 from hitherto import Block, Conversation, InvalidArgument, Message, NotFound, PurgeCompleted, RetentionPolicy, Store
-from hitherto._erasure import checkpoint_copies
 from hitherto._engine import recovery
+from hitherto._erasure import checkpoint_copies
 from hitherto.backend import Batch, Change
 from hitherto.recorder._checkpoints import Checkpoints
 from hitherto.records import Records

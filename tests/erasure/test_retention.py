@@ -24,10 +24,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Busy, CommitUnknown, Conversation, Damaged, Held, InvalidArgument, KeyUnavailable, Message, NotFound, ReadOnly, RetentionPolicy, StorageFull, Store
+from hitherto import (
+    Busy,
+    CommitUnknown,
+    Conversation,
+    Damaged,
+    Held,
+    InvalidArgument,
+    KeyUnavailable,
+    Message,
+    NotFound,
+    ReadOnly,
+    RetentionPolicy,
+    StorageFull,
+    Store,
+)
+from hitherto._engine.state import changed
 from hitherto._erasure import checkpoint_copies, sweep
 from hitherto._erasure.shutdown import Purges
-from hitherto._engine.state import changed
 from hitherto.backend import Batch, ConversationRow, Outcome
 from hitherto.events import PurgeCompleted
 from hitherto.ids import parse_conversation_id

@@ -22,10 +22,12 @@ import pytest
 import hitherto
 from hitherto import Block, Busy, Conversation, Message, RetentionPolicy, StorageFull, Store, Suspended
 from hitherto._engine import lease, quota
-from hitherto._erasure import schedule as _schedule, sweep as _sweeping, maintenance
 from hitherto._engine.bodies import Meta
-from hitherto._engine.state import changed
 from hitherto._engine.recovery import keep, keep_snapshot, new_key
+from hitherto._engine.state import changed
+from hitherto._erasure import maintenance
+from hitherto._erasure import schedule as _schedule
+from hitherto._erasure import sweep as _sweeping
 from hitherto.attachment import CHUNK, LARGE
 from hitherto.backend import ConversationRow
 from hitherto.events import Event, SweepFinished

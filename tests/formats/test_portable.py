@@ -21,7 +21,7 @@ import hitherto
 from hitherto import Block, Key, Message, Store, Usage, formats
 from hitherto._engine import recovery
 from hitherto.backends.memory import MemoryBackend
-from hitherto.formats import Portable, Said, Source, _importing, _extract, jsonl
+from hitherto.formats import Portable, Said, Source, _extract, _importing, jsonl
 from hitherto.ids import parse_conversation_id
 from hitherto.snapshots import FileStore, Snapshot, Unreadable
 

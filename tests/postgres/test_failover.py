@@ -30,8 +30,8 @@ from ..support.cluster import PATIENCE, QUORUM, Cluster, Node
 from ..support.cutting_proxy import Cutter
 from ..support.forked import Forker
 from ..support.patience import SOON
-from ..support.server import find_binaries
 from ..support.reconnecting_writers import write
+from ..support.server import find_binaries
 from ..support.thorough import THOROUGH
 
 NOBODY = "nobody"  # a standby that there is not: who has to wait for it waits for ever
@@ -90,7 +90,9 @@ class Crowd:
         given = [url, workspace, "" if key is None else key._secret.hex(), "process", self.shared]
         root = Path(__file__).parents[2]
         streams = [reader, writer, 2]
-        self._process = forker.start(given, module="tests.support.reconnecting_writers", cwd=root, env=os.environ, streams=streams)
+        self._process = forker.start(
+            given, module="tests.support.reconnecting_writers", cwd=root, env=os.environ, streams=streams
+        )
         os.close(reader)
         os.close(writer)
         works: list[Callable[[], None]] = [self._listen, *(self._writer(f"thread-{n}") for n in range(threads))]

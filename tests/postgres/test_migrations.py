@@ -55,7 +55,11 @@ class Migrants:
         self._go, self._said = os.fdopen(go, "wb", buffering=0), os.fdopen(told)
         root = Path(__file__).parents[2]
         self.process: Forked = forker.start(
-            [url, str(count), how], module="tests.support.migration_race", cwd=root, env=os.environ, streams=[given, said, 2]
+            [url, str(count), how],
+            module="tests.support.migration_race",
+            cwd=root,
+            env=os.environ,
+            streams=[given, said, 2],
         )
         os.close(given)
         os.close(said)

@@ -41,7 +41,8 @@ from hitherto.backend import (
     Where,
 )
 from hitherto.backends.memory import MemoryBackend
-from hitherto.backends.postgres import PostgresBackend, feed as _feed
+from hitherto.backends.postgres import PostgresBackend
+from hitherto.backends.postgres import feed as _feed
 from hitherto.backends.postgres.connections import Bound
 from hitherto.backends.postgres.schema import Connection
 from hitherto.backends.postgres.writing import Writer

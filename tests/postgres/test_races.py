@@ -19,10 +19,11 @@ import pytest
 import hitherto
 from hitherto import Message
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Outcome, Stale
-from hitherto.backends.postgres import PostgresBackend, connections, connection as _link, workspace_id
+from hitherto.backends.postgres import PostgresBackend, connections, workspace_id
+from hitherto.backends.postgres import connection as _link
+from hitherto.backends.postgres.connection import Link, Watch
 from hitherto.backends.postgres.connections import Shared
 from hitherto.backends.postgres.erasure import Eraser
-from hitherto.backends.postgres.connection import Link, Watch
 from hitherto.backends.postgres.schema import TABLES, Connection, rights
 from hitherto.backends.postgres.writing import Writer
 from hitherto.errors import Busy, CommitUnknown, Unavailable
@@ -489,7 +490,9 @@ def test_processes_that_do_everything_to_the_same_conversations_do_no_harm(
     for seed in range(4):
         given = [database.url(), workspace, str(seed), str(seconds)]
         processes.append(
-            forker.start(given, module="tests.support.stress_worker", cwd=ROOT, env=os.environ, streams=[reader, writer, 2])
+            forker.start(
+                given, module="tests.support.stress_worker", cwd=ROOT, env=os.environ, streams=[reader, writer, 2]
+            )
         )
     os.close(reader)
     os.close(writer)

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 import hitherto
 from hitherto import Key, Message
 from hitherto._search.query import parse, split
-from hitherto.backends.sqlite.fts import FtsIndex
-from hitherto.backends.postgres import PostgresBackend, schema, lexemes, text_index as _words, workspace_id
+from hitherto.backends.postgres import PostgresBackend, lexemes, schema, workspace_id
+from hitherto.backends.postgres import text_index as _words
 from hitherto.backends.postgres.lexemes import Spelling
 from hitherto.backends.postgres.text_index import PostgresIndex
+from hitherto.backends.sqlite.fts import FtsIndex
 from hitherto.errors import Closed
 from hitherto.textindex import Known, TextIndex
 
-from ..support.server import Server, find_binaries
 from ..searching.test_fts import (  # noqa: F401  # what any text index does
     STEP,
     A,
@@ -49,6 +49,7 @@ from ..searching.test_fts import (  # noqa: F401  # what any text index does
     test_what_is_known_and_the_position_are_kept,
     update,
 )
+from ..support.server import Server, find_binaries
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 T = TypeVar("T")
@@ -331,9 +332,7 @@ def test_words_of_any_length_are_found_and_told_apart(index: PostgresIndex, sign
     for n, word in enumerate(long):
         if len(word) <= 1900:
             assert find(index, f'"apple {word} pear"') == [n]
-            cut = (
-                len(word.encode()) > lexemes._LONGEST
-            )  # then it finds all that begin with as much: this is documented
+            cut = len(word.encode()) > lexemes._LONGEST  # then it finds all that begin with as much: this is documented
             first = min(k for k, other in enumerate(long) if len(other.encode()) > lexemes._LONGEST) if cut else n
             assert find(index, f"{word}*") == list(range(len(long) - 1, first - 1, -1))
     wanted = parse("apple")

@@ -18,8 +18,8 @@ import hitherto
 from hitherto import Message
 from hitherto.backend import DONE, Batch, Change
 from hitherto.backends.postgres import PostgresBackend, workspace_id
-from hitherto.backends.postgres.connections import Shared
 from hitherto.backends.postgres.connection import Link
+from hitherto.backends.postgres.connections import Shared
 from hitherto.backends.postgres.schema import rights
 from hitherto.errors import Busy, CommitUnknown, HithertoError, InvalidArgument
 from hitherto.testing.conformance import A, create, noise, token, update

@@ -29,10 +29,10 @@ from hitherto.recorder._closing import finish
 from hitherto.records import Records
 from hitherto.snapshots import FileStore
 
+from ..cli.test_chat import killed
 from ..support.command import World
 from ..support.patience import AGES, SOON
 from ..support.provider import Asked, Json, Provider, Reply, chat_answer, chat_events, provider
-from ..cli.test_chat import killed
 
 BASE: Any = {"allow_insecure_base_url": True}
 OPEN: list[Callable[[], object]] = []

@@ -57,7 +57,9 @@ def child(forker: Forker) -> Child:
         read, write = os.pipe()
         with open(read) as said, open(os.devnull, "rb") as nothing:
             streams = [nothing.fileno(), write, 2]
-            process = forker.start(arguments, module="tests.support.chat_process", cwd=here, env=os.environ, streams=streams)
+            process = forker.start(
+                arguments, module="tests.support.chat_process", cwd=here, env=os.environ, streams=streams
+            )
             os.close(write)
             talker = Talker(process, said)
             try:

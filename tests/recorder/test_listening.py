@@ -22,8 +22,8 @@ from hitherto import Store
 from hitherto.recorder import _calls
 
 from ..support.provider import Asked, Provider, Reply, chat_answer, chat_events, gemini_events, provider
-from .test_recorder import speak, user
 from .test_belonging import closed, create, opened, threads  # noqa: F401  # a fixture that is used
+from .test_recorder import speak, user
 
 Json = Any
 

@@ -20,7 +20,16 @@ import hitherto
 from hitherto import Key, ProviderError, Sanitiser, Store
 from hitherto.chat import AsyncClient, Client, Config, Tool, new_async_client, new_client
 
-from ..support.provider import Asked, Provider, Reply, anthropic_answer, chat_answer, gemini_answer, provider, responses_events
+from ..support.provider import (
+    Asked,
+    Provider,
+    Reply,
+    anthropic_answer,
+    chat_answer,
+    gemini_answer,
+    provider,
+    responses_events,
+)
 from ..support.thorough import THOROUGH
 
 Json = Any

@@ -21,12 +21,11 @@ import pytest
 import hitherto
 from hitherto import Attachment, Block, Message, Rule, Sanitiser, formats
 from hitherto._engine.recovery import keep, new_key
-from hitherto.sanitiser.redactor import Redactor
 from hitherto.errors import HithertoError, InvalidArgument, NotClean, PartialImport
 from hitherto.model import Setup
 from hitherto.records import Records
+from hitherto.sanitiser.redactor import Redactor
 
-from ..support.provider import Asked, Reply, provider, responses_answer, responses_events, responses_text
 from ..recorder.test_recorder import (
     TALKERS,
     AnthropicStreamed,
@@ -37,6 +36,7 @@ from ..recorder.test_recorder import (
     closed,
     speak,
 )
+from ..support.provider import Asked, Reply, provider, responses_answer, responses_events, responses_text
 
 __all__ = ["closed"]  # a fixture, for all tests here
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitherto import Finding, InvalidArgument, NotClean, Rule, Sanitiser
-from hitherto.sanitiser import plausibility as plausible
 from hitherto import sanitiser as module
+from hitherto.sanitiser import plausibility as plausible
 
 from ..support.thorough import examples
 

@@ -27,15 +27,15 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import hitherto
 from hitherto import Block, Key, Message
-from hitherto._sealing import primitives
 from hitherto._engine import revisions
 from hitherto._engine.bodies import chunk_place, item_place, meta_place, pack_place
 from hitherto._engine.compression import unsqueeze
+from hitherto._sealing import primitives
+from hitherto._sealing.codec import MODULUS
+from hitherto._sealing.sealed import AES, Sealed, SealedEnvelope, Secret, _slot_place, read_box, write_box
 from hitherto.backend import ConversationRow, MessageRow, PackRow
 from hitherto.errors import Damaged
 from hitherto.keys import _parse
-from hitherto._sealing.sealed import AES, Sealed, SealedEnvelope, Secret, _slot_place, read_box, write_box
-from hitherto._sealing.codec import MODULUS
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "docs" / "envelope-vectors.json"

@@ -37,8 +37,8 @@ from hypothesis import strategies as st
 from keyring.backends import chainer, fail, null
 from keyring.errors import KeyringError, KeyringLocked, PasswordSetError
 
-from hitherto._sealing import primitives
 from hitherto import keys
+from hitherto._sealing import primitives
 from hitherto.errors import (
     AlreadyExists,
     HithertoError,

@@ -29,12 +29,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import hitherto
-from hitherto import Attachment, Block, Conversation, Damaged, HithertoError, InvalidArgument, InvalidKey, Key, KeyUnavailable, Message, NotSealed, Saved, StorageFull, Store
-from hitherto._engine import lease, packs, compression
-from hitherto._sealing import reencryption, rotation, sealed
-from hitherto._erasure import maintenance
-from hitherto._sealing.rotation import Progress, Rotation
+from hitherto import (
+    Attachment,
+    Block,
+    Conversation,
+    Damaged,
+    HithertoError,
+    InvalidArgument,
+    InvalidKey,
+    Key,
+    KeyUnavailable,
+    Message,
+    NotSealed,
+    Saved,
+    StorageFull,
+    Store,
+)
+from hitherto._engine import compression, lease, packs
 from hitherto._engine.workspace import KeyState, Workspace
+from hitherto._erasure import maintenance
+from hitherto._sealing import reencryption, rotation, sealed
+from hitherto._sealing.rotation import Progress, Rotation
 from hitherto.backend import DONE, WORKSPACE, Backend, Batch, ConversationRow, Outcome, Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend

@@ -22,15 +22,15 @@ from msgspec.structs import replace
 import hitherto
 from hitherto import Block, Busy, HithertoError, InvalidArgument, Key, KeyUnavailable, Message, NotSealed, Store
 from hitherto._engine import attachments, lease, packs
-from hitherto._sealing import reencryption, rotation
 from hitherto._engine.bodies import close_pack, packed
-from hitherto._sealing.rotation import Progress, Rotation
 from hitherto._engine.workspace import KeyState
+from hitherto._sealing import reencryption, rotation
+from hitherto._sealing.codec import next_row
+from hitherto._sealing.rotation import Progress, Rotation
 from hitherto.backend import Change, ConversationRow, KeyShape, PackRow
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.ids import parse_conversation_id
-from hitherto._sealing.codec import next_row
 
 from ..support import interleaved
 from .test_rotation import (

@@ -17,10 +17,27 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Block, Conversation, Damaged, Event, Held, InvalidArgument, InvalidKey, Key, KeyUnavailable, Message, NotFound, NotSealed, Quarantined, ReadOnly, Store, TurnedReadOnly
+from hitherto import (
+    Block,
+    Conversation,
+    Damaged,
+    Event,
+    Held,
+    InvalidArgument,
+    InvalidKey,
+    Key,
+    KeyUnavailable,
+    Message,
+    NotFound,
+    NotSealed,
+    Quarantined,
+    ReadOnly,
+    Store,
+    TurnedReadOnly,
+)
 from hitherto._sealing import quarantine, rotation, sealed
-from hitherto.backend import Batch, Outcome
 from hitherto._sealing.sealed import read_box
+from hitherto.backend import Batch, Outcome
 
 MARKER = "marzipan-submarine"
 

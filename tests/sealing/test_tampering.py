@@ -29,11 +29,11 @@ from msgspec.structs import replace
 
 import hitherto
 from hitherto import Block, Conversation, Key, Message, Store, Usage
-from hitherto._sealing import primitives, sealed
 from hitherto._engine import policy_memory
 from hitherto._engine.bodies import Body, Meta, encode
-from hitherto._engine.state import Desk
 from hitherto._engine.revisions import NOTHING
+from hitherto._engine.state import Desk
+from hitherto._sealing import primitives, sealed
 from hitherto.errors import (
     Closed,
     Damaged,

@@ -21,19 +21,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitherto import Damaged, Message, Store
-from hitherto._search import segments
-from hitherto._search import sealed_index_store as cache
-from hitherto._search import sealed_index as wordindex
 from hitherto._engine.bodies import item_place
+from hitherto._search import sealed_index as wordindex
+from hitherto._search import sealed_index_store as cache
+from hitherto._search import segments
 from hitherto._search.query import All, Either, Tree, parse
+from hitherto._search.sealed_index import WordIndex
 from hitherto._search.search import Search
 from hitherto._search.segments import MOST_MESSAGES, Segment
 from hitherto._search.segments import Message as Words
-from hitherto._search.sealed_index import WordIndex
 from hitherto.backend import Batch, Outcome, Where
-from hitherto.backends.sqlite.fts import FtsIndex
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
+from hitherto.backends.sqlite.fts import FtsIndex
 from hitherto.errors import StorageError
 from hitherto.testing.toys import Contrary, ToyCodec
 from hitherto.textindex import Entry, Found, Known, TextIndex

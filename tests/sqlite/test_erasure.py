@@ -20,13 +20,13 @@ from hypothesis import settings
 import hitherto
 from hitherto import Block, Message, Store
 from hitherto.backend import Backend, Batch, Outcome
-from hitherto.backends.sqlite import erasure, rebuild as _rebuild
 from hitherto.backends import sqlite
+from hitherto.backends.sqlite import SqliteBackend, erasure
+from hitherto.backends.sqlite import rebuild as _rebuild
 from hitherto.backends.sqlite.connections import Pool
 from hitherto.backends.sqlite.erasure import Erasure
 from hitherto.backends.sqlite.rebuild import NEXT, OLD, Rebuild
 from hitherto.backends.sqlite.schema import MIGRATIONS
-from hitherto.backends.sqlite import SqliteBackend
 from hitherto.testing.conformance import BackendContract
 from hitherto.testing.machine import BackendMachine
 

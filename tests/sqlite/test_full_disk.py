@@ -23,8 +23,8 @@ import pytest
 import hitherto
 from hitherto import Block, CapacityWarning, Conversation, Event, Key, Message, StorageFull, Store
 from hitherto._engine import compression
-from hitherto.backends.sqlite import disk_space
 from hitherto.backends import sqlite
+from hitherto.backends.sqlite import disk_space
 from hitherto.backends.sqlite.ballast import LEAST, MOST, Ballast
 from hitherto.testing.faultdisk import FaultDisk
 

@@ -22,7 +22,8 @@ import pytest
 
 import hitherto
 from hitherto import HithertoError, Key, Message, _own_files, formats
-from hitherto.backends.sqlite import ballast as _ballast, foreign_files, fts
+from hitherto.backends.sqlite import ballast as _ballast
+from hitherto.backends.sqlite import foreign_files, fts
 
 PRECIOUS = b"the only copy of something\n" * 300  # longer than a header, and no multiple of a page
 WORD = "remember"

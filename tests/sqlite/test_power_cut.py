@@ -25,12 +25,25 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Attachment, Block, Conversation, Damaged, HithertoError, Key, Message, NotAStore, NotFound, Saved, StorageFull, Store
+from hitherto import (
+    Attachment,
+    Block,
+    Conversation,
+    Damaged,
+    HithertoError,
+    Key,
+    Message,
+    NotAStore,
+    NotFound,
+    Saved,
+    StorageFull,
+    Store,
+)
 from hitherto._engine import attachments, compression
 from hitherto._sealing import primitives
 from hitherto.backend import DONE, Batch, Outcome
-from hitherto.backends.sqlite import connections
 from hitherto.backends import sqlite
+from hitherto.backends.sqlite import connections
 from hitherto.backends.sqlite.erasure import Erasure
 from hitherto.errors import StorageError
 from hitherto.testing.faultdisk import FaultDisk, Mode, Operation

@@ -14,13 +14,13 @@ import pytest
 
 import hitherto
 from hitherto import Block, CannotOpen, Held, Message, ReadOnly, StorageError, Store
+from hitherto._sealing.sealed import read_box
 from hitherto.backend import Where
 from hitherto.backends import sqlite
-from hitherto.backends.sqlite.schema import MIGRATIONS
 from hitherto.backends.postgres.schema import MIGRATIONS as STEPS
+from hitherto.backends.sqlite.schema import MIGRATIONS
 from hitherto.listing import conversations
 from hitherto.model import to_datetime
-from hitherto._sealing.sealed import read_box
 
 from ..support.databases import new_database
 from ..support.frozen_stores import DUMP, Frozen, Kept, described, frozen, restored, unpacked

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 import hitherto
 from hitherto import Block, Key, Message, Saved, Store
 from hitherto.backends import sqlite
+from hitherto.backends.sqlite import SqliteBackend
 from hitherto.backends.sqlite.files import translated
 from hitherto.backends.sqlite.schema import APPLICATION_ID, MIGRATIONS
-from hitherto.backends.sqlite import SqliteBackend
 from hitherto.errors import (
     Busy,
     CannotOpen,

@@ -11,8 +11,8 @@ from uuid import UUID
 import psycopg
 
 from hitherto.backends.postgres import workspace_id
-from hitherto.backends.postgres.schema import TABLES
 from hitherto.backends.postgres.lexemes import Spelling
+from hitherto.backends.postgres.schema import TABLES
 from hitherto.ids import RUN
 
 Connection = psycopg.Connection[tuple[Any, ...]]

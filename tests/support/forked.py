@@ -33,9 +33,16 @@ IMPORTS = (
     *("hitherto.cli._chat", "hitherto.cli._session", "hitherto.cli._editor"),
     *("hitherto.chat", "hitherto.recorder", "hitherto.store", "hitherto.backends.sqlite"),
     *("hitherto.cli._stores", "hitherto.formats.jsonl", "hitherto.opening", "hitherto.backends.sqlite.retrying_reader"),
-    *(f"hitherto.cli.{name}" for name in ("_main", "_conversation", "_log", "_search", "_care", "_stats", "_doctor")),
+    *(
+        f"hitherto.cli.{name}"
+        for name in ("_main", "_conversation", "_log", "_search", "_purge_verify", "_stats", "_doctor")
+    ),
     *("platformdirs.unix", "hitherto.backends.sqlite.fts", "hitherto._engine.verify", "hitherto._engine.statistics"),
-    *("hitherto._sealing.sealed", "cryptography.hazmat.primitives.ciphers.aead", "cryptography.hazmat.primitives.kdf.hkdf"),
+    *(
+        "hitherto._sealing.sealed",
+        "cryptography.hazmat.primitives.ciphers.aead",
+        "cryptography.hazmat.primitives.kdf.hkdf",
+    ),
 )
 
 

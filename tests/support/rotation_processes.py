@@ -15,8 +15,8 @@ import hitherto
 from hitherto import HithertoError, Key, Message, Store
 from hitherto._engine import attachments, compression
 from hitherto._sealing import reencryption, rotation
-from hitherto.backends.sqlite.fts import FtsIndex
 from hitherto.backends.sqlite import SqliteBackend
+from hitherto.backends.sqlite.fts import FtsIndex
 
 if TYPE_CHECKING:
     from hitherto._sealing.rotation import Progress, Rotation

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .workspace_copy import House, described, holds_others, is_kept_in, maybe_described
 from .._locations import is_server, path_of
-from .row_pages import pages
 from ..backend import CHAT, Backend, ConversationRow
 from ..errors import CannotOpen, InvalidArgument, NotExportable, ReadOnly
 from ..ids import show_conversation_id
 from ..opening import _backend
 from ..store import Store, as_key
+from .row_pages import pages
+from .workspace_copy import House, described, holds_others, is_kept_in, maybe_described
 
 if TYPE_CHECKING:
     from ..aio import AsyncStore

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.bodies import encode, meta_place, open_meta
-from .row_pages import PAGE, PIECE, Content, ahead, content, everything, items_of, pages, small, weight_of
+from .._sealing.codec import next_row
 from ..backend import (
     CHAT,
     WORKSPACE,
@@ -40,7 +40,7 @@ from ..backend import (
 )
 from ..errors import Busy, Damaged, NotExportable, NotFound
 from ..ids import RUN, new_token, show_conversation_id
-from .._sealing.codec import next_row
+from .row_pages import PAGE, PIECE, Content, ahead, content, everything, items_of, pages, small, weight_of
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .bodies import Attached, Body, chunk_place, decode_body, utf8, with_holes, without_holes
-from .packs import Reader
-from .compression import squeeze, unsqueeze
+from .._sealing.codec import Envelope
 from ..attachment import CHUNK, Attachment
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage, MissingAttachment, NotFound, PayloadTooLarge
-from .._sealing.codec import Envelope
+from .bodies import Attached, Body, chunk_place, decode_body, utf8, with_holes, without_holes
+from .compression import squeeze, unsqueeze
+from .packs import Reader
 
 if TYPE_CHECKING:
     from .state import Desk

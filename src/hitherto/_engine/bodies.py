@@ -20,13 +20,13 @@ from msgspec import Raw, Struct, msgpack
 from msgspec import ValidationError as _ValidationError
 from msgspec.structs import replace
 
-from .compression import squeeze, unsqueeze
+from .._sealing.codec import Envelope
 from ..attachment import LARGE, Attachment
 from ..backend import ConversationRow, MessageRow, PackRow
 from ..errors import Damaged, InvalidMessage
 from ..ids import Names
 from ..model import Block, Message, Saved, Setup, Usage
-from .._sealing.codec import Envelope
+from .compression import squeeze, unsqueeze
 
 T = TypeVar("T")
 

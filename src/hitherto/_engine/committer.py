@@ -24,7 +24,6 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, cast
 
-from .breaker import CLOSED, HALF_OPEN, OPEN, SLOW_SECONDS, Breaker, Pace
 from ..backend import (
     DONE,
     Backend,
@@ -63,6 +62,7 @@ from ..events import (
 from ..ids import show_conversation_id
 from ..model import to_datetime
 from ..telemetry import Telemetry
+from .breaker import CLOSED, HALF_OPEN, OPEN, SLOW_SECONDS, Breaker, Pace
 
 READS_ONLY = "it was opened to be read only"
 

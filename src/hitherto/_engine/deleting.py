@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .packs import Moved, Reader, Rewrite
-from .recovery import below
 from ..backend import Change, ConversationRow, MessageRow
 from ..errors import Damaged, HasChildren, Held
 from ..ids import show_conversation_id
+from .packs import Moved, Reader, Rewrite
+from .recovery import below
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct, json
 
-from .bodies import Meta
+from .._sealing.codec import Codec
 from ..backend import CHAT, Tag, Where
 from ..errors import InvalidArgument
 from ..model import check_strings
-from .._sealing.codec import Codec
+from .bodies import Meta
 
 MOST_PAIRS = 32  # of metadata in one filter
 _LONG = 200  # bytes of a pair; what is longer is found by its hash, because an index takes no long values

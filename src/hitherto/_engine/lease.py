@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import MsgspecError, msgpack
 from msgspec.structs import replace
 
+from ..errors import Closed, StorageFull
 from .bodies import WorkspaceMeta
 from .process import Who, is_gone, this
-from ..errors import Closed, StorageFull
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from . import revisions
-from .bodies import PackedRaw, close_pack, open_pack_raw, packed
+from .._sealing.codec import Envelope, next_row
 from ..backend import Change, ConversationRow, ItemRow, MessageRow, PackRow
 from ..errors import Damaged, NotFound
 from ..events import warn
 from ..ids import RUN
-from .._sealing.codec import Envelope, next_row
+from . import revisions
+from .bodies import PackedRaw, close_pack, open_pack_raw, packed
 
 if TYPE_CHECKING:
-    from .state import Desk
     from ..store import Store
+    from .state import Desk
 
 _LARGEST = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
 _KEPT = 8  # opened packs that a reader remembers

@@ -22,8 +22,8 @@ from ..events import CapacityWarning, warn
 from ..model import to_datetime
 
 if TYPE_CHECKING:
-    from .state import Draft
     from ..store import Store
+    from .state import Draft
 
 _LOOK_SECONDS: Final = 2.0  # after which the quota is looked at again
 _COUNT_SECONDS: Final = 5.0  # after which what is used is counted again

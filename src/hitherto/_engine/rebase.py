@@ -8,11 +8,11 @@ again by itself.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .attachments import Outdated
-from .packs import Moved
-from .committer import Entry
 from ..backend import Batch, Change, ConversationRow
 from ..errors import HithertoError
+from .attachments import Outdated
+from .committer import Entry
+from .packs import Moved
 
 if TYPE_CHECKING:
     import threading

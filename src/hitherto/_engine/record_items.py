@@ -22,14 +22,14 @@ from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError, conv
 from msgspec import Meta as Limits
 from msgspec.structs import replace
 
-from .bodies import Meta, item_place, open_meta
-from .state import Desk, close_meta
-from .revisions import read as read_ledger
-from .recovery import MARK, Unmarked, without_us
+from .._sealing.codec import Envelope, next_row
 from ..backend import Change, ConversationRow, ItemRow
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage
 from ..model import Saved
-from .._sealing.codec import Envelope, next_row
+from .bodies import Meta, item_place, open_meta
+from .recovery import MARK, Unmarked, without_us
+from .revisions import read as read_ledger
+from .state import Desk, close_meta
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING
 from msgspec import DecodeError, Struct, ValidationError, msgpack
 from msgspec.structs import replace
 
-from .bodies import Body, body_of, item_place
-from .state import Desk
-from .process import Who, is_gone, this
+from .._sealing.codec import Envelope, next_row
 from ..backend import Change, ConversationRow, ItemRow
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, NotFound, PayloadTooLarge
 from ..events import SnapshotRebuilt, warn
 from ..ids import new_token, parse_conversation_id
 from ..model import Message, Saved, check, check_json, id_of, to_datetime
-from .._sealing.codec import Envelope, next_row
+from .bodies import Body, body_of, item_place
+from .process import Who, is_gone, this
+from .state import Desk
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, msgpack
 
+from .._sealing.codec import Envelope, Place
 from ..backend import ConversationRow, ItemRow, MessageRow
 from ..errors import Damaged
 from ..ids import RUN
-from .._sealing.codec import Envelope, Place
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from .attachments import Outdated, Sources, hole, kept, spilled, stage, unstage
-from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
-from .filters import description_fields, description_tags
-from .revisions import Ledger, read
-from .packs import Moved
-from .committer import Entry, Tell, stored
-from .rebase import Remaking
-from .steps import Steps, finish
+from .._sealing.codec import Codec, Envelope, next_row
 from ..attachment import LARGE, Attachment
 from ..backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missing, Stale, Tag, Taken
 from ..errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
 from ..ids import RUN, new_token, show_conversation_id
 from ..model import Message, Saved, check, text_size, trace_of
-from .._sealing.codec import Codec, Envelope, next_row
+from .attachments import Outdated, Sources, hole, kept, spilled, stage, unstage
+from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
+from .committer import Entry, Tell, stored
+from .filters import description_fields, description_tags
+from .packs import Moved
+from .rebase import Remaking
+from .revisions import Ledger, read
+from .steps import Steps, finish
 
 if TYPE_CHECKING:
-    from .workspace import KeyState
     from ..store import Store
+    from .workspace import KeyState
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
 _TRIES = 1000  # how often a write is prepared again before we say the conversation is busy

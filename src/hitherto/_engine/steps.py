@@ -7,8 +7,8 @@ writes before it waits for the first of them, and they share one commit.
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
-from .committer import Entry, Pen
 from ..backend import Outcome
+from .committer import Entry, Pen
 
 T = TypeVar("T")
 

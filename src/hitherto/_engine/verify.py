@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .attachments import stored_attachment
-from .bodies import Attached, decode_body, item_place, open_meta, open_setup
-from .state import Desk, label_fields
-from .filters import description_fields
-from .revisions import read as read_ledger
-from .packs import Reader, run_of
 from .._copying.row_pages import ahead
-from .record_items import check_items
-from .recovery import MARK, PARTIAL, open_mark, open_partial
+from .._sealing.codec import MODULUS
 from ..backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
 from ..errors import Busy, Closed, HithertoError, MissingAttachment, Unavailable
 from ..ids import RUN, show_conversation_id
 from ..listing import conversations
-from .._sealing.codec import MODULUS
+from .attachments import stored_attachment
+from .bodies import Attached, decode_body, item_place, open_meta, open_setup
+from .filters import description_fields
+from .packs import Reader, run_of
+from .record_items import check_items
+from .recovery import MARK, PARTIAL, open_mark, open_partial
+from .revisions import read as read_ledger
+from .state import Desk, label_fields
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from . import policy_memory
-from .bodies import WorkspaceMeta, encode, item_place, meta_place, open_workspace
-from .packs import Moved
-from .committer import Pen
+from .._sealing.codec import Codec, Envelope, Plain, next_row
 from ..backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done, ItemRow
 from ..errors import Busy, CannotOpen, Damaged, KeyUnavailable, NotSealed
 from ..ids import new_conversation_id, new_token
-from .._sealing.codec import Codec, Envelope, Plain, next_row
+from . import policy_memory
+from .bodies import WorkspaceMeta, encode, item_place, meta_place, open_workspace
+from .committer import Pen
+from .packs import Moved
 
 if TYPE_CHECKING:
-    from ..keys import Key
     from .._sealing.sealed import Sealed
+    from ..keys import Key
 
 _KEY = b"workspace"
 _TRIES = 1000

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from .._engine.bodies import item_place, meta_place, open_meta
 from .._engine.state import Desk, close_meta
+from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow
 from ..errors import Damaged, HithertoError, InvalidArgument, StorageError
 from ..events import warn
 from ..ids import new_token, show_conversation_id
-from .._sealing.codec import next_row
 
 if TYPE_CHECKING:
     from ..snapshots import SnapshotStore, Summary

@@ -27,10 +27,10 @@ from .. import _forks
 from .._engine.bodies import open_meta
 from .._engine.filters import description_tags
 from .._engine.packs import pack
+from .._sealing.codec import next_row
 from ..backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
 from ..errors import Damaged, NotFound, StorageFull
 from ..events import warn
-from .._sealing.codec import next_row
 
 if TYPE_CHECKING:
     from ..store import Store

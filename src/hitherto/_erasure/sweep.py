@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .shutdown import Purge
 from .._engine.bodies import WorkspaceMeta
-from .checkpoint_copies import note, reach
 from .._engine.committer import deleted
 from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
 from ..attachment import CHUNK
@@ -48,6 +46,8 @@ from ..ids import parse_conversation_id, show_conversation_id
 from ..listing import conversations
 from ..model import from_datetime, to_datetime
 from ..retention import Candidate, RetentionPolicy, SweepPlan, SweepReport, decide, plan
+from .checkpoint_copies import note, reach
+from .shutdown import Purge
 
 if TYPE_CHECKING:
     from ..store import Store

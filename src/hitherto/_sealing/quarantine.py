@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from .._engine.attachments import filled
 from .._engine.bodies import item_place, open_pack_raw
-from .._engine.state import Desk
-from .._engine.packs import Moved, run_of
 from .._engine.committer import READS_ONLY, deleted
+from .._engine.packs import Moved, run_of
+from .._engine.state import Desk
 from ..backend import Change, ConversationRow, PackRow
 from ..errors import Closed, Damaged, HithertoError, NotFound
 from ..events import Quarantined, TurnedReadOnly, warn
@@ -178,8 +178,8 @@ class Quarantine:
     def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
         """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
         conversation that cannot be reached are failures."""
-        from .._erasure import checkpoint_copies  # noqa: PLC0415  # rare
         from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
+        from .._erasure import checkpoint_copies  # noqa: PLC0415  # rare
 
         conversation, message = record
         readable = True

@@ -21,20 +21,20 @@ from msgspec.structs import replace
 from .._engine.attachments import renamed
 from .._engine.bodies import close_pack as closed_pack
 from .._engine.bodies import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
-from .._engine.state import label_fields
 from .._engine.filters import description_fields
+from .._engine.packs import Moved, Reader, run_of
+from .._engine.recovery import MARK, mark
 from .._engine.revisions import KEY as LEDGER
 from .._engine.revisions import NOTHING
 from .._engine.revisions import place as ledger_place
-from .._engine.packs import Moved, Reader, run_of
-from .._engine.recovery import MARK, mark
-from .._search.sealed_index_store import PREFIX as WORDS
+from .._engine.state import label_fields
 from .._engine.workspace import KeyState
+from .._search.sealed_index_store import PREFIX as WORDS
 from ..backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Tag
 from ..errors import Busy, Damaged, HithertoError
 from ..ids import show_conversation_id
-from .sealed import NO_KEY, Sealed, SealedEnvelope, Slot, read_box, write_box
 from .codec import MODULUS, Envelope, Plain, next_row
+from .sealed import NO_KEY, Sealed, SealedEnvelope, Slot, read_box, write_box
 
 if TYPE_CHECKING:
     from .._engine.state import Desk

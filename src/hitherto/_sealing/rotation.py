@@ -19,8 +19,8 @@ conversation is sealed by the new rules, and the backend checks that in the same
 commit that drops the old data key of one conversation has read all of its rows (`reencryption`). What cannot be
 brought up to date is named in `failures`, and the job stays pending.
 
-**One process at a time works on it**, by a lease (`_engine.lease`); the others wait for a while, and go on if that one is
-gone. The lease only saves work: what protects the data is what each commit requires, with two owners as well.
+**One process at a time works on it**, by a lease (`_engine.lease`); the others wait for a while, and go on if that one
+is gone. The lease only saves work: what protects the data is what each commit requires, with two owners as well.
 
 Loading this module loads `cryptography`: it is for who seals.
 """
@@ -34,9 +34,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.bodies import encode, item_place, meta_place
-from .._engine.packs import Moved
 from .._engine.committer import Entry
-from .reencryption import Begin, Steps, codec_of
+from .._engine.packs import Moved
 from .._engine.workspace import KeyState
 from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
 from ..errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
@@ -44,8 +43,9 @@ from ..events import KeyRotated, warn
 from ..ids import show_conversation_id
 from ..listing import conversations
 from ..model import to_datetime
-from .sealed import NO_KEY, Sealed, Slot, read_box, write_box
 from .codec import Envelope, Plain, next_row
+from .reencryption import Begin, Steps, codec_of
+from .sealed import NO_KEY, Sealed, Slot, read_box, write_box
 
 if TYPE_CHECKING:
     from ..keys import Key

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from . import primitives
 from ..backend import ConversationRow, KeyShape, MessageRow, PackRow
 from ..errors import Closed, Damaged, InvalidArgument, KeyUnavailable
+from . import primitives
 from .codec import MODULUS, Codec, Envelope, Fingerprint, Place, Plain
 
 if TYPE_CHECKING:

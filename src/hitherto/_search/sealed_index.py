@@ -22,11 +22,11 @@ from math import log
 from msgspec import Struct
 
 from .. import _forks
-from .query import All, Either, Query, Term, Tree, split
-from .segments import LONGEST, MOST_MESSAGES, MOST_WORDS, Message, Place, Segment, Sought
 from ..errors import Closed
 from ..ids import RUN
 from ..textindex import Entry, Found, Known
+from .query import All, Either, Query, Term, Tree, split
+from .segments import LONGEST, MOST_MESSAGES, MOST_WORDS, Message, Place, Segment, Sought
 
 _SPARE = 1_000  # hits beyond the limit that are sorted with it
 _K1, _B, _LEAST_IDF = 1.2, 0.75, 1e-6  # of FTS5's bm25

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 from msgspec import MsgspecError, Struct, msgpack
 
 from .._engine.bodies import item_place
-from .segments import Segment
+from .._sealing.codec import next_row
 from ..backend import CHAT, Batch, Change, ConversationRow, Done, ItemRow
 from ..errors import CommitUnknown, Damaged, HithertoError
 from ..textindex import Known
-from .._sealing.codec import next_row
+from .segments import Segment
 
 if TYPE_CHECKING:
-    from .sealed_index import WordIndex
     from ..store import Store
+    from .sealed_index import WordIndex
 
 FORMAT = 1
 PREFIX = b"words/"

@@ -33,10 +33,10 @@ from ..listing import conversations
 from ..textindex import Entry, IndexDamaged, Known, TextIndex
 
 if TYPE_CHECKING:
-    from .query import Query
-    from .timeline import Limit
-    from .sealed_index import WordIndex
     from ..store import Store
+    from .query import Query
+    from .sealed_index import WordIndex
+    from .timeline import Limit
 
 Progress = Callable[[int], None]  # hears how many messages are done
 

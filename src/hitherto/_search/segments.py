@@ -22,9 +22,9 @@ from typing import Final
 
 from msgspec import MsgspecError, Struct, msgpack
 
-from .query import Term
 from .._engine.compression import squeeze, unsqueeze
 from ..errors import Damaged
+from .query import Term
 
 FORMAT: Final = 1
 MOST_MESSAGES: Final = 512  # in one segment

@@ -15,12 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from ._append_queue import StoreThreads
-from .._erasure.shutdown import Closing
 from .._engine.recovery import Partial
-from .._search.search import Hit
-from .._erasure.maintenance import Maintenance
 from .._engine.verify import Report
+from .._erasure.maintenance import Maintenance
+from .._erasure.shutdown import Closing
+from .._search.search import Hit
 from .._task_threads import Threads, outlast
 from ..conversation import Attachments, Branch, Conversation, OnConflict, SetupChange, ThreadUsage
 from ..events import Listener, Quarantined
@@ -28,6 +27,7 @@ from ..listing import ConversationInfo, MessageListing, Page
 from ..model import Message, Saved, Setup
 from ..opening import open as open_sync
 from ..store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Path, PurgeReport, Stats, Store, Tools
+from ._append_queue import StoreThreads
 
 if TYPE_CHECKING:
     from .._sealing.rotation import Progress, Rotation

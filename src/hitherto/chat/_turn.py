@@ -17,9 +17,9 @@ from typing import Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..dialects._missing_attachments import tell_holes
 from ..dialects import Answer, Assembly, Dialect, Raw, calls
 from ..dialects._json import copied_entry, merged
+from ..dialects._missing_attachments import tell_holes
 from ..dialects._repair import Repair, is_silent, repair, settled
 from ..dialects._types import with_names
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit

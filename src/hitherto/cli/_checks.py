@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__, errors
-from . import _config, _open_files as _machine
+from . import _config
+from . import _open_files as _machine
 from ._exit_codes import FAILED, LOCKED, UNSOUND, code_of, hint_of
-from ._store_options import Place, has_password
 from ._stats import size
+from ._store_options import Place, has_password
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -11,11 +11,11 @@ import click
 
 from .. import errors
 from ._completion import complete_ids
-from ._output import emit, many, sure
-from ._output import show as shown
+from ._exit_codes import UNSOUND
 from ._ids import chosen, here, is_message, named
 from ._options import without_asking
-from ._exit_codes import UNSOUND
+from ._output import emit, many, sure
+from ._output import show as shown
 from ._store_options import Place, placed
 from ._terminal import line, moment, say
 from ._thread import as_json, drawn, room, thread_lines

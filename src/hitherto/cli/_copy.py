@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from .. import errors
-from ._output import Meter, emit, many
-from ._moving import lasting, summary, unreadable
 from ._exit_codes import PARTIAL, UNSOUND
+from ._moving import lasting, summary, unreadable
+from ._output import Meter, emit, many
 from ._store_options import Place, key_from, place_of, warn_of_password
 from ._terminal import complain, say
 
 if TYPE_CHECKING:
+    from .._copying.copy_store import StoreCopy
     from ..backend import Backend
     from ..formats import Loaded
-    from .._copying.copy_store import StoreCopy
     from ..store import Store
 
 _MOST = 20  # problems that are named

@@ -15,12 +15,12 @@ from .. import errors
 from .._terminal_text import harmless
 from . import _config
 from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, found
-from ._output import emit, paint, show
-from ._options import options
 from ._exit_codes import FAILED, LOCKED, UNSOUND
+from ._options import options
+from ._output import emit, paint, show
+from ._server_checks import server
 from ._store_options import place_of
 from ._terminal import is_terminal, width
-from ._server_checks import server
 
 _STYLES = {OK: "green", WARNING: "yellow", PROBLEM: "red"}
 _MARGIN = 9  # columns for the level

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ._completion import complete_ids
-from ._output import emit
 from ._ids import named
+from ._output import emit
 from ._store_options import Place, placed
 from ._terminal import line, say, width
 

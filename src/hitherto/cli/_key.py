@@ -18,9 +18,9 @@ import click
 from .. import errors
 from .._terminal_text import harmless
 from . import _config
-from ._output import Meter, emit, sure
-from ._options import without_asking
 from ._exit_codes import LOCKED, UNSOUND
+from ._options import without_asking
+from ._output import Meter, emit, sure
 from ._store_options import Place, key_from, placed
 from ._terminal import say
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ._completion import complete_ids
-from ._output import emit, many, paint, show
+from ._exit_codes import UNSOUND
 from ._graph import Row, picture
 from ._ids import chosen, named
-from ._exit_codes import UNSOUND
+from ._output import emit, many, paint, show
 from ._store_options import Place, placed
 from ._terminal import columns, line, moment, say
 from ._thread import as_json, coloured, drawn, message_lines, room

@@ -18,9 +18,9 @@ import click
 from .. import errors
 from .._terminal_text import harmless
 from ._completion import complete_ids
-from ._output import Meter, emit, many
-from ._ids import chosen, is_message
 from ._exit_codes import PARTIAL, code_of, hint_of
+from ._ids import chosen, is_message
+from ._output import Meter, emit, many
 from ._store_options import Place, key_from, placed
 from ._terminal import complain, is_terminal, line, say
 

@@ -11,10 +11,10 @@ import click
 from .. import errors
 from .._terminal_text import harmless
 from ._completion import complete_ids
-from ._output import Meter, emit, many, paint, show, sure
+from ._exit_codes import BUSY, UNSOUND
 from ._ids import is_message, named
 from ._options import without_asking
-from ._exit_codes import BUSY, UNSOUND
+from ._output import Meter, emit, many, paint, show, sure
 from ._store_options import Place, placed
 from ._terminal import line, moment, say, width
 

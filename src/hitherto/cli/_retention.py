@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from ._output import Meter, emit, show, sure
 from ._options import without_asking
+from ._output import Meter, emit, show, sure
 from ._store_options import Place, placed
 from ._terminal import line, say
 

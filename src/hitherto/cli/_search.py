@@ -12,9 +12,9 @@ import click
 from .. import errors
 from .._terminal_text import harmless
 from ._completion import complete_ids
-from ._output import Meter, emit, paint, show
-from ._ids import here, named
 from ._exit_codes import NOTHING
+from ._ids import here, named
+from ._output import Meter, emit, paint, show
 from ._store_options import Place, placed
 from ._terminal import columns, cut, line, moment, say, width
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ._hints import advice
-from ._prompt import asking
+from ._ctrl_c import Stoppable
 from ._files import Question, question
-from ._unanswered import offer, partials, say_left, say_stopped, unanswered
+from ._hints import advice
 from ._ids import here
 from ._markdown import answers
-from ._terminal import complain, line, say
+from ._prompt import asking
 from ._slash import COMMANDS, SLASH, TITLE, act
-from ._ctrl_c import Stoppable
+from ._terminal import complain, line, say
+from ._unanswered import offer, partials, say_left, say_stopped, unanswered
 
 if TYPE_CHECKING:
     from ..chat import ClaudeLocal, Client

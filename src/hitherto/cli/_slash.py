@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ._unanswered import settle
 from ._ids import named
 from ._terminal import line, say, width
+from ._unanswered import settle
 
 if TYPE_CHECKING:
     from ..conversation import Conversation

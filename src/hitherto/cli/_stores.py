@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from ._output import Meter, emit, many, sure
+from ._exit_codes import UNSOUND
 from ._moving import lasting
 from ._options import without_asking
-from ._exit_codes import UNSOUND
+from ._output import Meter, emit, many, sure
 from ._store_options import Place, placed
 from ._terminal import complain, say
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from ._missing_attachments import holes_in, tell_holes
 from ..model import Block, Message
 from ._lossless import own_raw
+from ._missing_attachments import holes_in, tell_holes
 from ._types import Dialect, calls
 from .openai_chat import loaded
 

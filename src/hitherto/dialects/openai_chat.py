@@ -15,6 +15,7 @@ from typing import ClassVar
 from ..attachment import Attachment
 from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
+from ._canonical import Likeness, Saying
 from ._json import (
     copied,
     encoded,
@@ -29,10 +30,9 @@ from ._json import (
     text,
     to_base64,
 )
-from ._canonical import Likeness, Saying
 from ._lossless import own_raw
-from ._types import NO_NAMES, Answer, Built, Heard, Raw
 from ._sse import DONE
+from ._types import NO_NAMES, Answer, Built, Heard, Raw
 
 SYSTEM = ("system", "developer")
 _ROLES = {"system": "event", "developer": "event", "tool": "tool_result", "function": "tool_result"}

@@ -18,8 +18,8 @@ from typing import ClassVar
 
 from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
-from ._json import copied, entries, entry, from_base64, inner, is_entries, joined, number, text
 from ._canonical import Likeness, Saying
+from ._json import copied, entries, entry, from_base64, inner, is_entries, joined, number, text
 from ._types import NO_NAMES, Answer, Built, Heard, Raw
 from .openai_chat import (
     SYSTEM,

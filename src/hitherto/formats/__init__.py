@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..dialects._missing_attachments import holes_in
 from ..backend import Where
 from ..conversation import Conversation
+from ..dialects._missing_attachments import holes_in
 from ..errors import (
     Busy,
     Closed,
@@ -38,11 +38,11 @@ from ..listing import ConversationInfo, Page, conversations
 from ..model import check, check_json, listed
 from ..snapshots import Unreadable
 from ..store import Store, as_key
+from ._atomic_file import WriteTo, of_files
+from ._extract import Taken, taken
 from ._importing import Admitted, Plan, admit, check_tree, planned
 from ._sections import upto
 from ._types import HEAD, Format, Half, Portable, Said, Source, not_written
-from ._extract import Taken, taken
-from ._atomic_file import WriteTo, of_files
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore

@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..dialects._missing_attachments import tell_holes
 from ..attachment import Attachment
+from ..dialects._missing_attachments import tell_holes
 from ..errors import Damaged, InvalidMessage
 from ..model import Block, Message, Usage, check_json, check_name, from_datetime, to_datetime
 from ..snapshots._json_text import read as read_json

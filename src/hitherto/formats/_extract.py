@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from .._engine.attachments import filled
 from .._engine.bodies import open_setup, saved
-from .._engine.state import Desk
 from .._engine.packs import Reader
 from .._engine.record_items import about
 from .._engine.recovery import found as found_partials
+from .._engine.state import Desk
 from ..backend import ConversationRow, MessageRow
 from ..errors import Busy, Damaged
 from ..ids import show_conversation_id

@@ -9,8 +9,8 @@ import hashlib
 
 from msgspec import msgpack
 
-from ..dialects._missing_attachments import holes_in
 from ..attachment import Attachment
+from ..dialects._missing_attachments import holes_in
 from ..model import Message, Setup
 from ..snapshots._thread import snapshot_of, thread_of
 from ._types import Portable, Said

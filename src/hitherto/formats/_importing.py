@@ -19,19 +19,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta, encode, open_meta
-from .._engine.state import Desk, Draft, Spot, check_size, described, draft
 from .._engine.record_items import About
 from .._engine.record_items import items as record_items
 from .._engine.recovery import closed, encoded, keep, new_key
+from .._engine.state import Desk, Draft, Spot, check_size, described, draft
 from ..backend import CHAT, Change, ConversationRow, ItemRow
 from ..conversation import Conversation, checked_setup, checked_text, setup_item
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, check_strings, encodable
 from ..store import More
+from ._extract import IMPORTED, Taken, taken
 from ._history_match import digest, laid_over, told_again
 from ._types import Half, Portable, Said
-from ._extract import IMPORTED, Taken, taken
 
 if TYPE_CHECKING:
     from ..store import Store

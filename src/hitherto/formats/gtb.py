@@ -9,8 +9,8 @@ from pathlib import Path
 from ..errors import HithertoError
 from ..keys import Key
 from ..snapshots import FileStore, Unreadable, validate_snapshot_id
-from ._types import Portable, Source
 from ._atomic_file import new_directory
+from ._types import Portable, Source
 from .snapshot import portable_of, taken_of
 
 name = "gtb"

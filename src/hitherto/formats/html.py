@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from html import escape
 from typing import IO
 
-from ..dialects._missing_attachments import has_hole
 from .._terminal_text import harmless
 from ..attachment import Attachment
+from ..dialects._missing_attachments import has_hole
 from ..model import Block, Setup
+from ._atomic_file import OnlyWritten
 from ._sections import (
     Section,
     call_in,
@@ -26,7 +27,6 @@ from ._sections import (
     text_in,
 )
 from ._types import Portable, Said
-from ._atomic_file import OnlyWritten
 
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _AT_ONCE = 3 << 16  # bytes of an image: a multiple of three, so that the pieces in base64 are one

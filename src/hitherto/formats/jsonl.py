@@ -38,8 +38,8 @@ from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, Ne
 from ..keys import Key
 from ..model import DEEPEST, Block, Message, Setup, Usage, from_datetime, is_nested_deeper, to_datetime
 from ..snapshots import Unreadable
-from ._types import Half, Portable, Said, Source
 from ._atomic_file import new_file, of_files
+from ._types import Half, Portable, Said, Source
 
 name = "jsonl"
 suffixes = (".jsonl", ".jsonl.zst")

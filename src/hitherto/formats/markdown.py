@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from ..model import Block, Setup
+from ._atomic_file import OnlyWritten
 from ._sections import (
     call_in,
     moment,
@@ -21,7 +22,6 @@ from ._sections import (
     text_in,
 )
 from ._types import Portable, Said
-from ._atomic_file import OnlyWritten
 
 _HEADING = re.compile(r"( {0,3})(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"( {0,3})(`{3,}(?!.*`)|~{3,})(.*)")

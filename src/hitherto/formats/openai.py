@@ -24,9 +24,9 @@ from ..errors import HithertoError, InvalidArgument, InvalidMessage, PayloadTooL
 from ..keys import Key
 from ..model import Message
 from ..snapshots import Unreadable
+from ._atomic_file import new_file, of_files
 from ._sections import setup_of, thread
 from ._types import Portable, Said, Source
-from ._atomic_file import new_file, of_files
 
 name = "openai"
 suffixes = (".openai.jsonl",)

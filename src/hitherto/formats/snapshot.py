@@ -16,10 +16,10 @@ from ..model import from_datetime
 from ..snapshots import FileStore, Snapshot, Unreadable, validate_snapshot_id
 from ..snapshots._media import references
 from ..snapshots._thread import about, snapshot_of, thread_of
+from ._atomic_file import new_file, of_files
 from ._importing import conversation_id
 from ._sections import setup_of, thread
 from ._types import Portable, Said, Source
-from ._atomic_file import new_file, of_files
 
 name = "snapshot"
 suffixes = (".json",)

@@ -31,8 +31,8 @@ from ..keys import Key
 from ..model import Block, Message, check_json, check_name, from_datetime
 from ..snapshots import Unreadable
 from ..snapshots._json_text import read as read_json
-from ._types import Portable, Said, Source, not_written
 from ._atomic_file import of_files
+from ._types import Portable, Said, Source, not_written
 
 name = "vpconv"
 suffixes = (".vpconv",)

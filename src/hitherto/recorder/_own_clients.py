@@ -12,8 +12,8 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._erasure.checkpoint_copies import is_there
 from .._engine.recovery import Partial
+from .._erasure.checkpoint_copies import is_there
 from ..conversation import Conversation
 from ..dialects import Answer, Assembly
 from ..dialects._repair import Repair

@@ -29,8 +29,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta
-from .._engine.state import Desk, Draft, check_size, draft
 from .._engine.recovery import drop, keep, marks, new_key, new_mark
+from .._engine.state import Desk, Draft, check_size, draft
+from .._sealing.codec import Envelope
 from ..backend import CHAT, ItemRow, Where
 from ..conversation import Conversation, checked_setup
 from ..dialects import Answer, Assembly, Dialect
@@ -40,13 +41,12 @@ from ..events import warn
 from ..ids import new_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, trace_of
 from ..store import More
-from .._sealing.codec import Envelope
-from ._partial_answer import Arriving
 from ._checkpoints import Checkpoints
 from ._closing import END_SECONDS, ending
 from ._history_match import FROM_REQUEST, Followed, History, Position, Step, Tree, last_answer, last_exchanges, steps
-from ._sent_requests import SentRequest, SentRequests
 from ._otel import watch
+from ._partial_answer import Arriving
+from ._sent_requests import SentRequest, SentRequests
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation

@@ -16,8 +16,8 @@ from ..dialects._json import is_entries
 from ..model import Message, Setup
 from ._body import Body, Grown, grown, located
 from ._recorder import Kept, Place, Recorder, Said
-from ._sent_requests import SentRequest
 from ._responses import keepable_messages, request_body
+from ._sent_requests import SentRequest
 
 # The field of a body that has the history, by dialect.
 FIELDS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}

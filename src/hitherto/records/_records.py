@@ -6,13 +6,12 @@ written here is cleaned first, always, and each call is one commit.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec import UNSET, msgpack
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta, open_meta
-from .._engine.state import Desk, Draft, Prepared, Spot, check_size, draft
 from .._engine.record_items import (
     About,
     Amendment,
@@ -30,6 +29,7 @@ from .._engine.record_items import (
     thread,
 )
 from .._engine.recovery import RecoverySnapshot, check_state, keep_snapshot, load_snapshot
+from .._engine.state import Desk, Draft, Prepared, Spot, check_size, draft
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import AlreadyExists, Busy, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ..listing import ConversationInfo
     from ..sanitiser import Sanitiser
 
-    Id = str | UUID | Conversation | AsyncConversation | ConversationInfo
+    Id: TypeAlias = str | UUID | Conversation | AsyncConversation | ConversationInfo
 
 _LOOKS = 100
 _EARLIEST = 1 << 41  # microseconds: some weeks into 1970, so that there is a time before it

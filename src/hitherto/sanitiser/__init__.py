@@ -30,11 +30,11 @@ from hashlib import blake2b
 from msgspec import Struct
 from msgspec.structs import replace
 
-from . import rules as _rules
-from .rule_engine import Engine, Span, re2_escaped
-from .plausibility import is_no_word
-from .rules import Rule
 from ..errors import InvalidArgument
+from . import rules as _rules
+from .plausibility import is_no_word
+from .rule_engine import Engine, Span, re2_escaped
+from .rules import Rule
 
 __all__ = ["Cleaned", "Finding", "Rule", "Sanitiser", "Stream"]
 

@@ -32,10 +32,10 @@ from typing import TypeVar
 from msgspec import msgpack
 from msgspec.structs import replace
 
-from .values import ARGUMENTS, Cleaning, is_closed, is_text
 from ..errors import HithertoError, NotClean
 from ..model import Block, Message, Setup
 from . import Finding, Rule, Sanitiser
+from .values import ARGUMENTS, Cleaning, is_closed, is_text
 
 __all__ = ["Redactor", "is_text"]
 

@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ..errors import InvalidArgument, NotClean
 from . import rules as _rules
 from .plausibility import CHECKS, Check, buried, entropy
 from .rules import Rule
-from ..errors import InvalidArgument, NotClean
 
 Span = tuple[int, int, Rule]
 

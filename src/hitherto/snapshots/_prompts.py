@@ -8,8 +8,8 @@ What is taken away is only what would be written: a first message that says anyt
 
 from msgspec.structs import replace
 
-from ._snapshot import Snapshot
 from ._json_text import parts, read, written
+from ._snapshot import Snapshot
 
 _PROVIDERS = ("openai", "openai-compatible")
 _DIALECT = "openai-chat"

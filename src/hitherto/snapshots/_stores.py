@@ -30,8 +30,8 @@ from ..keys import Key
 from ..model import check_strings
 from ._bucket import WHATEVER, Bucket, Thing, Whatever
 from ._catalog import NAME, Catalog, Entry
-from ._files import DiskFiles, FileSystem
 from ._file_layouts import GtbFiles, Layout, Lock, PlainFiles, SealedFiles, key_in_name
+from ._files import DiskFiles, FileSystem
 from ._prompts import without_prompt
 from ._snapshot import Snapshot, validate_snapshot_id
 from ._summaries import Listing, Summary, Unreadable, moment

@@ -14,8 +14,8 @@ from msgspec import Raw, Struct
 
 from ..errors import InvalidArgument, InvalidMessage
 from ..model import approximate_tokens
-from ._snapshot import _TIME, VERSION, Described, Snapshot, _checked_id, _checked_time, _filled, _metadata, _tools
 from ._json_text import bounded, compact, read
+from ._snapshot import _TIME, VERSION, Described, Snapshot, _checked_id, _checked_time, _filled, _metadata, _tools
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BASE64 = "[A-Za-z0-9+/_-]"

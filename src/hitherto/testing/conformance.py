@@ -25,9 +25,11 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from .._engine import packs as _packs, recovery
-from .._sealing import rotation
 from .. import threads
+from .._engine import packs as _packs
+from .._engine import recovery
+from .._sealing import rotation
+from .._sealing.codec import next_row
 from ..attachment import CHUNK, LARGE, Attachment
 from ..backend import (
     DONE,
@@ -72,7 +74,6 @@ from ..ids import RUN
 from ..keys import Key
 from ..model import Block, Message, Saved, Usage
 from ..store import Store
-from .._sealing.codec import next_row
 from .toys import Contrary, ToyCodec
 
 A, B, C = (bytes([n]) * 16 for n in (0xA0, 0xB0, 0xC0))

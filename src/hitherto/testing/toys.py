@@ -19,6 +19,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from .._sealing.codec import MODULUS, Envelope, Fingerprint, Place
 from ..backend import (
     AttachmentRow,
     Backend,
@@ -45,7 +46,6 @@ from ..backend import (
 from ..backends.memory import MemoryBackend
 from ..errors import CommitUnknown, Damaged
 from ..textindex import TextIndex
-from .._sealing.codec import MODULUS, Envelope, Fingerprint, Place
 
 _FLIP = bytes(255 - n for n in range(256))
 

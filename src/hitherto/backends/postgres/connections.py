@@ -34,8 +34,8 @@ from ...errors import Busy, CannotOpen, Closed, HithertoError, ReadOnly, Unavail
 from . import schema
 from .address import Address, is_local
 from .connection import Link, Watch
-from .schema import Connection
 from .error_mapping import TOO_MANY, LostRaceError, in_clear, may_pass, translated, unreached
+from .schema import Connection
 
 T = TypeVar("T")
 

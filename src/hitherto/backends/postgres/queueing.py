@@ -22,9 +22,9 @@ from psycopg import errors
 from ...backend import DONE, Batch, ConversationRow, Outcome, Rebase, Stale
 from ...errors import CommitUnknown, HithertoError
 from .connection import roll_back
+from .error_mapping import LostRaceError
 from .rows import conversation
 from .schema import Connection
-from .error_mapping import LostRaceError
 
 if TYPE_CHECKING:
     from .writing import Writer

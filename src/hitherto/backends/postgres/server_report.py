@@ -12,8 +12,8 @@ from msgspec import Struct
 from ...errors import HithertoError
 from .address import Address
 from .connections import OLDEST, Shared
-from .schema import MIGRATIONS, Connection, version
 from .error_mapping import unreached
+from .schema import MIGRATIONS, Connection, version
 
 _SETTINGS = (
     "server_version",

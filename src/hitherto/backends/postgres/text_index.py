@@ -41,8 +41,8 @@ from ..._search.query import Query, split
 from ...errors import Closed
 from ...textindex import Entry, Found, Known
 from .feed import lasting
-from .rows import MARK
 from .lexemes import Spelling, Vector, VectorDumper
+from .rows import MARK
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -47,8 +47,9 @@ from ...backend import (
 from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
 from .bulk_rows import only_arrive, put_all, put_messages
-from .connections import Bound
 from .connection import roll_back
+from .connections import Bound
+from .error_mapping import LostRaceError
 from .queueing import Contested, QueuedCommit
 from .rows import (
     CONVERSATION,
@@ -64,7 +65,6 @@ from .rows import (
     shelf,
 )
 from .schema import Connection
-from .error_mapping import LostRaceError
 
 _OWNED = ("tag", "item", "pack", "reference", "attachment", "chunk", "message")  # an attachment locks its chunks
 _MOST = 16  # messages in one statement of the short way

@@ -80,11 +80,11 @@ from ...errors import (
 from ...ids import RUN, new_conversation_id
 from ...textindex import TextIndex
 from .connections import Pool, ensure_wal, transaction, view
+from .disk_space import OFTEN, Room, size_of
 from .erasure import Erasure
 from .files import free_bytes, make_private, sync, translated
 from .older_formats import READABLE_FROM, complete
 from .rebuild import drop_copies, index_name, is_under_way, live_tables
-from .disk_space import OFTEN, Room, size_of
 from .schema import APPLICATION_ID, MIGRATIONS
 
 PER_CONNECTION = (

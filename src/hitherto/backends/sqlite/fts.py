@@ -35,9 +35,9 @@ from ..._search.query import Query, words
 from ...errors import CannotOpen, Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
 from ...textindex import Entry, Found, IndexDamaged, Known
 from .connections import Pool, empty_wal, ensure_wal, transaction, view
+from .disk_space import give_all_back, sparing
 from .erasure import vacuum
 from .files import translated
-from .disk_space import give_all_back, sparing
 
 APPLICATION_ID: Final = 0x48544853  # "HTHS"
 FORMAT: Final = 1
