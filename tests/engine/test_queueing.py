@@ -31,7 +31,7 @@ from hitherto.testing.conformance import (
     QueueContract,
     StoreContract,
     create,
-    rebased,
+    rebase_from,
     texts,
     update,
 )
@@ -444,7 +444,7 @@ def test_what_was_kept_before_the_line_was_cut_is_not_written_again(
         return lock_rows(connection, batches)
 
     monkeypatch.setattr(rows._writer, "lock_rows", cut)
-    assert rows.commit_queued([update(1, A), update(1, B)], rebased(3, B)) == [DONE, DONE]
+    assert rows.commit_queued([update(1, A), update(1, B)], rebase_from(3, B)) == [DONE, DONE]
     assert not cuts
     assert [row.version for row in rows.lookup(ids=[A, B])] == [2, 3]
 
