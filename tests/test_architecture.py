@@ -51,7 +51,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("opening", "_copying.copy_store", "threads", "aio._append_queue"),
     ("aio.__init__",),
     ("recorder.*", "formats.*", "records.*"),
-    ("__init__", "testing.*"),
+    ("__init__", "testing.*", "testing.conformance.*"),
     ("cli.*", "__main__"),
 )
 FOR_BACKENDS = {"_forks", "_own_files", "backend", "errors", "ids", "textindex", "_search.query"}

@@ -1,4 +1,7 @@
-"""Appending and resuming, forks, heads and conflicts."""
+"""The contract of appending and resuming, of forks, heads and conflicts.
+
+Each test appends through one handle and reads through another.
+"""
 
 import threading
 from collections.abc import Callable

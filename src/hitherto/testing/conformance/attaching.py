@@ -1,4 +1,7 @@
-"""Attachments under the store."""
+"""The contract of attachments under the store.
+
+Large content is kept once, read when it is needed, and collected a day after it was abandoned.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,7 @@
-"""Packs and attachments of a backend."""
+"""The contract of packs and attachments in a backend.
 
+Both hold bytes that a message row does not hold itself. They live and go with the messages that refer to them.
+"""
 
 from msgspec.structs import replace
 

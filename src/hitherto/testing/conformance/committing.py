@@ -1,5 +1,7 @@
-"""`commit` and the verbs that read rows back."""
+"""The contract of `commit` and of the verbs that read rows back.
 
+Batches are all or nothing, tokens are compared, and pages, paths, items and tags come back in order.
+"""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,7 @@
-"""Saving and deleting through the store, holds, purges and verification."""
+"""The contract of saving and deleting through the store.
+
+It includes holds, purges, statistics and `verify`, which names damage and hides nothing else because of it.
+"""
 
 from collections.abc import Callable
 

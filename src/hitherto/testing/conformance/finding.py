@@ -1,5 +1,7 @@
-"""Getting, listing and filtering conversations and messages."""
+"""The contract of getting, listing and filtering conversations and messages.
 
+Ids, short beginnings of ids, names, pages and metadata find the same things on every backend.
+"""
 
 import pytest
 

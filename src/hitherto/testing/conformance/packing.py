@@ -1,4 +1,7 @@
-"""Packing under the store."""
+"""The contract of packing under the store.
+
+Packing changes where bodies lie and nothing that a reader sees, whatever other writers do meanwhile.
+"""
 
 import threading
 from collections.abc import Callable

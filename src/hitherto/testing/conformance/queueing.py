@@ -1,4 +1,8 @@
-"""The contract of `commit_queued`, for backends on which writers queue (`info.can_queue`)."""
+"""The contract of `commit_queued`.
+
+Backends on which writers queue (`info.can_queue`) join it. Each test checks which batches are made anew, from which
+row, and in which order.
+"""
 
 import threading
 from collections.abc import Sequence

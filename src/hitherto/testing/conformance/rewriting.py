@@ -1,4 +1,7 @@
-"""Compaction, comparing, detaching, setups, sub-agents, labels and partial answers."""
+"""The contract of threads as a whole.
+
+Threads are compacted, compared, detached, configured and labelled. Partial answers are kept beside them and offered.
+"""
 
 from collections.abc import Callable
 from typing import Any

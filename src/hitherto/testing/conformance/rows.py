@@ -1,4 +1,7 @@
-"""Rows and batches for tests of a backend: each with something in every column."""
+"""Rows and batches for tests of a backend.
+
+Each row has something in every column, so that a test which compares rows notices a column that a backend forgets.
+"""
 
 from collections.abc import Callable, Sequence
 

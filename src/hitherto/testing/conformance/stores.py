@@ -1,4 +1,8 @@
-"""Conversations, and trouble to put them through, for tests of a store."""
+"""Conversations for tests of a store, and trouble to put them through.
+
+`interrupt_call` and `interrupt_commit` let another writer act at the worst moment; `visible` collects everything that a
+reader can see of a conversation.
+"""
 
 import random
 from collections.abc import Callable, Iterator

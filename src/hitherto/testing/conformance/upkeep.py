@@ -1,4 +1,7 @@
-"""The feed of changes, maintenance, sizes and numbers of a backend."""
+"""The contract of a backend beside its rows.
+
+The feed of changes, maintenance, sizes, numbers that are never used twice, and use by several threads.
+"""
 
 import threading
 
