@@ -747,7 +747,7 @@ def test_every_command_is_listed_as_it_says_itself() -> None:
     for name, entry in _main.COMMANDS.items():
         command = _main.hitherto.get_command(click.Context(_main.hitherto), name)
         assert command is not None
-        assert command.get_short_help_str(100) == entry.said
+        assert command.get_short_help_str(100) == entry.summary
 
 
 def test_every_option_and_exit_code_is_in_the_documentation() -> None:

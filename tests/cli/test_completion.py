@@ -17,7 +17,7 @@ from click.shell_completion import BashComplete
 from hitherto import Key, Message
 from hitherto.cli._completion import complete_ids
 from hitherto.cli._main import COMMANDS
-from hitherto.cli._store_options import placed
+from hitherto.cli._store_options import with_place
 
 from ..support.command import COMMAND, World
 
@@ -34,7 +34,7 @@ def program(**_: object) -> None:
 
 @program.command()
 @click.argument("id", shell_complete=complete_ids)
-@placed
+@with_place
 def look(**_: object) -> None:
     """Look at one."""
 

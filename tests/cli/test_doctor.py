@@ -25,7 +25,7 @@ import hitherto
 from hitherto import Key, Message
 from hitherto._sealing import rotation
 from hitherto.cli import _checks, _open_files
-from hitherto.cli._checks import Case, Finding, found
+from hitherto.cli._checks import Case, Finding, run_check
 from hitherto.cli._main import run
 from hitherto.cli._store_options import Place
 
@@ -163,9 +163,9 @@ def test_a_store_of_another_user_is_a_problem(filled: World) -> None:
 def test_a_store_that_may_not_be_written_is_a_warning(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write everywhere, and tests may be run by root: so the answer of the system is put in its place."""
     case = Case(Place(str(filled.place), "--store", "default", None), {})
-    assert list(found(_checks.writing, case)) == []
+    assert list(run_check(_checks.writing, case)) == []
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-    (finding,) = found(_checks.writing, case)
+    (finding,) = run_check(_checks.writing, case)
     assert finding.level == "warning"
     assert "only be read" in finding.what
 
@@ -362,14 +362,14 @@ def test_little_room_on_the_disk_is_a_warning_and_none_a_problem(
     for free, level in ((10**12, "ok"), (99_000_000, "warning"), (0, "problem")):
         usage = shutil._ntuple_diskusage(10**13, 0, free)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
-        assert [finding.level for finding in found(_checks.disk, case)] == [level]
+        assert [finding.level for finding in run_check(_checks.disk, case)] == [level]
 
 
 def test_a_file_system_without_locks_is_a_problem(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(Place(str(filled.place), "--store", "default", None), {})
     for kind, level in (("nfs4", "problem"), ("cifs", "problem"), ("9p", "warning"), ("ext4", "ok"), ("fuseblk", "ok")):
         monkeypatch.setattr(_open_files, "file_system", lambda _, kind=kind: kind)
-        assert [finding.level for finding in found(_checks.file_system, case)] == [level], kind
+        assert [finding.level for finding in run_check(_checks.file_system, case)] == [level], kind
 
 
 def test_the_innermost_mount_is_the_one_a_path_is_on(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_a_check_that_fails_is_a_finding(filled: World) -> None:
         yield Finding("broken", "ok", str(1 // len("")))
 
     case = Case(Place(str(filled.place), "--store", "default", None), {})
-    assert list(found(broken, case)) == [Finding("broken", "problem", "cannot be looked at: ZeroDivisionError")]
+    assert list(run_check(broken, case)) == [Finding("broken", "problem", "cannot be looked at: ZeroDivisionError")]
 
 
 def test_it_can_be_read_on_a_narrow_terminal(filled: World, terminal: Open) -> None:

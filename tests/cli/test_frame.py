@@ -394,7 +394,7 @@ def test_the_newest_conversations_of_this_folder_are_called_at(world: World) -> 
 
 def test_json_never_holds_a_character_that_does_something_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(map(chr, _terminal_text.SIGNS.keys() - set(range(0xD800, 0xE000)))) + 'é漢"\\'
-    _output.emit({"text": text})
+    _output.print_json({"text": text})
     shown = capsys.readouterr().out
     assert json.loads(shown) == {"text": text}
     assert not set(map(chr, _terminal_text.SIGNS)) & set(shown.rstrip("\n"))
@@ -664,4 +664,4 @@ def test_a_snippet_is_cut_around_what_was_found(
     snippet: str, spans: list[tuple[int, int]], room: int, shown: str
 ) -> None:
     hit = hitherto.Hit("m", "c", "user", datetime.now(UTC), snippet, tuple(spans), 0.0)
-    assert _search._marked(hit, room) == shown
+    assert _search._mark_snippet(hit, room) == shown

@@ -19,10 +19,11 @@ from hitherto._engine import recovery
 from hitherto.chat import Config, new_client
 from hitherto.chat._turn import Turns
 from hitherto.cli import _unanswered
-from hitherto.cli._files import question
+from hitherto.cli._dialogue import Dialogue
+from hitherto.cli._files import build_question
 from hitherto.cli._prompt import Lines
 from hitherto.cli._session import Session, Terms
-from hitherto.cli._unanswered import offer
+from hitherto.cli._unanswered import offer_interrupted
 from hitherto.recorder._recorder import Kept, Recorder
 
 from ..support.command import COMMAND, PATIENCE, Open, World
@@ -73,16 +74,16 @@ def test_control_c_after_the_last_piece_waits_until_the_answer_is_kept(
 ) -> None:
     with monkeypatch.context() as patch:
         pressed(patch, Turns, "_answered")
-        session.turn("story")
+        Dialogue(session).take_turn("story")
     assert kept(session) == ["story", "Good morning."]
-    session.turn("then?")
+    Dialogue(session).take_turn("then?")
     assert kept(session) == ["story", "Good morning.", "then?", "Good morning."]
 
 
 def test_an_answer_whose_keeping_was_interrupted_is_kept_later(
     session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session.turn("one")
+    Dialogue(session).take_turn("one")
     with monkeypatch.context() as patch:
         original = Kept.write
 
@@ -93,7 +94,7 @@ def test_an_answer_whose_keeping_was_interrupted_is_kept_later(
             return original(self, place, messages, **how)
 
         patch.setattr(Kept, "write", write)
-        session.turn("two")
+        Dialogue(session).take_turn("two")
     assert kept(session) == ["one", "Good morning.", "two"]
     assert "stopped. The answer was complete, and is kept as soon as it can be" in capsys.readouterr().err
     session.flush()
@@ -126,7 +127,7 @@ def test_one_question_that_could_not_be_kept_is_not_said_to_be(
     session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pressed(monkeypatch, Recorder, "ask", times=2)
-    assert session.once(question("one", "one")) == 130
+    assert Dialogue(session).ask_once(build_question("one", "one")) == 130
     assert "stopped; the question was not kept" in capsys.readouterr().err
     assert kept(session) == []
 
@@ -150,11 +151,11 @@ def test_control_c_before_there_is_a_command_is_no_traceback(world: World) -> No
 def test_a_title_given_after_a_question_that_failed_counts(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session.turn("half \udcff")
-    session.turn("/title half \udcff")
+    Dialogue(session).take_turn("half \udcff")
+    Dialogue(session).take_turn("/title half \udcff")
     assert capsys.readouterr().err.count("error: ") == 2
-    session.turn("/title My own")
-    session.turn("whole")
+    Dialogue(session).take_turn("/title My own")
+    Dialogue(session).take_turn("whole")
     talk = session.talk()
     assert talk is not None
     assert (talk.title, kept(session)) == ("My own", ["whole", "Good morning."])
@@ -208,7 +209,7 @@ def test_an_answer_that_comes_in_another_terminal_is_not_offered(
     if coming:
         monkeypatch.setattr(time, "sleep", lambda _: talk.discard(talk.partials()[0]))
     somebody = Asked()
-    offer(session, somebody)
+    offer_interrupted(session, somebody)
     assert len(somebody.prompts) == (0 if coming else 1)
     assert ("on its way in another terminal" in capsys.readouterr().err) is coming
 
@@ -276,7 +277,7 @@ def test_one_question_names_what_was_not_answered_and_it_is_offered_by_that_name
 def test_an_answer_that_is_held_is_kept_before_anything_is_taken_back(
     world: World, session: Session, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.turn("one")
+    Dialogue(session).take_turn("one")
     with monkeypatch.context() as patch:
         original = Kept._write
 
@@ -286,11 +287,11 @@ def test_an_answer_that_is_held_is_kept_before_anything_is_taken_back(
             return original(self, place, messages, **how)
 
         patch.setattr(Kept, "_write", refuse)
-        session.turn("two")
-        session.turn("/undo")
+        Dialogue(session).take_turn("two")
+        Dialogue(session).take_turn("/undo")
         assert "error: full" in capsys.readouterr().err
     assert kept(session) == ["one", "Good morning.", "two"]
-    session.turn("/undo")
+    Dialogue(session).take_turn("/undo")
     assert "taken back: two" in capsys.readouterr().err
     assert session.store is not None
     assert [message.text for message in session.store.messages()].count("Good morning.") == 2

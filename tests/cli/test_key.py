@@ -14,7 +14,7 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message
-from hitherto.cli._key import _watched
+from hitherto.cli._key import _change_keys
 from hitherto.opening import key_id_of
 
 from ..support.command import COMMAND, Open, World
@@ -222,7 +222,7 @@ def test_ctrl_c_says_what_to_do_and_goes_through(capsys: pytest.CaptureFixture[s
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _watched("rotating", stop)
+        _change_keys("rotating", stop)
     assert "the same command again finishes it" in capsys.readouterr().err
 
 

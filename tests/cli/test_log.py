@@ -10,7 +10,7 @@ import pytest
 
 from hitherto import Block, Conversation, Message, Saved, Store
 from hitherto.cli._graph import Row
-from hitherto.cli._log import _drawn
+from hitherto.cli._log import _graph_line
 from hitherto.cli._terminal import columns
 
 from ..support.command import COMMAND, Open, World
@@ -150,7 +150,7 @@ def test_where_rails_leave_no_room_the_id_stays(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COLUMNS", "20")
     message = forked(21, 0, seed=1)[0]
     for rails in ("│ " * 20 + "○", "│ " * 20 + "○─┘"):
-        shown = _drawn(Row(rails, message))
+        shown = _graph_line(Row(rails, message))
         assert message.id in shown
         assert shown.startswith("…")
         assert columns(shown) <= 20

@@ -287,7 +287,7 @@ def test_what_fails_is_named_and_is_exit_code_1(
         plan = store.plan_sweep(RetentionPolicy())
         with monkeypatch.context() as patch:
             patch.setattr(store, "_steady", broken)
-            assert _retention._done(store, plan, yes=True, as_json=True) == 1
+            assert _retention._confirm_and_sweep(store, plan, yes=True, as_json=True) == 1
     out, err = capsys.readouterr()
     assert f"left alone: {due[1]}: it is damaged" in err
     assert rows(out)[0]["failures"] == [{"id": due[1], "error": "it is damaged"}]

@@ -18,7 +18,7 @@ import pytest
 import hitherto
 from hitherto import errors
 from hitherto.cli import _files, _slash
-from hitherto.cli import _hints as _advice
+from hitherto.cli._hints import hint_at_prompt, hint_for_question
 
 from ..support.command import COMMAND, Open, Terminal, World
 
@@ -659,7 +659,7 @@ def test_incognito_leaves_no_compiled_modules_either(world: World) -> None:
     for given, there in (["-G"], False), ([], True):
         assert world.run(*given, "-f", "missing", "x", forked=False, **env).returncode == 2
         names = {path.name.split(".")[0] for path in compiled.rglob("*.pyc")}
-        assert ({"_session", "_files", "_advice"} <= names) is there, names
+        assert ({"_session", "_files", "_hints"} <= names) is there, names
 
 
 def test_incognito_does_not_mend_a_store_that_somebody_was_killed_in(world: World) -> None:
@@ -714,8 +714,8 @@ def test_no_advice_is_for_those_who_write_code() -> None:
     assert len(hints) > 30
     code = re.compile(r"\w\(\w*[)…=]|=…|=True|\bclient\b|Config|api_key|(?<!-)model_path|timeout_seconds")
     shown = {
-        _advice.advice(errors.ChatError("x", hint=hint), prompting=prompting, kept=prompting) or ""
-        for hint in hints
+        (hint_at_prompt(error) if prompting else hint_for_question(error, is_kept=False)) or ""
+        for error in (errors.ChatError("x", hint=hint) for hint in hints)
         for prompting in (False, True)
     }
     assert [hint for hint in shown if code.search(hint)] == []
@@ -730,6 +730,6 @@ def test_a_key_that_is_missing_is_explained_in_words_of_the_command_line(world: 
 @pytest.mark.parametrize("kind", [errors.Busy, errors.KeyUnavailable, errors.NotFound, errors.Damaged])
 def test_what_all_errors_of_a_kind_advise_is_said_at_the_prompt_as_elsewhere(kind: type[Any]) -> None:
     error = kind("message", ["x"]) if kind is errors.NotFound else kind("x")
-    hint = _advice.advice(error, prompting=True, kept=True)
+    hint = hint_at_prompt(error)
     assert hint
     assert hint != error.hint

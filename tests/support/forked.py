@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 IMPORTS = (
-    *("hitherto.cli._chat", "hitherto.cli._session", "hitherto.cli._editor"),
+    *("hitherto.cli._chat", "hitherto.cli._dialogue", "hitherto.cli._session", "hitherto.cli._editor"),
     *("hitherto.chat", "hitherto.recorder", "hitherto.store", "hitherto.backends.sqlite"),
     *("hitherto.cli._stores", "hitherto.formats.jsonl", "hitherto.opening", "hitherto.backends.sqlite.retrying_reader"),
     *(

@@ -20,9 +20,9 @@ from click.core import ParameterSource
 
 from .. import errors
 from ._config import BadConfig, load
-from ._ids import here, named
-from ._store_options import Place, placed
-from ._terminal import is_terminal, line, say, width
+from ._ids import find_conversation, here
+from ._store_options import Place, with_place
+from ._terminal import is_terminal, line, print_warnings, say, width
 
 if TYPE_CHECKING:
     from ..chat import ClaudeLocal, Client
@@ -55,8 +55,8 @@ class Options:
     model_path: str | None
 
     @property
-    def named(self) -> str | None:
-        """The conversation or message to go on with, if one is named."""
+    def target(self) -> str | None:
+        """The id of the conversation or message to continue, if one is given."""
         return self.continued if self.fork is None else self.fork
 
 
@@ -80,7 +80,7 @@ class Options:
 @click.option("--base-url", metavar="URL", help="Where the provider is, if not at its usual address.")
 @click.option("--allow-insecure", is_flag=True, help="Allow http:// in the base URL, to this machine only.")
 @click.option("--model-path", metavar="FILE", help="The GGUF file of the local model.")
-@placed
+@with_place
 def chat(place: Place, **given: object) -> int:
     """Talk to a language model. The conversation is kept, and the next call in this folder goes on with it.
 
@@ -93,13 +93,13 @@ def chat(place: Place, **given: object) -> int:
     options = Options(**given)  # type: ignore[arg-type]  # click has checked them
     if options.incognito:
         sys.dont_write_bytecode = True  # nor does Python leave a trace of what was loaded
-    from ._hints import advice  # noqa: PLC0415  # help needs none
+    from ._hints import hint_for_question  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
         try:
             return _chat(options, place, stack)
         except errors.HithertoError as error:
-            error.hint = advice(error, prompting=False, kept=False)
+            error.hint = hint_for_question(error, is_kept=False)
             raise
 
 
@@ -127,36 +127,39 @@ def _stays_here(url: str) -> bool:
 
 
 def _chat(options: Options, place: Place, stack: ExitStack) -> int:
-    from ._files import brought, check_taken, question  # noqa: PLC0415  # help needs none
-    from ._session import Session, say_warnings  # noqa: PLC0415  # as above
+    from ._dialogue import Dialogue  # noqa: PLC0415  # help needs none
+    from ._files import build_question, check_accepted, read_files  # noqa: PLC0415  # help needs none
+    from ._session import Session  # noqa: PLC0415  # as above
 
-    say_warnings()
-    said = _configured()
+    print_warnings()
+    said = _load_config()
     _check(options, said)
-    files = brought(options.files)
-    asked = _asked(options)
-    store = _store(options, place, stack)
-    talk = _found(options, store)
-    options = _meant(options, said, talk)
-    check_taken(options.provider or "local", options.files, files)
-    if talk is not None and options.provider == "claude-local" and options.named is None:
+    files = read_files(options.files)
+    asked = _read_question(options)
+    store = _open_store(options, place, stack)
+    talk = _find_conversation(options, store)
+    options = _resolve(options, said, talk)
+    check_accepted(options.provider or "local", options.files, files)
+    if talk is not None and options.provider == "claude-local" and options.target is None:
         talk = None  # what is said is kept, and cannot be put back into the program
     if talk is not None:
         _say_which(talk, options)
-    terms = _terms(options, said)
-    client = _client(options, terms.beginning if talk is None else options.system or "")
+    terms = _make_terms(options, said)
+    client = _make_client(options, terms.beginning if talk is None else options.system or "")
     stack.callback(client.close)
     client._check_ready()
     if store is None and not options.incognito:
-        store = _made(place, stack)  # now that nothing more can be found to be wrong
+        store = _make_store(place, stack)  # now that nothing more can be found to be wrong
     session = Session(client, None if options.incognito else store, talk, terms)
-    return session.converse(files, options.files) if asked is None else session.once(question(*asked, files))
+    if asked is None:
+        return Dialogue(session, files, options.files).run()
+    return Dialogue(session).ask_once(build_question(*asked, files))
 
 
 # -- what is meant
 
 
-def _configured() -> dict[str, str]:
+def _load_config() -> dict[str, str]:
     """What the configuration says, checked as far as it is about us."""
     said = load()
     if said.get("provider", "local") not in PROVIDERS:
@@ -165,7 +168,7 @@ def _configured() -> dict[str, str]:
     return said
 
 
-def _meant(options: Options, said: dict[str, str], talk: "Conversation | None") -> Options:
+def _resolve(options: Options, said: dict[str, str], talk: "Conversation | None") -> Options:
     """What was not said, from the conversation, or else from the configuration. An address and a model belong to the
     provider that the configuration names them for: no key is sent to another one's address."""
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
@@ -195,14 +198,14 @@ def _model_of(options: Options, provider: str) -> str | None:
     return None
 
 
-def _terms(options: Options, said: dict[str, str]) -> "Terms":
+def _make_terms(options: Options, said: dict[str, str]) -> "Terms":
     from ._session import Terms  # noqa: PLC0415  # help needs none
 
     beginning = said.get("system", "") if options.system is None else options.system
     return Terms(options.convert, options.system, beginning)
 
 
-def _asked(options: Options) -> tuple[str, str] | None:
+def _read_question(options: Options) -> tuple[str, str] | None:
     """What is asked on the command line, or in a pipe, or in both, and the words that it can be named by; None if
     somebody sits at a terminal and has asked nothing yet."""
     asked = " ".join(options.prompt)
@@ -210,7 +213,7 @@ def _asked(options: Options) -> tuple[str, str] | None:
         if options.prompt and not asked.strip():
             raise click.UsageError("there is nothing in the prompt")
         return (asked, asked) if asked else None
-    piped = "" if sys.stdin is None or "-" in options.files else _piped()
+    piped = "" if sys.stdin is None or "-" in options.files else _read_stdin()
     parts = [part for part in (piped, asked) if part.strip()]
     if not parts and "-" in options.files:
         raise click.UsageError("nothing was asked: -f - is a file, and needs a prompt beside it")
@@ -219,7 +222,7 @@ def _asked(options: Options) -> tuple[str, str] | None:
     return "\n\n".join(parts), parts[-1]
 
 
-def _piped() -> str:
+def _read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode().rstrip("\r\n")
     except UnicodeDecodeError:
@@ -229,22 +232,22 @@ def _piped() -> str:
 # -- where, about what, with whom
 
 
-def _store(options: Options, place: Place, stack: ExitStack) -> "Store | None":
+def _open_store(options: Options, place: Place, stack: ExitStack) -> "Store | None":
     """The store, if there is one, and if it is needed."""
     from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
-    if options.incognito and options.named is None:
+    if options.incognito and options.target is None:
         return None
     if options.incognito:
         place.require()
         read = open_store(place.location, key=place.secret(), workspace=place.workspace, read_only=True)
         return stack.enter_context(read)  # and not place.read(), which may mend a store
-    if options.named is None and _is_missing(place):
+    if options.target is None and _is_missing(place):
         return None
     try:
         return stack.enter_context(place.open(create=place.path is None and not place.is_server))
     except (errors.NotFound, errors.CannotOpen) as error:  # the workspace, or the tables of a server
-        if options.named is not None or not (isinstance(error, errors.NotFound) or error.missing):
+        if options.target is not None or not (isinstance(error, errors.NotFound) or error.missing):
             raise
         return None
 
@@ -255,8 +258,8 @@ def _is_missing(place: Place) -> bool:
     return path is not None and (not os.path.lexists(path) or (os.path.isfile(path) and not os.path.getsize(path)))
 
 
-def _made(place: Place, stack: ExitStack) -> "Store":
-    what = f"a new store: {place.shown}"
+def _make_store(place: Place, stack: ExitStack) -> "Store":
+    what = f"a new store: {place.display_name}"
     if not _is_missing(place):
         what = f"a new workspace: {place.workspace}"
     store = stack.enter_context(place.open(create=True))
@@ -264,12 +267,12 @@ def _made(place: Place, stack: ExitStack) -> "Store":
     return store
 
 
-def _found(options: Options, store: "Store | None") -> "Conversation | None":
+def _find_conversation(options: Options, store: "Store | None") -> "Conversation | None":
     """The conversation to go on with."""
     if store is None or options.new:
         return None
-    if options.named is not None:
-        return named(store, options.named)
+    if options.target is not None:
+        return find_conversation(store, options.target)
     project = here()
     return None if project is None else store.latest(project=project)
 
@@ -278,14 +281,14 @@ def _say_which(talk: "Conversation", options: Options) -> None:
     """Say which conversation is gone on with."""
     words = "reading" if options.incognito else "continuing" if options.fork is None else "forking"
     words = f"{words} {talk.id[:8]}"
-    if options.named is None:
+    if options.target is None:
         words += " (-n begins a new conversation)"
     elif talk.at is not None and (options.fork is not None or talk.at != talk.head):
         words += f" {'from' if options.fork is None else 'at'} message {talk.at}"
     say(line(f"{words}: {talk.title}" if talk.title else words, width()))
 
 
-def _client(options: Options, system: str) -> "Client | ClaudeLocal":
+def _make_client(options: Options, system: str) -> "Client | ClaudeLocal":
     from ..chat import Config, new_client  # noqa: PLC0415  # loads the provider's SDK
 
     provider = options.provider or "local"

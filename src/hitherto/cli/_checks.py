@@ -74,7 +74,7 @@ class Case:
     bad_key: str | None = None  # why what names the key names none
 
     @property
-    def named(self) -> str | None:
+    def real_path(self) -> str | None:
         """Where the store is, or would be, with no link on the way to it."""
         with suppress(errors.InvalidArgument):  # `store` says it
             return None if self.place.path is None else os.path.realpath(self.place.path)
@@ -83,11 +83,11 @@ class Case:
     @property
     def path(self) -> str | None:
         """The store's file, if there is one."""
-        return self.named if self.named and os.path.isfile(self.named) else None
+        return self.real_path if self.real_path and os.path.isfile(self.real_path) else None
 
     @property
     def folder(self) -> str:
-        return os.path.dirname(self.named or os.path.realpath("x"))
+        return os.path.dirname(self.real_path or os.path.realpath("x"))
 
     @property
     def files(self) -> list[str]:
@@ -99,7 +99,7 @@ class Case:
 Check = Callable[[Case], Iterator[Finding]]
 
 
-def found(check: Check, case: Case) -> Iterator[Finding]:
+def run_check(check: Check, case: Case) -> Iterator[Finding]:
     """What a check finds. One that fails is a finding, too: the others are still to be heard."""
     name = check.__name__.strip("_").replace("_", " ")
     try:
@@ -178,9 +178,9 @@ def local_model(case: Case) -> Iterator[Finding]:
 def store(case: Case) -> Iterator[Finding]:
     place = case.place
     path = place.path
-    named = f"named by {place.found}; workspace {place.workspace}"
+    named = f"named by {place.named_by}; workspace {place.workspace}"
     if place.is_server:
-        yield Finding("store", OK, f"{place.shown}, {named}")
+        yield Finding("store", OK, f"{place.display_name}, {named}")
     elif path is None:
         yield Finding("store", WARNING, f"in memory, {named}: nothing is kept", "give --store a path")
     elif not os.path.lexists(path):
@@ -288,9 +288,9 @@ def _length(path: str) -> int:
 
 
 def file_system(case: Case) -> Iterator[Finding]:
-    if case.named is None:
+    if case.real_path is None:
         return
-    kind = _machine.file_system(case.named)
+    kind = _machine.file_system(case.real_path)
     hint = "keep the store on a disk of this machine, and put copies there: hitherto backup"
     if kind.startswith(_NETWORK):
         what = f"{kind}, over a network: SQLite's locks do not work there, and two machines damage the store"
@@ -299,7 +299,7 @@ def file_system(case: Case) -> Iterator[Finding]:
         yield Finding("file system", WARNING, f"{kind}: whether locks and syncs work there is not known", hint)
     elif kind:
         yield Finding("file system", OK, kind)
-    for part in case.named.lower().split(os.sep)[:-1]:
+    for part in case.real_path.lower().split(os.sep)[:-1]:
         if part.startswith(_SYNCED):
             what = f"{part} is a folder that a program copies elsewhere: it may copy the store in the middle of a write"
             yield Finding("sync folder", WARNING, what, hint)

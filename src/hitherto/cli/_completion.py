@@ -61,14 +61,14 @@ def complete_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> "li
 
     logging.getLogger("hitherto").addHandler(logging.NullHandler())  # or a warning is written over what is typed
     try:
-        with _opened(ctx) as store:
-            found = [(id, line(told[: 4 * _HELP], _HELP)) for id, told in _offered(store, incomplete)]
+        with _open_store(ctx) as store:
+            found = [(id, line(told[: 4 * _HELP], _HELP)) for id, told in _candidates(store, incomplete)]
             return [CompletionItem(id, help=told) for id, told in found]
     except Exception:  # noqa: BLE001  # missing, sealed, busy, damaged, or a mistake of ours: see above
         return []
 
 
-def _opened(ctx: click.Context) -> "Store":
+def _open_store(ctx: click.Context) -> "Store":
     """The store that the command would use. A key is fetched from a file, never from where somebody may be asked."""
     from ..opening import open as open_store  # noqa: PLC0415  # as above
 
@@ -80,12 +80,12 @@ def _opened(ctx: click.Context) -> "Store":
     return open_store(place.location, key=secret, workspace=place.workspace, read_only=True, timeout_seconds=seconds)
 
 
-def _offered(store: "Store", incomplete: str) -> Iterator[tuple[str, str]]:
+def _candidates(store: "Store", incomplete: str) -> Iterator[tuple[str, str]]:
     """Ids, each with what it stands for."""
     recent = [info for info in store.conversations(limit=_MOST) if info.problem is None]
     for info in recent:
         if info.id.startswith(incomplete):
-            yield info.id if len(incomplete) > _SHORT else info.id[:_SHORT], _told(info)
+            yield info.id if len(incomplete) > _SHORT else info.id[:_SHORT], _describe(info)
     if recent and len(incomplete) <= _SHORT:
         messages = store.messages(conversation=recent[0], attachments="lazy")
         for message in islice(messages, _MOST):
@@ -93,5 +93,5 @@ def _offered(store: "Store", incomplete: str) -> Iterator[tuple[str, str]]:
                 yield message.id, f"[{message.role}] {message.text}"
 
 
-def _told(info: "ConversationInfo") -> str:
+def _describe(info: "ConversationInfo") -> str:
     return f"{moment(info.active_at)} {info.title or 'without a title'}"

@@ -68,10 +68,10 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
         raise BadConfig(
             f"{where} cannot be read: {reason}", hint='a line is a name and a text: provider = "claude"'
         ) from None
-    return _checked(found, where)
+    return _check(found, where)
 
 
-def _checked(found: Mapping[str, object], where: str) -> dict[str, str]:
+def _check(found: Mapping[str, object], where: str) -> dict[str, str]:
     said: dict[str, str] = {}
     for name, value in found.items():
         if name not in NAMES:

@@ -12,14 +12,13 @@ import click
 from .. import errors
 from ._completion import complete_ids
 from ._exit_codes import UNSOUND
-from ._ids import chosen, here, is_message, named
+from ._ids import find_conversation, find_or_newest, here, is_message
 from ._options import without_asking
-from ._output import emit, many, sure
-from ._output import show as shown
-from ._store_options import Place, placed
+from ._output import confirm, count_of, print_json, print_lines
+from ._store_options import Place, with_place
 from ._terminal import line, moment, say
-from ._thread import as_json, drawn, room, thread_lines
-from ._tree import brief, tree
+from ._thread import as_json, fit_encoding, room, thread_lines
+from ._tree import draw_tree, make_brief
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -66,7 +65,7 @@ def conversation() -> None:
 )
 @click.option("--titles", is_flag=True, help="A line per conversation, the newest first: id, time, messages, title.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per conversation, the newest first.")
-@placed
+@with_place
 def list_(
     place: Place,
     limit: int | None,
@@ -93,16 +92,16 @@ def list_(
         infos = listing.conversations(folder, metadata, limit)
         if as_lines:
             for info in infos:
-                emit(_described(info, listing))
+                print_json(_fields(info, listing))
         elif titles:
-            shown(_titled(info) for info in infos)
+            print_lines(_title_line(info) for info in infos)
         else:
-            lines = map(drawn, listing.lines(folder, metadata, limit, room()))
+            lines = map(fit_encoding, listing.lines(folder, metadata, limit, room()))
             first = next(lines, None)
             if first is None:
                 say("nothing is kept here so far")
             else:
-                shown(chain([first], lines), at_end=True)
+                print_lines(chain([first], lines), at_end=True)
         return listing.finish()
 
 
@@ -123,9 +122,9 @@ class _Listing:
 
     def __init__(self, store: "Store") -> None:
         self._store, self._problems = store, 0
-        store.subscribe(self._noticed)
+        store.subscribe(self._on_event)
 
-    def _noticed(self, event: "Event") -> None:
+    def _on_event(self, event: "Event") -> None:
         """A conversation that was tampered with is in no page; where nothing may be written, this is all we hear."""
         from ..events import Quarantined  # noqa: PLC0415  # help needs none
 
@@ -136,21 +135,21 @@ class _Listing:
         self, project: str | None, metadata: dict[str, str], limit: int | None
     ) -> "Iterator[ConversationInfo]":
         """The newest first."""
-        for info in self._listed(project, metadata, limit):
+        for info in self._newest(project, metadata, limit):
             with suppress(errors.NotFound):  # purged while we look
                 self._note(f"conversation {info.id}", info.problem)
                 yield info
 
     def lines(self, project: str | None, metadata: dict[str, str], limit: int | None, width: int) -> Iterator[str]:
         """The trees of the conversations, the newest last. Each conversation is read when its turn has come."""
-        waiting = list(self._listed(project, metadata, limit))
+        waiting = list(self._newest(project, metadata, limit))
         while waiting:
             info = waiting.pop()
             with suppress(errors.NotFound):  # as above
                 self._note(f"conversation {info.id}", info.problem)
-                yield from tree(map(brief, self.messages(info)), width)
+                yield from draw_tree(map(make_brief, self.messages(info)), width)
 
-    def _listed(self, project: str | None, metadata: dict[str, str], limit: int | None) -> "Iterator[ConversationInfo]":
+    def _newest(self, project: str | None, metadata: dict[str, str], limit: int | None) -> "Iterator[ConversationInfo]":
         return islice(self._all(project, metadata, min(limit or _PAGE, _PAGE)), limit)
 
     def _all(self, project: str | None, metadata: dict[str, str], size: int) -> "Iterator[ConversationInfo]":
@@ -185,15 +184,15 @@ class _Listing:
         return UNSOUND
 
 
-def _titled(info: "ConversationInfo") -> str:
+def _title_line(info: "ConversationInfo") -> str:
     """A conversation on one line."""
     held = " (held)" if info.held else ""
     title = "(cannot be read)" if info.problem else info.title or "(no title)"
     head = f"{info.id[:8]} ({moment(info.active_at)}) {info.count:>5} {title}{held}"
-    return drawn(line(head, room()))
+    return fit_encoding(line(head, room()))
 
 
-def _described(info: "ConversationInfo", listing: _Listing) -> dict[str, object]:
+def _fields(info: "ConversationInfo", listing: _Listing) -> dict[str, object]:
     said = {name: None if info.problem else getattr(info, name) for name in _DESCRIPTION}
     found = {"id": info.id} | said | {name: getattr(info, name) for name in _ROW}
     return found | {"messages": [{name: getattr(m, name) for name in _MESSAGE} for m in listing.messages(info)]}
@@ -206,7 +205,7 @@ def _described(info: "ConversationInfo", listing: _Listing) -> dict[str, object]
 @click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--full", is_flag=True, help="Unfold tool calls, their results, thoughts and system prompts.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per message.")
-@placed
+@with_place
 def show(place: Place, id: str | None, full: bool, as_lines: bool) -> int:
     """Print a thread as it was said: from its first message to the one of that ID; of a conversation, to its head.
 
@@ -215,7 +214,7 @@ def show(place: Place, id: str | None, full: bool, as_lines: bool) -> int:
     what they answered is folded to a line each.
     """
     with place.read() as store:
-        return _print(chosen(store, id), full=full, as_lines=as_lines)
+        return _print(find_or_newest(store, id), full=full, as_lines=as_lines)
 
 
 conversation.add_command(show, "print")
@@ -233,9 +232,9 @@ def _print(talk: "Conversation", *, full: bool, as_lines: bool) -> int:
         model = ""
         for message in messages:
             model = held_with[message.id].model if message.id in held_with else model
-            emit(as_json(message, model if message.role == "assistant" else None))
+            print_json(as_json(message, model if message.role == "assistant" else None))
     else:
-        shown(map(drawn, thread_lines(messages, held_with, full=full)))
+        print_lines(map(fit_encoding, thread_lines(messages, held_with, full=full)))
     _say_rest(talk, messages)
     return code
 
@@ -261,7 +260,7 @@ def _say_rest(talk: "Conversation", messages: "list[Saved]") -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_ids)
 @click.option("--cascade", is_flag=True, help="Delete all that stands below, too, and the traces of sub-agents.")
 @without_asking
-@placed
+@with_place
 def delete(place: Place, ids: tuple[str, ...], cascade: bool, yes: bool) -> None:
     """Delete messages, all of them or none.
 
@@ -274,9 +273,9 @@ def delete(place: Place, ids: tuple[str, ...], cascade: bool, yes: bool) -> None
         if not doomed:
             say("nothing was said in it so far")
             return
-        say(f"to be deleted: {many(len(doomed), 'message')}")
-        sure("Delete this?", yes=yes)
-        say(f"deleted: {many(len(store.delete(roots, recursive=cascade)), 'message')}")
+        say(f"to be deleted: {count_of(len(doomed), 'message')}")
+        confirm("Delete this?", yes=yes)
+        say(f"deleted: {count_of(len(store.delete(roots, recursive=cascade)), 'message')}")
 
 
 def _plan(store: "Store", ids: Iterable[str], *, cascade: bool) -> tuple[list[str], set[str]]:
@@ -285,7 +284,7 @@ def _plan(store: "Store", ids: Iterable[str], *, cascade: bool) -> tuple[list[st
     doomed: set[str] = set()
     answered: set[str | None] = set()
     for id in ids:
-        talk = named(store, id)
+        talk = find_conversation(store, id)
         if talk.held:
             raise errors.Held(f"conversation {talk.id} is on hold")
         messages = list(store.messages(conversation=talk, newest_first=False, attachments="lazy"))

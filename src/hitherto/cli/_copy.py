@@ -14,10 +14,10 @@ import click
 
 from .. import errors
 from ._exit_codes import PARTIAL, UNSOUND
-from ._moving import lasting, summary, unreadable
-from ._output import Meter, emit, many
+from ._moving import open_for_long_read, print_unreadable, summarise
+from ._output import Meter, count_of, print_json
 from ._store_options import Place, key_from, place_of, warn_of_password
-from ._terminal import complain, say
+from ._terminal import print_error, say
 
 if TYPE_CHECKING:
     from .._copying.copy_store import StoreCopy
@@ -70,7 +70,7 @@ def copy(source: str, target: str, key: str | None, to_key: str | None, as_json:
     for ours, theirs in _workspaces(here, asked, explicit=bool(asked["workspace"] or above["workspace"])):
         there = Place(target, "DST", theirs, to_key, here.sanitise)
         way = _Way(replace(here, workspace=ours), there, asked["in_clear"], asked["more"])
-        code = max(code, _copied(way, as_json))
+        code = max(code, _copy_workspace(way, as_json))
     return code
 
 
@@ -96,7 +96,7 @@ def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[t
     return [(ours, theirs)]
 
 
-def _copied(way: _Way, as_json: bool) -> int:
+def _copy_workspace(way: _Way, as_json: bool) -> int:
     """Copy one workspace; the exit code."""
     from .._copying.copy_store import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
 
@@ -143,17 +143,17 @@ def _by_row(way: _Way, source: "Backend", target: "Backend", store: "Store | Non
         say("nothing is lost: DST stays closed until the copy is whole, and the same command goes on with it")
         raise
     if as_json:
-        emit({**_named(way, "rows"), **_row_counts(done)})
+        print_json({**_way_fields(way, "rows"), **_row_counts(done)})
     say(_summary(done))
     for id in done.different[:_MOST]:
-        complain(f"conversation {id} is not the same in DST", "copy again: it was taken away there")
+        print_error(f"conversation {id} is not the same in DST", "copy again: it was taken away there")
     for problem in done.problems[:_MOST]:
-        complain(f"DST: {problem}")
+        print_error(f"DST: {problem}")
     return 0 if done.ok else UNSOUND
 
 
 def _summary(done: "StoreCopy") -> str:
-    copied = f"{many(done.conversations, 'conversation')}, {many(done.messages, 'message')} copied"
+    copied = f"{count_of(done.conversations, 'conversation')}, {count_of(done.messages, 'message')} copied"
     before = f", {done.unchanged} unchanged" if done.unchanged else ""
     if not done.finished:
         return f"{copied}{before}; DST stays closed until another run has finished it"
@@ -174,7 +174,7 @@ def _row_counts(done: "StoreCopy") -> dict[str, object]:
     }
 
 
-def _named(way: _Way, how: str) -> dict[str, object]:
+def _way_fields(way: _Way, how: str) -> dict[str, object]:
     from .._locations import shown  # noqa: PLC0415  # help needs none
 
     return {
@@ -192,7 +192,7 @@ def _named(way: _Way, how: str) -> dict[str, object]:
 def _by_message(way: _Way, as_json: bool) -> int:
     from .. import formats  # noqa: PLC0415  # help needs none
 
-    with lasting(way.here) as ours:
+    with open_for_long_read(way.here) as ours:
         before = _counts(ours)
         formats.outgoing(ours)  # what is refused is refused before DST is made
         key = way.there.key or (None if way.in_clear or ours.key_id is None else way.here.key)
@@ -205,11 +205,11 @@ def _by_message(way: _Way, as_json: bool) -> int:
                 report, code = cast("Loaded", error.report), PARTIAL
             missing = _missing(before, ours, theirs, report)
     if as_json:
-        emit({**_named(way, "messages"), **_message_counts(report), "missing": missing})
-    say(summary(report))
-    unreadable(report)
+        print_json({**_way_fields(way, "messages"), **_message_counts(report), "missing": missing})
+    say(summarise(report))
+    print_unreadable(report)
     for id in missing:
-        complain(f"conversation {id} is not all there")
+        print_error(f"conversation {id} is not all there")
     return UNSOUND if missing else code
 
 

@@ -14,10 +14,10 @@ import click
 from .. import errors
 from .._terminal_text import harmless
 from . import _config
-from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, found
+from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, run_check
 from ._exit_codes import FAILED, LOCKED, UNSOUND
 from ._options import options
-from ._output import emit, paint, show
+from ._output import paint, print_json, print_lines
 from ._server_checks import server
 from ._store_options import place_of
 from ._terminal import is_terminal, width
@@ -40,10 +40,10 @@ def doctor(store: str | None, workspace: str | None, key: str | None, as_json: b
     if as_json:
         seen = list(_findings(case))
         checks = [{"name": f.name, "level": f.level, "what": f.what, "hint": f.hint} for f in seen]
-        emit({"ok": not _codes(seen), "checks": checks})
+        print_json({"ok": not _codes(seen), "checks": checks})
     else:
         seen = []
-        show(_lines(_findings(case), seen))
+        print_lines(_lines(_findings(case), seen))
     codes = _codes(seen)
     return next((code for code in (UNSOUND, LOCKED) if code in codes), FAILED if codes else 0)
 
@@ -65,7 +65,7 @@ def _case(store: str | None, workspace: str | None, key: str | None) -> Case:
 
 def _findings(case: Case) -> Iterator[Finding]:
     for check in (*CHECKS, server, content):
-        yield from found(check, case)
+        yield from run_check(check, case)
 
 
 def _codes(seen: list[Finding]) -> set[int]:
@@ -76,15 +76,15 @@ def _lines(findings: Iterator[Finding], seen: list[Finding]) -> Iterator[str]:
     for finding in findings:
         seen.append(finding)
         level = paint(f"{finding.level:<{_MARGIN}}", _STYLES[finding.level])
-        first, *rest = _wrapped(f"{finding.name}: {finding.what}")
+        first, *rest = _wrap(f"{finding.name}: {finding.what}")
         yield level + first
         for text in rest:
             yield " " * _MARGIN + text
-        for text in _wrapped(finding.hint or "") if finding.hint else ():
+        for text in _wrap(finding.hint or "") if finding.hint else ():
             yield paint(" " * _MARGIN + text, "dim")
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     """Lines that fit beside the level; in a pipe it is one. What is to be typed is not broken inside a word."""
     shown = harmless(" ".join(text.split()))
     if not is_terminal(sys.stdout):

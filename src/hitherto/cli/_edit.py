@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ._completion import complete_ids
-from ._ids import named
-from ._output import emit
-from ._store_options import Place, placed
+from ._ids import find_conversation
+from ._output import print_json
+from ._store_options import Place, with_place
 from ._terminal import line, say, width
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _id = click.argument("id", shell_complete=complete_ids)
 @click.option("--detach", is_flag=True, help="Make a conversation of its own of it: a copy of all that leads there.")
 @click.option("--title", metavar="TEXT", help="The title of that conversation.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def fork(place: Place, id: str, label: str | None, detach: bool, title: str | None, as_json: bool) -> None:
     """Begin a branch at the message ID: the next `hitherto chat` goes on from there.
 
@@ -38,14 +38,14 @@ def fork(place: Place, id: str, label: str | None, detach: bool, title: str | No
     if label is not None and detach:
         raise click.UsageError("--label names a branch, and --detach makes none")
     with place.open() as store:
-        talk = named(store, id)
+        talk = find_conversation(store, id)
         if detach:
             alone = talk.detach(title=title)
             conversation, message = alone.id, alone.at
         else:
             conversation, message = talk.id, _begin(talk, label)
     if as_json:
-        emit({"conversation": conversation, "message": message, "from": talk.at})
+        print_json({"conversation": conversation, "message": message, "from": talk.at})
         return
     click.echo(conversation if detach else message)
     say(f"hitherto chat -c {conversation[:8] if detach else message} goes on from there")
@@ -64,11 +64,11 @@ def _begin(talk: "Conversation", label: str | None) -> str:
 @click.command(short_help="Give a conversation another title.")
 @_id
 @click.argument("title")
-@placed
+@with_place
 def rename(place: Place, id: str, title: str) -> None:
     """Give the conversation ID, or the one that the message ID is in, another TITLE."""
     with place.open() as store:
-        talk = named(store, id)
+        talk = find_conversation(store, id)
         before = talk.title
         talk.rename(title)
     say(line(f"renamed {talk.id[:8]}, which was called {before}" if before else f"named {talk.id[:8]}", width()))
@@ -78,34 +78,34 @@ def rename(place: Place, id: str, title: str) -> None:
 @_id
 @click.argument("label", required=False)
 @click.option("--remove", is_flag=True, help="Take the label away.")
-@placed
+@with_place
 def label(place: Place, id: str, label: str | None, remove: bool) -> None:
     """Give the message ID a LABEL, which lists and pictures show; for a conversation, its newest message."""
     if (label is None) != remove:
         raise click.UsageError("give a label, or --remove")
     with place.open() as store:
-        talk = named(store, id)
+        talk = find_conversation(store, id)
         talk.label(label)
     say(f"{'took the label from' if remove else 'labelled'} {talk.at}")
 
 
 @click.command(short_help="Forbid that a conversation is deleted.")
 @_id
-@placed
+@with_place
 def hold(place: Place, id: str) -> None:
     """Put the conversation ID on hold: until it is released, nothing of it can be deleted, purged or expire."""
     with place.open() as store:
-        talk = named(store, id)
+        talk = find_conversation(store, id)
         talk.hold()
     say(f"on hold: {talk.id}")
 
 
 @click.command(short_help="Allow it again.")
 @_id
-@placed
+@with_place
 def release(place: Place, id: str) -> None:
     """Take the hold from the conversation ID."""
     with place.open() as store:
-        talk = named(store, id)
+        talk = find_conversation(store, id)
         talk.release()
     say(f"released: {talk.id}")

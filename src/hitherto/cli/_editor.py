@@ -59,25 +59,25 @@ class Editor:
         return self._ask(self._short, prompt)
 
     def _ask(self, session: PromptSession[str], prompt: str) -> str:
-        typed = _typed()
+        typed = _read_typed()
         with self._input.raw_mode():  # from here on, Enter comes as it is
-            typed += _typed()
+            typed += _read_typed()
             pressed: list[KeyPress] = []
             parser = Vt100Parser(pressed.append)
             parser.feed(typed.replace("\n", "\r") if typed.count("\n") == 1 else typed)
             parser.flush()
-            store_typeahead(self._input, _meant([*get_typeahead(self._input), *pressed]))
+            store_typeahead(self._input, _drop_interrupted([*get_typeahead(self._input), *pressed]))
             return session.prompt(prompt)
 
 
-def _meant(pressed: list[KeyPress]) -> list[KeyPress]:
+def _drop_interrupted(pressed: list[KeyPress]) -> list[KeyPress]:
     """What is left of what was typed before the prompt was shown. Ctrl+C was meant for what went on then: it clears
     what came before it, and does not leave."""
     last = max((i for i, press in enumerate(pressed) if press.key == Keys.ControlC), default=-1)
     return pressed[last + 1 :]
 
 
-def _typed() -> str:
+def _read_typed() -> str:
     """What is there to be read."""
     data = b""
     with suppress(OSError):  # the terminal is gone, as the editor will see

@@ -5,7 +5,7 @@ type commands.
 """
 
 from .. import errors
-from ._terminal import complain
+from ._terminal import print_error
 
 FAILED, MISUSED, NOTHING, UNKNOWN, HELD, LOCKED, UNSOUND, PARTIAL, BUSY, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 130
 _CODES: tuple[tuple[type[errors.HithertoError], int], ...] = (
@@ -75,12 +75,12 @@ _PHRASES = (
 )
 
 
-def failed(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Say what went wrong; the exit code. What is no error of ours is raised: we have made a mistake."""
     if not isinstance(error, errors.HithertoError):
         raise error
     code = code_of(error)
-    complain(str(error), hint_of(error) or ("hitherto --help shows how" if code == MISUSED else None))
+    print_error(str(error), hint_of(error) or ("hitherto --help shows how" if code == MISUSED else None))
     return code
 
 

@@ -42,7 +42,7 @@ class Question(NamedTuple):
     words: str
 
 
-def question(asked: str, words: str, files: "Sequence[str | Block]" = ()) -> Question:
+def build_question(asked: str, words: str, files: "Sequence[str | Block]" = ()) -> Question:
     """A question with what goes before it. Texts that follow each other are one text."""
     joined: list[str | Block] = []
     for part in (*files, asked):
@@ -54,15 +54,15 @@ def question(asked: str, words: str, files: "Sequence[str | Block]" = ()) -> Que
     return Question(only if len(joined) == 1 and isinstance(only, str) else joined, words)
 
 
-def brought(names: Iterable[str]) -> "list[str | Block]":
+def read_files(names: Iterable[str]) -> "list[str | Block]":
     """The files of these names, each as it is sent."""
     given = list(names)
     if given.count(_STDIN) > 1:
         raise click.UsageError("standard input can be read once: -f - is given twice")
-    return [_part(name, _standard_input() if name == _STDIN else _content(name)) for name in given]
+    return [_make_part(name, _read_stdin() if name == _STDIN else _read_file(name)) for name in given]
 
 
-def check_taken(provider: str, names: Sequence[str], files: "Sequence[str | Block]") -> None:
+def check_accepted(provider: str, names: Sequence[str], files: "Sequence[str | Block]") -> None:
     """Whom we talk to has to take what is brought: what is refused would be so with each question."""
     from ..dialects import dialect  # noqa: PLC0415  # help needs none
     from ..model import Message  # noqa: PLC0415  # as above
@@ -71,12 +71,12 @@ def check_taken(provider: str, names: Sequence[str], files: "Sequence[str | Bloc
     for name, part in zip(names, files, strict=True):
         losses = [] if isinstance(part, str) else spoken.build(Message.user([part])).losses
         if losses:
-            raise _refused(name, f"cannot be sent to {provider}: {'; '.join(losses)}")
+            raise _refusal(name, f"cannot be sent to {provider}: {'; '.join(losses)}")
         if provider == "local" and not isinstance(part, str):
-            raise _refused(name, "is no text, and the local model takes nothing else")
+            raise _refusal(name, "is no text, and the local model takes nothing else")
 
 
-def _part(name: str, data: bytes) -> "str | Block":
+def _make_part(name: str, data: bytes) -> "str | Block":
     from ..model import Block  # noqa: PLC0415  # help needs none
 
     kind = next((kind for beginning, kind in _KINDS if beginning.match(data)), None)
@@ -84,15 +84,15 @@ def _part(name: str, data: bytes) -> "str | Block":
         made = Block.image if kind.startswith("image/") else Block.audio
         return made(data, kind)
     if len(data) > LONGEST_TEXT:
-        raise _refused(name, f"is longer than {LONGEST_TEXT // 1_000_000} MB, which is more than any model reads")
+        raise _refusal(name, f"is longer than {LONGEST_TEXT // 1_000_000} MB, which is more than any model reads")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         hint = "if it is text in another encoding: iconv -f latin1 -t utf-8 FILE | hitherto chat -f - PROMPT"
-        raise _refused(name, "is neither UTF-8 text nor an image or a sound that is known here", hint) from None
+        raise _refusal(name, "is neither UTF-8 text nor an image or a sound that is known here", hint) from None
     if "\0" in text:
-        raise _refused(name, "is no text: it holds zero characters")
-    return fenced("standard input" if name == _STDIN else name, text)
+        raise _refusal(name, "is no text: it holds zero characters")
+    return fence_text("standard input" if name == _STDIN else name, text)
 
 
 def _is_text(data: bytes) -> bool:
@@ -103,7 +103,7 @@ def _is_text(data: bytes) -> bool:
         return False
 
 
-def fenced(name: str, text: str) -> str:
+def fence_text(name: str, text: str) -> str:
     """A text under its name, in a fence that is longer than any in it.
 
     >>> print(fenced("a.txt", "hello"))
@@ -117,7 +117,7 @@ def fenced(name: str, text: str) -> str:
     return f"{harmless(' '.join(name.split()))}:\n{fence}\n{text}{end}{fence}"
 
 
-def _content(name: str) -> bytes:
+def _read_file(name: str) -> bytes:
     """The bytes of a file. A pipe would keep us waiting, and a device has no end."""
     try:
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -126,31 +126,31 @@ def _content(name: str) -> bytes:
             if stat.S_ISDIR(kind):
                 raise IsADirectoryError
             if not stat.S_ISREG(kind):
-                raise _refused(name, "is a pipe or a device, not a file; -f - reads standard input")
+                raise _refusal(name, "is a pipe or a device, not a file; -f - reads standard input")
             data = file.read(LARGEST + 1)
     except InvalidArgument:
         raise
     except IsADirectoryError:
-        raise _refused(name, "is a folder") from None
+        raise _refusal(name, "is a folder") from None
     except (OSError, ValueError) as error:  # a name with a zero character is the latter
         reason = error.strerror if isinstance(error, OSError) else "this is no name of a file"
-        raise _refused(name, f"cannot be read: {reason}", "look at the path; ls -l shows who may read it") from None
-    return _small(name, data)
+        raise _refusal(name, f"cannot be read: {reason}", "look at the path; ls -l shows who may read it") from None
+    return _check_size(name, data)
 
 
-def _standard_input() -> bytes:
+def _read_stdin() -> bytes:
     if sys.stdin is None or is_terminal(sys.stdin):
         raise click.UsageError("-f - reads standard input, and there is nothing but the terminal")
-    return _small(_STDIN, sys.stdin.buffer.read(LARGEST + 1))
+    return _check_size(_STDIN, sys.stdin.buffer.read(LARGEST + 1))
 
 
-def _small(name: str, data: bytes) -> bytes:
+def _check_size(name: str, data: bytes) -> bytes:
     if len(data) > LARGEST:
-        raise _refused(name, f"is larger than {LARGEST // 1_000_000} MB")
+        raise _refusal(name, f"is larger than {LARGEST // 1_000_000} MB")
     if not data:
-        raise _refused(name, "is empty")
+        raise _refusal(name, "is empty")
     return data
 
 
-def _refused(name: str, why: str, hint: str = "leave it out, or bring another file") -> InvalidArgument:
+def _refusal(name: str, why: str, hint: str = "leave it out, or bring another file") -> InvalidArgument:
     return InvalidArgument(f"-f {harmless(name)} {why}", hint=hint)

@@ -34,7 +34,7 @@ class Row(NamedTuple):
     folded: int = 0
 
 
-def picture(messages: Iterable[Brief], head: str | None, *, fold: bool = True) -> Iterator[Row]:
+def draw_graph(messages: Iterable[Brief], head: str | None, *, fold: bool = True) -> Iterator[Row]:
     """The lines for a conversation's messages, which come by sequence."""
     drawing = _Drawing({message.id: message for message in messages}, head, fold=fold)
     for number, root in enumerate(drawing.roots()):

@@ -50,7 +50,7 @@ _BACK = (
 _GONE = "/fork shows what can be gone on from here; /new begins a new conversation"
 
 
-def advice(error: HithertoError, *, prompting: bool, kept: bool) -> str | None:
+def _advice(error: HithertoError, *, prompting: bool, kept: bool) -> str | None:
     """The hint of an error, for somebody who sits at our prompt, or has asked a single question."""
     hint = hint_of(error)
     for said, better in _ELSEWHERE + (_AT_THE_PROMPT if prompting else ()):
@@ -64,3 +64,13 @@ def advice(error: HithertoError, *, prompting: bool, kept: bool) -> str | None:
     if "client.undo()" in hint:
         return _BACK if kept else "the request itself was refused: say it differently"
     return hint
+
+
+def hint_at_prompt(error: HithertoError) -> str | None:
+    """Return the hint for a user at the prompt."""
+    return _advice(error, prompting=True, kept=True)
+
+
+def hint_for_question(error: HithertoError, *, is_kept: bool) -> str | None:
+    """Return the hint for a user who asked a single question, which was recorded or not."""
+    return _advice(error, prompting=False, kept=is_kept)

@@ -40,7 +40,7 @@ def is_message(id: str, talk: "Conversation") -> bool:
     return talk.at is not None and talk.at.startswith(id)
 
 
-def named(store: "Store", id: str) -> "Conversation":
+def find_conversation(store: "Store", id: str) -> "Conversation":
     """The conversation that an id means, at the message that it means."""
     recent = _RECENT.fullmatch(id)
     if recent is None:
@@ -63,10 +63,10 @@ def _recent(store: "Store", project: str, wanted: int) -> "Iterator[Conversation
         cursor = page.next_cursor
 
 
-def chosen(store: "Store", id: str | None) -> "Conversation":
+def find_or_newest(store: "Store", id: str | None) -> "Conversation":
     """The conversation that an id means; without one, the newest of this folder, or of all."""
     if id is not None:
-        return named(store, id)
+        return find_conversation(store, id)
     project = here()
     talk = store.latest(project=project) if project is not None else None
     talk = talk or store.latest()

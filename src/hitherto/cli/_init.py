@@ -10,8 +10,8 @@ import click
 from .. import errors
 from .._terminal_text import harmless
 from ._config import path as config_path
-from ._output import emit
-from ._store_options import Place, placed
+from ._output import print_json
+from ._store_options import Place, with_place
 from ._terminal import say
 
 _IGNORED = "*\n"  # what was said is not for the repository that the folder may be in
@@ -19,21 +19,21 @@ _IGNORED = "*\n"  # what was said is not for the repository that the folder may 
 
 @click.command(short_help="Which store is used, and why.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def where(place: Place, as_json: bool) -> None:
     """Print which store the other commands use here, and on standard error who says so."""
     path = place.path
     exists = path is None or os.path.exists(path)
     if as_json:
-        said = {"store": place.shown, "found": place.found, "exists": None if place.is_server else exists}
-        emit(said | {"workspace": place.workspace, "key": place.key, "config": config_path()})
+        said = {"store": place.display_name, "found": place.named_by, "exists": None if place.is_server else exists}
+        print_json(said | {"workspace": place.workspace, "key": place.key, "config": config_path()})
         return
-    click.echo(harmless(place.shown))
-    say(f"named by {place.found}{'' if exists else '; there is nothing yet'}; workspace {place.workspace}")
+    click.echo(harmless(place.display_name))
+    say(f"named by {place.named_by}{'' if exists else '; there is nothing yet'}; workspace {place.workspace}")
 
 
 @click.command(short_help="Make a store for this folder.")
-@placed
+@with_place
 def init(place: Place) -> None:
     """Make a .hitherto folder here, with a store in it, which is then used here and in the folders below.
 
@@ -42,10 +42,10 @@ def init(place: Place) -> None:
     """
     from .._locations import FILE_NAME, FOLDER_NAME  # noqa: PLC0415  # help needs none
 
-    if place.is_server and place.found in ("--store", "HITHERTO_STORE"):
+    if place.is_server and place.named_by in ("--store", "HITHERTO_STORE"):
         _make_workspace(place)
         return
-    if place.found == "--store":
+    if place.named_by == "--store":
         location = place.path or ""
     else:
         folder = os.path.join(os.getcwd(), FOLDER_NAME)
@@ -55,16 +55,16 @@ def init(place: Place) -> None:
             "the store", location or "in memory", hint="it is used as it is; hitherto where shows it"
         )
     try:
-        if place.found != "--store":
+        if place.named_by != "--store":
             _make_folder(folder)
     except OSError as error:
         raise errors.CannotOpen(f"{folder} cannot be made: {error.strerror}", hint="check the permissions") from None
     with Place(location, "init", place.workspace, place.key).open(create=True) as store:
         sealed = store.key_id is not None
     click.echo(harmless(location))
-    if place.found == "HITHERTO_STORE":
+    if place.named_by == "HITHERTO_STORE":
         say("HITHERTO_STORE names another store, and goes before it: unset it to use this one")
-    elif place.found == "a .hitherto folder":
+    elif place.named_by == "a .hitherto folder":
         say(f"from here on it is used in this folder, in place of {place.path}")
     say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
 
@@ -84,7 +84,7 @@ def _make_workspace(place: Place) -> None:
         raise errors.AlreadyExists("the workspace", place.workspace, hint="it is used as it is; --workspace names one")
     with place.open(create=True, maintenance=False) as store:
         sealed = store.key_id is not None
-    click.echo(harmless(place.shown))
+    click.echo(harmless(place.display_name))
     say(f"a new workspace: {place.workspace}")
     say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
 

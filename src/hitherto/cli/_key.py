@@ -20,8 +20,8 @@ from .._terminal_text import harmless
 from . import _config
 from ._exit_codes import LOCKED, UNSOUND
 from ._options import without_asking
-from ._output import Meter, emit, sure
-from ._store_options import Place, key_from, placed
+from ._output import Meter, confirm, print_json
+from ._store_options import Place, key_from, with_place
 from ._terminal import say
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def new(source: str) -> None:
 
 @key.command(short_help="Is the store sealed, and does the key open it?")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def status(place: Place, as_json: bool) -> int:
     """Print whether the store is sealed, with which key, where the key comes from and whether it opens the store.
 
@@ -75,10 +75,10 @@ def status(place: Place, as_json: bool) -> int:
     place.require()
     lasts = place.path is not None or place.is_server
     wanted = key_id_of(place.location, place.workspace) if lasts else None
-    unfinished, problem = _tried(place)
+    unfinished, problem = _try_opening(place)
     if as_json:
         said = {"sealed": wanted is not None, "key_id": wanted, "source": place.key, "opens": problem is None}
-        emit(said | {"unfinished": unfinished, "problem": problem})
+        print_json(said | {"unfinished": unfinished, "problem": problem})
     else:
         what = "database" if place.is_server else "file"
         click.echo(
@@ -93,7 +93,7 @@ def status(place: Place, as_json: bool) -> int:
     return 0 if problem is None else LOCKED
 
 
-def _tried(place: Place) -> tuple[bool | None, str | None]:
+def _try_opening(place: Place) -> tuple[bool | None, str | None]:
     """Open it to be read: is there a change of keys that was not finished, and what keeps it from opening?"""
     from .._sealing.rotation import pending  # noqa: PLC0415  # help needs none
     from ..opening import open as open_store  # noqa: PLC0415  # as above
@@ -112,7 +112,7 @@ def _tried(place: Place) -> tuple[bool | None, str | None]:
 @_to
 @click.option("--reencrypt", is_flag=True, help="Encrypt everything anew: for a key that others may have seen.")
 @without_asking
-@placed
+@with_place
 def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
     """Give a sealed store the key that is in --to. From the first moment on, only that one opens it.
 
@@ -121,7 +121,7 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
     from .._sealing.rotation import pending  # noqa: PLC0415  # help needs none
 
     made = key_from(to)
-    with _opened(place, made) as store:
+    with _open_store(place, made) as store:
         if store.key_id is None:
             raise errors.NotSealed("the store is plain", hint="hitherto key seal --to SOURCE seals it")
         if store.key_id == made.id and (pending(store) or not reencrypt):
@@ -129,32 +129,32 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
         else:
             how = "everything is encrypted anew" if reencrypt else "the keys of all conversations are wrapped anew"
             say(f"key {store.key_id} is replaced by {made.id}, and {how}")
-            sure("From then on the old key does not open the store. Go on?", yes=yes)
-        done = _watched("rotating", lambda tell: store.rotate(made, reencrypt=reencrypt, progress=tell))
-    return _told(done, f"only key {made.id} opens the store", to)
+            confirm("From then on the old key does not open the store. Go on?", yes=yes)
+        done = _change_keys("rotating", lambda tell: store.rotate(made, reencrypt=reencrypt, progress=tell))
+    return _report(done, f"only key {made.id} opens the store", to)
 
 
 @key.command(short_help="Seal a store that is plain.")
 @_to
 @without_asking
-@placed
+@with_place
 def seal(place: Place, to: str, yes: bool) -> int:
     """Encrypt everything in a plain store with the key that is in --to. `hitherto key new` makes it before.
 
     Others may go on, until they open the store again: then they need the key. Backups that were made before stay plain.
     """
     made = key_from(to)
-    with _opened(replace(place, key=None), made) as store:
+    with _open_store(replace(place, key=None), made) as store:
         if store.key_id is None:
             say(f"conversations to be sealed with key {made.id}: {store.stats().conversations:,}")
-            sure("Without that key nobody reads the store. Go on?", yes=yes)
-        done = _watched("sealing", lambda tell: store.seal(made, progress=tell))
-    return _told(done, f"only key {made.id} opens the store", to)
+            confirm("Without that key nobody reads the store. Go on?", yes=yes)
+        done = _change_keys("sealing", lambda tell: store.seal(made, progress=tell))
+    return _report(done, f"only key {made.id} opens the store", to)
 
 
 @key.command(short_help="Make a sealed store plain.")
 @without_asking
-@placed
+@with_place
 def unseal(place: Place, yes: bool) -> int:
     """Decrypt everything in a sealed store: whoever can read the file, or the database, then reads what was said."""
     with place.open() as store:
@@ -162,12 +162,12 @@ def unseal(place: Place, yes: bool) -> int:
             raise errors.NotSealed("the store is plain already", hint="there is nothing to do")
         say(f"conversations to be decrypted: {store.stats().conversations:,}")
         what = "database" if place.is_server else "file"
-        sure(f"From then on whoever reads the {what} reads what was said. Go on?", yes=yes)
-        done = _watched("unsealing", lambda tell: store.unseal(progress=tell))
-    return _told(done, "the store is plain, and opens without a key", None)
+        confirm(f"From then on whoever reads the {what} reads what was said. Go on?", yes=yes)
+        done = _change_keys("unsealing", lambda tell: store.unseal(progress=tell))
+    return _report(done, "the store is plain, and opens without a key", None)
 
 
-def _opened(place: Place, made: "Key") -> "Store":
+def _open_store(place: Place, made: "Key") -> "Store":
     """The store, by its key; or by the one that it is to get, if it has that already."""
     from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
@@ -180,7 +180,7 @@ def _opened(place: Place, made: "Key") -> "Store":
             raise (other if place.key is None else error) from None
 
 
-def _watched(what: str, change: "Callable[[Callable[[Progress], None]], Rotation]") -> "Rotation":
+def _change_keys(what: str, change: "Callable[[Callable[[Progress], None]], Rotation]") -> "Rotation":
     """Change keys, telling how far it is."""
     with Meter(what, "conversation") as meter:
         try:
@@ -190,7 +190,7 @@ def _watched(what: str, change: "Callable[[Callable[[Progress], None]], Rotation
             raise
 
 
-def _told(done: "Rotation", after: str, to: str | None) -> int:
+def _report(done: "Rotation", after: str, to: str | None) -> int:
     """Say what was done, and what is left to the user."""
     say(f"conversations brought up to date: {done.conversations:,}")
     for id, problem in done.failures:

@@ -10,13 +10,13 @@ import click
 
 from ._completion import complete_ids
 from ._exit_codes import UNSOUND
-from ._graph import Row, picture
-from ._ids import chosen, named
-from ._output import emit, many, paint, show
-from ._store_options import Place, placed
+from ._graph import Row, draw_graph
+from ._ids import find_conversation, find_or_newest
+from ._output import count_of, paint, print_json, print_lines
+from ._store_options import Place, with_place
 from ._terminal import columns, line, moment, say
-from ._thread import as_json, coloured, drawn, message_lines, room
-from ._tree import Brief, brief, told
+from ._thread import as_json, fit_encoding, format_brief, message_lines, room
+from ._tree import Brief, brief_line, make_brief
 
 if TYPE_CHECKING:
     from ..conversation import Branch, Conversation
@@ -37,7 +37,7 @@ _ID = 6
 @click.option("--all", "everything", is_flag=True, help="The messages of all branches; in a graph, fold nothing.")
 @click.option("-n", "limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per message; with --graph, of all branches.")
-@placed
+@with_place
 def log(place: Place, id: str | None, graph: bool, everything: bool, limit: int | None, as_lines: bool) -> int:
     """Show the messages that lead to the one of that ID, the newest first, a line each; of a conversation, to its head,
     across compactions. Without an ID, the conversation of this folder that was active last is meant.
@@ -46,18 +46,18 @@ def log(place: Place, id: str | None, graph: bool, everything: bool, limit: int 
     each above the message where it parts.
     """
     with place.read() as store:
-        talk = chosen(store, id)
+        talk = find_or_newest(store, id)
         messages = _all(store, talk) if graph or everything else talk.thread(full=True, attachments="lazy")[::-1]
         if not messages:
             say("nothing was said in it so far")
         if as_lines:
             for message in messages[:limit]:
-                emit(as_json(message) | {"head": message.id == talk.head, "problem": message.problem})
+                print_json(as_json(message) | {"head": message.id == talk.head, "problem": message.problem})
         elif graph:
-            rows = picture([brief(m) for m in reversed(messages)], talk.head, fold=not everything)
-            show(drawn(_drawn(row)) for row in _limited(rows, limit))
+            rows = draw_graph([make_brief(m) for m in reversed(messages)], talk.head, fold=not everything)
+            print_lines(fit_encoding(_graph_line(row)) for row in _limit_rows(rows, limit))
         else:
-            show(drawn(_logged(brief(m), talk.head)) for m in messages[:limit])
+            print_lines(fit_encoding(_log_line(make_brief(m), talk.head)) for m in messages[:limit])
         return _unsound(messages)
 
 
@@ -73,7 +73,7 @@ def _unsound(messages: "Iterable[Saved]") -> int:
     return UNSOUND if problems else 0
 
 
-def _limited(rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
+def _limit_rows(rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
     left = limit
     for row in rows:
         yield row
@@ -83,12 +83,12 @@ def _limited(rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
                 return
 
 
-def _logged(message: Brief, head: str | None) -> str:
+def _log_line(message: Brief, head: str | None) -> str:
     words = ("HEAD" if message.id == head else "", message.label or "")
-    return coloured(message, _noted(message, [word for word in words if word]))
+    return format_brief(message, _annotate(message, [word for word in words if word]))
 
 
-def _drawn(row: Row) -> str:
+def _graph_line(row: Row) -> str:
     """A line of the picture. Where rails leave no room for an id, those on the left go."""
     width = room()
     most = max(2, width - _ID - 3)
@@ -96,13 +96,13 @@ def _drawn(row: Row) -> str:
     left = width - len(rails) - 1
     rails = paint(rails, "green" if "●" in rails else "dim")
     if row.message is not None:
-        return f"{rails} {coloured(row.message, _noted(row.message, row.words), left)}"
-    return f"{rails} {line(many(row.folded, 'message'), left)}" if row.folded else rails
+        return f"{rails} {format_brief(row.message, _annotate(row.message, row.words), left)}"
+    return f"{rails} {line(count_of(row.folded, 'message'), left)}" if row.folded else rails
 
 
-def _noted(message: Brief, words: Sequence[str]) -> str:
+def _annotate(message: Brief, words: Sequence[str]) -> str:
     """A message on a line, with words about it behind its id."""
-    return told(message) if not words else f"{message.id} ({', '.join(words)}){told(message)[_ID:]}"
+    return brief_line(message) if not words else f"{message.id} ({', '.join(words)}){brief_line(message)[_ID:]}"
 
 
 # -- branches
@@ -111,7 +111,7 @@ def _noted(message: Brief, words: Sequence[str]) -> str:
 @click.command(short_help="Every end of a conversation's tree.")
 @click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per branch.")
-@placed
+@with_place
 def branches(place: Place, id: str | None, as_lines: bool) -> int:
     """List every end of a conversation's tree, the most recently active first: its id, how many messages lead to it,
     when it was active, its label, and how its last message begins.
@@ -119,20 +119,20 @@ def branches(place: Place, id: str | None, as_lines: bool) -> int:
     hitherto chat -c ID goes on there; hitherto show ID shows the thread.
     """
     with place.read() as store:
-        talk = chosen(store, id)
+        talk = find_or_newest(store, id)
         found = talk.branches()
         wanted = {branch.id for branch in found}
         last = {message.id: message for message in _all(store, talk) if message.id in wanted}
         ends = [branch for branch in found if branch.id in last]
         if as_lines:
             for branch in ends:
-                emit(_end(branch, last[branch.id], talk.head))
+                print_json(_branch_fields(branch, last[branch.id], talk.head))
         else:
-            show(map(drawn, _table(ends, last, talk.head)))
+            print_lines(map(fit_encoding, _table(ends, last, talk.head)))
         return _unsound(last.values())
 
 
-def _end(branch: "Branch", message: "Saved", head: str | None) -> dict[str, object]:
+def _branch_fields(branch: "Branch", message: "Saved", head: str | None) -> dict[str, object]:
     said = {"text": message.text, "problem": message.problem}
     return {"id": branch.id, "depth": branch.depth, "active_at": branch.active_at, "label": branch.label,
             "main": branch.main, "head": branch.id == head, **said}  # fmt: skip
@@ -143,9 +143,9 @@ def _table(ends: "Collection[Branch]", last: "dict[str, Saved]", head: str | Non
     for branch in ends:
         words = ("HEAD" if branch.id == head else "", "" if branch.main else "aside", branch.label or "")
         noted = ", ".join(word for word in words if word)
-        message = brief(last[branch.id])
+        message = make_brief(last[branch.id])
         start = f"{branch.id} {branch.depth:>{digits},} {moment(branch.active_at)}"
-        yield coloured(message, f"{start} {f'({noted}) ' if noted else ''}{message.said}")
+        yield format_brief(message, f"{start} {f'({noted}) ' if noted else ''}{message.said}")
 
 
 # -- compare
@@ -156,7 +156,7 @@ def _table(ends: "Collection[Branch]", last: "dict[str, Saved]", head: str | Non
 @click.argument("right", metavar="B", shell_complete=complete_ids)
 @click.option("--full", is_flag=True, help="All that each side says after that, in place of a line for each message.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def compare(place: Place, left: str, right: str, full: bool, as_object: bool) -> None:
     """Show what two threads share, the message where they part, and what each has after that.
 
@@ -165,17 +165,16 @@ def compare(place: Place, left: str, right: str, full: bool, as_object: bool) ->
     from ..threads import compare as compared  # noqa: PLC0415  # help needs none
 
     with place.read() as store:
-        sides = named(store, left), named(store, right)
+        sides = find_conversation(store, left), find_conversation(store, right)
         found = compared(_Lazy(sides[0]), _Lazy(sides[1]))
         if as_object:
             said = {"shared": len(found.shared), "fork": found.fork}
             pairs = zip(("left", "right"), sides, (found.left, found.right), strict=True)
-            emit(said | {name: _side(talk, messages) for name, talk, messages in pairs})
+            print_json(said | {name: _side(talk, messages) for name, talk, messages in pairs})
             return
-        names = [
-            f"{name}: {many(len(more), 'message')} more" for name, more in ((left, found.left), (right, found.right))
-        ]
-        show(drawn(text) for text in _compared(found, names, full=full))
+        rest = (left, found.left), (right, found.right)
+        names = [f"{name}: {count_of(len(more), 'message')} more" for name, more in rest]
+        print_lines(fit_encoding(text) for text in _comparison_lines(found, names, full=full))
 
 
 class _Lazy(NamedTuple):
@@ -191,11 +190,11 @@ def _side(talk: "Conversation", messages: "list[Saved]") -> dict[str, object]:
     return {"conversation": talk.id, "at": talk.at, "messages": [as_json(message) for message in messages]}
 
 
-def _compared(found: "Comparison", names: list[str], *, full: bool) -> Iterator[str]:
+def _comparison_lines(found: "Comparison", names: list[str], *, full: bool) -> Iterator[str]:
     width = room()
     if found.shared:
-        yield line(f"{many(len(found.shared), 'message')} shared, the last of them:", width)
-        yield coloured(brief(found.shared[-1]))
+        yield line(f"{count_of(len(found.shared), 'message')} shared, the last of them:", width)
+        yield format_brief(make_brief(found.shared[-1]))
     else:
         yield "they share nothing"
     yield ""
@@ -207,13 +206,13 @@ def _compared(found: "Comparison", names: list[str], *, full: bool) -> Iterator[
             yield ""
         yield paint(line(name, width), "bold")
         for message in messages:
-            yield from message_lines(message, "", full=True) if full else [coloured(brief(message))]
+            yield from message_lines(message, "", full=True) if full else [format_brief(make_brief(message))]
 
 
 def _beside(names: list[str], found: "Comparison", width: int) -> Iterator[str]:
     half = (width - 3) // 2
-    left = [names[0], *(told(brief(message)) for message in found.left)]
-    right = [names[1], *(told(brief(message)) for message in found.right)]
+    left = [names[0], *(brief_line(make_brief(message)) for message in found.left)]
+    right = [names[1], *(brief_line(make_brief(message)) for message in found.right)]
     for number, (mine, theirs) in enumerate(zip_longest(left, right, fillvalue="")):
         cut = line(mine, half)
         row = f"{cut}{' ' * (half - columns(cut))} │ {line(theirs, half)}".rstrip()

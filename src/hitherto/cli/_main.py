@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     """A command: the module that has it, and what the list of commands says of it."""
 
     module: str
-    said: str
+    summary: str
     section: str
 
 
@@ -64,7 +64,7 @@ COMMANDS = {
 ALIASES = {"convo": "conversation", "conv": "conversation"}
 
 
-class _Unread(Exception):
+class _OutputClosed(Exception):
     """Whoever read what we write has had enough."""
 
 
@@ -99,19 +99,19 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # click would make a failure of it
-            raise _Unread from None
+            raise _OutputClosed from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """What Tab offers; click's own way would load every command for its line of help."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415  # only who completes needs it
 
-        found = [CompletionItem(name, help=e.said) for name, e in COMMANDS.items() if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=e.summary) for name, e in COMMANDS.items() if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
         for section in (_TALK, _LOOKING, _MOVING, _CARE):
             with formatter.section(section):
-                formatter.write_dl([(name, e.said) for name, e in COMMANDS.items() if e.section == section])
+                formatter.write_dl([(name, e.summary) for name, e in COMMANDS.items() if e.section == section])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -133,21 +133,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
             click.echo(error.format_message(), err=True)
             return _MISUSED
         except click.ClickException as error:
-            return _misused(error)
+            return _report_usage_error(error)
         except OSError as error:  # where we write to: a full disk, say
             abandon_output()
             what = "the output cannot be written" if _has_folder() else "the folder you are in is gone"
-            _complain(f"{what}: {error.strerror or type(error).__name__}", None)
+            _print_error(f"{what}: {error.strerror or type(error).__name__}", None)
             return 1
         except (KeyboardInterrupt, click.Abort):
             return _INTERRUPTED
-        except _Unread:
+        except _OutputClosed:
             abandon_output()
             return 0
         except Exception as error:  # noqa: BLE001  # what is not ours is raised again
-            from ._exit_codes import failed  # noqa: PLC0415  # what goes well needs no errors
+            from ._exit_codes import report_error  # noqa: PLC0415  # what goes well needs no errors
 
-            return failed(error)
+            return report_error(error)
 
 
 def _has_folder() -> bool:
@@ -158,15 +158,15 @@ def _has_folder() -> bool:
     return True
 
 
-def _misused(error: click.ClickException) -> int:
+def _report_usage_error(error: click.ClickException) -> int:
     where = getattr(error, "ctx", None)
     path = "hitherto" if where is None else where.command_path
     hint = f"{path} --help shows how" if isinstance(error, click.UsageError) else None
-    _complain(error.format_message(), hint)
+    _print_error(error.format_message(), hint)
     return error.exit_code
 
 
-def _complain(what: str, hint: str | None) -> None:
-    from ._terminal import complain  # noqa: PLC0415  # what goes well needs none
+def _print_error(what: str, hint: str | None) -> None:
+    from ._terminal import print_error  # noqa: PLC0415  # what goes well needs none
 
-    complain(what, hint)
+    print_error(what, hint)

@@ -27,7 +27,7 @@ _LONGEST_BEGINNING = 80  # characters: a rule that is longer is text, and so is 
 _BEGINNING = re.compile(r"#{1,6}|\d{1,9}[.)]?|`+|~+|[-+*_]|([-*_])[ \t]*(?:\1[ \t]*)+|([-*_])[ \t]+")
 
 
-def answers() -> "Output | Painted":
+def answer_output() -> "Output | Painted":
     """Where answers are written to: in colours, if standard output shows such things."""
     return Painted() if colours(sys.stdout) else Output()
 
@@ -72,7 +72,7 @@ class Painter:
         self._return = "\r" if text.endswith("\r") else ""
         for character in text.removesuffix(self._return).replace("\r\n", "\n"):
             self._do(character)
-        return self._taken()
+        return self._take_painted()
 
     def finish(self) -> str:
         """What was held back, and an end to all styles."""
@@ -83,9 +83,9 @@ class Painter:
             self._given.pop()
             self.at_line_start = False
         self._wear("")
-        return self._taken()
+        return self._take_painted()
 
-    def _taken(self) -> str:
+    def _take_painted(self) -> str:
         given, self._given = "".join(self._given), []
         return given
 

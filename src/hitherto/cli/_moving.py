@@ -19,10 +19,10 @@ from .. import errors
 from .._terminal_text import harmless
 from ._completion import complete_ids
 from ._exit_codes import PARTIAL, code_of, hint_of
-from ._ids import chosen, is_message
-from ._output import Meter, emit, many
-from ._store_options import Place, key_from, placed
-from ._terminal import complain, is_terminal, line, say
+from ._ids import find_or_newest, is_message
+from ._output import Meter, count_of, print_json
+from ._store_options import Place, key_from, with_place
+from ._terminal import is_terminal, line, print_error, say
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -46,7 +46,7 @@ _THREADS = ("html", "markdown", "openai", "snapshot")
 @click.option("--all", "everything", is_flag=True, help="All conversations of the workspace.")
 @click.option("--format", type=click.Choice(FORMATS), help="What to write.  [default: by the name of FILE; else jsonl]")
 @click.option("-o", "--output", metavar="FILE", help="To a new file, readable by you alone; nothing is overwritten.")
-@placed
+@with_place
 def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | None, output: str | None) -> None:
     """Write conversations in clear: the newest of this folder, those that are named, or all.
 
@@ -61,17 +61,17 @@ def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | N
         raise click.UsageError(f"{format} is not one stream of text: -o names the file that it goes to")
     from .. import formats  # noqa: PLC0415  # help needs none
 
-    with lasting(place) if everything else place.read() as store:
+    with open_for_long_read(place) if everything else place.read() as store:
         if output is not None:
             wanted = format or formats._by_name(formats._path(output)).name
-            formats.save(_meant(store, ids, everything, wanted), output, format=wanted)
+            formats.save(_select(store, ids, everything, wanted), output, format=wanted)
             return
         wanted = format or "jsonl"
-        with _out() as stream:
-            formats.save(_meant(store, ids, everything, wanted), stream, format=wanted)
+        with _open_stdout() as stream:
+            formats.save(_select(store, ids, everything, wanted), stream, format=wanted)
 
 
-def _meant(
+def _select(
     store: "Store", ids: Sequence[str], everything: bool, format: str
 ) -> "Store | list[Conversation | Portable]":
     """What is to be written: looked for before the first byte is."""
@@ -81,7 +81,7 @@ def _meant(
 
     found: dict[tuple[str, str | None], Conversation | Portable] = {}
     for id in ids or (None,):
-        talk = chosen(store, id)
+        talk = find_or_newest(store, id)
         thread = format in _THREADS and id is not None and is_message(id, talk)
         found[talk.id, talk.at if thread else None] = thread_to(talk) if thread else talk
     return list(found.values())
@@ -96,12 +96,12 @@ class _Guarded:
 
 
 @contextmanager
-def _out() -> Iterator[IO[bytes]]:
+def _open_stdout() -> Iterator[IO[bytes]]:
     yield cast("IO[bytes]", _Guarded()) if is_terminal(sys.stdout) else sys.stdout.buffer
     sys.stdout.flush()
 
 
-def lasting(place: Place) -> "Store":
+def open_for_long_read(place: Place) -> "Store":
     """For long reading while others write: who only looks is told to begin again when they do. Nothing is made, such
     as a workspace that was misspelt. A server keeps nobody from writing."""
     if place.is_server:
@@ -124,7 +124,7 @@ def lasting(place: Place) -> "Store":
 @click.option("--dry-run", is_flag=True, help="Only say what would be added.")
 @click.option("--key-of-file", metavar="SOURCE", help="Where the key of sealed files comes from, as with --key.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per file.")
-@placed
+@with_place
 def import_(
     place: Place,
     files: tuple[str, ...],
@@ -145,7 +145,7 @@ def import_(
     key = None if key_of_file is None else key_from(key_of_file)
     dry = dry_run or explain
     nothing = not any(_is_known(file, format) for file in files)  # then no store is made for it
-    with _into(place, dry=dry or nothing, alone=explain or nothing) as store:
+    with _open_target(place, dry=dry or nothing, alone=explain or nothing) as store:
         importing = _Importing(store, format, key, explain, dry, as_json)
         try:
             codes = [importing.take(file) for file in files]
@@ -168,7 +168,7 @@ def _is_known(file: str, format: str | None) -> bool:
     return True
 
 
-def _into(place: Place, *, dry: bool, alone: bool) -> "Store":
+def _open_target(place: Place, *, dry: bool, alone: bool) -> "Store":
     """Where it goes. What is only looked at goes nowhere, and makes nothing."""
     if not dry:
         return place.open(create=True)
@@ -213,9 +213,9 @@ class _Importing:
             code, failed = code_of(error), str(error)
             locked = isinstance(error, errors.KeyUnavailable)
             hint = "--key-of-file says where the key of the file comes from" if locked else hint_of(error)
-            complain(str(error) if os.path.basename(file) in str(error) else f"{file}: {error}", hint)
+            print_error(str(error) if os.path.basename(file) in str(error) else f"{file}: {error}", hint)
         if self.as_json:
-            emit(self._record(file, report, failed))
+            print_json(self._record(file, report, failed))
         if report is not None:
             self._tell(file, report)
         return code
@@ -246,15 +246,15 @@ class _Importing:
             for talk in report:
                 click.echo(talk.id)
             if self.explain:
-                found = f"{many(report.new, 'conversation')}, {many(report.messages, 'message')}"
+                found = f"{count_of(report.new, 'conversation')}, {count_of(report.messages, 'message')}"
                 click.echo(harmless(f"{file}: {report.format} ({report.found}): {found}"))
         if not self.explain:
-            say(f"{file}: {summary(report)}")
+            say(f"{file}: {summarise(report)}")
         if not self.as_json:
             self._tell_ids(file, report)
         for note in report.notes[:_MOST]:
             say(f"{file}: {note}")
-        unreadable(report, f"{file}: ")
+        print_unreadable(report, f"{file}: ")
 
     def _tell_ids(self, file: str, report: "Loaded") -> None:
         """Name the ids that are others here, the first few of each kind."""
@@ -266,24 +266,24 @@ class _Importing:
                 where = f" of {line(talk, _WIDE)}" if talk else ""
                 say(f"{file}: {what} {line(id, _WIDE)}{where} is {ours} here")
             if len(ids) > _FEW:
-                say(f"{file}: and {many(len(ids) - _FEW, what)} more; --json names all of them")
+                say(f"{file}: and {count_of(len(ids) - _FEW, what)} more; --json names all of them")
 
 
-def unreadable(report: "Loaded", where: str = "") -> None:
+def print_unreadable(report: "Loaded", where: str = "") -> None:
     """What could not be read, and why."""
     for one in report.unreadable[:_MOST]:
-        complain(f"{where}{one.name}: {one.reason}")
+        print_error(f"{where}{one.name}: {one.reason}")
     if len(report.unreadable) > _MOST:
-        complain(f"{where}and {many(len(report.unreadable) - _MOST, 'part')} more cannot be read")
+        print_error(f"{where}and {count_of(len(report.unreadable) - _MOST, 'part')} more cannot be read")
 
 
-def summary(report: "Loaded") -> str:
+def summarise(report: "Loaded") -> str:
     count = report.new if report.dry else len(report.added)
     unchanged = f"{report.unchanged} unchanged"
     if not report.messages and not count:
         return f"nothing {'would be' if report.dry else 'was'} added, {unchanged}"
     would = "would be added" if report.dry else "added"
-    return f"{many(count, 'conversation')}, {many(report.messages, 'message')} {would}, {unchanged}"
+    return f"{count_of(count, 'conversation')}, {count_of(report.messages, 'message')} {would}, {unchanged}"
 
 
 def _lines(file: str) -> int:

@@ -21,7 +21,7 @@ def holder(path: str, byte: int) -> str | None:
         return None
     try:
         with _own_files.opened(f"{path}-shm") as file:
-            pid = _locked(file, byte)
+            pid = _lock_holder(file, byte)
     except FileNotFoundError:
         return ""
     except OSError:  # a link, say, which is not followed; the check of the files beside a store names it
@@ -29,7 +29,7 @@ def holder(path: str, byte: int) -> str | None:
     return "" if pid is None else _process(pid)
 
 
-def _locked(file: int, byte: int) -> int | None:
+def _lock_holder(file: int, byte: int) -> int | None:
     """The id of the process that locks a byte of a file. The shape of the question is that of C's `struct flock`."""
     import fcntl  # noqa: PLC0415  # not everywhere
 

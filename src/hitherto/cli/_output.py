@@ -16,7 +16,7 @@ from typing import TextIO
 import click
 
 from .._terminal_text import SIGNS
-from ._terminal import colours, is_terminal, line, say, tell, width
+from ._terminal import colours, is_terminal, line, say, width, write_stderr
 
 _PLAIN = "\x1b[0m"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m",
@@ -29,7 +29,7 @@ def paint(text: str, style: str) -> str:
     return f"{_STYLES[style]}{text}{_PLAIN}" if text and colours(sys.stdout) else text
 
 
-def show(lines: Iterable[str], *, at_end: bool = False) -> None:
+def print_lines(lines: Iterable[str], *, at_end: bool = False) -> None:
     """Lines on standard output; on a terminal in a pager, if they are more than fit on it. `at_end`: people look there
     first."""
     command = _pager()
@@ -101,7 +101,7 @@ def _page(command: list[str], lines: Iterable[str]) -> None:
 _SPELLED = {code: f"\\u{code:04x}" for code in SIGNS if code > 0x1F}  # below that, JSON spells by itself
 
 
-def emit(value: object) -> None:
+def print_json(value: object) -> None:
     """One line of JSON on standard output. Characters that do something to a terminal are spelled out, which JSON
     reads as the same."""
     import msgspec  # noqa: PLC0415  # whoever wants no JSON needs none
@@ -122,7 +122,7 @@ def _text(value: object) -> object:
     return [_text(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def many(count: int, what: str) -> str:
+def count_of(count: int, what: str) -> str:
     """So many of something.
 
     >>> many(1, "message"), many(1200, "branch")
@@ -134,7 +134,7 @@ def many(count: int, what: str) -> str:
 # -- asking, and long work
 
 
-def sure(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Go on only if somebody says yes: by the option, or now. Where nobody can be asked, it takes the option."""
     if yes:
         return
@@ -162,7 +162,7 @@ class Meter:
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
-            tell("\r\x1b[K")
+            write_stderr("\r\x1b[K")
 
     def __call__(self, done: int, total: int | None = None) -> None:
         now = time.monotonic()
@@ -171,7 +171,7 @@ class Meter:
         self._next, self._shown = now + self._EVERY_SECONDS, True
         share = min(1.0, done / most) if (most := total or self._total) else None
         bar = "" if share is None else f" [{'#' * round(20 * share):.<20}] {share:4.0%}"
-        tell("\r\x1b[K" + line(f"{self._what}:{bar} {many(done, self._unit)}", width() - 1))
+        write_stderr("\r\x1b[K" + line(f"{self._what}:{bar} {count_of(done, self._unit)}", width() - 1))
 
 
 def _moves(stream: TextIO) -> bool:

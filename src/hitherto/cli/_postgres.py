@@ -6,7 +6,7 @@ made, so it also works for those who may not reach the server.
 
 import click
 
-from ._store_options import Place, placed
+from ._store_options import Place, with_place
 from ._terminal import say
 
 
@@ -19,7 +19,7 @@ def postgres() -> None:
 @click.argument("name")
 @click.option("--only", is_flag=True, help="On the rows of --workspace alone, whatever the role sets.")
 @click.option("--read-only", is_flag=True, help="To read, and not to write.")
-@placed
+@with_place
 def role(place: Place, name: str, only: bool, read_only: bool) -> None:
     """Print the SQL statements that give the role NAME what it needs to use the store, and nothing more. They are not
     run, and no connection is made: the owner of the tables runs them, once the store is there, in psql for example.

@@ -19,7 +19,7 @@ from ._terminal import is_terminal, say
 _FIRST, _FURTHER = "> ", "  "  # before the first line of a message, and before each further one
 
 
-class Asking(Protocol):
+class Prompt(Protocol):
     """Asks somebody."""
 
     def read(self) -> str:
@@ -29,7 +29,7 @@ class Asking(Protocol):
         """A short answer to a question of ours."""
 
 
-def asking(commands: Sequence[str], said: Sequence[str]) -> Asking:
+def open_prompt(commands: Sequence[str], said: Sequence[str]) -> Prompt:
     """An editor that knows these commands and what was said before, or what there can be instead."""
     screen = next((stream for stream in (sys.stdout, sys.stderr) if is_terminal(stream)), None)
     if screen is None or not is_terminal(sys.stdin) or os.environ.get("TERM", "dumb") == "dumb":
@@ -39,7 +39,7 @@ def asking(commands: Sequence[str], said: Sequence[str]) -> Asking:
     return Editor((_FIRST, _FURTHER), commands, said, screen)
 
 
-def choice(asking: Asking, prompt: str, words: Sequence[str]) -> str:
+def ask_choice(asking: Prompt, prompt: str, words: Sequence[str]) -> str:
     """One of these words, by itself or by its first letter. A sentence is no choice, whatever it begins with."""
     while True:
         answer = asking.answer(prompt).strip().lower().removeprefix("/")

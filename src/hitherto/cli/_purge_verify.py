@@ -12,10 +12,10 @@ from .. import errors
 from .._terminal_text import harmless
 from ._completion import complete_ids
 from ._exit_codes import BUSY, UNSOUND
-from ._ids import is_message, named
+from ._ids import find_conversation, is_message
 from ._options import without_asking
-from ._output import Meter, emit, many, paint, show, sure
-from ._store_options import Place, placed
+from ._output import Meter, confirm, count_of, paint, print_json, print_lines
+from ._store_options import Place, with_place
 from ._terminal import line, moment, say, width
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "wor
 
 @click.command(short_help="Read everything, and prove that it is sound.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def verify(place: Place, as_json: bool) -> int:
     """Read everything and derive it again: trees, sequence, sizes, checksums, attachments, and in a sealed store what
     proves that nothing was changed, moved or put back. Nothing is written. Problems are exit code 7;
@@ -36,16 +36,16 @@ def verify(place: Place, as_json: bool) -> int:
     with place.read() as store, Meter("reading", "conversation") as meter:
         report = store.verify(progress=meter)
     if as_json:
-        emit(told_verify(report))
+        print_json(verify_fields(report))
     else:
-        show(
+        print_lines(
             f"{paint(word, 'red')} {harmless(str(problem))}"
             for word, some in (("problem", report.problems), ("unread", report.unread))
             for problem in some
         )
     word = f"{len(report.problems)} problems" if report.problems else "sound as far as it was read"
     word = "sound" if report.ok else word
-    say(f"{word}: {many(report.conversations, 'conversation')}, {many(report.messages, 'message')}")
+    say(f"{word}: {count_of(report.conversations, 'conversation')}, {count_of(report.messages, 'message')}")
     if report.unread:
         say("others use the store: try again when they are done")
     return verify_code(report)
@@ -56,7 +56,7 @@ def verify_code(report: "Report") -> int:
     return UNSOUND if report.problems else BUSY if report.unread else 0
 
 
-def told_verify(report: "Report") -> dict[str, object]:
+def verify_fields(report: "Report") -> dict[str, object]:
     """A report of `verify`, for programs."""
     problems, unread = (
         [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in some]
@@ -74,7 +74,7 @@ def told_verify(report: "Report") -> dict[str, object]:
 @without_asking
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation.")
-@placed
+@with_place
 def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: bool, as_json: bool) -> int:
     """Destroy the conversation ID with all its branches, and take its bytes out of the files, search words included.
     The id of a message is refused: hitherto conversation delete is for messages.
@@ -83,7 +83,7 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
     exit code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
     """
     with place.read() if dry_run else place.open() as store:
-        talks = list({talk.id: talk for talk in (_meant(store, id) for id in ids)}.values())
+        talks = list({talk.id: talk for talk in (_find_whole(store, id) for id in ids)}.values())
         for talk in talks:
             say(_plan(talk))
         held = [talk for talk in talks if talk.held]
@@ -91,18 +91,18 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
             raise errors.Held(f"conversation {held[0].id} is on hold")
         if dry_run:
             return 0
-        sure("Destroy this for good?" if len(talks) == 1 else f"Destroy these {len(talks)} for good?", yes=yes)
+        confirm("Destroy this for good?" if len(talks) == 1 else f"Destroy these {len(talks)} for good?", yes=yes)
         reports = [_destroy(store, talk, reason, alone=len(talks) == 1) for talk in talks]
         pending = any(report.scrub_pending for report in reports) and not store.scrub()
     if as_json:
         for talk, report in zip(talks, reports, strict=True):
-            emit(_told(talk.id, report, pending))
-    return _said(reports, pending, place)
+            print_json(_purge_fields(talk.id, report, pending))
+    return _report_purges(reports, pending, place)
 
 
-def _meant(store: "Store", id: str) -> "Conversation":
+def _find_whole(store: "Store", id: str) -> "Conversation":
     """The conversation to destroy. Whoever names a message may mean that alone."""
-    talk = named(store, id)
+    talk = find_conversation(store, id)
     if is_message(id, talk):
         what = f"{talk.at} is a message of conversation {talk.id[:8]}, and a purge destroys conversations"
         raise click.UsageError(f"{what}; hitherto conversation delete deletes messages")
@@ -129,11 +129,11 @@ def _plan(talk: "Conversation") -> str:
     """What would go, in one line."""
     ends = len(talk.branches())
     title = f" {talk.title}" if talk.title else ""
-    what = f"{many(talk.count, 'message')}, {many(ends, 'branch')}"
+    what = f"{count_of(talk.count, 'message')}, {count_of(ends, 'branch')}"
     return line(f"{talk.id[:8]}{title}: {what}, last active {moment(talk.active_at)}", width())
 
 
-def _told(id: str | None, report: "PurgeReport", pending: bool) -> dict[str, object]:
+def _purge_fields(id: str | None, report: "PurgeReport", pending: bool) -> dict[str, object]:
     return {
         "conversation": id,
         "reason": report.reason,
@@ -146,11 +146,11 @@ def _told(id: str | None, report: "PurgeReport", pending: bool) -> dict[str, obj
     }
 
 
-def _said(reports: "list[PurgeReport]", pending: bool, place: Place) -> int:
+def _report_purges(reports: "list[PurgeReport]", pending: bool, place: Place) -> int:
     failures = [failure for report in reports for failure in report.failures]
     for id, why in failures:
         say(f"stays: {id}: {why}")
-    say(f"destroyed: {many(sum(report.purged_count for report in reports), 'conversation')}")
+    say(f"destroyed: {count_of(sum(report.purged_count for report in reports), 'conversation')}")
     if pending and place.is_server:
         say("the server has not vacuumed its tables yet: until it does, the bytes are in its files, and in its log")
     elif pending:
@@ -165,16 +165,16 @@ def quarantine() -> None:
 
 @quarantine.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@placed
-def listed(place: Place, as_json: bool) -> None:
+@with_place
+def list_quarantine(place: Place, as_json: bool) -> None:
     """The records that are in quarantine, in the order in which they were noticed."""
     with place.read() as store:
         found = store.quarantine()
     if as_json:
         for one in found:
-            emit({"at": one.at, "conversation": one.conversation, "message": one.message, "problem": one.problem})
+            print_json({"at": one.at, "conversation": one.conversation, "message": one.message, "problem": one.problem})
         return
-    show(
+    print_lines(
         line(f"{moment(one.at)} {one.conversation}{f'/{one.message}' if one.message else ''}: {one.problem}", width())
         for one in found
     )
@@ -189,24 +189,24 @@ def listed(place: Place, as_json: bool) -> None:
 )  # fmt: skip
 @without_asking
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
-@placed
-def purged(place: Place, days: float, yes: bool, as_json: bool) -> int:
+@with_place
+def purge_quarantine(place: Place, days: float, yes: bool, as_json: bool) -> int:
     """Destroy what is in quarantine: a message with all that stands below it, or a conversation.
 
     What can be read again by now, because it was restored, is released instead.
     """
     with place.open() as store:
-        found = _old(store, days)
-        say(f"{many(found, 'record')} would be destroyed, with what stands below")
+        found = _count_old(store, days)
+        say(f"{count_of(found, 'record')} would be destroyed, with what stands below")
         if not found:
             return 0
-        sure("Destroy what is in quarantine?", yes=yes)
+        confirm("Destroy what is in quarantine?", yes=yes)
         report = store.purge_quarantine(older_than_seconds=days * 86_400)
     if as_json:
-        emit(_told(None, report, report.scrub_pending))
-    return _said([report], report.scrub_pending, place)
+        print_json(_purge_fields(None, report, report.scrub_pending))
+    return _report_purges([report], report.scrub_pending, place)
 
 
-def _old(store: "Store", days: float) -> int:
+def _count_old(store: "Store", days: float) -> int:
     before = datetime.now(UTC) - timedelta(days=days)
     return sum(one.at <= before for one in store.quarantine())

@@ -13,8 +13,8 @@ import click
 
 from .. import errors
 from ._options import without_asking
-from ._output import Meter, emit, show, sure
-from ._store_options import Place, placed
+from ._output import Meter, confirm, print_json, print_lines
+from ._store_options import Place, with_place
 from ._terminal import line, say
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ def retention() -> None:
 
 @retention.command("show", short_help="The policy, and how many would go now.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
-def shown(place: Place, as_json: bool) -> None:
+@with_place
+def show_policy(place: Place, as_json: bool) -> None:
     """Print the policy of the store, and how many conversations would go now."""
     with place.read() as store:
         plan, behind = store.plan_sweep(), store._schedule.behind_seconds
     days = None if plan.policy is None else plan.policy.days
     due, held = len(plan.purges), len(plan.held)
     if as_json:
-        emit({"days": days, "conversations": len(plan.items), "due": due, "held": held})
+        print_json({"days": days, "conversations": len(plan.items), "due": due, "held": held})
     elif days is None:
         also = f", but {due} with an expiry of their own that has come" if due else ""
         click.echo(f"off: everything is kept{also}")
@@ -60,14 +60,14 @@ def shown(place: Place, as_json: bool) -> None:
         say(f"{said}: by itself a store goes by the time of before; hitherto retention run goes by the clock")
 
 
-def _number(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
+def _parse_days(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
     return None if given.lower() == "off" else _DAYS.convert(given, param, ctx)  # type: ignore[arg-type]  # text is what it takes
 
 
 @retention.command("set", short_help="Set the policy, or turn it off.")
-@click.argument("days", default="30", callback=_number, metavar="[DAYS|off]")
+@click.argument("days", default="30", callback=_parse_days, metavar="[DAYS|off]")
 @without_asking
-@placed
+@with_place
 def set_(place: Place, days: int | None, yes: bool) -> int:
     """Keep conversations for DAYS days after the last word in them: 1 to 3,650, 30 without a number. `off` keeps all.
     7 to 180 days are recommended; other numbers are taken with a warning.
@@ -86,7 +86,7 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
             return 0
         _ask(store, plan, yes=yes, more=f"hitherto retention run --days {days} --dry-run")
         store._schedule.set_policy(policy)
-        return _carried_out(store, plan, given=False, as_json=False)
+        return _carry_out(store, plan, given=False, as_json=False)
 
 
 @retention.command("run", short_help="Destroy what is due.")
@@ -94,7 +94,7 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Only print what would go, what stays, and why.")
 @without_asking
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; with --dry-run one a conversation.")
-@placed
+@with_place
 def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Destroy for good the conversations that are due, with their branches, attachments and search words.
 
@@ -111,11 +111,11 @@ def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool)
             hint = "hitherto retention set DAYS sets one for the store, --days DAYS is for this once"
             raise errors.InvalidArgument("no policy is set, and no expiry of a conversation has come", hint=hint)
         if not dry_run:
-            return _done(store, plan, yes=yes, as_json=as_json, given=days is not None)
+            return _confirm_and_sweep(store, plan, yes=yes, as_json=as_json, given=days is not None)
         if not as_json:
-            show(_lines(store, plan))
+            print_lines(_lines(store, plan))
         for item in plan.items if as_json else ():
-            emit(item)
+            print_json(item)
         return 0
 
 
@@ -141,11 +141,11 @@ def _title(store: "Store", id: str) -> str:
         return ""
 
 
-def _done(store: "Store", plan: "SweepPlan", *, yes: bool, as_json: bool, given: bool = True) -> int:
+def _confirm_and_sweep(store: "Store", plan: "SweepPlan", *, yes: bool, as_json: bool, given: bool = True) -> int:
     """Say what goes, ask, and let it go."""
     if plan.purges:
         _ask(store, plan, yes=yes, more="--dry-run")
-    return _carried_out(store, plan, given=given, as_json=as_json)
+    return _carry_out(store, plan, given=given, as_json=as_json)
 
 
 def _ask(store: "Store", plan: "SweepPlan", *, yes: bool, more: str) -> None:
@@ -155,16 +155,16 @@ def _ask(store: "Store", plan: "SweepPlan", *, yes: bool, more: str) -> None:
         say(text)
     if many > _FIRST:
         say(f"and {many - _FIRST} more; {more} prints them all")
-    sure("Destroy it for good?" if many == 1 else f"Destroy these {many} for good?", yes=yes)
+    confirm("Destroy it for good?" if many == 1 else f"Destroy these {many} for good?", yes=yes)
 
 
-def _carried_out(store: "Store", plan: "SweepPlan", *, given: bool, as_json: bool) -> int:
+def _carry_out(store: "Store", plan: "SweepPlan", *, given: bool, as_json: bool) -> int:
     from .._erasure.sweep import carry_out  # noqa: PLC0415  # as above
 
     with Meter("destroying", "conversation") as meter:
         report = carry_out(store, plan, meter, given=given)
     if as_json:
-        emit(_told(report))
+        print_json(_sweep_fields(report))
     for id, why in (*report.skipped, *report.failures):
         say(f"left alone: {id}: {_STAYS.get(why, why)}")
     say(f"destroyed: {report.purged_count}" if plan.purges else "nothing to destroy")
@@ -173,7 +173,7 @@ def _carried_out(store: "Store", plan: "SweepPlan", *, given: bool, as_json: boo
     return 1 if report.failures else 0
 
 
-def _told(report: "SweepReport") -> dict[str, object]:
+def _sweep_fields(report: "SweepReport") -> dict[str, object]:
     from msgspec.structs import asdict  # noqa: PLC0415  # as above
 
     skipped = [{"id": id, "reason": why} for id, why in report.skipped]

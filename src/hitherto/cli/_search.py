@@ -13,9 +13,9 @@ from .. import errors
 from .._terminal_text import harmless
 from ._completion import complete_ids
 from ._exit_codes import NOTHING
-from ._ids import here, named
-from ._output import Meter, emit, paint, show
-from ._store_options import Place, placed
+from ._ids import find_conversation, here
+from ._output import Meter, paint, print_json, print_lines
+from ._store_options import Place, with_place
 from ._terminal import columns, cut, line, moment, say, width
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _moment(text: str, now: datetime) -> datetime:
 @click.option("--since", type=Moment(), help="Only what was said from then on: 2026-01-31, 3h, 7d, 2w, yesterday.")
 @click.option("--until", type=Moment(), help="Only what was said before.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@placed
+@with_place
 def search(
     place: Place, words: tuple[str, ...], within: str | None, only_here: bool, project: str | None, as_json: bool,
     limit: int, ranked: bool, role: str | None, since: datetime | None, until: datetime | None,
@@ -93,23 +93,23 @@ def search(
         with Meter("indexing", "message") as meter:
             return store.search(
                 " ".join(words), limit=limit, ranked=ranked, role=role, project=folder, progress=meter,
-                conversation=None if within is None else named(store, within), since=since, until=until,
+                conversation=None if within is None else find_conversation(store, within), since=since, until=until,
             )  # fmt: skip
 
-    store, hits = _searched(place, find)
+    store, hits = _search_store(place, find)
     with store:
         if as_json:
             for hit in hits:
-                emit(hit)
+                print_json(hit)
         else:
             titles: dict[str, str] = {}
-            show(text for hit in hits for text in _lines(store, hit, titles))
+            print_lines(text for hit in hits for text in _lines(store, hit, titles))
     if not hits:
         say("nothing was found")
     return 0 if hits else NOTHING
 
 
-def _searched(place: Place, find: "Callable[[Store], list[Hit]]") -> "tuple[Store, list[Hit]]":
+def _search_store(place: Place, find: "Callable[[Store], list[Hit]]") -> "tuple[Store, list[Hit]]":
     """A search keeps what it has learnt of the words; where it cannot, because others write, the disk is full or
     nothing may be written, it goes without."""
     store: Store | None = None
@@ -129,7 +129,7 @@ def _lines(store: "Store", hit: "Hit", titles: dict[str, str]) -> list[str]:
         titles[hit.conversation] = _title(store, hit.conversation)
     role = hit.role.upper().replace("_", " ")
     head = line(f"{hit.message_id} ({moment(hit.created_at)}) [{role}] {titles[hit.conversation]}", width())
-    return [paint(head, "dim"), f"    {_marked(hit, width() - 4)}"]
+    return [paint(head, "dim"), f"    {_mark_snippet(hit, width() - 4)}"]
 
 
 def _title(store: "Store", id: str) -> str:
@@ -139,7 +139,7 @@ def _title(store: "Store", id: str) -> str:
         return id[:8]
 
 
-def _marked(hit: "Hit", room: int) -> str:
+def _mark_snippet(hit: "Hit", room: int) -> str:
     """The snippet, with what was found in colour. Where it does not fit, from a little before the first of that on."""
     first = hit.spans[0] if hit.spans else (0, 0)
     start = 0

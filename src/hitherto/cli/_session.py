@@ -1,43 +1,39 @@
-"""One run of `hitherto chat`: a client, the conversation it goes on with, and what can be done about it meanwhile.
+"""A chat session: a client, the store it records into, and the conversation that it continues.
 
-Where we stand is a message. It is the conversation's head after each answer, unless others go on with the conversation
-at the same time; `/undo` and `/fork` stand elsewhere, and what is said there begins a branch. Nothing is ever deleted
-here.
+The session's position is a message. After each answer it is the conversation's head, unless another process appends to
+the conversation at the same time. `/undo` and `/fork` move the position; the next question then begins a branch.
+Nothing is ever deleted here. The dialogue with the user is in `_dialogue`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import errors
 from ._ctrl_c import Stoppable
-from ._files import Question, question
-from ._hints import advice
+from ._files import Question
 from ._ids import here
-from ._markdown import answers
-from ._prompt import asking
-from ._slash import COMMANDS, SLASH, TITLE, act
-from ._terminal import complain, line, say
-from ._unanswered import offer, partials, say_left, say_stopped, unanswered
+from ._markdown import answer_output
+from ._terminal import line, say
 
 if TYPE_CHECKING:
+    from .._engine.recovery import Partial
     from ..chat import ClaudeLocal, Client
     from ..conversation import Conversation
-    from ..model import Block, Message
+    from ..model import Message
     from ..recorder import Recording, Resumed
     from ..store import Store
 
-INTERRUPTED = 130  # the exit code
-_REMEMBERED = 200  # questions that the arrow keys bring back
-_CUT = {"length", "max_tokens", "MAX_TOKENS"}  # why an answer has ended, in the words of the providers
-_SPEAKERS = {"anthropic": "claude", "gemini": "gemini", "openai-chat": "openai"}  # who goes on with a dialect as it is
+TITLE_LENGTH = 60  # characters of a title that is made from a question
+_CUT_OFF = {"length", "max_tokens", "MAX_TOKENS"}  # the providers' reasons for an answer that reached its limit
+_SPEAKERS = {"anthropic": "claude", "gemini": "gemini", "openai-chat": "openai"}  # dialect: provider that speaks it
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How conversations are held: whether another provider's may be converted, the system prompt from here on, and the
-    one that new ones begin with."""
+    """The settings of a session: whether to convert another provider's conversation, the system prompt to set now, and
+    the system prompt of new conversations."""
 
     convert: bool = False
     system: str | None = None
@@ -45,7 +41,7 @@ class Terms:
 
 
 class Session:
-    """Questions and answers, kept in a store if there is one."""
+    """Asks questions and shows answers. With a store, both are recorded."""
 
     def __init__(
         self, client: "Client | ClaudeLocal", store: "Store | None", talk: "Conversation | None", terms: Terms
@@ -53,19 +49,18 @@ class Session:
         self.client = client
         self.store = store
         self.terms = terms
-        self._output = answers()
+        self._output = answer_output()
         self.title = ""  # of the conversation that the next question begins
-        self.undone = ""  # a title that the question gave which was taken back: the next one may give another
-        self._head: str | None = None  # of the conversation, as we have seen it last
-        self._files: Sequence[str | Block] = ()  # that go before the next question
-        self._unkept: Resumed | None = None  # of a conversation that is only read
+        self.undone = ""  # a title made from a question that was undone: the next question may replace it
+        self._last_head: str | None = None  # the conversation's head, as this session read it last
+        self._unrecorded: Resumed | None = None  # of a conversation that is only read
         if talk is not None:
             self.resume(talk)
             if terms.system is not None:
                 self.own().set_system_prompt(terms.system)
 
     def own(self) -> "Client":
-        """The client, where it must be one whose history is ours."""
+        """Return the client. Raise `Unsupported` for claude-local, whose history is in another program."""
         from ..chat import Client  # noqa: PLC0415  # help needs none
 
         if not isinstance(self.client, Client):
@@ -76,7 +71,7 @@ class Session:
 
     @property
     def messages(self) -> "list[Message]":
-        """What the model sees, as far as the client has it."""
+        """The messages that the model sees; empty if the client does not hold them."""
         return list(getattr(self.client, "messages", ()))
 
     @property
@@ -86,25 +81,32 @@ class Session:
         return recording(self.client) if is_recorded(self.client) else None
 
     @property
-    def resumed(self) -> "Resumed | None":
-        """What had to be done to go on with the conversation."""
+    def resume_report(self) -> "Resumed | None":
+        """The report on how the conversation was resumed: repairs, losses, missing tools."""
         found = self._recording
-        return self._unkept if found is None else found.resumed
+        return self._unrecorded if found is None else found.resumed
 
     def talk(self) -> "Conversation | None":
-        """The conversation where we stand in it; None while nothing is kept."""
+        """Return a handle at the session's position; None while nothing is recorded."""
         found = self._recording
         return None if found is None else found._place
 
-    # -- going on
+    @property
+    def at(self) -> str | None:
+        """The id of the message at the session's position."""
+        talk = self.talk()
+        return None if talk is None else talk.at
+
+    # -- resuming
 
     def resume(self, talk: "Conversation", *, same_system: bool = False) -> None:
-        """Go on from where this handle stands, with the system prompt that was in force there, or with the same as up
-        to now."""
+        """Continue from the position of this handle.
+
+        The system prompt becomes the one that was in force there. With `same_system` the present one stays."""
         client = self.own()
         self.flush()
         tools, system = client.tools, client.system_prompt
-        client.set_tools(())  # those that were known here come from the conversation
+        client.set_tools(())  # the conversation brings its own
         try:
             self._resume(client, talk)
         except errors.HithertoError:
@@ -112,27 +114,27 @@ class Session:
             raise
         if same_system and client.system_prompt != system:
             client.set_system_prompt(system)
-        self.undone, self._head = "", talk.head
+        self.undone, self._last_head = "", talk.head
 
     def _resume(self, client: "Client", talk: "Conversation") -> None:
         try:
-            self._put_in(client, talk, convert=self.terms.convert)
+            self._load(client, talk, convert=self.terms.convert)
         except errors.ProviderMismatch as error:
             if any(message.role == "assistant" for message in talk.thread(attachments="lazy")):
                 raise self._mismatch(talk, error.found) from None
-            self._put_in(client, talk, convert=True)  # nobody has answered yet: anybody may
+            self._load(client, talk, convert=True)  # there is no answer yet, so any provider may give it
 
-    def _put_in(self, client: "Client", talk: "Conversation", *, convert: bool) -> None:
+    def _load(self, client: "Client", talk: "Conversation", *, convert: bool) -> None:
         from ..recorder import Resumed, resume  # noqa: PLC0415  # help needs none
 
         if self.store is None:
             done = client.resume(talk.thread(), talk.setup, convert=convert)
-            self._unkept = Resumed(talk.id, talk.at, done.missing_handlers, done.repairs, done.losses)
+            self._unrecorded = Resumed(talk.id, talk.at, done.missing_handlers, done.repairs, done.losses)
         else:
             resume(client, self.store, talk, convert=convert)
 
     def _mismatch(self, talk: "Conversation", dialect: str) -> errors.ProviderMismatch:
-        """The error, with what can be done about it here."""
+        """Return the error with a hint that names the command line's options."""
         provider, found = self.client.provider, talk.provider or dialect
         family = dialect == "openai-chat" and found in ("openai-compatible", "local")
         fitting = found if family else _SPEAKERS.get(dialect)
@@ -142,7 +144,7 @@ class Session:
         return errors.ProviderMismatch(expected=provider, found=found, what="conversation", hint=hint)
 
     def go_to(self, talk: "Conversation") -> None:
-        """Go on with another conversation: nothing of this one goes along, and the model is that one's."""
+        """Continue another conversation, with its own model. Nothing of the present one is taken along."""
         client = self.own()
         system = client.system_prompt
         client.set_system_prompt("")
@@ -155,120 +157,16 @@ class Session:
             client.config = replace(client.config, model=talk.model)
         self.title = ""
 
-    # -- one question, or many
+    # -- asking
 
-    def once(self, asked: Question) -> int:
-        """One question, and its answer."""
-        self.say_resumed()
-        say_left(self.resumed)
-        before = self._at()
-        try:
-            self._answer(asked)
-        except KeyboardInterrupt:
-            self._say_interrupted(before)
-            return INTERRUPTED
-        except errors.HithertoError as error:
-            error.hint = advice(error, prompting=False, kept=self._at() != before)
-            raise
-        finally:
-            self.flush()
-        return 0
-
-    def _say_interrupted(self, before: str | None) -> None:
-        at = self._at()
-        if self.store is None:
-            say("stopped")
-        else:
-            kept = f"hitherto chat -c {at} shows what is kept"
-            say(f"stopped; {'the question was not kept' if at == before else kept}")
-
-    def converse(self, files: "Sequence[str | Block]" = (), names: Sequence[str] = ()) -> int:
-        """Question after question, until somebody leaves."""
-        self._files = files
-        self.say_resumed()
-        asker = asking(tuple(COMMANDS), self._asked_before())
-        try:
-            offer(self, asker)
-            self._greet(names)
-            while True:
-                self.turn(asker.read())
-        except EOFError:
-            say("")
-            code = 0
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        finally:
-            self.flush()
-        with suppress(errors.NotFound):  # it was purged meanwhile
-            self._say_kept()
-        return code
-
-    def _greet(self, names: Sequence[str]) -> None:
-        kept = "" if self.store is not None else "; nothing is kept"
-        say(f"/help shows the commands, Ctrl+D leaves{kept}")
-        if names:
-            say(f"with your first question: {', '.join(names)}")
-
-    def _say_kept(self) -> None:
-        """How to come back to where we stand."""
-        talk = self.talk()
-        if talk is None:
-            return
-        talk.refresh()
-        name = talk.id[:8] if talk.at in (None, talk.head) else talk.at
-        end = " goes on with it" if talk.at is None and talk.head is not None else " goes on from here"
-        say(f"kept: hitherto chat -c {name}{end}")
-
-    def _asked_before(self) -> list[str]:
-        """What the arrow keys bring back: the questions of this thread, or of the last conversation in this folder."""
-        messages: Sequence[Message] = self.messages
-        project = here()
-        if not messages and self.store is not None and project is not None:
-            last = self.store.latest(project=project)
-            messages = [] if last is None else last.thread(attachments="lazy")
-        texts = [message.text for message in messages if message.role == "user"]
-        return [text for text in texts[-_REMEMBERED:] if text.strip()]
-
-    def turn(self, text: str) -> None:
-        """What was typed, done. What goes wrong is said, and the prompt comes back."""
-        command = SLASH.fullmatch(text.rstrip())
-        before = None
-        try:
-            before = self._at()
-            if command is not None:
-                act(self, command[1], command[2] or "")
-            elif text.strip():
-                self._ask(text)
-        except KeyboardInterrupt:
-            say_stopped(self, before, asking=command is None)
-        except errors.HithertoError as error:
-            complain(str(error), advice(error, prompting=True, kept=True))
-
-    def _at(self) -> str | None:
-        """The message that we stand at."""
-        talk = self.talk()
-        return None if talk is None else talk.at
-
-    # -- answers
-
-    def _ask(self, text: str) -> None:
-        """A question that was typed, with the files that go before the first one."""
-        files, self._files = self._files, ()
-        before = self._at(), len(self.messages)
-        try:
-            self._answer(question(text, text, files))
-        except BaseException:
-            if (self._at(), len(self.messages)) == before:  # it could not be said
-                self._files = files
-            raise
-
-    def _answer(self, asked: Question) -> None:
+    def ask(self, asked: Question) -> None:
+        """Ask a question and show the answer while it arrives."""
         if self.store is not None:
-            self._find_place(self.store, line(asked.words, TITLE))
+            self._prepare_recording(self.store, line(asked.words, TITLE_LENGTH))
         self._show(lambda: self.client.stream(asked.content))
 
-    def _find_place(self, store: "Store", title: str) -> None:
-        """Where the next question goes: into a conversation that begins with it, or below where we stand."""
+    def _prepare_recording(self, store: "Store", title: str) -> None:
+        """Choose where the next question is recorded: in a new conversation, or at the session's position."""
         from ..recorder import record  # noqa: PLC0415  # help needs none
 
         talk = self.talk()
@@ -279,25 +177,25 @@ class Session:
         if self.undone and talk.title == self.undone:
             talk.rename(title)
         self.undone = ""
-        if talk.head != self._head:
+        if talk.head != self._last_head:
             say("this conversation went on elsewhere meanwhile: what you say here is a branch of its own")
 
     def retry(self) -> None:
-        """Ask again what stands there. What had come of the answer before is gone when there is another."""
+        """Ask the last question again. The new answer replaces the partial answers that were kept before."""
         client = self.own()
-        if not unanswered(client.messages):
+        if not find_unanswered(client.messages):
             say("there is nothing to ask again: the last question was answered. /undo takes it back, and the Up key "
                 "brings it to the prompt again")  # fmt: skip
             return
         talk = self.talk()
-        before = partials(talk)
+        before = find_partials(talk)
         self._show(client.stream_retry)
         for partial in before:
             if talk is not None:
                 talk.discard(partial)
 
     def _show(self, begin: Callable[[], Iterator[str]]) -> None:
-        """An answer, as it comes."""
+        """Write an answer to standard output while it arrives."""
         with Stoppable() as stoppable:
             pieces = begin()
             try:
@@ -306,32 +204,32 @@ class Session:
                         self._output.write(piece)
                         stoppable.check()
             finally:
-                with suppress(errors.HithertoError):  # it was purged, say: what ended the answer is what counts
+                with suppress(errors.HithertoError):  # a purge, say: the error that ended the answer matters more
                     talk = self.talk()
-                    self._head = None if talk is None else talk.head
-                with suppress(BrokenPipeError):  # if that is what ended it, it is known
+                    self._last_head = None if talk is None else talk.head
+                with suppress(BrokenPipeError):  # if it ended the answer, it is on its way up already
                     self._output.finish()
-        self._say_cut()
+        self._warn_if_cut_off()
 
-    def _say_cut(self) -> None:
-        """An answer that has come to a limit ends in the middle of a sentence."""
+    def _warn_if_cut_off(self) -> None:
+        """Say so if the answer reached the token limit: it ends in the middle of a sentence."""
         last = next(iter(self.messages[-1:]), None)
         extra = {} if last is None else last.extra or {}
-        if _CUT & {str(extra.get(name)) for name in ("finish_reason", "stop_reason", "finishReason")}:
+        if _CUT_OFF & {str(extra.get(name)) for name in ("finish_reason", "stop_reason", "finishReason")}:
             count = 0 if last is None or last.usage is None else last.usage.output_tokens
             say(f"the answer was cut off at {count or 'its limit of'} tokens")
 
     def flush(self) -> None:
-        """What could not be written so far is tried once more; the error, if it still cannot be."""
+        """Write the messages that could not be written before. Raise the error if they still cannot be."""
         found = self._recording
         if found is not None and found._listener is not None and self.messages:
             found._listener.catch_up(self.messages, self.own().setup)
         if found is not None and found.pending:
             found.flush()
 
-    def say_resumed(self) -> None:
-        """What had to be done to go on with a conversation."""
-        resumed = self.resumed
+    def report_resumed(self) -> None:
+        """Print the repairs, the losses and the missing tools of a resumed conversation."""
+        resumed = self.resume_report
         if resumed is None:
             return
         for repair in resumed.repairs:
@@ -342,14 +240,16 @@ class Session:
             say(f"tools that nobody can run here: {', '.join(resumed.missing_handlers)}")
 
 
-def say_warnings() -> None:
-    """What the library warns of is said as everything else is."""
-    import logging  # noqa: PLC0415  # help needs none
+def find_unanswered(messages: "list[Message]") -> "Message | None":
+    """Return the last message if it is a question without an answer. Events do not count."""
+    last = next((message for message in reversed(messages) if message.role != "event"), None)
+    return last if last is not None and last.role in ("user", "tool_result") else None
 
-    class Said(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            say(f"warning: {record.getMessage()}")
 
-    log = logging.getLogger("hitherto")
-    log.addHandler(Said(logging.WARNING))
-    log.propagate = False
+def find_partials(talk: "Conversation | None") -> "list[Partial]":
+    """Return the partial answers to the last question."""
+    if talk is None:
+        return []
+    asked = find_unanswered([*talk.thread(attachments="lazy")])
+    places = {talk.at, getattr(asked, "id", talk.at)}
+    return [partial for partial in talk.partials() if partial.parent in places]

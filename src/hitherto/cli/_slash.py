@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ._ids import named
+from ._ids import find_conversation
+from ._session import TITLE_LENGTH, Session
 from ._terminal import line, say, width
 from ._unanswered import settle
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
     from ..model import Message
-    from ._session import Session
 
 COMMANDS = {
     "/model": "NAME: go on with another model; without a name, which one it is",
@@ -33,26 +33,25 @@ COMMANDS = {
     "/quit": "leave; so does /exit",
     "/exit": "",  # said with the one before
 }
-TITLE = 60  # characters of one that is made of a question
 SLASH = re.compile(r"(/\w+)(?:\s+(.*))?", re.DOTALL)
 _SAY_IT = "what begins with a space is no command"
 _NOTHING = '""'
 
 
-def act(session: "Session", word: str, rest: str) -> None:
+def run_command(session: Session, word: str, rest: str) -> None:
     """Do what a command says."""
-    rest = _unquoted(rest)
+    rest = _strip_quotes(rest)
     if word not in COMMANDS:
         say(f"there is no command {line(word, 40)}: /help shows them; {_SAY_IT}")
-    elif word in _TAKING:
-        _TAKING[word](session, rest)
+    elif word in _WITH_ARGUMENT:
+        _WITH_ARGUMENT[word](session, rest)
     elif rest:
         say(f"{word} takes nothing more; {_SAY_IT}")
     else:
-        _ALONE[word](session)
+        _WITHOUT_ARGUMENT[word](session)
 
 
-def _unquoted(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     """An argument without the quotes around all of it, which people type out of habit. Two alone mean that there is to
     be nothing, and stay."""
     text = text.strip()
@@ -70,7 +69,7 @@ def say_which(talk: "Conversation", words: str) -> None:
 # -- what it is held with
 
 
-def _model(session: "Session", name: str) -> None:
+def _model(session: Session, name: str) -> None:
     if not name:
         say(f"{session.client.provider}: {session.client.model or 'a model of its own choice'}")
         return
@@ -87,7 +86,7 @@ def _model(session: "Session", name: str) -> None:
     say(f"from here on: {line(name, 60)}")
 
 
-def _system(session: "Session", text: str) -> None:
+def _system(session: Session, text: str) -> None:
     client = session.own()
     if not text:
         say(client.system_prompt or "there is no system prompt")
@@ -104,7 +103,7 @@ def _system(session: "Session", text: str) -> None:
     say("from here on, with this system prompt" if prompt else "from here on, without a system prompt")
 
 
-def _title(session: "Session", title: str) -> None:
+def _title(session: Session, title: str) -> None:
     from ..model import encodable  # noqa: PLC0415  # help needs none
 
     talk = session.talk()
@@ -125,12 +124,12 @@ def _title(session: "Session", title: str) -> None:
 # -- where it goes on
 
 
-def _fork(session: "Session", id: str) -> None:
+def _fork(session: Session, id: str) -> None:
     talk = session.talk()
     if session.store is None:
         say("nothing is kept, so there is nothing to go back to; /undo takes the last question back")
     elif id:
-        _go_to(session, named(session.store, id))
+        _go_to(session, find_conversation(session.store, id))
     elif talk is None:
         say("nothing was said yet; /fork with an id goes on from a message of another conversation")
     else:
@@ -139,20 +138,20 @@ def _fork(session: "Session", id: str) -> None:
         say("/fork with one of these ids goes on from there")
 
 
-def _go_to(session: "Session", found: "Conversation") -> None:
+def _go_to(session: Session, found: "Conversation") -> None:
     """Go on from a message, of this conversation or of another one."""
     talk, model = session.talk(), session.client.model
     if talk is not None and talk.id == found.id:
         session.resume(found)
     else:
         session.go_to(found)
-    session.say_resumed()
+    session.report_resumed()
     say_which(session.talk() or found, "from here on")
     if session.client.model != model:
         say(f"with its model: {line(session.client.model, 60)}")
 
 
-def _undo(session: "Session") -> None:
+def _undo(session: Session) -> None:
     client = session.own()
     session.flush()
     talk = session.talk()
@@ -161,12 +160,12 @@ def _undo(session: "Session") -> None:
     else:
         gone = talk.undo()
         session.resume(talk, same_system=True)  # what was said is taken back, and nothing else
-        title = line(gone[0].text, TITLE)
+        title = line(gone[0].text, TITLE_LENGTH)
         session.undone = title if talk.at is None and talk.title == title else ""
     say(f"taken back: {line(gone[0].text, max(20, width() - 12))}")
 
 
-def _new(session: "Session") -> None:
+def _new(session: Session) -> None:
     from ..model import Setup  # noqa: PLC0415  # help needs none
 
     client = session.own()
@@ -182,7 +181,7 @@ def _new(session: "Session") -> None:
 # -- the rest
 
 
-def _save(session: "Session", path: str) -> None:
+def _save(session: Session, path: str) -> None:
     from .. import formats  # noqa: PLC0415  # help needs none
 
     talk = session.talk()
@@ -197,7 +196,7 @@ def _save(session: "Session", path: str) -> None:
         say(f"saved: {path}")
 
 
-def _help(_: "Session") -> None:
+def _help(_: Session) -> None:
     import textwrap  # noqa: PLC0415  # only this needs it
 
     for name, what in COMMANDS.items():
@@ -205,18 +204,18 @@ def _help(_: "Session") -> None:
             say(textwrap.fill(f"{name:10}{what}", width(), subsequent_indent=" " * 10))
 
 
-def _leave(_: "Session") -> None:
+def _leave(_: Session) -> None:
     raise EOFError
 
 
-_TAKING: dict[str, Callable[["Session", str], None]] = {
+_WITH_ARGUMENT: dict[str, Callable[[Session, str], None]] = {
     "/model": _model,
     "/system": _system,
     "/title": _title,
     "/fork": _fork,
     "/save": _save,
 }
-_ALONE: dict[str, Callable[["Session"], None]] = {
+_WITHOUT_ARGUMENT: dict[str, Callable[[Session], None]] = {
     "/undo": _undo,
     "/retry": lambda session: session.retry(),
     "/accept": lambda session: settle(session, accept=True),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._output import emit, many, paint, show
-from ._store_options import Place, placed
+from ._output import count_of, paint, print_json, print_lines
+from ._store_options import Place, with_place
 from ._terminal import line, moment, width
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Days = dict["date", dict[str, int]]
 @click.command(short_help="How much there is, and when it was said.")
 @click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="The days of the chart.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def stats(place: Place, days: int, as_json: bool) -> None:
     """Print how much the store holds, how many messages were said on each of the last days and by whom, and which
     conversations are the largest. Days are those of UTC.
@@ -46,9 +46,9 @@ def stats(place: Place, days: int, as_json: bool) -> None:
         said = store.activity(days=days)
         largest = nlargest(_LARGEST, _conversations(store), key=lambda info: info.size)
         if as_json:
-            emit(_object(found, said, largest))
+            print_json(_object(found, said, largest))
         else:
-            show(_lines(found, said, largest))
+            print_lines(_lines(found, said, largest))
 
 
 def _conversations(store: "Store") -> Iterator["ConversationInfo"]:
@@ -93,14 +93,14 @@ def _lines(found: "Stats", said: Days, largest: Sequence["ConversationInfo"]) ->
 
 
 def _totals(found: "Stats") -> Iterator[str]:
-    yield from _wrapped(f"{many(found.conversations, 'conversation')}, {many(found.messages, 'message')}")
+    yield from _wrap(f"{count_of(found.conversations, 'conversation')}, {count_of(found.messages, 'message')}")
     content = f"{size(found.content_bytes)} of content, about {found.approximate_tokens:,} tokens"
-    yield from _wrapped(f"{content}; {size(found.stored_bytes)} stored")
+    yield from _wrap(f"{content}; {size(found.stored_bytes)} stored")
     if found.oldest is not None and found.newest is not None:
-        yield from _wrapped(f"from {moment(found.oldest)} to {moment(found.newest)}")
+        yield from _wrap(f"from {moment(found.oldest)} to {moment(found.newest)}")
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     from textwrap import wrap  # noqa: PLC0415  # who wants JSON needs none
 
     return wrap(text, width())
@@ -112,9 +112,9 @@ def _chart(said: Days) -> Iterator[str]:
     each = -(-len(counts) // width())  # days in a column
     columns = [sum(counts[max(0, at - each) : at]) for at in range(len(counts), 0, -each)][::-1]
     most, days = max(columns), list(said)
-    named = f"{many(sum(counts), 'message')} from {days[0]} to {days[-1]}"
+    named = f"{count_of(sum(counts), 'message')} from {days[0]} to {days[-1]}"
     period = "a day" if each == 1 else f"{each} days"
-    yield from _wrapped(f"{named}, at most {most:,} in {period}" if most else named)
+    yield from _wrap(f"{named}, at most {most:,} in {period}" if most else named)
     yield paint("".join(_column(count, most) for count in columns), "cyan")
 
 

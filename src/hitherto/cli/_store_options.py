@@ -32,7 +32,7 @@ class Place:
     """A store, a workspace in it, and where its key comes from."""
 
     location: str = field(repr=False)
-    found: str  # what named the location: in words
+    named_by: str  # what named the location: in words
     workspace: str
     key: str | None  # where it comes from
     sanitise: str | None = None  # what is taken out of all that is written
@@ -97,7 +97,7 @@ class Place:
         return is_server(self.location)
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """What people may see of it: no user, no password."""
         from .._locations import shown  # noqa: PLC0415  # as above
 
@@ -143,7 +143,7 @@ def place_of(store: str | None, workspace: str | None, key: str | None, said: di
         from ._config import load  # noqa: PLC0415  # help needs none
 
         said = load()
-    location, found = _location(store, said)
+    location, named_by = _location(store, said)
     key = key or os.environ.get("HITHERTO_KEY") or said.get("key") or None
     if key is not None:
         try:
@@ -156,7 +156,7 @@ def place_of(store: str | None, workspace: str | None, key: str | None, said: di
             raise BadConfig(f"{path()}: {error.message}", hint='key = "file:…"') from None
     return Place(
         location=location,
-        found=found,
+        named_by=named_by,
         workspace=workspace or os.environ.get("HITHERTO_WORKSPACE") or said.get("workspace") or "default",
         key=key,
         sanitise=_sanitise(said),
@@ -207,7 +207,7 @@ def has_password(location: str) -> bool:
     return is_server(location) and (":" in authority or "password=" in location)
 
 
-def placed(command: _Command) -> _Command:
+def with_place(command: _Command) -> _Command:
     """A command that works on a store: it gets the three options, and `place`."""
 
     def run(*, store: str | None, workspace: str | None, key: str | None, **given: object) -> object:

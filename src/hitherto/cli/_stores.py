@@ -11,11 +11,11 @@ import click
 
 from .. import errors
 from ._exit_codes import UNSOUND
-from ._moving import lasting
+from ._moving import open_for_long_read
 from ._options import without_asking
-from ._output import Meter, emit, many, sure
-from ._store_options import Place, placed
-from ._terminal import complain, say
+from ._output import Meter, confirm, count_of, print_json
+from ._store_options import Place, with_place
+from ._terminal import print_error, say
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 @click.command(short_help="A copy of the store, made while others write.")
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def backup(place: Place, file: str, as_json: bool) -> None:
     """Write a copy of the whole store, all workspaces, to a new file, while others go on reading and writing.
 
     The copy is as the store was at one moment, and is a store itself: sealed if this one is, with the same key.
     Nothing is overwritten.
     """
-    with lasting(place) as store:
+    with open_for_long_read(place) as store:
         store.backup(file)
     size = os.path.getsize(os.path.expanduser(file))
     if as_json:
-        emit({"file": os.path.abspath(os.path.expanduser(file)), "size": size})
+        print_json({"file": os.path.abspath(os.path.expanduser(file)), "size": size})
     else:
-        say(f"{file}: {many(size, 'byte')}")
+        say(f"{file}: {count_of(size, 'byte')}")
 
 
 @click.command(short_help="Put a backup in the place of the store.")
@@ -46,7 +46,7 @@ def backup(place: Place, file: str, as_json: bool) -> None:
 @without_asking
 @click.option("--no-verify", is_flag=True, help="Do not read all of the backup first to prove that it is sound.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@placed
+@with_place
 def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, as_json: bool) -> int:
     """Make the store again from a backup. The backup itself is not touched, and stays.
 
@@ -55,14 +55,14 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
     """
     from ..backends.sqlite.file_swap import put_in_place  # noqa: PLC0415  # help needs none
 
-    path = _to_restore(place, file, replace=replace)
+    path = _restore_path(place, file, replace=replace)
     there = os.path.lexists(path)
-    with _backed_up(file, place) as store:
+    with _open_backup(file, place) as store:
         if not no_verify and not _is_sound(store, file):
             return UNSOUND
         if there:
             say(f"{path} is put aside, and {file} takes its place")
-            sure("Go on?", yes=yes)
+            confirm("Go on?", yes=yes)
         new = f"{path}.restored-{os.urandom(4).hex()}"
         try:
             store.backup(new)
@@ -73,11 +73,11 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
     if kept is not None:
         say(f"the store that was there is now {kept}")
     if as_json:
-        emit({"store": path, "file": os.path.abspath(os.path.expanduser(file)), "kept": kept})
+        print_json({"store": path, "file": os.path.abspath(os.path.expanduser(file)), "kept": kept})
     return 0
 
 
-def _to_restore(place: Place, file: str, *, replace: bool) -> str:
+def _restore_path(place: Place, file: str, *, replace: bool) -> str:
     """The file that the backup becomes."""
     if place.is_server:
         hint = "hitherto copy brings a file into a workspace; pg_restore brings back what pg_dump has written"
@@ -92,7 +92,7 @@ def _to_restore(place: Place, file: str, *, replace: bool) -> str:
     return path
 
 
-def _backed_up(file: str, place: Place) -> "Store":
+def _open_backup(file: str, place: Place) -> "Store":
     """The backup, opened to be read only, whatever happens."""
     from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
@@ -103,9 +103,9 @@ def _is_sound(store: "Store", file: str) -> bool:
     with Meter("checking", "conversation") as meter:
         report = store.verify(meter)
     for problem in report.problems[:20]:
-        complain(f"{file}: {problem}")
+        print_error(f"{file}: {problem}")
     if not report.ok:
-        complain(
-            f"{file} is not sound: {many(len(report.problems), 'problem')}", "--no-verify restores it all the same"
+        print_error(
+            f"{file} is not sound: {count_of(len(report.problems), 'problem')}", "--no-verify restores it all the same"
         )
     return report.ok

@@ -71,21 +71,35 @@ def colours(stream: TextIO) -> bool:
 def say(text: str, *, end: str = "\n") -> None:
     """Tell the user something, beside what was asked for."""
     shown = harmless(text)
-    tell(f"{_DIM}{shown}{_PLAIN}{end}" if colours(sys.stderr) else shown + end)
+    write_stderr(f"{_DIM}{shown}{_PLAIN}{end}" if colours(sys.stderr) else shown + end)
 
 
-def complain(what: str, hint: str | None = None) -> None:
+def print_error(what: str, hint: str | None = None) -> None:
     """Tell what went wrong, and what to do now."""
     for word, text in (("error:", what), ("hint:", hint)):
         if text:
             shown = f"{_BOLD}{word}{_PLAIN}" if colours(sys.stderr) else word
-            tell(f"{shown} {harmless(shorten(text)).replace(_LINE, '␊')}\n")  # one line each, whatever is quoted in it
+            one_line = harmless(shorten(text)).replace(_LINE, "␊")  # a quoted text may hold line breaks
+            write_stderr(f"{shown} {one_line}\n")
 
 
-def tell(text: str) -> None:
+def write_stderr(text: str) -> None:
     with suppress(OSError, ValueError):  # nobody listens: that is no reason to stop
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def print_warnings() -> None:
+    """Print the library's warnings as the command line prints its own messages."""
+    import logging  # noqa: PLC0415  # help needs none
+
+    class Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(f"warning: {record.getMessage()}")
+
+    log = logging.getLogger("hitherto")
+    log.addHandler(Printer(logging.WARNING))
+    log.propagate = False
 
 
 def moment(at: "datetime") -> str:

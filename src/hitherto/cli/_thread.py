@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from .._terminal_text import harmless
 from ._output import paint
 from ._terminal import is_terminal, line, moment, width
-from ._tree import Brief, said_in, spoken, told
+from ._tree import Brief, brief_line, role_tag, summarise_blocks
 
 if TYPE_CHECKING:
     from ..model import Block, Saved, Setup
@@ -37,15 +37,15 @@ def room() -> int:
     return width() if is_terminal(sys.stdout) or os.environ.get("COLUMNS") else _PIPE
 
 
-def drawn(text: str) -> str:
+def fit_encoding(text: str) -> str:
     """The line, in signs that standard output can show."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("_", "-")
     return text if encoding.startswith("utf") else text.translate(_ASCII)
 
 
-def coloured(message: Brief, text: str | None = None, columns: int | None = None) -> str:
+def format_brief(message: Brief, text: str | None = None, columns: int | None = None) -> str:
     """A message on one line, cut to the width, its id in the colour of who speaks."""
-    cut = line(told(message) if text is None else text, columns or room())
+    cut = line(brief_line(message) if text is None else text, columns or room())
     end = len(message.id)
     return paint(cut[:end], _STYLES.get(message.role, "dim")) + cut[end:]
 
@@ -68,7 +68,7 @@ def thread_lines(messages: "Sequence[Saved]", held_with: "dict[str, Setup]", *, 
 
 def message_lines(message: "Saved", model: str, *, full: bool) -> Iterator[str]:
     """The lines of one message: a header, and what it says."""
-    header = paint(headed(message, model), _STYLES.get(message.role, "dim"))
+    header = paint(message_header(message, model), _STYLES.get(message.role, "dim"))
     if message.role == "tool_result" and not full:
         yield f"{header} {_result(message)}"
         return
@@ -77,7 +77,7 @@ def message_lines(message: "Saved", model: str, *, full: bool) -> Iterator[str]:
         yield from _block_lines(block, full=full)
 
 
-def headed(message: "Saved", model: str = "") -> str:
+def message_header(message: "Saved", model: str = "") -> str:
     """Who said it, and when; of an answer, what gave it and what it took."""
     words = [model] if model and message.role == "assistant" else []
     if message.usage is not None:
@@ -88,7 +88,7 @@ def headed(message: "Saved", model: str = "") -> str:
         words.append(f"label {message.label}")
     if (message.extra or {}).get("interrupted") is True:
         words.append("interrupted")
-    header = f"{message.id} ({moment(message.created_at)}) {spoken(message.role)} {', '.join(words)}"
+    header = f"{message.id} ({moment(message.created_at)}) {role_tag(message.role)} {', '.join(words)}"
     return harmless(" ".join(header.split()))
 
 
@@ -127,8 +127,8 @@ def _call(block: "Block", *, full: bool) -> list[str]:
 def _result(message: "Saved") -> str:
     """`← 1,234 bytes: the first words`."""
     size = sum(_size(block) for block in message.blocks)
-    left = max(20, room() - len(headed(message)) - 1)
-    return paint(line(f"← {size:,} bytes: {said_in(message.blocks)}", left), "dim")
+    left = max(20, room() - len(message_header(message)) - 1)
+    return paint(line(f"← {size:,} bytes: {summarise_blocks(message.blocks)}", left), "dim")
 
 
 def _size(block: "Block") -> int:

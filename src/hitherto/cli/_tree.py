@@ -40,16 +40,16 @@ class Brief(NamedTuple):
     problem: str | None
 
 
-def brief(message: "Saved") -> Brief:
+def make_brief(message: "Saved") -> Brief:
     """A message in brief."""
     m = message
-    said = said_in(m.blocks)
+    said = summarise_blocks(m.blocks)
     if m.problem is not None:  # of a message with a missing attachment the rest can be read
         said = f"{said} ({m.problem})".strip() if m.blocks else f"(cannot be read: {m.problem})"
     return Brief(m.id, m.parent, m.link, m.seq, m.role, m.created_at, m.label, m.main, said, m.problem)
 
 
-def said_in(blocks: "Sequence[Block]") -> str:
+def summarise_blocks(blocks: "Sequence[Block]") -> str:
     """The beginning of what blocks say: their text, else a thought, else the tools they call, else what they are."""
     for kind in ("content", "thinking"):
         texts = [b.content for b in blocks if b.type == kind and isinstance(b.content, str)]
@@ -62,17 +62,17 @@ def said_in(blocks: "Sequence[Block]") -> str:
     return ", ".join(b.modality.capitalize() for b in blocks if b.modality != "text")
 
 
-def spoken(role: str) -> str:
+def role_tag(role: str) -> str:
     """A role as it is shown: `[TOOL RESULT]`."""
     return f"[{role.replace('_', ' ').upper()}]"
 
 
-def told(message: Brief) -> str:
+def brief_line(message: Brief) -> str:
     """A message on one line, not cut yet: `abc123 (2024-01-15 10:30) [USER] text`."""
-    return f"{message.id} ({moment(message.at)}) {spoken(message.role)} {message.said}"
+    return f"{message.id} ({moment(message.at)}) {role_tag(message.role)} {message.said}"
 
 
-def tree(messages: Iterable[Brief], width: int) -> Iterator[str]:
+def draw_tree(messages: Iterable[Brief], width: int) -> Iterator[str]:
     """The lines of the tree of all these messages, which come by sequence inside each conversation. However deep it
     goes, half of the width stays for the messages, and an id always fits."""
     known = {message.id: message for message in messages}
@@ -82,7 +82,7 @@ def tree(messages: Iterable[Brief], width: int) -> Iterator[str]:
     while waiting:
         message, depth = waiting.pop()
         inset = min(depth * _STEP, most)
-        yield " " * inset + line(told(message), width - inset)
+        yield " " * inset + line(brief_line(message), width - inset)
         children = below.get(message.id, [])
         deeper = depth + (len(children) > 1)
         waiting += [(child, deeper) for child in reversed(children)]
