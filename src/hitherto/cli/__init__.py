@@ -1,8 +1,8 @@
 """The command line: `hitherto`, or `python -m hitherto`.
 
-Pipes come first: what was asked for goes to standard output, all talk goes to standard error, and how it went is the
-exit code. Each command is a module that is loaded when the command is given, and that loads what it needs when it runs,
-so that asking for help costs next to nothing.
+Pipes come first: results go to standard output, messages go to standard error, and the exit code tells the outcome.
+Each command is a module that is loaded when the command runs and that loads the library as late as possible, so
+`--help` costs next to nothing.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit with its code. Without arguments, those of the process."""
+    """Run a command and exit with its code. Without arguments, use those of the process."""
     try:
-        from ._main import run  # noqa: PLC0415  # whoever only looks for the name needs nothing of it
+        from ._main import run  # noqa: PLC0415  # importing the name alone must stay cheap
 
         code = run(arguments)
-    except KeyboardInterrupt:  # before there was a command, or after it
+    except KeyboardInterrupt:  # before the command began, or after it ended
         code = 130
     raise SystemExit(code)

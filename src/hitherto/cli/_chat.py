@@ -1,12 +1,13 @@
 """`hitherto chat`: a conversation in the terminal, or one question in a pipe.
 
-Without more it goes on with the newest conversation of this folder. Only answers are written to standard output; which
-conversation it is, what was mended and what was left of an interruption is said on standard error.
+By default it continues the newest conversation of this folder. Only answers are written to standard output. Messages
+about the conversation, its repairs and its interrupted answers go to standard error.
 
-What is not said by an option or a variable is as it was in the conversation, and only then what the configuration says:
-a conversation that was held with one provider is not handed to another because that is the usual one by now.
+A setting is taken from an option or an environment variable, else from the conversation, else from the configuration
+file. So a conversation that was held with one provider is not handed to another one because the configuration has
+changed.
 
-With `-G` nothing is kept: no store is opened, or it is opened to be read only, and no file is written by us.
+With `-G` nothing is kept: the store is not opened, or opened read-only, and no file is written.
 """
 
 import os
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
     from ..store import Store
     from ._session import Terms
 
-PROVIDERS = ("claude", "openai", "openai-compatible", "gemini", "claude-local", "local")  # a test compares them
-_NAMELESS = ("local", "claude-local", "openai-compatible")  # providers that have a model of their own choice
+# A test compares them with the library's.
+PROVIDERS = ("claude", "openai", "openai-compatible", "gemini", "claude-local", "local")
+_NAMELESS = ("local", "claude-local", "openai-compatible")  # providers with a default model
 _EXAMPLES = {"claude": "claude-sonnet-4-5", "openai": "gpt-5", "gemini": "gemini-2.5-flash"}
-_LONGEST_LOCAL = 256  # tokens of the small model that comes with us: it does not always find an end
+_LONGEST_LOCAL = 256  # tokens of the bundled small model: it does not always find an end
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command was given; later, what is meant."""
+    """The options of the command, as given. `_resolve` fills in the missing ones."""
 
     prompt: tuple[str, ...]
     files: tuple[str, ...]
@@ -92,7 +94,7 @@ def chat(place: Place, **given: object) -> int:
     """
     options = Options(**given)  # type: ignore[arg-type]  # click has checked them
     if options.incognito:
-        sys.dont_write_bytecode = True  # nor does Python leave a trace of what was loaded
+        sys.dont_write_bytecode = True  # or Python would leave compiled modules as traces
     from ._hints import hint_for_question  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
@@ -114,8 +116,8 @@ def _check(options: Options, said: dict[str, str]) -> None:
 
 
 def _stays_here(url: str) -> bool:
-    """Does a URL need no permission, or lead to this machine?"""
-    from ipaddress import ip_address  # noqa: PLC0415  # only this needs them
+    """Return True if a URL uses https or leads to this machine."""
+    from ipaddress import ip_address  # noqa: PLC0415  # only this function needs them
     from urllib.parse import urlsplit  # noqa: PLC0415
 
     try:
@@ -141,7 +143,7 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     options = _resolve(options, said, talk)
     check_accepted(options.provider or "local", options.files, files)
     if talk is not None and options.provider == "claude-local" and options.target is None:
-        talk = None  # what is said is kept, and cannot be put back into the program
+        talk = None  # the messages are kept, but cannot be loaded into the program
     if talk is not None:
         _say_which(talk, options)
     terms = _make_terms(options, said)
@@ -149,18 +151,18 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     stack.callback(client.close)
     client._check_ready()
     if store is None and not options.incognito:
-        store = _make_store(place, stack)  # now that nothing more can be found to be wrong
+        store = _make_store(place, stack)  # all other checks have passed
     session = Session(client, None if options.incognito else store, talk, terms)
     if asked is None:
         return Dialogue(session, files, options.files).run()
     return Dialogue(session).ask_once(build_question(*asked, files))
 
 
-# -- what is meant
+# -- resolving options
 
 
 def _load_config() -> dict[str, str]:
-    """What the configuration says, checked as far as it is about us."""
+    """Load the configuration file and check its provider."""
     said = load()
     if said.get("provider", "local") not in PROVIDERS:
         hint = f"known are {', '.join(PROVIDERS)}"
@@ -169,8 +171,10 @@ def _load_config() -> dict[str, str]:
 
 
 def _resolve(options: Options, said: dict[str, str], talk: "Conversation | None") -> Options:
-    """What was not said, from the conversation, or else from the configuration. An address and a model belong to the
-    provider that the configuration names them for: no key is sent to another one's address."""
+    """Fill in the options that were not given, from the conversation or else from the configuration file.
+
+    An address and a model belong to the provider that the configuration names with them. So no key is sent to another
+    provider's address."""
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
     provider = options.provider or own or said.get("provider") or "local"
     usual = said.get("provider", "openai-compatible") == provider
@@ -189,7 +193,7 @@ def _resolve(options: Options, said: dict[str, str], talk: "Conversation | None"
 
 
 def _model_of(options: Options, provider: str) -> str | None:
-    """The model that is named. The local one is a file: its name in the environment is meant for others."""
+    """Return the model that the options name. The local model is a file, so HITHERTO_MODEL does not apply to it."""
     if provider != "local":
         return options.model
     if options.model and click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE:
@@ -206,8 +210,9 @@ def _make_terms(options: Options, said: dict[str, str]) -> "Terms":
 
 
 def _read_question(options: Options) -> tuple[str, str] | None:
-    """What is asked on the command line, or in a pipe, or in both, and the words that it can be named by; None if
-    somebody sits at a terminal and has asked nothing yet."""
+    """Return the question from the command line and the pipe, and the part of it that makes the title.
+
+    Return None if there is a terminal and no prompt on the command line."""
     asked = " ".join(options.prompt)
     if is_terminal(sys.stdin):
         if options.prompt and not asked.strip():
@@ -229,11 +234,11 @@ def _read_stdin() -> str:
         raise click.UsageError("what comes on standard input is not UTF-8 text") from None
 
 
-# -- where, about what, with whom
+# -- store, conversation, client
 
 
 def _open_store(options: Options, place: Place, stack: ExitStack) -> "Store | None":
-    """The store, if there is one, and if it is needed."""
+    """Open the store. Return None if it does not exist yet or is not needed."""
     from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
     if options.incognito and options.target is None:
@@ -241,7 +246,7 @@ def _open_store(options: Options, place: Place, stack: ExitStack) -> "Store | No
     if options.incognito:
         place.require()
         read = open_store(place.location, key=place.secret(), workspace=place.workspace, read_only=True)
-        return stack.enter_context(read)  # and not place.read(), which may mend a store
+        return stack.enter_context(read)  # and not place.read(), which may repair a store
     if options.target is None and _is_missing(place):
         return None
     try:
@@ -253,7 +258,7 @@ def _open_store(options: Options, place: Place, stack: ExitStack) -> "Store | No
 
 
 def _is_missing(place: Place) -> bool:
-    """Is there no such file yet, or an empty one? What is no file is found out by opening it."""
+    """Return True if the store's file is missing or empty. Opening it detects anything else."""
     path = place.path
     return path is not None and (not os.path.lexists(path) or (os.path.isfile(path) and not os.path.getsize(path)))
 
@@ -268,7 +273,7 @@ def _make_store(place: Place, stack: ExitStack) -> "Store":
 
 
 def _find_conversation(options: Options, store: "Store | None") -> "Conversation | None":
-    """The conversation to go on with."""
+    """Return the conversation to continue."""
     if store is None or options.new:
         return None
     if options.target is not None:
@@ -278,7 +283,7 @@ def _find_conversation(options: Options, store: "Store | None") -> "Conversation
 
 
 def _say_which(talk: "Conversation", options: Options) -> None:
-    """Say which conversation is gone on with."""
+    """Say which conversation is continued."""
     words = "reading" if options.incognito else "continuing" if options.fork is None else "forking"
     words = f"{words} {talk.id[:8]}"
     if options.target is None:

@@ -1,7 +1,7 @@
-"""The checks of `hitherto doctor`: small functions that look at one thing each and yield what they find.
+"""The checks of `hitherto doctor`: small functions that look at one thing each and yield their findings.
 
-None of them makes or changes anything. What needs the store opened comes last; without its key, everything else is
-still said. Others are asked who has the store open before we open it ourselves.
+No check makes or changes anything. The check that opens the store comes last; if its key is missing, the other checks
+still report. The locks of other processes are read before this process opens the store itself.
 """
 
 import os
@@ -33,10 +33,10 @@ _DOUBTFUL = ("9p", "fuse.", "vboxsf", "drvfs", "prl_fs", "vmhgfs")
 _SYNCED = ("dropbox", "onedrive", "icloud", "mobile documents", "cloudstorage", "google drive", "googledrive",
            "nextcloud", "owncloud", "pcloud", "box sync", "syncthing")  # fmt: skip
 _LEAST_FREE, _NONE_FREE = 100_000_000, 1_000_000  # bytes
-_AHEAD_SECONDS = 300  # that a clock may be ahead of another
+_AHEAD_SECONDS = 300  # the allowed difference between two clocks
 
 
-# What keeps a store from opening, how bad that is, and what to do about it.
+# Errors at opening a store, each with its level and a hint.
 _EXPLAINED: tuple[tuple[type[errors.HithertoError], str, str], ...] = (
     (errors.KeyUnavailable, PROBLEM, "--key, HITHERTO_KEY or the configuration file says where its key comes from"),
     (errors.NotSealed, PROBLEM, "leave the key out, or seal the store: hitherto key seal"),
@@ -50,39 +50,39 @@ _EXPLAINED: tuple[tuple[type[errors.HithertoError], str, str], ...] = (
 )
 
 
-# Of a server, what is only seen once the store is opened.
+# Errors of a store on a server that appear only when the store is opened. The check `server` reports the others.
 _SEEN_INSIDE = (errors.KeyUnavailable, errors.NotSealed, errors.Damaged, errors.NotFound, errors.NewerFormat)
 
 
 class Finding(NamedTuple):
-    """What a check found: how bad it is, what it is, and what to do."""
+    """The finding of a check: its level, its description and a hint."""
 
     name: str
     level: str
     what: str
     hint: str | None = None
-    code: int = FAILED  # the exit code, if it is a problem
+    code: int = FAILED  # the exit code of a problem
 
 
 @dataclass
 class Case:
-    """What is looked at."""
+    """The subject of the checks: a place, the configuration file, and the errors met while reading both."""
 
     place: Place
-    said: dict[str, str]  # by the configuration file
+    said: dict[str, str]  # the configuration file's settings
     bad_config: errors.HithertoError | None = None
-    bad_key: str | None = None  # why what names the key names none
+    bad_key: str | None = None  # why the key's source cannot be used
 
     @property
     def real_path(self) -> str | None:
-        """Where the store is, or would be, with no link on the way to it."""
-        with suppress(errors.InvalidArgument):  # `store` says it
+        """The path of the store's file, with symbolic links resolved. The file need not exist."""
+        with suppress(errors.InvalidArgument):  # the check `store` reports it
             return None if self.place.path is None else os.path.realpath(self.place.path)
         return None
 
     @property
     def path(self) -> str | None:
-        """The store's file, if there is one."""
+        """The path of the store's file; None if there is no such file."""
         return self.real_path if self.real_path and os.path.isfile(self.real_path) else None
 
     @property
@@ -91,7 +91,7 @@ class Case:
 
     @property
     def files(self) -> list[str]:
-        """The store's file, and those that belong to it, as far as they are there."""
+        """The store's file and its companion files, as far as they exist."""
         names = ("", "-wal", "-shm", "-ballast", "-search", "-search-wal", "-search-shm")
         return [f"{self.path}{name}" for name in names if self.path and os.path.exists(f"{self.path}{name}")]
 
@@ -100,7 +100,7 @@ Check = Callable[[Case], Iterator[Finding]]
 
 
 def run_check(check: Check, case: Case) -> Iterator[Finding]:
-    """What a check finds. One that fails is a finding, too: the others are still to be heard."""
+    """Run a check. If it raises, yield that as a finding, so that the other checks still run."""
     name = check.__name__.strip("_").replace("_", " ")
     try:
         yield from check(case)
@@ -108,7 +108,7 @@ def run_check(check: Check, case: Case) -> Iterator[Finding]:
         yield Finding(name, PROBLEM, str(error), hint_of(error), code_of(error))
     except OSError as error:
         yield Finding(name, PROBLEM, f"cannot be looked at: {error.strerror or type(error).__name__}")
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is what somebody ran this for
+    except Exception as error:  # noqa: BLE001  # any error is a finding
         yield Finding(name, PROBLEM, f"cannot be looked at: {type(error).__name__}")
 
 
@@ -130,7 +130,7 @@ def _is_installed(module: str) -> bool:
 
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it would be in
+    except ModuleNotFoundError:  # the package around it is missing, too
         return False
 
 
@@ -216,7 +216,7 @@ def permissions(case: Case) -> Iterator[Finding]:
 def _file_mode(path: str) -> list[Finding]:
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
-    except FileNotFoundError:  # what lies beside a store comes and goes
+    except FileNotFoundError:  # companion files come and go
         return []
     if not mode & 0o066:
         return []
@@ -267,8 +267,7 @@ def disk(case: Case) -> Iterator[Finding]:
 
 
 def ballast(case: Case) -> Iterator[Finding]:
-    """What is set aside beside the store, to purge with when the disk is full. Where there is room, whoever writes next
-    sets some aside."""
+    """Check the ballast file. A purge on a full disk frees it first. Where there is room, the next write makes it."""
     path = f"{case.path}-ballast"
     if case.path is None or (os.path.isfile(path) and _length(path)):
         return
@@ -306,7 +305,7 @@ def file_system(case: Case) -> Iterator[Finding]:
             return
 
 
-# -- what was left, and who is at it
+# -- leftovers and locks
 
 
 def left_over(case: Case) -> Iterator[Finding]:
@@ -342,7 +341,7 @@ def locks(case: Case) -> Iterator[Finding]:
 
 
 def key(case: Case) -> Iterator[Finding]:
-    """Is there a key, and can it be fetched? Whether it fits is seen when the store is opened."""
+    """Check that the key can be fetched. Whether it fits is seen when the store is opened."""
     source = case.place.key
     try:
         fetched = case.place.secret()
@@ -356,7 +355,7 @@ def key(case: Case) -> Iterator[Finding]:
 
 
 def keyring(_: Case) -> Iterator[Finding]:
-    """Where it is used and cannot be, `key` has said so; this is for whoever is about to."""
+    """Check that a keyring can be used. If the store's own key needs one, the check `key` has reported it already."""
     if _is_installed("keyring"):
         from ..keys import _real_keyrings  # noqa: PLC0415  # as above
 
@@ -371,14 +370,14 @@ def content(case: Case) -> Iterator[Finding]:
     from ..opening import open as open_store  # noqa: PLC0415  # as above
 
     secret = None
-    with suppress(Exception):  # `key` has said it
+    with suppress(Exception):  # the check `key` has reported it
         secret = case.place.secret()
     try:
         with open_store(location, key=secret, workspace=case.place.workspace, read_only=True) as opened:
             yield from _inside(opened)
     except errors.HithertoError as error:
         if case.place.is_server and not isinstance(error, _SEEN_INSIDE):
-            return  # `server` has said it
+            return  # the check `server` has reported it
         level, hint = next((rest for kind, *rest in _EXPLAINED if isinstance(error, kind)), (PROBLEM, hint_of(error)))
         if os.path.exists(f"{case.path}-wal") and not os.path.exists(f"{case.path}-shm"):
             level = WARNING if isinstance(error, errors.CannotOpen) else level

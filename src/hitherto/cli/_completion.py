@@ -1,10 +1,10 @@
-"""`hitherto completion`, and what is offered where an id is asked for.
+"""`hitherto completion`, and the completion of ids.
 
-The script that a shell needs is click's own: whenever Tab is pressed it runs `hitherto` with `_HITHERTO_COMPLETE` set,
-and shows what that prints. Ids are looked up in the store that the command would use, which is opened to be read.
+The shell script is click's own: at each Tab it runs `hitherto` with `_HITHERTO_COMPLETE` set and shows the output. Ids
+are looked up in the store that the command would use, which is opened read-only.
 
-A shell that completes has no place for an error. So whatever goes wrong there means that nothing is offered; the
-command itself will say it, once it is run.
+A shell cannot show an error during completion. So any failure means that nothing is offered; the command itself reports
+the error when it runs.
 """
 
 import os
@@ -31,9 +31,9 @@ _INSTALLED = {
     "fish": "hitherto completion fish > ~/.config/fish/completions/hitherto.fish",
 }
 _MOST = 20  # conversations, and messages of the newest one
-_SHORT = 8  # characters of a conversation's id: enough to tell it from others
+_SHORT = 8  # characters of a conversation's id: enough to be unique
 _HELP = 60  # columns
-_ANSWER_SECONDS = 2.0  # that a server may take: somebody has pressed Tab, and waits
+_ANSWER_SECONDS = 2.0  # for a server's answer: the user has pressed Tab and waits
 
 
 @click.command(short_help="Completion of commands for bash, zsh and fish.")
@@ -43,7 +43,7 @@ def completion(shell: str | None) -> None:
 
     How to install it is said on standard error.
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415  # commands that complete ids need it later
+    from click.shell_completion import get_completion_class  # noqa: PLC0415  # ids need it later
 
     shell = shell or os.path.basename(os.environ.get("SHELL", ""))
     kind = get_completion_class(shell) if shell in _SHELLS else None
@@ -54,22 +54,22 @@ def completion(shell: str | None) -> None:
 
 
 def complete_ids(ctx: click.Context, _: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """The newest conversations, and messages of the newest one: for `@click.argument("id", shell_complete=…)`."""
-    import logging  # noqa: PLC0415  # only who completes an id needs it
+    """Return the newest conversations and the newest one's messages: for `@click.argument("id", shell_complete=…)`."""
+    import logging  # noqa: PLC0415  # only completion needs it
 
     from click.shell_completion import CompletionItem  # noqa: PLC0415  # as above
 
-    logging.getLogger("hitherto").addHandler(logging.NullHandler())  # or a warning is written over what is typed
+    logging.getLogger("hitherto").addHandler(logging.NullHandler())  # or a warning would overwrite the typed line
     try:
         with _open_store(ctx) as store:
             found = [(id, line(told[: 4 * _HELP], _HELP)) for id, told in _candidates(store, incomplete)]
             return [CompletionItem(id, help=told) for id, told in found]
-    except Exception:  # noqa: BLE001  # missing, sealed, busy, damaged, or a mistake of ours: see above
+    except Exception:  # noqa: BLE001  # missing, sealed, busy, damaged, or a bug: see above
         return []
 
 
 def _open_store(ctx: click.Context) -> "Store":
-    """The store that the command would use. A key is fetched from a file, never from where somebody may be asked."""
+    """Open the store that the command would use. A key is fetched from a file only: other sources may ask the user."""
     from ..opening import open as open_store  # noqa: PLC0415  # as above
 
     above, given = ctx.find_root().params, ctx.params
@@ -81,7 +81,7 @@ def _open_store(ctx: click.Context) -> "Store":
 
 
 def _candidates(store: "Store", incomplete: str) -> Iterator[tuple[str, str]]:
-    """Ids, each with what it stands for."""
+    """Yield ids, each with its description."""
     recent = [info for info in store.conversations(limit=_MOST) if info.problem is None]
     for info in recent:
         if info.id.startswith(incomplete):

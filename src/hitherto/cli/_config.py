@@ -1,13 +1,13 @@
-"""The one configuration file: a few lines of TOML that stand in for options.
+"""The configuration file: a few lines of TOML with default values for options.
 
     store = "~/chats.db"
     key = "keyring:hitherto"
     provider = "claude"
     model = "claude-sonnet-4-5"
 
-It is the user's own, in the folder where programs keep such things, and there is no other: a file in a project that
-comes from somebody else could otherwise name a command to be run. What it says counts less than an option or a
-variable of the environment. What it must not say is an error, never ignored.
+It lies in the user's own configuration folder, and there is no other. A file in a project could come from a stranger
+and name a command to run. Options and environment variables override the file. An unknown name in it is an error and
+never ignored.
 """
 
 import os
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from .. import _own_files
 from ..errors import CannotOpen, HithertoError
 
-NAMES = {  # what may stand in it, and what each is
+NAMES = {  # each allowed name, with its meaning
     "store": "the store, if neither an option nor a .hitherto folder names one",
     "workspace": "the workspace in the store",
     "key": "where the key comes from: file:PATH, command:WORDS, keyring:SERVICE or credential:NAME",
@@ -36,23 +36,23 @@ class BadConfig(HithertoError):
 
 
 def path(environment: Mapping[str, str] | None = None) -> str:
-    """Where the file is, or would be."""
+    """Return the path of the file, whether it exists or not."""
     environment = os.environ if environment is None else environment
     named = environment.get("HITHERTO_CONFIG")
     if named:
         return os.path.expanduser(named)
-    import platformdirs  # noqa: PLC0415  # whoever names the file does not need it
+    import platformdirs  # noqa: PLC0415  # HITHERTO_CONFIG makes it unnecessary
 
     return os.path.join(platformdirs.user_config_dir("hitherto", appauthor=False), "config.toml")
 
 
 def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the file says; nothing, if there is none at its usual place."""
+    """Return the file's settings. Return an empty dict if there is no file at its usual place."""
     environment = os.environ if environment is None else environment
     where = path(environment)
     try:
         data = _own_files.read_start(where, _LARGEST + 1, _own_files.TO_READ_THROUGH_LINKS)
-        import tomllib  # noqa: PLC0415  # most do without a file
+        import tomllib  # noqa: PLC0415  # most users have no such file
 
         if len(data) > _LARGEST:
             raise BadConfig(f"{where} is too long for a configuration file")
@@ -63,7 +63,7 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
         if environment.get("HITHERTO_CONFIG"):
             raise BadConfig(f"there is no {where}", hint="HITHERTO_CONFIG names it") from None
         return {}
-    except (OSError, ValueError) as error:  # a TOMLDecodeError says line and column
+    except (OSError, ValueError) as error:  # a TOMLDecodeError names line and column
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise BadConfig(
             f"{where} cannot be read: {reason}", hint='a line is a name and a text: provider = "claude"'

@@ -1,6 +1,4 @@
-"""`hitherto conversation` and `hitherto show`: all that is kept as a tree, a thread as it was said, and messages that
-are to go.
-"""
+"""`hitherto conversation` and `hitherto show`: list all conversations as a tree, print a thread, delete messages."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
     from ..model import Saved
     from ..store import Store
 
-_PAGE = 200  # conversations read at a time
+_PAGE = 200  # conversations in a page
 _ALIASES = {"ls": "list", "show": "print", "view": "print", "rm": "delete", "remove": "delete"}
-_DESCRIPTION = ("title", "project", "metadata", "created_at")  # what of a conversation may be unreadable
+_DESCRIPTION = ("title", "project", "metadata", "created_at")  # the fields that may be unreadable
 _ROW = ("active_at", "expires_at", "count", "head", "held", "problem")
 _MESSAGE = ("id", "parent", "seq", "role", "created_at", "label", "main", "text", "problem")
 
@@ -106,7 +104,7 @@ def list_(
 
 
 def _metadata(pairs: tuple[str, ...]) -> dict[str, str]:
-    """The pairs of metadata that are asked for."""
+    """Parse the pairs of --metadata."""
     found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -118,14 +116,15 @@ def _metadata(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 class _Listing:
-    """Conversations with their messages. What of them cannot be read is said, and the others go on."""
+    """Lists conversations with their messages. An unreadable one is reported, and the listing continues."""
 
     def __init__(self, store: "Store") -> None:
         self._store, self._problems = store, 0
         store.subscribe(self._on_event)
 
     def _on_event(self, event: "Event") -> None:
-        """A conversation that was tampered with is in no page; where nothing may be written, this is all we hear."""
+        """Report a conversation that was tampered with. No page contains it; on a read-only store this event is its
+        only trace."""
         from ..events import Quarantined  # noqa: PLC0415  # help needs none
 
         if isinstance(event, Quarantined) and event.message is None:
@@ -134,14 +133,14 @@ class _Listing:
     def conversations(
         self, project: str | None, metadata: dict[str, str], limit: int | None
     ) -> "Iterator[ConversationInfo]":
-        """The newest first."""
+        """Yield the conversations, the newest first."""
         for info in self._newest(project, metadata, limit):
-            with suppress(errors.NotFound):  # purged while we look
+            with suppress(errors.NotFound):  # purged meanwhile
                 self._note(f"conversation {info.id}", info.problem)
                 yield info
 
     def lines(self, project: str | None, metadata: dict[str, str], limit: int | None, width: int) -> Iterator[str]:
-        """The trees of the conversations, the newest last. Each conversation is read when its turn has come."""
+        """Yield the trees of the conversations, the newest last. Each conversation is read when its turn comes."""
         waiting = list(self._newest(project, metadata, limit))
         while waiting:
             info = waiting.pop()
@@ -160,7 +159,7 @@ class _Listing:
             cursor = page.next_cursor
 
     def messages(self, info: "ConversationInfo") -> "Iterator[Saved]":
-        """By sequence."""
+        """Yield the messages of a conversation by sequence."""
         try:
             for message in self._store.messages(conversation=info, newest_first=False, attachments="lazy"):
                 self._note(f"message {message.id}", message.problem)
@@ -176,7 +175,7 @@ class _Listing:
             say(f"warning: {what}: {problem}")
 
     def finish(self) -> int:
-        """How it went."""
+        """Return the exit code."""
         self._store.wait_for_listeners()
         if not self._problems and not self._store.quarantine():
             return 0
@@ -185,7 +184,7 @@ class _Listing:
 
 
 def _title_line(info: "ConversationInfo") -> str:
-    """A conversation on one line."""
+    """Return a conversation on one line."""
     held = " (held)" if info.held else ""
     title = "(cannot be read)" if info.problem else info.title or "(no title)"
     head = f"{info.id[:8]} ({moment(info.active_at)}) {info.count:>5} {title}{held}"
@@ -210,8 +209,8 @@ def show(place: Place, id: str | None, full: bool, as_lines: bool) -> int:
     """Print a thread as it was said: from its first message to the one of that ID; of a conversation, to its head.
 
     An ID is that of a message or a conversation, or as much of one as is unique; @ is the conversation of this folder
-    that was active last, @~1 the one before; without one, @ is meant, or the newest of all. What tools were asked and
-    what they answered is folded to a line each.
+    that was active last, @~1 the one before; without one, @ is meant, or the newest of all. Tool calls and their
+    results are folded to a line each.
     """
     with place.read() as store:
         return _print(find_or_newest(store, id), full=full, as_lines=as_lines)
@@ -225,7 +224,7 @@ def _print(talk: "Conversation", *, full: bool, as_lines: bool) -> int:
     messages = talk.thread(attachments="lazy")
     try:
         held_with = {change.message_id: change.setup for change in talk.setups()}
-    except errors.Damaged as error:  # what was said is more than what it was said with
+    except errors.Damaged as error:  # the messages matter more than their setup
         say(f"warning: {error}")
         held_with, code = {}, UNSOUND
     if as_lines:
@@ -240,7 +239,7 @@ def _print(talk: "Conversation", *, full: bool, as_lines: bool) -> int:
 
 
 def _say_rest(talk: "Conversation", messages: "list[Saved]") -> None:
-    """What else belongs to a thread and is not in it."""
+    """Print the conversation that this thread continues, and the interrupted answers in it."""
     if not messages:
         say("nothing was said in it so far")
         return
@@ -279,7 +278,7 @@ def delete(place: Place, ids: tuple[str, ...], cascade: bool, yes: bool) -> None
 
 
 def _plan(store: "Store", ids: Iterable[str], *, cascade: bool) -> tuple[list[str], set[str]]:
-    """What is to be deleted, and all that goes with it. What will be refused is refused before anybody is asked."""
+    """Return the messages to delete, and all messages that go with them. Raise here, before the user is asked."""
     roots: dict[str, None] = {}
     doomed: set[str] = set()
     answered: set[str | None] = set()
@@ -292,8 +291,9 @@ def _plan(store: "Store", ids: Iterable[str], *, cascade: bool) -> tuple[list[st
         own = dict.fromkeys(m.id for m in messages if (m.id == talk.at if alone else m.parent is None))
         roots |= own
         doomed |= own.keys()
-        for m in messages:  # by sequence: parents come first
-            above = m.link if m.parent is None and not m.main else m.parent  # a sub-agent's trace goes with its call
+        for m in messages:  # by sequence, so parents come first
+            # A sub-agent's trace goes with the call that started it.
+            above = m.link if m.parent is None and not m.main else m.parent
             answered.add(above)
             if above in doomed:
                 doomed.add(m.id)

@@ -1,9 +1,8 @@
-"""`hitherto copy`: a store into another one, on any backend.
+"""`hitherto copy`: copy a store into another one, on any backend.
 
-There are two ways. Rows go over as they are, sealed or not, into a workspace that is new or empty: the copy is the
-same store (`hitherto._copying.copy_store`). Where that cannot be, because the other store has another key, or
-conversations of its own, or because something is to be taken out on the way, the messages are read here and written
-there.
+There are two ways. Into a new or empty workspace the rows are copied as they are, sealed or not: the copy is the same
+store (`hitherto._copying.copy_store`). That is impossible if the target has another key or conversations of its own, or
+if the sanitiser is to change messages. Then messages are read from the source and appended to the target.
 """
 
 from contextlib import ExitStack
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
     from ..formats import Loaded
     from ..store import Store
 
-_MOST = 20  # problems that are named
+_MOST = 20  # problems to print
 
 
 @dataclass(frozen=True)
 class _Way:
-    """From where to where, and what is asked for on the way."""
+    """The source, the target, and the options of a copy."""
 
     here: Place
-    there: Place  # its key is None if none was given
+    there: Place  # its key is None without --to-key
     in_clear: bool
     more: bool
 
@@ -75,7 +74,7 @@ def copy(source: str, target: str, key: str | None, to_key: str | None, as_json:
 
 
 def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[tuple[str, str]]:
-    """The workspaces that are meant, in SRC and in DST."""
+    """Return the pairs of workspaces to copy: the name in SRC and the name in DST."""
     from ..opening import workspaces_of  # noqa: PLC0415  # help needs none
 
     if asked["all_workspaces"]:
@@ -85,7 +84,7 @@ def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[t
         if names is None:
             raise click.UsageError("the workspaces of a server are not listed: copy them one by one, by their names")
         return [(name, name) for name in names]
-    explicit = explicit or here.workspace != "default"  # the environment or the configuration may name one as well
+    explicit = explicit or here.workspace != "default"  # the environment or the configuration may name one, too
     ours = asked["from_workspace"] or here.workspace
     if explicit and not asked["from_workspace"]:
         names = workspaces_of(here.location)
@@ -97,7 +96,7 @@ def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[t
 
 
 def _copy_workspace(way: _Way, as_json: bool) -> int:
-    """Copy one workspace; the exit code."""
+    """Copy one workspace and return the exit code."""
     from .._copying.copy_store import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
@@ -116,7 +115,7 @@ def _copy_workspace(way: _Way, as_json: bool) -> int:
 
 
 def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
-    """Are the rows to go over as they are, if they can?"""
+    """Return True if the options allow that rows are copied as they are."""
     from .._copying.copy_store import key_id  # noqa: PLC0415  # help needs none
 
     ours = key_id(backend)
@@ -194,7 +193,7 @@ def _by_message(way: _Way, as_json: bool) -> int:
 
     with open_for_long_read(way.here) as ours:
         before = _counts(ours)
-        formats.outgoing(ours)  # what is refused is refused before DST is made
+        formats.outgoing(ours)  # raises before DST is made
         key = way.there.key or (None if way.in_clear or ours.key_id is None else way.here.key)
         there = replace(way.there, key=key)
         with _target(there) as theirs, Meter("copying", "message", sum(before.values())) as meter:
@@ -233,7 +232,7 @@ def _target(place: Place) -> "Store":
 
 
 def _counts(store: "Store") -> dict[str, int]:
-    """How many messages each conversation has."""
+    """Return the number of messages of each conversation."""
     counts: dict[str, int] = {}
     cursor = None
     while True:
@@ -245,7 +244,7 @@ def _counts(store: "Store") -> dict[str, int]:
 
 
 def _missing(before: dict[str, int], ours: "Store", theirs: "Store", report: "Loaded") -> list[str]:
-    """The conversations that have fewer messages than they had here before, and still have."""
+    """Return the conversations with fewer messages in the target than the source had before and still has."""
     copied, now = _counts(theirs), _counts(ours)
     return [
         id for id, count in before.items() if copied.get(report.renamed.get(id, id), 0) < min(count, now.get(id, 0))

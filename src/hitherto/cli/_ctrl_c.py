@@ -1,8 +1,8 @@
-"""Ctrl+C while an answer comes: it stops the answer, but not what is being written.
+"""Ctrl+C while an answer arrives: it stops the answer, but never interrupts a write.
 
-What was said is kept before the model is asked, and what had come of the answer is kept beside it. So that this is true
-whenever the key is pressed, a press works at once only where the model or the terminal is waited for. Anywhere else it
-waits: for what is being written in that moment, and for an answer that is complete, until it is kept.
+The question is written before the model is asked, and the partial answer is written beside it. To make this true at any
+moment, Ctrl+C takes effect at once only while the code waits for the model or for the terminal. Anywhere else it is
+delayed until the write has ended; a complete answer is written first.
 """
 
 import signal
@@ -10,14 +10,13 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-# Where the innermost code of ours is, when it waits for the model, or shows what has come.
+# The modules that wait for the model, or write the answer to the terminal.
 _WAITING = ("hitherto.cli", "hitherto.chat._wires", "hitherto.chat._claude_local", "hitherto._http_hooks")
 _WRITING = "hitherto.recorder"
 
 
 class Stoppable:
-    """As long as an answer comes. A press that has to wait is repeated a little later; a second one is meant, and does
-    not wait."""
+    """Handles Ctrl+C while an answer arrives. A delayed press is repeated by a timer. A second press is not delayed."""
 
     _PAUSE_SECONDS = 0.02
 
@@ -25,7 +24,7 @@ class Stoppable:
         self._pressed = False
         self._repeated = False
         self._starting = False
-        self._insisted = False  # somebody pressed again while the timer was being started
+        self._insisted = False  # pressed again while the timer was being started
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> "Stoppable":
@@ -33,7 +32,7 @@ class Stoppable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:  # a press that waits was meant for the answer, and must not reach what comes after it
+        try:  # a delayed press was meant for the answer, and must not interrupt later code
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer.join()
@@ -43,7 +42,7 @@ class Stoppable:
             signal.signal(signal.SIGINT, self._before)
 
     def check(self) -> None:
-        """Stop now, if that was wanted before."""
+        """Raise KeyboardInterrupt if Ctrl+C was pressed before."""
         if self._pressed:
             raise KeyboardInterrupt
 
@@ -69,7 +68,7 @@ class Stoppable:
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
-    """Was nothing interrupted but waiting?"""
+    """Return True if the interrupted code only waits."""
     ours = list(_ours(frame))
     if any(name.startswith(_WRITING) for name in ours):
         return False
@@ -77,7 +76,7 @@ def _is_waiting(frame: FrameType | None) -> bool:
 
 
 def _ours(frame: FrameType | None) -> Iterator[str]:
-    """The modules of ours in what was interrupted, the innermost first."""
+    """Yield the names of this package's modules on the stack, the innermost first."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name.startswith("hitherto."):

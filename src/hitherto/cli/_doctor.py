@@ -1,7 +1,7 @@
-"""`hitherto doctor`: what may be wrong with the store and what is around it, in plain words, and what to do.
+"""`hitherto doctor`: report trouble with the store and its surroundings in plain words, with advice.
 
-It only looks: nothing is made or changed, and nothing is mended that the next write would mend by itself. The checks
-stand in `_checks`; one that fails is a finding like any other, so the rest is looked at all the same.
+It only looks. It makes and changes nothing, and repairs nothing that the next write would repair. The checks are in
+`_checks`. A check that fails is a finding like any other, so the remaining checks still run.
 """
 
 import sys
@@ -49,8 +49,7 @@ def doctor(store: str | None, workspace: str | None, key: str | None, as_json: b
 
 
 def _case(store: str | None, workspace: str | None, key: str | None) -> Case:
-    """What there is to look at. A configuration that cannot be used, or a key that means nothing, keeps nobody from
-    looking at the rest."""
+    """Return the subject of the checks. An unusable configuration file or key source does not stop the other checks."""
     said, bad_config = {}, None
     try:
         said = _config.load()
@@ -85,7 +84,8 @@ def _lines(findings: Iterator[Finding], seen: list[Finding]) -> Iterator[str]:
 
 
 def _wrap(text: str) -> list[str]:
-    """Lines that fit beside the level; in a pipe it is one. What is to be typed is not broken inside a word."""
+    """Split a text into lines that fit beside the level; in a pipe it stays one line. Commands are not broken inside a
+    word."""
     shown = harmless(" ".join(text.split()))
     if not is_terminal(sys.stdout):
         return [shown]

@@ -1,7 +1,7 @@
-"""Putting conversations in order: another title, a name for a message, a hold, and a fork.
+"""Commands that arrange conversations: title, label, hold, fork.
 
-A fork on the command line is written down, so that the next `hitherto chat` goes on from there: one small message of
-the role `event`, which no model ever sees. Nothing is copied, and what was said after the fork stays on its branch.
+A fork on the command line is recorded, so that the next `hitherto chat` continues there: as one small message of the
+role `event`, which no model ever sees. Nothing is copied, and later messages stay on their branch.
 """
 
 from typing import TYPE_CHECKING
@@ -30,8 +30,8 @@ _id = click.argument("id", shell_complete=complete_ids)
 def fork(place: Place, id: str, label: str | None, detach: bool, title: str | None, as_json: bool) -> None:
     """Begin a branch at the message ID: the next `hitherto chat` goes on from there.
 
-    What was said after it stays where it is, on a branch of its own, and nothing is copied. Prints the id at which the
-    branch begins; with --detach, the id of the new conversation.
+    The messages after it stay where they are, on a branch of their own, and nothing is copied. Prints the id at which
+    the branch begins; with --detach, the id of the new conversation.
     """
     if title is not None and not detach:
         raise click.UsageError("--title is for the conversation that --detach makes")
@@ -52,7 +52,7 @@ def fork(place: Place, id: str, label: str | None, detach: bool, title: str | No
 
 
 def _begin(talk: "Conversation", label: str | None) -> str:
-    """Write down that a branch begins where the handle stands."""
+    """Append the event that begins a branch at the handle's position, and return its id."""
     from ..model import Block, Message, Role  # noqa: PLC0415  # help needs none
 
     if talk.at is None:

@@ -1,7 +1,8 @@
-"""A small editor in the terminal, for what somebody says. It is loaded only where somebody sits.
+"""The line editor of the prompt. It is loaded only on a terminal.
 
-What was typed while an answer came is not lost. The terminal itself ended those lines, in a way that looks like Ctrl+J
-to an editor: a single one is sent, as it was meant; several may have been pasted, and are left to be looked at.
+Text that was typed while an answer arrived is not lost. The terminal ended those lines itself, which looks like Ctrl+J
+to an editor. A single line is sent, as the user meant it. Several lines may have been pasted, so they stay in the
+editor.
 """
 
 import os
@@ -27,14 +28,14 @@ from prompt_toolkit.shortcuts import CompleteStyle
 
 from .._terminal_text import SIGNS
 
-_HARMLESS = {code: "\ufffd" for code in SIGNS if code >= 0xA0}  # below that, the editor has signs of its own
+_HARMLESS = {code: "\ufffd" for code in SIGNS if code >= 0xA0}  # the editor replaces the lower ones itself
 
 
 class Editor:
-    """Asks somebody at a terminal."""
+    """A prompt with editing, history and completion."""
 
     def __init__(self, prompts: tuple[str, str], commands: Sequence[str], said: Sequence[str], screen: TextIO) -> None:
-        """`prompts` stand before the first line of a message, and before each further one."""
+        """`prompts` are shown before the first line of a message and before each further line."""
         self._prompt, further = prompts
         self._input, output = create_input(sys.stdin), create_output(screen)
         self._session: PromptSession[str] = PromptSession(
@@ -60,7 +61,7 @@ class Editor:
 
     def _ask(self, session: PromptSession[str], prompt: str) -> str:
         typed = _read_typed()
-        with self._input.raw_mode():  # from here on, Enter comes as it is
+        with self._input.raw_mode():  # Enter is no longer translated
             typed += _read_typed()
             pressed: list[KeyPress] = []
             parser = Vt100Parser(pressed.append)
@@ -71,26 +72,27 @@ class Editor:
 
 
 def _drop_interrupted(pressed: list[KeyPress]) -> list[KeyPress]:
-    """What is left of what was typed before the prompt was shown. Ctrl+C was meant for what went on then: it clears
-    what came before it, and does not leave."""
+    """Drop the keys that were typed before the last Ctrl+C.
+
+    That Ctrl+C stopped the answer. So it clears the text before it, and does not leave the prompt."""
     last = max((i for i, press in enumerate(pressed) if press.key == Keys.ControlC), default=-1)
     return pressed[last + 1 :]
 
 
 def _read_typed() -> str:
-    """What is there to be read."""
+    """Return the input that the terminal holds already."""
     data = b""
-    with suppress(OSError):  # the terminal is gone, as the editor will see
+    with suppress(OSError):  # the terminal is gone; the editor will notice
         while select.select([sys.stdin], [], [], 0)[0]:
             piece = os.read(sys.stdin.fileno(), 65536)
-            data += piece or b"\x04"  # Ctrl+D, as it is read while there is no editor
+            data += piece or b"\x04"  # Ctrl+D: the end of input outside of an editor
             if not piece:
                 break
     return data.decode(errors="replace")
 
 
 class _Shown(Processor):
-    """The text as it is shown: what would turn a line around is a sign."""
+    """Shows the text with a replacement for each character that would reorder the line."""
 
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
         return Transformation([(f[0], f[1].translate(_HARMLESS), *f[2:]) for f in transformation_input.fragments])
@@ -98,7 +100,7 @@ class _Shown(Processor):
 
 def _keys() -> KeyBindings:
     keys = KeyBindings()
-    typing = has_focus(DEFAULT_BUFFER)  # and not in a search through what was said
+    typing = has_focus(DEFAULT_BUFFER)  # and not in a search through the history
 
     @keys.add("enter", filter=typing)
     def send(event: KeyPressEvent) -> None:

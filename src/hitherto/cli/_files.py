@@ -1,8 +1,8 @@
-"""What `-f` brings along: files that are put before the question.
+"""The files of `-f`: they are put before the question.
 
-A text stands under its name, in a fence that is longer than any in it. An image or a sound is known by its first bytes,
-never by its name, and goes along as what it is. Everything is looked at before anybody is asked: a file that cannot be
-sent is an error that names it, and nothing is kept.
+A text stands under its name, in a fence that is longer than any fence in it. An image or a sound is recognised by its
+first bytes, never by its name, and is sent as an attachment. All files are checked before the model is asked. A file
+that cannot be sent is an error that names it, and nothing is recorded.
 """
 
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LONGEST_TEXT = 4_000_000  # bytes of one text: more than any model reads
 LARGEST = 20_000_000  # bytes of one image or sound: providers take less
 _STDIN = "-"
-_DIALECTS = {"claude": "anthropic", "claude-local": "anthropic", "gemini": "gemini"}  # the others speak OpenAI's
+_DIALECTS = {"claude": "anthropic", "claude-local": "anthropic", "gemini": "gemini"}  # all others use OpenAI's
 _KINDS = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -36,14 +36,14 @@ _KINDS = (
 
 
 class Question(NamedTuple):
-    """What is asked: all of it, and the words that it can be named by."""
+    """A question: its whole content, and the words that make its title."""
 
     content: "str | list[str | Block]"
     words: str
 
 
 def build_question(asked: str, words: str, files: "Sequence[str | Block]" = ()) -> Question:
-    """A question with what goes before it. Texts that follow each other are one text."""
+    """Return a question with its files before it. Adjacent texts are joined into one."""
     joined: list[str | Block] = []
     for part in (*files, asked):
         if isinstance(part, str) and joined and isinstance(joined[-1], str):
@@ -55,7 +55,7 @@ def build_question(asked: str, words: str, files: "Sequence[str | Block]" = ()) 
 
 
 def read_files(names: Iterable[str]) -> "list[str | Block]":
-    """The files of these names, each as it is sent."""
+    """Return the content of these files as parts of a message."""
     given = list(names)
     if given.count(_STDIN) > 1:
         raise click.UsageError("standard input can be read once: -f - is given twice")
@@ -63,7 +63,8 @@ def read_files(names: Iterable[str]) -> "list[str | Block]":
 
 
 def check_accepted(provider: str, names: Sequence[str], files: "Sequence[str | Block]") -> None:
-    """Whom we talk to has to take what is brought: what is refused would be so with each question."""
+    """Raise InvalidArgument for the first file that the provider does not accept. Each later question would fail with
+    it."""
     from ..dialects import dialect  # noqa: PLC0415  # help needs none
     from ..model import Message  # noqa: PLC0415  # as above
 
@@ -96,7 +97,7 @@ def _make_part(name: str, data: bytes) -> "str | Block":
 
 
 def _is_text(data: bytes) -> bool:
-    """Is it text that happens to begin as an image or a sound does? Those hold zeros, or what is no UTF-8."""
+    """Return True for text that happens to begin like an image or a sound. Those hold zeros, or are not UTF-8."""
     try:
         return "\0" not in data.decode()
     except UnicodeDecodeError:
@@ -104,9 +105,9 @@ def _is_text(data: bytes) -> bool:
 
 
 def fence_text(name: str, text: str) -> str:
-    """A text under its name, in a fence that is longer than any in it.
+    """Return a text under its name, in a fence that is longer than any fence in it.
 
-    >>> print(fenced("a.txt", "hello"))
+    >>> print(fence_text("a.txt", "hello"))
     a.txt:
     ```
     hello
@@ -118,7 +119,7 @@ def fence_text(name: str, text: str) -> str:
 
 
 def _read_file(name: str) -> bytes:
-    """The bytes of a file. A pipe would keep us waiting, and a device has no end."""
+    """Return the bytes of a file. Refuse pipes, which may block, and devices, which may not end."""
     try:
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with open(descriptor, "rb") as file:
@@ -132,7 +133,7 @@ def _read_file(name: str) -> bytes:
         raise
     except IsADirectoryError:
         raise _refusal(name, "is a folder") from None
-    except (OSError, ValueError) as error:  # a name with a zero character is the latter
+    except (OSError, ValueError) as error:  # ValueError: the name holds a zero character
         reason = error.strerror if isinstance(error, OSError) else "this is no name of a file"
         raise _refusal(name, f"cannot be read: {reason}", "look at the path; ls -l shows who may read it") from None
     return _check_size(name, data)

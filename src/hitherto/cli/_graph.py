@@ -1,4 +1,4 @@
-"""A picture of a conversation's branches, the newest first.
+"""Draw a conversation's branches, the newest first.
 
     ● pqr678 (HEAD) (2024-01-15 10:36) [ASSISTANT] It does.
     ┊ 14 messages
@@ -7,14 +7,14 @@
     ●─┘ def456 (2024-01-15 10:31) [ASSISTANT] It is.
     ● abc123 (2024-01-15 10:30) [USER] What is?
 
-The thread that leads to the head stands on the left, with filled marks; every other branch stands to the right of the
-one it left, above the message where it did. A branch is drawn whole before the next one begins, so rails never cross
-and end as early as they can; and of the branches that go on from a message, the one that needs most rails goes straight
-on. So there are never more rails than the number of branches has binary digits, and one for the head's: 30 forks need
-six at most, a thousand eleven.
+The thread that leads to the head stands on the left, with filled marks. Every other branch stands to the right of its
+parent branch, above the message where it leaves. A branch is drawn whole before the next one begins, so rails never
+cross and end as early as they can. Of the branches that continue a message, the one that needs most rails goes straight
+on. So the number of rails never exceeds the number of binary digits of the branch count, plus one for the head's
+thread: 30 forks need six at most, a thousand need eleven.
 
-Straight runs are folded to one line: what is drawn are ends, forks, beginnings of branches, the head, and what has a
-label or a link. Nothing here reads or writes.
+Straight runs are folded to one line. Ends, forks, beginnings of branches, the head, and messages with a label or a link
+are always drawn. This module does no input or output.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,20 +22,20 @@ from typing import NamedTuple
 
 from ._tree import Brief, children_of
 
-_SHORT = 3  # so many messages in a row take hardly more room than a line that counts them
+_SHORT = 3  # runs up to this length are not folded
 
 
 class Row(NamedTuple):
-    """A line of the picture: rails, and a message, or a number of messages in its place, or nothing."""
+    """A line of the drawing: rails, and a message, a number of folded messages, or nothing."""
 
     rails: str
     message: Brief | None = None
-    words: tuple[str, ...] = ()  # what there is to say about the message
+    words: tuple[str, ...] = ()  # notes on the message
     folded: int = 0
 
 
 def draw_graph(messages: Iterable[Brief], head: str | None, *, fold: bool = True) -> Iterator[Row]:
-    """The lines for a conversation's messages, which come by sequence."""
+    """Yield the lines for a conversation's messages, which are given by sequence."""
     drawing = _Drawing({message.id: message for message in messages}, head, fold=fold)
     for number, root in enumerate(drawing.roots()):
         if number:
@@ -55,8 +55,10 @@ class _Drawing:
         self._straighten()
 
     def _to_head(self) -> Iterator[str]:
-        """The messages that lead to the head, the newest first, across compactions. A root sums up what came before
-        it, so this comes to an end, also where what is stored does not make sense."""
+        """Yield the messages that lead to the head, the newest first, across compactions.
+
+        A compaction's root must come after the messages that it sums up. Any other link is ignored, so this ends on
+        damaged data, too."""
         message = self._known.get(self._head or "")
         while message is not None:
             yield message.id
@@ -65,8 +67,10 @@ class _Drawing:
             message = found if found is not None and found.seq < message.seq else None
 
     def _straighten(self) -> None:
-        """The children of each message in the order in which they are drawn: the one that goes straight on, which is
-        the head's or else the one that needs most rails, then the others, the most recently active first."""
+        """Sort the children of each message into drawing order.
+
+        First the child that goes straight on: the one on the head's thread, or else the one that needs most rails. Then
+        the others, the most recently active first."""
         need: dict[str, int] = {}
         for message in reversed(self._known.values()):
             children = self._below.get(message.id, [])
@@ -79,14 +83,15 @@ class _Drawing:
             need[message.id] = 1 if on is None else max(need[on.id], aside)
 
     def roots(self) -> list[Brief]:
-        """The beginnings: the head's, what that sums up, then the others, the most recently active first."""
+        """Return the roots: the head's, the roots that it sums up, then the others, the most recently active first."""
         roots = {root.id: root for root in reversed(self._below[None])}
         first = {id: roots[id] for id in self._trunk if id in roots}
         return list((first | roots).values())
 
     def branch(self, first: Brief, left: str) -> Iterator[Row]:
-        """A branch, from its end down to its first message, and right of it those that leave it. It calls itself for
-        these only, so never deeper than there are rails."""
+        """Yield a branch from its end down to its first message, with the branches that leave it on its right.
+
+        It calls itself for those branches only, so the recursion is never deeper than the number of rails."""
         run: list[Brief] = []
         for message in reversed(self._straight(first)):
             words = self._words(message)
@@ -118,7 +123,8 @@ class _Drawing:
         return "●" if message.id in self._trunk else "○"
 
     def _words(self, message: Brief) -> tuple[str, ...]:
-        """The head, labels that are not those of the message before, and links, from both their ends."""
+        """Return the notes on a message: HEAD, its label unless the message before has the same, and links from both
+        ends."""
         parent = self._known.get(message.parent or "")
         words = ["HEAD"] if message.id == self._head else []
         if message.label and (parent is None or parent.label != message.label):

@@ -1,9 +1,9 @@
-"""What an id on the command line means.
+"""The meaning of an id on the command line.
 
-A message's id, a conversation's, or as much of one as is unique; `@` for the conversation of this folder that was
-active last, `@~1` for the one before it, and so on. Where an id may be left out, `@` is meant, and where nothing was
-said in this folder, the conversation that was active last anywhere. The folders below one that has a store of its own
-are the same project.
+An id is a message's, a conversation's, or a unique prefix of one. `@` is the conversation of this folder that was
+active last, `@~1` the one before it, and so on. Where an id may be left out, `@` is the default; if this folder has no
+conversation, the one that was active last anywhere. A folder with a store of its own and the folders below it are one
+project.
 """
 
 import os
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _RECENT = re.compile(r"@(?:~(\d{1,6}))?")
-_MOST = 9_999  # conversations back: a page has no more
+_MOST = 9_999  # conversations back: the size of a page
 
 
 def here() -> str | None:
-    """The project that we are in: the folder that has a `.hitherto`, here or above, else this one. None: it is gone."""
+    """Return the current project: the nearest folder with a `.hitherto`, here or above, else this folder. None if it is
+    gone."""
     from .._locations import near  # noqa: PLC0415  # help needs none
 
     try:
@@ -35,13 +36,13 @@ def here() -> str | None:
 
 
 def is_message(id: str, talk: "Conversation") -> bool:
-    """Was a message meant by the id that led here? Were it the beginning of a conversation's as well, it would be
+    """Return True if the id that led to this handle names a message. A prefix that fits a conversation, too, is
     ambiguous."""
     return talk.at is not None and talk.at.startswith(id)
 
 
 def find_conversation(store: "Store", id: str) -> "Conversation":
-    """The conversation that an id means, at the message that it means."""
+    """Return a handle on the conversation that an id names, at the message that it names."""
     recent = _RECENT.fullmatch(id)
     if recent is None:
         return store.conversation(id)
@@ -55,7 +56,7 @@ def find_conversation(store: "Store", id: str) -> "Conversation":
 
 
 def _recent(store: "Store", project: str, wanted: int) -> "Iterator[ConversationInfo]":
-    """The conversations of a folder, the newest first, without those that have nothing but traces of sub-agents."""
+    """Yield the conversations of a folder, the newest first, without those that hold only traces of sub-agents."""
     cursor: str | None = ""
     while cursor is not None:
         page = store.conversations(limit=min(wanted, _MOST), cursor=cursor or None, project=project)
@@ -64,7 +65,7 @@ def _recent(store: "Store", project: str, wanted: int) -> "Iterator[Conversation
 
 
 def find_or_newest(store: "Store", id: str | None) -> "Conversation":
-    """The conversation that an id means; without one, the newest of this folder, or of all."""
+    """Return the conversation that an id names; without an id, the newest of this folder, or of all."""
     if id is not None:
         return find_conversation(store, id)
     project = here()

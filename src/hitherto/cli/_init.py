@@ -1,6 +1,6 @@
-"""`hitherto init` and `hitherto where`: which store belongs to this folder, and how it came to be that one.
+"""`hitherto init` and `hitherto where`: make a store for this folder; show which store is used.
 
-A store of a folder's own lies in `.hitherto`, is found from the folders below, and is left alone by git.
+A folder's own store lies in `.hitherto`. Commands in the folders below find it, and git ignores it.
 """
 
 import os
@@ -14,14 +14,14 @@ from ._output import print_json
 from ._store_options import Place, with_place
 from ._terminal import say
 
-_IGNORED = "*\n"  # what was said is not for the repository that the folder may be in
+_IGNORED = "*\n"  # conversations do not belong into a repository around the folder
 
 
 @click.command(short_help="Which store is used, and why.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
 def where(place: Place, as_json: bool) -> None:
-    """Print which store the other commands use here, and on standard error who says so."""
+    """Print which store the other commands use here, and on standard error the setting that names it."""
     path = place.path
     exists = path is None or os.path.exists(path)
     if as_json:
@@ -50,7 +50,7 @@ def init(place: Place) -> None:
     else:
         folder = os.path.join(os.getcwd(), FOLDER_NAME)
         location = os.path.join(folder, FILE_NAME)
-    if not location or (os.path.exists(location) and os.path.getsize(location)):  # an empty file is no store yet
+    if not location or (os.path.exists(location) and os.path.getsize(location)):  # an empty file is not a store yet
         raise errors.AlreadyExists(
             "the store", location or "in memory", hint="it is used as it is; hitherto where shows it"
         )
@@ -70,7 +70,7 @@ def init(place: Place) -> None:
 
 
 def _make_workspace(place: Place) -> None:
-    """A workspace on a server, and the tables if they are missing."""
+    """Make a workspace on a server, and the tables if they are missing."""
     from ..opening import key_id_of  # noqa: PLC0415  # help needs none
 
     try:
@@ -92,6 +92,6 @@ def _make_workspace(place: Place) -> None:
 def _make_folder(folder: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     ignore = os.path.join(folder, ".gitignore")
-    if not os.path.lexists(ignore):  # whatever is there is somebody's, a link that leads nowhere too
+    if not os.path.lexists(ignore):  # never replace an existing file or link
         with open(ignore, "x", encoding="utf-8") as file:
             file.write(_IGNORED)

@@ -1,11 +1,11 @@
 """`hitherto key`: make a key, look at it, change it; seal a store and unseal it.
 
-A key is never on the command line, and never shown: what is given is where it comes from, and what is shown is its id,
-which says which key it is without telling it. Nothing here makes a key on the way to something else: `key new` makes
-one and keeps it, before anything depends on it.
+A key is never on the command line and never printed. A command takes the key's source, and prints its id, which
+identifies the key without revealing it. No command makes a key as a side effect: `key new` makes one and keeps it,
+before anything depends on it.
 
-What changes keys is resumed: it can be stopped anywhere, and the same command again finishes it. After the first moment
-of a rotation only the new key opens the store, so the new one is tried where the old one does not fit any more.
+A change of keys can be stopped anywhere; the same command finishes it. From the beginning of a rotation on, only the
+new key opens the store, so the new key is tried where the old one fails.
 """
 
 import os
@@ -94,7 +94,7 @@ def status(place: Place, as_json: bool) -> int:
 
 
 def _try_opening(place: Place) -> tuple[bool | None, str | None]:
-    """Open it to be read: is there a change of keys that was not finished, and what keeps it from opening?"""
+    """Open the store read-only. Return whether a change of keys is unfinished, and the error that prevents opening."""
     from .._sealing.rotation import pending  # noqa: PLC0415  # help needs none
     from ..opening import open as open_store  # noqa: PLC0415  # as above
 
@@ -116,7 +116,8 @@ def _try_opening(place: Place) -> tuple[bool | None, str | None]:
 def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
     """Give a sealed store the key that is in --to. From the first moment on, only that one opens it.
 
-    `hitherto key new` makes it before. Others go on reading and writing. If it is stopped, the same command goes on.
+    `hitherto key new` makes it before. Other processes go on reading and writing. If it is stopped, the same command
+    goes on.
     """
     from .._sealing.rotation import pending  # noqa: PLC0415  # help needs none
 
@@ -125,7 +126,7 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
         if store.key_id is None:
             raise errors.NotSealed("the store is plain", hint="hitherto key seal --to SOURCE seals it")
         if store.key_id == made.id and (pending(store) or not reencrypt):
-            reencrypt = False  # what was begun is finished as it was begun
+            reencrypt = False  # finish the rotation in the way it began
         else:
             how = "everything is encrypted anew" if reencrypt else "the keys of all conversations are wrapped anew"
             say(f"key {store.key_id} is replaced by {made.id}, and {how}")
@@ -141,7 +142,8 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
 def seal(place: Place, to: str, yes: bool) -> int:
     """Encrypt everything in a plain store with the key that is in --to. `hitherto key new` makes it before.
 
-    Others may go on, until they open the store again: then they need the key. Backups that were made before stay plain.
+    Other processes go on until they open the store again: then they need the key. Backups that were made before stay
+    plain.
     """
     made = key_from(to)
     with _open_store(replace(place, key=None), made) as store:
@@ -168,7 +170,7 @@ def unseal(place: Place, yes: bool) -> int:
 
 
 def _open_store(place: Place, made: "Key") -> "Store":
-    """The store, by its key; or by the one that it is to get, if it has that already."""
+    """Open the store by its key, or by the new key if the store has that already."""
     from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
     try:
@@ -181,7 +183,7 @@ def _open_store(place: Place, made: "Key") -> "Store":
 
 
 def _change_keys(what: str, change: "Callable[[Callable[[Progress], None]], Rotation]") -> "Rotation":
-    """Change keys, telling how far it is."""
+    """Run a change of keys and show its progress."""
     with Meter(what, "conversation") as meter:
         try:
             return change(lambda progress: meter(progress.done, progress.total))
@@ -191,7 +193,7 @@ def _change_keys(what: str, change: "Callable[[Callable[[Progress], None]], Rota
 
 
 def _report(done: "Rotation", after: str, to: str | None) -> int:
-    """Say what was done, and what is left to the user."""
+    """Print the result, and the steps that are left to the user. Return the exit code."""
     say(f"conversations brought up to date: {done.conversations:,}")
     for id, problem in done.failures:
         say(f"{id}: {problem}")

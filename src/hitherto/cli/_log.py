@@ -1,5 +1,6 @@
-"""`hitherto log`, `branches` and `compare`: a conversation from some way off. A line for each message, a picture of its
-branches, its ends, and what sets two threads apart.
+"""`hitherto log`, `branches` and `compare`: overviews of a conversation.
+
+A line for each message, a drawing of the branches, a list of their ends, and the difference of two threads.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ..store import Store
     from ..threads import Comparison
 
-_SIDE_BY_SIDE = 100  # columns from which on two threads stand beside each other
+_SIDE_BY_SIDE = 100  # columns that two threads need to stand side by side
 _ID = 6
 
 
@@ -62,7 +63,7 @@ def log(place: Place, id: str | None, graph: bool, everything: bool, limit: int 
 
 
 def _all(store: "Store", talk: "Conversation") -> "list[Saved]":
-    """The messages of all branches, the newest first."""
+    """Return the messages of all branches, the newest first."""
     return list(store.messages(conversation=talk, attachments="lazy"))
 
 
@@ -89,7 +90,7 @@ def _log_line(message: Brief, head: str | None) -> str:
 
 
 def _graph_line(row: Row) -> str:
-    """A line of the picture. Where rails leave no room for an id, those on the left go."""
+    """Return a line of the drawing. If the rails leave no room for an id, those on the left are cut."""
     width = room()
     most = max(2, width - _ID - 3)
     rails = row.rails if len(row.rails) <= most else "…" + row.rails[1 - most :]
@@ -101,7 +102,7 @@ def _graph_line(row: Row) -> str:
 
 
 def _annotate(message: Brief, words: Sequence[str]) -> str:
-    """A message on a line, with words about it behind its id."""
+    """Return a message on one line, with notes behind its id."""
     return brief_line(message) if not words else f"{message.id} ({', '.join(words)}){brief_line(message)[_ID:]}"
 
 
@@ -178,7 +179,7 @@ def compare(place: Place, left: str, right: str, full: bool, as_object: bool) ->
 
 
 class _Lazy(NamedTuple):
-    """A thread whose attachments stay where they are."""
+    """A thread whose attachments are not loaded."""
 
     talk: "Conversation"
 

@@ -1,8 +1,7 @@
-"""The group of commands: which there are, and what becomes of an error.
+"""The group of commands, and the handling of their errors.
 
-A command is named here with the module that has it and a line of help, so that `hitherto --help` loads none of them.
-An error of ours is said in two lines, what happened and what to do now, and the exit code tells its kind. A traceback
-means that we have made a mistake.
+Each command is listed here with its module and a line of help, so that `hitherto --help` loads none of them. A library
+error is printed as two lines, the error and a hint, and its kind determines the exit code. A traceback means a bug.
 """
 
 import os
@@ -23,7 +22,7 @@ _MISUSED, _INTERRUPTED = 2, 130  # exit codes; the others are in `_exit_codes`
 
 
 class Entry(NamedTuple):
-    """A command: the module that has it, and what the list of commands says of it."""
+    """A command: its module, and its line in the list of commands."""
 
     module: str
     summary: str
@@ -65,11 +64,11 @@ ALIASES = {"convo": "conversation", "conv": "conversation"}
 
 
 class _OutputClosed(Exception):
-    """Whoever read what we write has had enough."""
+    """The reader of standard output has closed it."""
 
 
 class Commands(click.Group):
-    """A group whose commands are loaded when they are used."""
+    """A group that loads a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
         return list(COMMANDS)
@@ -89,7 +88,7 @@ class Commands(click.Group):
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches  # noqa: PLC0415  # only who mistypes needs it
+            from difflib import get_close_matches  # noqa: PLC0415  # only a mistyped name needs it
 
             near = get_close_matches(args[0], [*COMMANDS, *ALIASES], n=1)
             raise click.UsageError(error.message + (f" Did you mean {near[0]!r}?" if near else ""), ctx) from None
@@ -98,12 +97,12 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # click would make a failure of it
+        except BrokenPipeError:  # click would report it as a failure
             raise _OutputClosed from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
-        """What Tab offers; click's own way would load every command for its line of help."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only who completes needs it
+        """Return the completions. click's own method would load every command for its line of help."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only completion needs it
 
         found = [CompletionItem(name, help=e.summary) for name, e in COMMANDS.items() if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -122,7 +121,7 @@ def hitherto(**_: object) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; how it went is the exit code."""
+    """Run a command and return its exit code."""
     with streams():
         try:
             code = hitherto.main(args=arguments, prog_name="hitherto", standalone_mode=False)
@@ -134,7 +133,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return _MISUSED
         except click.ClickException as error:
             return _report_usage_error(error)
-        except OSError as error:  # where we write to: a full disk, say
+        except OSError as error:  # writing the output failed: a full disk, for example
             abandon_output()
             what = "the output cannot be written" if _has_folder() else "the folder you are in is gone"
             _print_error(f"{what}: {error.strerror or type(error).__name__}", None)
@@ -144,8 +143,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         except _OutputClosed:
             abandon_output()
             return 0
-        except Exception as error:  # noqa: BLE001  # what is not ours is raised again
-            from ._exit_codes import report_error  # noqa: PLC0415  # what goes well needs no errors
+        except Exception as error:  # noqa: BLE001  # report_error raises foreign errors again
+            from ._exit_codes import report_error  # noqa: PLC0415  # a success needs no errors
 
             return report_error(error)
 
@@ -167,6 +166,6 @@ def _report_usage_error(error: click.ClickException) -> int:
 
 
 def _print_error(what: str, hint: str | None) -> None:
-    from ._terminal import print_error  # noqa: PLC0415  # what goes well needs none
+    from ._terminal import print_error  # noqa: PLC0415  # as above
 
     print_error(what, hint)

@@ -1,11 +1,11 @@
-"""Markdown in colours, as it comes.
+"""Markdown in colours, while it arrives.
 
-An answer arrives in pieces, and what was written cannot be taken back. So this is a small machine that looks at one
-character after the other and holds back no more than it must: the beginning of a line that may become a heading or a
-rule, and a marker that may go on. How the text was cut into pieces makes no difference.
+An answer arrives in pieces, and written text cannot be taken back. So this is a small state machine that reads one
+character at a time and holds back as little as possible: the beginning of a line that may become a heading or a rule,
+and a marker that may become longer. The boundaries of the pieces make no difference.
 
-Nothing is left out: a marker that nothing closes would have been text, and what is copied from the terminal is what the
-model wrote. Styles end with their line, and with the answer.
+No character is left out: an unclosed marker would have been text, and text copied from the terminal must be the model's
+own. Styles end with their line, and with the answer.
 """
 
 import re
@@ -17,23 +17,23 @@ from ._terminal import Output, colours
 
 _PLAIN = "\x1b[0m"
 _BOLD, _DIM, _ITALIC, _CODE, _MARK = "1", "2", "3", "36", "33"
-_RUNS = "*_`"  # what may be a marker of several characters
+_RUNS = "*_`"  # characters that may form longer markers
 _BULLET = re.compile(r"[-+*] |\d{1,9}[.)] ")
 _HEADING = re.compile(r"#{1,6} ")
 _FENCE = re.compile(r"(`{3,}|~{3,})(?![`~])")
 _RULE = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}\n")
-_LONGEST_BEGINNING = 80  # characters: a rule that is longer is text, and so is a run of markers
-# What may still become one of these, or has become one with the next character.
+_LONGEST_BEGINNING = 80  # characters: a longer rule or run of markers is text
+# The prefixes of a heading, bullet, fence or rule.
 _BEGINNING = re.compile(r"#{1,6}|\d{1,9}[.)]?|`+|~+|[-+*_]|([-*_])[ \t]*(?:\1[ \t]*)+|([-*_])[ \t]+")
 
 
 def answer_output() -> "Output | Painted":
-    """Where answers are written to: in colours, if standard output shows such things."""
+    """Return the output for answers: coloured if standard output is a terminal with colours."""
     return Painted() if colours(sys.stdout) else Output()
 
 
 class Painted:
-    """Standard output, for Markdown that comes in pieces."""
+    """Standard output for Markdown in pieces."""
 
     def __init__(self) -> None:
         self._painter = Painter()
@@ -43,29 +43,29 @@ class Painted:
         sys.stdout.flush()
 
     def finish(self) -> None:
-        """The text is all there, or all that will come: the next thing begins on a line of its own."""
+        """End the answer: flush, and begin a new line if necessary."""
         painter, self._painter = self._painter, Painter()
         sys.stdout.write(painter.finish() + ("" if painter.at_line_start else "\n"))
         sys.stdout.flush()
 
 
 class Painter:
-    """Takes text in pieces, and gives it painted. What it says of style stands between the characters only."""
+    """Takes text in pieces and returns it painted. It only inserts styles between the characters."""
 
     def __init__(self) -> None:
-        self.at_line_start = True  # of what was given out
+        self.at_line_start = True  # of the output
         self._given: list[str] = []
-        self._style = ""  # that the terminal shows now
-        self._return = ""  # a carriage return that ended a piece: the next may begin with its line feed
-        self._held = ""  # of the beginning of a line, or of a marker
+        self._style = ""  # the style that the terminal shows now
+        self._return = ""  # a carriage return that ended a piece: its line feed may begin the next
+        self._held = ""  # the beginning of a line, or a marker
         self._do: Callable[[str], None] = self._begin
-        self._fence = ""  # that a block of code is in
-        self._line: frozenset[str] = frozenset()  # style of the whole line
-        self._open: set[str] = set()  # what is open in this line: bold, italic
-        self._span = 0  # backticks that close the code that we are in
+        self._fence = ""  # the fence of the current block of code
+        self._line: frozenset[str] = frozenset()  # styles of the whole line
+        self._open: set[str] = set()  # open styles in this line: bold, italic
+        self._span = 0  # backticks that close the current inline code
         self._before = " "  # the character before
         self._escaped = False
-        self._endless = ""  # the character of a run that is too long to be a marker
+        self._endless = ""  # the character of a run that is too long for a marker
 
     def feed(self, piece: str) -> str:
         text = self._return + piece
@@ -75,10 +75,10 @@ class Painter:
         return self._take_painted()
 
     def finish(self) -> str:
-        """What was held back, and an end to all styles."""
+        """Return the text that was held back, and end all styles."""
         if self._return:
             self._do(self._return)
-        if self._held:  # the end of the line says what it was, and is not given out
+        if self._held:  # a line end decides its kind, and is removed again
             self._do("\n")
             self._given.pop()
             self.at_line_start = False
@@ -89,7 +89,7 @@ class Painter:
         given, self._given = "".join(self._given), []
         return given
 
-    # -- giving out
+    # -- output
 
     def _give(self, text: str, style: str) -> None:
         for part in re.split("(\n)", text):
@@ -111,7 +111,7 @@ class Painter:
     # -- the beginning of a line
 
     def _begin(self, character: str) -> None:
-        """Until it is clear what the line is."""
+        """Collect the beginning of a line until its kind is clear."""
         if not self._held and character in " \t":
             self._give(character, "")
             return
@@ -134,7 +134,7 @@ class Painter:
             self._begin_text(_MARK if _BULLET.match(self._held) else None)
 
     def _begin_text(self, marker: str | None, line: str | None = None) -> None:
-        """The line is text, after its marker, if it has one."""
+        """Begin a line of text, after its marker if it has one."""
         self._do = self._text
         if line is not None:
             self._line |= {line}
@@ -155,7 +155,7 @@ class Painter:
             self._do(character)
 
     def _begin_in_code(self) -> None:
-        """A line of code, or the fence that ends it."""
+        """Begin a line of code, or the fence that ends the block."""
         run = self._held.rstrip(" \t\n")
         if self._held.endswith("\n") and len(run) >= len(self._fence) and set(run) == {self._fence[0]}:
             self._fence = ""
@@ -179,7 +179,7 @@ class Painter:
     # -- within a line
 
     def _fence_line(self, character: str) -> None:
-        """What stands behind a fence. A backtick there means that it was none, but code within the line."""
+        """Read the rest of a fence's line. A backtick there means that it was inline code, not a fence."""
         if character == "`" and self._fence[0] == "`":
             self._span, self._fence, self._do = len(self._fence), "", self._text
             self._do(character)
@@ -194,7 +194,7 @@ class Painter:
             self._end_line()
 
     def _text(self, character: str) -> None:
-        """Text in a line. A run of markers is held until the character after it is known."""
+        """Read text in a line. A run of markers is held until the next character is known."""
         if self._held and character != self._held[0]:
             self._marker(character)
         self._endless = self._endless if character == self._endless else ""
@@ -220,7 +220,7 @@ class Painter:
         self._before = character
 
     def _marker(self, after: str) -> None:
-        """A run of markers is complete: it opens something, closes something, or is text."""
+        """End a run of markers: it opens a style, closes one, or is text."""
         run, self._held = self._held, ""
         if run[0] == "`":
             self._code_marker(len(run))

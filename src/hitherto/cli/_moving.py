@@ -1,7 +1,7 @@
 """`hitherto export` and `hitherto import`: conversations out of the store, and into it.
 
-Nothing is overwritten. An export to standard output is written as it is read, and never lies on the disk on the way.
-What several files hold is taken in file by file: one that cannot be read does not stop the others.
+Nothing is overwritten. An export to standard output is written while it is read, without a temporary file. Several
+files are imported one by one; an unreadable file does not stop the others.
 """
 
 import os
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from ..keys import Key
     from ..store import Store
 
-FORMATS = ("cpeconvo", "cpeconvo_first", "gtb", "html", "jsonl", "markdown", "openai", "snapshot")  # that are written
+FORMATS = ("cpeconvo", "cpeconvo_first", "gtb", "html", "jsonl", "markdown", "openai", "snapshot")  # the writable ones
 _STREAMED = ("html", "jsonl", "markdown", "openai", "snapshot")
-_MOST = 20  # of what is told of one file
-_FEW = 3  # ids that are told of one file
-_WIDE = 100  # characters of an id in a file
+_MOST = 20  # notes to print for one file
+_FEW = 3  # changed ids to print for one file
+_WIDE = 100  # characters of a foreign id
 _THREADS = ("html", "markdown", "openai", "snapshot")
 
 
@@ -74,7 +74,7 @@ def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | N
 def _select(
     store: "Store", ids: Sequence[str], everything: bool, format: str
 ) -> "Store | list[Conversation | Portable]":
-    """What is to be written: looked for before the first byte is."""
+    """Find the conversations to export, before the first byte is written."""
     if everything:
         return store
     from ..formats import thread_to  # noqa: PLC0415  # help needs none
@@ -88,7 +88,7 @@ def _select(
 
 
 class _Guarded:
-    """Standard output that is a terminal: what would do something to it is shown by a sign. Pieces are whole text."""
+    """Standard output on a terminal: control characters are shown as signs. Each write is whole text."""
 
     def write(self, data: bytes) -> int:
         sys.stdout.write(harmless(data.decode(errors="replace")))
@@ -102,11 +102,13 @@ def _open_stdout() -> Iterator[IO[bytes]]:
 
 
 def open_for_long_read(place: Place) -> "Store":
-    """For long reading while others write: who only looks is told to begin again when they do. Nothing is made, such
-    as a workspace that was misspelt. A server keeps nobody from writing."""
+    """Open the store to read it while other processes write.
+
+    On a file a read-only store may have to start again when another process writes, so it is opened for writing if
+    possible. Nothing is made, such as a misspelt workspace. A server's readers do not disturb its writers."""
     if place.is_server:
         return place.read()
-    with suppress(errors.Busy):  # somebody writes
+    with suppress(errors.Busy):  # another process writes
         place.read().close()
     try:
         return place.open()
@@ -136,15 +138,15 @@ def import_(
 ) -> int:
     """Put what files or folders hold into the store: jsonl, cpeconvo, vpconv, snapshots. Their names do not matter.
 
-    The ids of the conversations that something was added to are printed. What is there already is not added again.
-    Each conversation is taken whole or not at all. If some cannot be read, the others are taken, and the exit code is
-    8; if a file cannot be read at all, the others are, and the exit code is that of the first such file.
+    The ids of the conversations that something was added to are printed. A message that the store has already is not
+    added again. Each conversation is taken whole or not at all. If some cannot be read, the others are taken, and the
+    exit code is 8; if a file cannot be read at all, the others are, and the exit code is that of the first such file.
     """
     if "-" in files:
         raise click.UsageError("a file is given by its name; standard input has none")
     key = None if key_of_file is None else key_from(key_of_file)
     dry = dry_run or explain
-    nothing = not any(_is_known(file, format) for file in files)  # then no store is made for it
+    nothing = not any(_is_known(file, format) for file in files)  # then no store is made
     with _open_target(place, dry=dry or nothing, alone=explain or nothing) as store:
         importing = _Importing(store, format, key, explain, dry, as_json)
         try:
@@ -156,20 +158,20 @@ def import_(
 
 
 def _is_known(file: str, format: str | None) -> bool:
-    """Is there a file, in a format that can be read?"""
+    """Return True if the file exists and its format can be read."""
     from ..formats import names, sniff  # noqa: PLC0415  # help needs none
 
     if format is not None:
         return format in names() and os.path.exists(os.path.expanduser(file))
     try:
         sniff(file)
-    except errors.HithertoError:  # it is tried again, and said, when it is its turn
+    except errors.HithertoError:  # its turn comes, and reports the error
         return False
     return True
 
 
 def _open_target(place: Place, *, dry: bool, alone: bool) -> "Store":
-    """Where it goes. What is only looked at goes nowhere, and makes nothing."""
+    """Open the store to import into. A dry run opens it read-only, or opens an empty one in memory."""
     if not dry:
         return place.open(create=True)
     nothing = Place("memory:", "", "default", None)
@@ -187,7 +189,7 @@ def _open_target(place: Place, *, dry: bool, alone: bool) -> "Store":
 
 @dataclass(frozen=True)
 class _Importing:
-    """How files are taken in, and how that is told."""
+    """Imports files, and reports on each."""
 
     store: "Store"
     format: str | None
@@ -197,7 +199,7 @@ class _Importing:
     as_json: bool
 
     def take(self, file: str) -> int:
-        """One file; the exit code that it deserves."""
+        """Import one file and return its exit code."""
         from ..formats import load  # noqa: PLC0415  # help needs none
 
         report: Loaded | None = None
@@ -208,7 +210,7 @@ class _Importing:
         except errors.PartialImport as error:
             report, code = cast("Loaded", error.report), PARTIAL
         except errors.StorageFull:
-            raise  # the next file would fare no better
+            raise  # the next file would fail, too
         except errors.HithertoError as error:
             code, failed = code_of(error), str(error)
             locked = isinstance(error, errors.KeyUnavailable)
@@ -241,7 +243,7 @@ class _Importing:
         }
 
     def _tell(self, file: str, report: "Loaded") -> None:
-        """In words. What is asked for is said on standard output: the explanation, or which conversations came."""
+        """Report in words. Standard output gets the explanation, or the ids of the imported conversations."""
         if not self.as_json:
             for talk in report:
                 click.echo(talk.id)
@@ -257,7 +259,7 @@ class _Importing:
         print_unreadable(report, f"{file}: ")
 
     def _tell_ids(self, file: str, report: "Loaded") -> None:
-        """Name the ids that are others here, the first few of each kind."""
+        """Name the ids that were changed on import, the first few of each kind."""
         added = {talk.id for talk in report}
         renamed = {theirs: ours for theirs, ours in report.renamed.items() if ours in added}
         for what, ids in (("conversation", renamed), ("message", report.ids if added else {})):
@@ -270,7 +272,7 @@ class _Importing:
 
 
 def print_unreadable(report: "Loaded", where: str = "") -> None:
-    """What could not be read, and why."""
+    """Print the parts of a file that could not be read, with the reasons."""
     for one in report.unreadable[:_MOST]:
         print_error(f"{where}{one.name}: {one.reason}")
     if len(report.unreadable) > _MOST:
@@ -287,7 +289,7 @@ def summarise(report: "Loaded") -> str:
 
 
 def _lines(file: str) -> int:
-    """How many messages a file of lines has, about: to see how far it has come. 0 if it is no such file."""
+    """Return about how many messages a file of lines has, for the progress. Return 0 for any other file."""
     with suppress(OSError, ValueError), open(os.path.expanduser(file), "rb") as lines:
         if stat.S_ISREG(os.fstat(lines.fileno()).st_mode) and lines.read(1) == b"{":
             return sum(piece.count(b"\n") for piece in iter(lambda: lines.read(1 << 20), b""))

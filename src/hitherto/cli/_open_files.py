@@ -1,8 +1,8 @@
-"""What the operating system knows about the files of a store: who has them open, whose they are, where they lie.
+"""Facts from the operating system about the files of a store: lock holders, owners, file systems.
 
-SQLite locks certain bytes of the `-shm` file, one while it writes and one for as long as a connection is open. Asking
-for such a lock with `F_GETLK` takes none, and says which process has it; so nobody is kept waiting by the question. It
-must not be asked by a process that has the store open itself: closing the file again would let go of its own locks.
+SQLite locks certain bytes of the `-shm` file: one while it writes, one for as long as a connection is open. `F_GETLK`
+asks for such a lock without taking it and returns the process that holds it, so it blocks no process. A process that
+has the store open must not ask: closing the file again would release its own locks.
 """
 
 import os
@@ -16,7 +16,7 @@ WRITING, OPEN = 120, 128  # the bytes that SQLite locks
 
 
 def holder(path: str, byte: int) -> str | None:
-    """Which process locks a byte of a store's -shm file; empty if none does, None where nobody can say."""
+    """Return the process that locks a byte of a store's -shm file; "" if none does, None if it is not known."""
     if not sys.platform.startswith(("linux", "darwin")) or struct.calcsize("P") != 8:
         return None
     try:
@@ -24,14 +24,14 @@ def holder(path: str, byte: int) -> str | None:
             pid = _lock_holder(file, byte)
     except FileNotFoundError:
         return ""
-    except OSError:  # a link, say, which is not followed; the check of the files beside a store names it
+    except OSError:  # a link, for example, which is not followed; the check `files_beside` reports it
         return None
     return "" if pid is None else _process(pid)
 
 
 def _lock_holder(file: int, byte: int) -> int | None:
-    """The id of the process that locks a byte of a file. The shape of the question is that of C's `struct flock`."""
-    import fcntl  # noqa: PLC0415  # not everywhere
+    """Return the id of the process that locks a byte of a file. The argument has the layout of C's `struct flock`."""
+    import fcntl  # noqa: PLC0415  # not on every system
 
     if sys.platform == "darwin":
         asked = struct.pack("qqihh", byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
@@ -51,20 +51,20 @@ def _process(pid: int) -> str:
 
 
 def file_system(path: str, mounts: str = "/proc/mounts") -> str:
-    """The kind of file system that a path is on; empty where nobody says it."""
+    """Return the kind of file system that a path is on; "" if the system does not tell."""
     longest, kind = "", ""
     with suppress(OSError), open(mounts, encoding="utf-8", errors="replace") as lines:
         for words in (text.split() for text in lines):
             where = words[1].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
             inside = path == where or path.startswith(where.rstrip("/") + "/")
-            if inside and len(where) >= len(longest):  # of two on the same place, the later one is seen
+            if inside and len(where) >= len(longest):  # of two mounts on the same path the later one counts
                 longest, kind = where, words[2]
     return kind
 
 
 def user(number: int) -> str:
-    """The name of a user."""
-    import pwd  # noqa: PLC0415  # not everywhere
+    """Return the name of a user."""
+    import pwd  # noqa: PLC0415  # not on every system
 
     try:
         return pwd.getpwuid(number).pw_name

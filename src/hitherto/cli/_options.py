@@ -1,6 +1,6 @@
-"""The options that every command with a store has, and the group of all commands as well.
+"""The options of every command that uses a store, and of the group of all commands.
 
-They stand apart from what they mean, because the list of commands is shown without asking that.
+They are separate from `_store_options`, so that the list of commands is shown without loading that.
 """
 
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import click
 
-SOURCES = "file:PATH, command:WORDS, keyring:SERVICE or credential:NAME"  # where a key comes from
+SOURCES = "file:PATH, command:WORDS, keyring:SERVICE or credential:NAME"  # the sources of a key
 NAMES = ("store", "workspace", "key")
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 def options(command: _Command) -> _Command:
-    """The three options alone."""
+    """Add the three options to a command."""
     for option in (
         click.option("--key", metavar="SOURCE", help=f"Where the key of a sealed store comes from: {SOURCES}."),
         click.option("--workspace", metavar="NAME", help="The workspace in the store.  [default: default]"),
@@ -25,5 +25,5 @@ def options(command: _Command) -> _Command:
 
 
 def without_asking(command: _Command) -> _Command:
-    """The option of every command that asks before it destroys or replaces something."""
+    """Add the option --yes, for every command that asks before it destroys or replaces something."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)

@@ -1,7 +1,7 @@
-"""What was asked for, as people and programs read it: lines, with colours and a pager on a terminal; a line of JSON;
-a question before what cannot be undone; and how far long work has come.
+"""Output for people and programs: lines with colours and a pager on a terminal, lines of JSON, a confirmation before an
+irreversible step, and a progress meter.
 
-What comes in here is harmless already, but for JSON, which spells out by itself what would do something.
+Callers escape control characters before they print. JSON output escapes them itself.
 """
 
 import os
@@ -24,14 +24,14 @@ _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "green": "\x1
 
 
 def paint(text: str, style: str) -> str:
-    """The text in a colour, or in bold or dim letters, if standard output shows such things. It is made harmless before
-    by whoever has it: what comes in here goes out as it is."""
+    """Return the text in a colour, bold or dim, if standard output shows such styles. The caller has escaped control
+    characters already."""
     return f"{_STYLES[style]}{text}{_PLAIN}" if text and colours(sys.stdout) else text
 
 
 def print_lines(lines: Iterable[str], *, at_end: bool = False) -> None:
-    """Lines on standard output; on a terminal in a pager, if they are more than fit on it. `at_end`: people look there
-    first."""
+    """Print lines; on a terminal in a pager, if they do not fit on the screen. With `at_end` the pager opens at the
+    end."""
     command = _pager()
     if command is not None and at_end and os.path.basename(command[0]) == "less":
         command.append("+G")
@@ -55,10 +55,10 @@ def print_lines(lines: Iterable[str], *, at_end: bool = False) -> None:
 
 
 def _pager() -> list[str] | None:
-    """The program that shows what is longer than the screen; None where nobody looks, or nobody wants it."""
+    """Return the pager's command; None if there is no terminal, or if the user wants no pager."""
     if not (is_terminal(sys.stdout) and is_terminal(sys.stdin)):
         return None
-    import shlex  # noqa: PLC0415  # a pipe needs none of this
+    import shlex  # noqa: PLC0415  # a pipe needs no pager
 
     from . import _config  # noqa: PLC0415  # as above
 
@@ -89,32 +89,31 @@ def _page(command: list[str], lines: Iterable[str]) -> None:
         for text in lines:
             pager.stdin.write(f"{text}\n".encode(errors="backslashreplace"))
     except BrokenPipeError:
-        pass  # whoever reads has seen enough
+        pass  # the user has left the pager
     finally:
         with suppress(BrokenPipeError):
             pager.stdin.close()
         while pager.poll() is None:
-            with suppress(KeyboardInterrupt):  # it is the pager's
+            with suppress(KeyboardInterrupt):  # Ctrl+C is for the pager
                 pager.wait()
 
 
-_SPELLED = {code: f"\\u{code:04x}" for code in SIGNS if code > 0x1F}  # below that, JSON spells by itself
+_SPELLED = {code: f"\\u{code:04x}" for code in SIGNS if code > 0x1F}  # JSON escapes the lower ones itself
 
 
 def print_json(value: object) -> None:
-    """One line of JSON on standard output. Characters that do something to a terminal are spelled out, which JSON
-    reads as the same."""
-    import msgspec  # noqa: PLC0415  # whoever wants no JSON needs none
+    """Print one line of JSON. Characters that affect a terminal are escaped, which does not change the value."""
+    import msgspec  # noqa: PLC0415  # only JSON output needs it
 
     try:
         text = msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:  # the name of a file need not be text
+    except UnicodeEncodeError:  # a file name need not be valid text
         text = msgspec.json.encode(_text(msgspec.to_builtins(value))).decode()
     sys.stdout.write(f"{text.translate(_SPELLED)}\n")
 
 
 def _text(value: object) -> object:
-    """The value, with a sign where a text has what no text can have."""
+    """Return the value with a replacement character for each surrogate in its texts."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
@@ -123,19 +122,19 @@ def _text(value: object) -> object:
 
 
 def count_of(count: int, what: str) -> str:
-    """So many of something.
+    """Return a number with its noun.
 
-    >>> many(1, "message"), many(1200, "branch")
+    >>> count_of(1, "message"), count_of(1200, "branch")
     ('1 message', '1,200 branches')
     """
     return f"{count:,} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"
 
 
-# -- asking, and long work
+# -- confirmation and progress
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if somebody says yes: by the option, or now. Where nobody can be asked, it takes the option."""
+    """Ask before an irreversible step; abort unless the answer is yes. Without a terminal --yes is required."""
     if yes:
         return
     if not is_terminal(sys.stdin):
@@ -147,13 +146,13 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 class Meter:
-    """How far long work has come, on one line of a terminal that is written over; elsewhere nothing is said."""
+    """Shows progress on one line of a terminal, which it overwrites. Off a terminal it shows nothing."""
 
     _EVERY_SECONDS = 0.1
-    _PATIENCE_SECONDS = 0.5  # what is done before that needs no words
+    _PATIENCE_SECONDS = 0.5  # shorter work shows no progress
 
     def __init__(self, what: str, unit: str, total: int = 0) -> None:
-        """`unit` is what is counted, `total` how many there are, about, if that is known."""
+        """`unit` is the noun to count; `total` is the approximate number, if it is known."""
         self._what, self._unit, self._total, self._shown = what, unit, total, False
         self._next = time.monotonic() + self._PATIENCE_SECONDS
 

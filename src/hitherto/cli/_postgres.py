@@ -1,7 +1,7 @@
-"""`hitherto postgres`: what whoever looks after a server needs of us.
+"""`hitherto postgres`: commands for the administrator of a PostgreSQL server.
 
-We print statements, and run none: rights are given by people, with whatever tool they trust for it. No connection is
-made, so it also works for those who may not reach the server.
+The commands print statements and run none: an administrator grants rights, with any trusted tool. No connection is
+made, so the commands work without access to the server.
 """
 
 import click
@@ -32,8 +32,8 @@ def role(place: Place, name: str, only: bool, read_only: bool) -> None:
     if not name or "\0" in name:
         raise click.UsageError("a role has a name, without U+0000 in it")
     statements = rights_of(name, place.workspace if only else None, read_only=read_only)
-    click.echo("BEGIN;\nSET LOCAL lock_timeout = '10s';")  # who waits for a table keeps others waiting
-    click.echo("SET LOCAL client_min_messages = warning;")  # or each policy that is not there is told
+    click.echo("BEGIN;\nSET LOCAL lock_timeout = '10s';")  # a statement that waits for a table blocks other clients
+    click.echo("SET LOCAL client_min_messages = warning;")  # or the server reports each missing policy
     for statement in statements:
         click.echo(f"{statement};")
     click.echo("COMMIT;")

@@ -1,11 +1,11 @@
-"""Reading what somebody types.
+"""Reading the user's input.
 
 On a terminal there is an editor: Enter sends, Alt+Enter, Ctrl+J or a backslash at the end make a new line, pasted text
-stays one message, the arrow keys bring back what was asked before, and Tab completes commands. What was asked before
-comes from the conversation itself and is never written to a file of its own: that would be plain text beside a store
-that may be sealed, and would outlive what is purged.
+stays one message, the arrow keys bring back earlier questions, and Tab completes commands. Earlier questions come from
+the conversation and are never written to a history file. That file would be plain text beside a store that may be
+sealed, and would outlive a purge.
 
-Where there is no such terminal, lines are read as they come.
+Without such a terminal, lines are read as they come.
 """
 
 import os
@@ -16,33 +16,33 @@ from typing import Protocol
 
 from ._terminal import is_terminal, say
 
-_FIRST, _FURTHER = "> ", "  "  # before the first line of a message, and before each further one
+_FIRST, _FURTHER = "> ", "  "  # the prompts of a message's first and further lines
 
 
 class Prompt(Protocol):
-    """Asks somebody."""
+    """Reads the user's messages and answers."""
 
     def read(self) -> str:
-        """What is said next. `EOFError` if somebody leaves, `KeyboardInterrupt` if in a hurry."""
+        """Return the next message. Raise `EOFError` at the end of input, `KeyboardInterrupt` at Ctrl+C."""
 
     def answer(self, prompt: str) -> str:
-        """A short answer to a question of ours."""
+        """Return a short answer to a question."""
 
 
-def open_prompt(commands: Sequence[str], said: Sequence[str]) -> Prompt:
-    """An editor that knows these commands and what was said before, or what there can be instead."""
+def open_prompt(commands: Sequence[str], history: Sequence[str]) -> Prompt:
+    """Return an editor with these commands and earlier questions, or a plain line reader if there is no terminal."""
     screen = next((stream for stream in (sys.stdout, sys.stderr) if is_terminal(stream)), None)
     if screen is None or not is_terminal(sys.stdin) or os.environ.get("TERM", "dumb") == "dumb":
         return Lines()
-    from ._editor import Editor  # noqa: PLC0415  # takes a while to load, and only people need it
+    from ._editor import Editor  # noqa: PLC0415  # slow to load, and only a terminal needs it
 
-    return Editor((_FIRST, _FURTHER), commands, said, screen)
+    return Editor((_FIRST, _FURTHER), commands, history, screen)
 
 
-def ask_choice(asking: Prompt, prompt: str, words: Sequence[str]) -> str:
-    """One of these words, by itself or by its first letter. A sentence is no choice, whatever it begins with."""
+def ask_choice(prompt: Prompt, question: str, words: Sequence[str]) -> str:
+    """Ask until the answer is one of these words or its first letter, and return the word."""
     while True:
-        answer = asking.answer(prompt).strip().lower().removeprefix("/")
+        answer = prompt.answer(question).strip().lower().removeprefix("/")
         if answer in ("quit", "exit"):
             raise EOFError
         for word in words:
@@ -52,11 +52,11 @@ def ask_choice(asking: Prompt, prompt: str, words: Sequence[str]) -> str:
 
 
 class Lines:
-    """Lines as they come. The prompt goes to the terminal, never into a file."""
+    """Reads plain lines. The prompt goes to the terminal, never into a file."""
 
     def __init__(self) -> None:
         with suppress(ImportError):
-            import readline  # noqa: F401, PLC0415  # editing for input(), where there is such a thing
+            import readline  # noqa: F401, PLC0415  # makes input() editable, where it exists
 
     def read(self) -> str:
         text = self.answer(_FIRST)

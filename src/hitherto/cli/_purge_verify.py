@@ -1,6 +1,7 @@
-"""Care for what is kept: prove that it is sound, see what was found damaged, and destroy for good what has to go.
+"""`hitherto verify`, `purge` and `quarantine`: prove that the store is sound, and destroy conversations for good.
 
-What destroys says first what would go, and asks. What only looks changes nothing, also not where it finds something.
+A command that destroys lists its targets first, and asks. `verify` and the lists change nothing, even if they find
+damage.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -52,12 +53,12 @@ def verify(place: Place, as_json: bool) -> int:
 
 
 def verify_code(report: "Report") -> int:
-    """The exit code that a report deserves: problems come first."""
+    """Return the exit code for a report. Problems take precedence over busy conversations."""
     return UNSOUND if report.problems else BUSY if report.unread else 0
 
 
 def verify_fields(report: "Report") -> dict[str, object]:
-    """A report of `verify`, for programs."""
+    """Return a report of `verify` as JSON fields."""
     problems, unread = (
         [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in some]
         for some in (report.problems, report.unread)
@@ -79,8 +80,8 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
     """Destroy the conversation ID with all its branches, and take its bytes out of the files, search words included.
     The id of a message is refused: hitherto conversation delete is for messages.
 
-    What would go is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays:
-    exit code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
+    The plan is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays: exit
+    code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
     """
     with place.read() if dry_run else place.open() as store:
         talks = list({talk.id: talk for talk in (_find_whole(store, id) for id in ids)}.values())
@@ -101,7 +102,7 @@ def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: b
 
 
 def _find_whole(store: "Store", id: str) -> "Conversation":
-    """The conversation to destroy. Whoever names a message may mean that alone."""
+    """Return the conversation to destroy. Refuse the id of a message, because the user may mean that message alone."""
     talk = find_conversation(store, id)
     if is_message(id, talk):
         what = f"{talk.at} is a message of conversation {talk.id[:8]}, and a purge destroys conversations"
@@ -110,8 +111,10 @@ def _find_whole(store: "Store", id: str) -> "Conversation":
 
 
 def _destroy(store: "Store", talk: "Conversation", reason: str, *, alone: bool) -> "PurgeReport":
-    """Purge one of several. If it cannot be purged, because others put it on hold meanwhile, say, the report names
-    the failure, and the next one's turn comes. Errors of the place end the command."""
+    """Purge one conversation.
+
+    One of several may fail, because another process has put it on hold, for example. Then the report names the failure
+    and the loop continues. Errors of the store itself end the command."""
     from ..events import PurgeFailure  # noqa: PLC0415  # help needs none
     from ..store import PurgeReport  # noqa: PLC0415  # as above
 
@@ -126,7 +129,7 @@ def _destroy(store: "Store", talk: "Conversation", reason: str, *, alone: bool) 
 
 
 def _plan(talk: "Conversation") -> str:
-    """What would go, in one line."""
+    """Return one line that describes a conversation to be destroyed."""
     ends = len(talk.branches())
     title = f" {talk.title}" if talk.title else ""
     what = f"{count_of(talk.count, 'message')}, {count_of(ends, 'branch')}"
@@ -193,7 +196,7 @@ def list_quarantine(place: Place, as_json: bool) -> None:
 def purge_quarantine(place: Place, days: float, yes: bool, as_json: bool) -> int:
     """Destroy what is in quarantine: a message with all that stands below it, or a conversation.
 
-    What can be read again by now, because it was restored, is released instead.
+    A record that can be read again by now, because it was restored, is released instead.
     """
     with place.open() as store:
         found = _count_old(store, days)

@@ -1,8 +1,9 @@
-"""`hitherto retention`: how long conversations are kept, and letting go of what is due.
+"""`hitherto retention`: how long conversations are kept, and the purge of those that are due.
 
-The policy is kept in the store. Whoever has it open to write purges what is due by it, in the background. These
-commands do not, so that they can show what is due and why, ask, and destroy that. Nothing goes that was not shown: what
-is carried out is the very plan that was. A policy that lets more go than the one before it is asked for the same way.
+The policy is kept in the store. A process that has the store open for writing purges due conversations in the
+background. These commands turn that off, so that they can list the due conversations with the reasons, ask, and then
+destroy them. Only listed conversations are destroyed: the sweep carries out the very plan that was shown. A policy that
+makes more conversations due is confirmed in the same way.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ..retention import RetentionPolicy, SweepPlan, SweepReport
     from ..store import Store
 
-_FIRST = 10  # conversations that are named before it is asked
+_FIRST = 10  # conversations to list before asking
 _TITLE = 40  # columns
 _DAYS = click.IntRange(1, 3650)
 _STAYS = {
@@ -61,7 +62,7 @@ def show_policy(place: Place, as_json: bool) -> None:
 
 
 def _parse_days(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
-    return None if given.lower() == "off" else _DAYS.convert(given, param, ctx)  # type: ignore[arg-type]  # text is what it takes
+    return None if given.lower() == "off" else _DAYS.convert(given, param, ctx)  # type: ignore[arg-type]  # it takes text
 
 
 @retention.command("set", short_help="Set the policy, or turn it off.")
@@ -69,11 +70,11 @@ def _parse_days(ctx: click.Context, param: click.Parameter, given: str) -> int |
 @without_asking
 @with_place
 def set_(place: Place, days: int | None, yes: bool) -> int:
-    """Keep conversations for DAYS days after the last word in them: 1 to 3,650, 30 without a number. `off` keeps all.
-    7 to 180 days are recommended; other numbers are taken with a warning.
+    """Keep conversations for DAYS days after the last word in them: 1 to 3,650, 30 without a number. `off` keeps all. 7
+    to 180 days are recommended; other numbers are taken with a warning.
 
-    The policy is part of the store: whatever has it open to write destroys what is due. What would go at once is shown,
-    and asked for, before the policy is set.
+    The policy is part of the store: each process that has it open to write destroys what is due. The conversations that
+    would go at once are shown, and asked for, before the policy is set.
     """
     from ..retention import RetentionPolicy  # noqa: PLC0415  # help needs none
 
@@ -82,7 +83,7 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
         _warn(policy)
         plan = store.plan_sweep(policy) if policy is not None else None
         if plan is None or not plan.purges:
-            store._schedule.set_policy(policy)  # the warning was given already
+            store._schedule.set_policy(policy)  # the warning was printed already
             return 0
         _ask(store, plan, yes=yes, more=f"hitherto retention run --days {days} --dry-run")
         store._schedule.set_policy(policy)
@@ -98,8 +99,8 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
 def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Destroy for good the conversations that are due, with their branches, attachments and search words.
 
-    What would go is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays, and
-    so does one in which somebody says a word meanwhile. What was interrupted goes on when it is run again.
+    The plan is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays, and so
+    does one in which somebody says a word meanwhile. An interrupted run goes on when it is run again.
     """
     from ..retention import RetentionPolicy  # noqa: PLC0415  # as above
 
@@ -120,13 +121,13 @@ def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool)
 
 
 def _warn(policy: "RetentionPolicy | None") -> None:
-    """Warn before anything is asked or destroyed."""
+    """Print the policy's warning before the user is asked."""
     if policy is not None and (warning := policy.warning):
         say(f"warning: {warning}")
 
 
 def _lines(store: "Store", plan: "SweepPlan") -> Iterator[str]:
-    """The plan in words, with the titles of what is due."""
+    """Yield the plan in words, with the titles of the due conversations."""
     words = plan.lines()
     yield next(words)
     for item, text in zip(plan.items, words, strict=True):
@@ -137,19 +138,19 @@ def _lines(store: "Store", plan: "SweepPlan") -> Iterator[str]:
 def _title(store: "Store", id: str) -> str:
     try:
         return line(store.conversation(id).title, _TITLE)
-    except errors.HithertoError:  # it is gone by now, or cannot be read
+    except errors.HithertoError:  # it was destroyed meanwhile, or cannot be read
         return ""
 
 
 def _confirm_and_sweep(store: "Store", plan: "SweepPlan", *, yes: bool, as_json: bool, given: bool = True) -> int:
-    """Say what goes, ask, and let it go."""
+    """List the conversations to be destroyed, ask, and destroy them."""
     if plan.purges:
         _ask(store, plan, yes=yes, more="--dry-run")
     return _carry_out(store, plan, given=given, as_json=as_json)
 
 
 def _ask(store: "Store", plan: "SweepPlan", *, yes: bool, more: str) -> None:
-    """Say what goes, and ask."""
+    """List the conversations to be destroyed, and ask."""
     many = len(plan.purges)
     for text in islice(_lines(store, plan), 1 + min(_FIRST, many)):
         say(text)
@@ -179,5 +180,5 @@ def _sweep_fields(report: "SweepReport") -> dict[str, object]:
     skipped = [{"id": id, "reason": why} for id, why in report.skipped]
     failures = [{"id": id, "error": why} for id, why in report.failures]
     fields = asdict(report) | {"skipped": skipped, "failures": failures}
-    del fields["behind_seconds"]  # of sweeps that happen by themselves
+    del fields["behind_seconds"]  # for background sweeps only
     return fields

@@ -1,7 +1,7 @@
-"""`hitherto search`: messages by their words, with the words marked.
+"""`hitherto search`: find messages by their words, and mark the words.
 
-Each hit is two lines, where it stands and what was found. Finding nothing is an exit code of its own, so that a script
-can ask whether something was ever said.
+A hit takes two lines: the message's place, and a snippet. An empty result has an exit code of its own, so that a script
+can test for it.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _ROLES = ("user", "assistant", "tool_result", "event")
-_PATIENCE_SECONDS = 2.0  # for those who write, before it goes without what it could learn
+_PATIENCE_SECONDS = 2.0  # to wait for other writers, before it searches read-only
 _AGO = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A time: a day, a day and an hour, or how long ago."""
+    """A time: a day, a day and an hour, or a distance from now."""
 
     name = "when"
 
@@ -44,7 +44,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 
 
 def _moment(text: str, now: datetime) -> datetime:
-    """What is meant by it, seen from now. Without a zone it is UTC, as everything that is kept.
+    """Parse a time, seen from `now`. Without a zone it is UTC, like every time in the store.
 
     >>> noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
     >>> _moment("yesterday", noon).isoformat(), _moment("3h", noon).isoformat()
@@ -81,7 +81,7 @@ def search(
     and wor* finds every word that begins so. Nothing found is exit code 3.
     """
     for word in words:
-        if word.startswith("--"):  # a word may begin with one, to be left out
+        if word.startswith("--"):  # one dash excludes a word, so click must not parse it
             raise click.NoSuchOption(word)
     if only_here and project is not None:
         raise click.UsageError("--here and --project exclude each other")
@@ -110,8 +110,8 @@ def search(
 
 
 def _search_store(place: Place, find: "Callable[[Store], list[Hit]]") -> "tuple[Store, list[Hit]]":
-    """A search keeps what it has learnt of the words; where it cannot, because others write, the disk is full or
-    nothing may be written, it goes without."""
+    """Search, and keep the updated index. If other writers, a full disk or permissions prevent writing, search
+    read-only."""
     store: Store | None = None
     try:
         store = place.open(timeout_seconds=_PATIENCE_SECONDS)
@@ -124,7 +124,7 @@ def _search_store(place: Place, find: "Callable[[Store], list[Hit]]") -> "tuple[
 
 
 def _lines(store: "Store", hit: "Hit", titles: dict[str, str]) -> list[str]:
-    """Where a message stands, and the words that it was found by."""
+    """Return the place of a message, and its snippet."""
     if hit.conversation not in titles:
         titles[hit.conversation] = _title(store, hit.conversation)
     role = hit.role.upper().replace("_", " ")
@@ -135,12 +135,12 @@ def _lines(store: "Store", hit: "Hit", titles: dict[str, str]) -> list[str]:
 def _title(store: "Store", id: str) -> str:
     try:
         return store.conversation(id).title or id[:8]
-    except errors.NotFound:  # deleted this moment
+    except errors.NotFound:  # deleted meanwhile
         return id[:8]
 
 
 def _mark_snippet(hit: "Hit", room: int) -> str:
-    """The snippet, with what was found in colour. Where it does not fit, from a little before the first of that on."""
+    """Return the snippet with the matches in colour. A long one begins shortly before its first match."""
     first = hit.spans[0] if hit.spans else (0, 0)
     start = 0
     if columns(harmless(hit.snippet)) > room and columns(harmless(hit.snippet[: first[1]])) > room - 1:

@@ -1,7 +1,7 @@
-"""The checks of `hitherto doctor` for a store on a server: is the server set up so that what it promises holds?
+"""The checks of `hitherto doctor` for a store on a server: does the server's setup support the store's guarantees?
 
-The server is asked once, through `opening.server_of`; these functions judge what it said. Nothing here speaks SQL, and
-nothing is made or changed.
+The server is asked once, through `opening.server_of`; these functions judge its report. They use no SQL, and make and
+change nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from ._stats import size
 if TYPE_CHECKING:
     from ..backends.postgres.server_report import Server
 
-_CROWDED = 0.8  # of the connections that the server allows
-_MANY_STANDBYS = 5  # that are named
+_CROWDED = 0.8  # share of the connections that the server allows
+_MANY_STANDBYS = 5  # standbys to name
 
 
 def server(case: Case) -> Iterator[Finding]:
-    """Everything about the server that the store is on, if it is on one."""
+    """Check the server that the store is on, if it is on one."""
     if not case.place.is_server:
         return
     from ..opening import server_of  # noqa: PLC0415  # help needs none

@@ -1,6 +1,7 @@
-"""The commands that can be given in a conversation: a slash, a word, and what comes after it.
+"""The commands of a conversation: a slash, a word, and an optional argument.
 
-What begins with a slash and a word is never sent to the model; whoever wants to say such a thing begins with a space.
+A line that begins with a slash and a word is never sent to the model. A user who wants to send such a line begins it
+with a space.
 """
 
 import re
@@ -31,7 +32,7 @@ COMMANDS = {
     "/new": "begin a new conversation",
     "/help": "these commands",
     "/quit": "leave; so does /exit",
-    "/exit": "",  # said with the one before
+    "/exit": "",  # described with /quit
 }
 SLASH = re.compile(r"(/\w+)(?:\s+(.*))?", re.DOTALL)
 _SAY_IT = "what begins with a space is no command"
@@ -39,7 +40,7 @@ _NOTHING = '""'
 
 
 def run_command(session: Session, word: str, rest: str) -> None:
-    """Do what a command says."""
+    """Run a command with its argument."""
     rest = _strip_quotes(rest)
     if word not in COMMANDS:
         say(f"there is no command {line(word, 40)}: /help shows them; {_SAY_IT}")
@@ -52,8 +53,7 @@ def run_command(session: Session, word: str, rest: str) -> None:
 
 
 def _strip_quotes(text: str) -> str:
-    """An argument without the quotes around all of it, which people type out of habit. Two alone mean that there is to
-    be nothing, and stay."""
+    """Remove the quotes around a whole argument, typed out of habit. Two quotes alone mean "none" and stay."""
     text = text.strip()
     quote = text[:1]
     whole = len(text) > 2 and quote in ("'", '"') and text.endswith(quote) and quote not in text[1:-1]
@@ -61,12 +61,12 @@ def _strip_quotes(text: str) -> str:
 
 
 def say_which(talk: "Conversation", words: str) -> None:
-    """Say which conversation is gone on with, and from where."""
+    """Say which conversation is continued, and from where."""
     words = f"{words} {talk.id[:8]}" if talk.at == talk.head else f"{words} {talk.id[:8]} from message {talk.at}"
     say(line(f"{words}: {talk.title}" if talk.title else words, width()))
 
 
-# -- what it is held with
+# -- settings
 
 
 def _model(session: Session, name: str) -> None:
@@ -93,7 +93,7 @@ def _system(session: Session, text: str) -> None:
         return
     prompt = "" if text == _NOTHING else text
     talk, before = session.talk(), client.system_prompt
-    client.set_system_prompt(prompt)  # which refuses what cannot be sent
+    client.set_system_prompt(prompt)  # raises if it cannot be sent
     try:
         if talk is not None:
             talk.configure(system_prompt=prompt)
@@ -121,7 +121,7 @@ def _title(session: Session, title: str) -> None:
         say(f"titled: {line(session.title, max(20, width() - 8))}")
 
 
-# -- where it goes on
+# -- position
 
 
 def _fork(session: Session, id: str) -> None:
@@ -139,7 +139,7 @@ def _fork(session: Session, id: str) -> None:
 
 
 def _go_to(session: Session, found: "Conversation") -> None:
-    """Go on from a message, of this conversation or of another one."""
+    """Continue from a message, of this conversation or of another one."""
     talk, model = session.talk(), session.client.model
     if talk is not None and talk.id == found.id:
         session.resume(found)
@@ -159,7 +159,7 @@ def _undo(session: Session) -> None:
         gone: Sequence[Message] = client.undo()
     else:
         gone = talk.undo()
-        session.resume(talk, same_system=True)  # what was said is taken back, and nothing else
+        session.resume(talk, same_system=True)  # only the messages are taken back
         title = line(gone[0].text, TITLE_LENGTH)
         session.undone = title if talk.at is None and talk.title == title else ""
     say(f"taken back: {line(gone[0].text, max(20, width() - 12))}")
@@ -197,7 +197,7 @@ def _save(session: Session, path: str) -> None:
 
 
 def _help(_: Session) -> None:
-    import textwrap  # noqa: PLC0415  # only this needs it
+    import textwrap  # noqa: PLC0415  # only this command needs it
 
     for name, what in COMMANDS.items():
         if what:

@@ -1,8 +1,8 @@
-"""`hitherto stats`: how much there is, and when it was said.
+"""`hitherto stats`: the size of the store, and its activity over time.
 
-Totals come from the rows of conversations, the chart from the headers of the messages of its days: nothing that was
-said is read, so it is quick where there is much of it. Charts are drawn with blocks of an eighth of a line each, or
-with ASCII signs where the encoding has no blocks.
+Totals come from the rows of conversations, the chart from the headers of the messages of its days. No message is read,
+so it is quick on a large store. Charts are drawn with blocks of an eighth of a line each, or with ASCII signs if the
+encoding has no blocks.
 """
 
 import sys
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ..store import Stats, Store
 
 _BLOCKS, _SIGNS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
-_LARGEST = 5  # conversations that are named
+_LARGEST = 5  # conversations to list
 _PAGE = 1000
-_NAMES = 11  # columns for a role: the longest of ours
+_NAMES = 11  # columns for a role: the longest built-in one
 
 Days = dict["date", dict[str, int]]
 
@@ -101,13 +101,13 @@ def _totals(found: "Stats") -> Iterator[str]:
 
 
 def _wrap(text: str) -> list[str]:
-    from textwrap import wrap  # noqa: PLC0415  # who wants JSON needs none
+    from textwrap import wrap  # noqa: PLC0415  # JSON output needs none
 
     return wrap(text, width())
 
 
 def _chart(said: Days) -> Iterator[str]:
-    """A column a day; where there are more days than columns, a column for several."""
+    """Yield a column for each day, or for several days if there are more days than columns."""
     counts = [sum(roles.values()) for roles in said.values()]
     each = -(-len(counts) // width())  # days in a column
     columns = [sum(counts[max(0, at - each) : at]) for at in range(len(counts), 0, -each)][::-1]
@@ -119,7 +119,7 @@ def _chart(said: Days) -> Iterator[str]:
 
 
 def _column(count: int, most: int) -> str:
-    """A bar in one character: eighths, rounded up, so that what is more than nothing is seen."""
+    """Return a bar in one character: eighths, rounded up, so that only zero is empty."""
     return _blocks()[-(-count * 8 // most) if count else 0]
 
 
@@ -153,7 +153,7 @@ def _sizes(largest: Sequence["ConversationInfo"]) -> Iterator[str]:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them.
+    """Return a number of bytes in a readable unit.
 
     >>> size(999), size(48_350_000)
     ('999 B', '48.4 MB')

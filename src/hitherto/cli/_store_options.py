@@ -1,11 +1,11 @@
-"""Which store a command works on: what the options, the environment and the configuration say, put together.
+"""The store that a command works on: the options, the environment and the configuration file, put together.
 
 Every command that needs a store takes `--store`, `--workspace` and `--key`, before its name or after it. A key itself
-is never given on the command line, where others on the machine could read it: what is given is where it comes from.
+is never on the command line, where other users could read it; the option names the key's source.
 
-Whoever only looks opens the store to be read, so that looking leaves no trace and works where nothing may be written.
+A command that only reads opens the store read-only, so that it leaves no trace and works without write permission.
 
-A store may be on a server, and its address may hold a password: what is shown of a place is `shown`, never `location`.
+A store may be on a server, and its address may hold a password: print `display_name`, never `location`.
 """
 
 import os
@@ -29,17 +29,17 @@ SANITISED = ("secrets", "personal", "everything", "off")
 
 @dataclass(frozen=True)
 class Place:
-    """A store, a workspace in it, and where its key comes from."""
+    """A store, a workspace in it, and the source of its key."""
 
     location: str = field(repr=False)
-    named_by: str  # what named the location: in words
+    named_by: str  # the setting that named the location, in words
     workspace: str
-    key: str | None  # where it comes from
-    sanitise: str | None = None  # what is taken out of all that is written
+    key: str | None  # its source
+    sanitise: str | None = None  # the sanitiser's name
 
     def open(self, *, create: bool = False, timeout_seconds: float = 30.0, maintenance: bool = True) -> "Store":
-        """To read and write. What is not there is an error, unless it is to be made. Without `maintenance` nothing is
-        purged but by command."""
+        """Open the store to read and write. A missing store is an error without `create`. Without `maintenance` nothing
+        is purged in the background."""
         from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
         if not create:
@@ -55,8 +55,10 @@ class Place:
         )
 
     def read(self) -> "Store":
-        """To read only. A store that cannot be read without mending it first, because somebody was killed while
-        writing, or because it is of an older version, is opened as usual."""
+        """Open the store read-only.
+
+        A store that must be repaired first, because a writer was killed or its format is older, is opened for writing.
+        """
         from .. import errors  # noqa: PLC0415  # as above
         from ..opening import open as open_store  # noqa: PLC0415  # as above
 
@@ -64,12 +66,12 @@ class Place:
         try:
             return open_store(self.location, key=self.secret(), workspace=self.workspace, read_only=True)
         except (errors.CannotOpen, errors.ReadOnly) as error:
-            if self.is_server and not isinstance(error, errors.ReadOnly):  # a server mends itself
+            if self.is_server and not isinstance(error, errors.ReadOnly):  # a server needs no repair
                 raise
             return self.open(maintenance=False)
 
     def require(self) -> None:
-        """An error, if there is no such store."""
+        """Raise CannotOpen if the store's file does not exist."""
         from .. import errors  # noqa: PLC0415  # as above
 
         path = self.path
@@ -80,31 +82,31 @@ class Place:
             hint = "hitherto chat begins one, hitherto init makes one for this folder; hitherto where says who named it"
             raise errors.CannotOpen(f"there is no store at {path}", hint=hint) from None
         except (OSError, ValueError):
-            pass  # whoever opens it says why it cannot be
+            pass  # opening it reports the reason
 
     @property
     def path(self) -> str | None:
-        """The file, if it is one."""
+        """The path of the store's file; None if it is not a file."""
         from .._locations import path_of  # noqa: PLC0415  # as above
 
         return path_of(self.location)
 
     @property
     def is_server(self) -> bool:
-        """Is it a database on a server?"""
+        """True if the store is a database on a server."""
         from .._locations import is_server  # noqa: PLC0415  # as above
 
         return is_server(self.location)
 
     @property
     def display_name(self) -> str:
-        """What people may see of it: no user, no password."""
+        """The location without user and password, for output."""
         from .._locations import shown  # noqa: PLC0415  # as above
 
         return self.path or shown(self.location)
 
     def sanitiser(self) -> "Sanitiser | None":
-        """What takes out what is not to be kept."""
+        """Return the sanitiser for everything that is written; None if it is off."""
         if self.sanitise is None:
             return None
         from ..sanitiser import Sanitiser  # noqa: PLC0415  # as above
@@ -113,12 +115,12 @@ class Place:
         return made
 
     def secret(self) -> "Key | None":
-        """The key, fetched from where it is."""
+        """Fetch the key from its source."""
         return None if self.key is None else key_from(self.key)
 
 
 def key_from(source: str) -> "Key":
-    """The key that a source names."""
+    """Fetch the key from a source."""
     from ..keys import Key  # noqa: PLC0415  # as above
 
     kind, rest = _source(source)
@@ -130,15 +132,16 @@ def key_from(source: str) -> "Key":
 
 
 def _source(source: str) -> tuple[str, str]:
-    """The kind of source, and which one of that kind."""
+    """Split a key source into its kind and the rest."""
     kind, _, rest = source.partition(":")
     if not rest or kind not in ("file", "command", "keyring", "credential"):
-        raise click.UsageError(f"a key is named by where it comes from: {SOURCES}")  # and not repeated: it may be one
+        # The source is not repeated here: it may be a key.
+        raise click.UsageError(f"a key is named by where it comes from: {SOURCES}")
     return kind, rest
 
 
 def place_of(store: str | None, workspace: str | None, key: str | None, said: dict[str, str] | None = None) -> Place:
-    """What is meant, by options that may be missing. `said` stands in for the configuration file."""
+    """Return the place that these options name. `said` replaces the configuration file."""
     if said is None:
         from ._config import load  # noqa: PLC0415  # help needs none
 
@@ -164,7 +167,7 @@ def place_of(store: str | None, workspace: str | None, key: str | None, said: di
 
 
 def _sanitise(said: dict[str, str]) -> str | None:
-    """What is to be taken out, by the environment or the configuration; what is misspelt must not mean nothing."""
+    """Return the sanitiser's name from the environment or the configuration file. A misspelt name is an error."""
     named = os.environ.get("HITHERTO_SANITISE") or said.get("sanitise") or "off"
     if named not in SANITISED:
         from ._config import BadConfig  # noqa: PLC0415  # as above
@@ -192,15 +195,15 @@ def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
 
 
 def warn_of_password(location: str) -> None:
-    """That it is on the command line."""
+    """Print a warning if the location holds a password: other users can read the command line."""
     if has_password(location):
-        from ._terminal import say  # noqa: PLC0415  # most have none
+        from ._terminal import say  # noqa: PLC0415  # most locations have none
 
         say("others on this machine can read a password on the command line: PGPASSWORD or ~/.pgpass keeps it")
 
 
 def has_password(location: str) -> bool:
-    """Does it name a server, with a password?"""
+    """Return True if the location is a server's address with a password."""
     from .._locations import is_server  # noqa: PLC0415  # as above
 
     authority = location.partition("://")[2].rpartition("@")[0]
@@ -208,7 +211,7 @@ def has_password(location: str) -> bool:
 
 
 def with_place(command: _Command) -> _Command:
-    """A command that works on a store: it gets the three options, and `place`."""
+    """Give a command the three options, and pass them to it as `place`."""
 
     def run(*, store: str | None, workspace: str | None, key: str | None, **given: object) -> object:
         above = click.get_current_context().find_root().params

@@ -1,6 +1,6 @@
 """`hitherto backup` and `restore`: whole stores, in files.
 
-Neither overwrites anything: what a restore replaces is kept under another name. A backup is only ever read.
+Neither overwrites anything: `restore` keeps the previous store under another name. A backup is only ever read.
 """
 
 import os
@@ -67,7 +67,7 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
         try:
             store.backup(new)
             kept = put_in_place(new, path, replace=replace)
-        finally:  # whatever stopped us: nothing of it stays
+        finally:  # remove the rest after any failure
             for left in glob(f"{escape(new)}*"):
                 os.unlink(left)
     if kept is not None:
@@ -78,7 +78,7 @@ def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, 
 
 
 def _restore_path(place: Place, file: str, *, replace: bool) -> str:
-    """The file that the backup becomes."""
+    """Return the path that the backup is restored to. Raise if it must not be."""
     if place.is_server:
         hint = "hitherto copy brings a file into a workspace; pg_restore brings back what pg_dump has written"
         raise errors.InvalidArgument("a database server is restored by its own tools", hint=hint)
@@ -93,7 +93,7 @@ def _restore_path(place: Place, file: str, *, replace: bool) -> str:
 
 
 def _open_backup(file: str, place: Place) -> "Store":
-    """The backup, opened to be read only, whatever happens."""
+    """Open the backup read-only. Unlike `Place.read`, never for repair."""
     from ..opening import open as open_store  # noqa: PLC0415  # help needs none
 
     return open_store(file, key=place.secret(), workspace=place.workspace, read_only=True)

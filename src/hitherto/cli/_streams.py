@@ -1,6 +1,6 @@
-"""Standard output and standard error, as they are found: closed, full, or in an encoding that cannot say everything.
+"""Standard output and standard error that are closed, full, or in a limited encoding.
 
-None of that is a reason for a traceback.
+None of these is a reason for a traceback.
 """
 
 import os
@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def streams() -> Iterator[None]:
-    """What cannot be written in the terminal's own encoding is spelled out, and never an error. A stream that is closed
-    (`>&-`) is one that nobody reads."""
+    """Escape characters that the terminal's encoding lacks. Replace a closed stream (`>&-`) by the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
@@ -24,7 +23,7 @@ def streams() -> Iterator[None]:
 
 
 def abandon_output() -> None:
-    """Nobody reads any more: what is left to be written goes nowhere, and makes no noise at exit."""
+    """Send the remaining output to the null device, so that a closed pipe causes no error at exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,9 +1,9 @@
-"""What is written to a terminal, and what must not be.
+"""Writing to a terminal.
 
-Stored text, and what a model answers, may hold anything: sequences that clear the screen or set the clipboard, and
-characters that make a line read otherwise than it is. On a terminal these are shown as what they are, each by a sign
-of its own; in a pipe the text is as it is, since whoever reads it there wants it whole. What we say ourselves goes to
-standard error, and is always made harmless: titles and names are stored text, too.
+Stored text and a model's answers may hold anything: sequences that clear the screen or set the clipboard, and
+characters that reorder a line. On a terminal each such character is replaced by a visible sign. In a pipe the text
+stays as it is, because the reader wants it whole. Messages go to standard error and are always escaped: they contain
+titles and names, which are stored text.
 """
 
 import os
@@ -23,7 +23,7 @@ _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
 def line(text: str, width: int) -> str:
-    """The text as one harmless line, cut to so many columns.
+    """Return the text as one escaped line, cut to a number of columns.
 
     >>> line("one\\ntwo  three", 9)
     'one two …'
@@ -32,7 +32,7 @@ def line(text: str, width: int) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Harmless text without line breaks, cut to so many columns."""
+    """Cut an escaped line to a number of columns."""
     if columns(text) <= width:
         return text
     end = max(0, width - 1)
@@ -44,23 +44,23 @@ def cut(text: str, width: int) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns a line takes on a terminal."""
+    """Return the number of columns that a line takes on a terminal."""
     if text.isascii() or max(text) < "\u0300":
         return len(text)
-    import unicodedata  # noqa: PLC0415  # most text does without
+    import unicodedata  # noqa: PLC0415  # most text needs none
 
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def width() -> int:
-    """The columns of the terminal, or of what COLUMNS says it is."""
+    """Return the columns of the terminal, or those of COLUMNS."""
     return max(20, shutil.get_terminal_size().columns)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()
-    except ValueError:  # it is closed
+    except ValueError:  # the stream is closed
         return False
 
 
@@ -69,13 +69,13 @@ def colours(stream: TextIO) -> bool:
 
 
 def say(text: str, *, end: str = "\n") -> None:
-    """Tell the user something, beside what was asked for."""
+    """Print a message to standard error."""
     shown = harmless(text)
     write_stderr(f"{_DIM}{shown}{_PLAIN}{end}" if colours(sys.stderr) else shown + end)
 
 
 def print_error(what: str, hint: str | None = None) -> None:
-    """Tell what went wrong, and what to do now."""
+    """Print an error and its hint to standard error."""
     for word, text in (("error:", what), ("hint:", hint)):
         if text:
             shown = f"{_BOLD}{word}{_PLAIN}" if colours(sys.stderr) else word
@@ -84,7 +84,7 @@ def print_error(what: str, hint: str | None = None) -> None:
 
 
 def write_stderr(text: str) -> None:
-    with suppress(OSError, ValueError):  # nobody listens: that is no reason to stop
+    with suppress(OSError, ValueError):  # a closed stream is no reason to stop
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -103,7 +103,7 @@ def print_warnings() -> None:
 
 
 def moment(at: "datetime") -> str:
-    """A time as people read it, in UTC as everything else that is kept: 2024-01-15 10:30."""
+    """Return a time for people, in UTC like every time in the store: 2024-01-15 10:30."""
     return f"{at:%Y-%m-%d %H:%M}"
 
 
@@ -111,11 +111,11 @@ def moment(at: "datetime") -> str:
 
 
 class Output:
-    """Standard output, for text that comes in pieces."""
+    """Standard output for text in pieces."""
 
     def __init__(self) -> None:
         self._guarded = is_terminal(sys.stdout)
-        self._held = ""  # a carriage return that ended a piece: the next may begin with its line feed
+        self._held = ""  # a carriage return that ended a piece: its line feed may begin the next
         self._last = "\n"
 
     def write(self, piece: str) -> None:
@@ -130,7 +130,7 @@ class Output:
         sys.stdout.flush()
 
     def finish(self) -> None:
-        """The text is all there, or all that will come: the next thing begins on a line of its own."""
+        """End the text: flush, and begin a new line if necessary."""
         held, self._held = harmless(self._held), ""
         if self._last != "\n":
             held += "\n"

@@ -1,4 +1,4 @@
-"""Messages as people read them: who said it and when, then what was said.
+"""Messages for people: a header with role and time, then the content.
 
     abc123 (2024-01-15 10:30) [USER]
     Why does the build fail?
@@ -9,8 +9,8 @@
 
     ghi789 (2024-01-15 10:31) [TOOL RESULT] ← 1,234 bytes: all: build test
 
-What tools were asked and what they answered is folded to a line each, because it is long and for the model; images and
-the like are named, and never read.
+Tool calls and their results are folded to a line each, because they are long and meant for the model. Images and other
+attachments are named and never loaded.
 """
 
 import os
@@ -26,35 +26,35 @@ from ._tree import Brief, brief_line, role_tag, summarise_blocks
 if TYPE_CHECKING:
     from ..model import Block, Saved, Setup
 
-_PIPE = 120  # columns, where nobody says how many there are
+_PIPE = 120  # columns in a pipe without COLUMNS
 _STYLES = {"user": "cyan", "assistant": "green", "tool_result": "yellow"}
 _ASCII = str.maketrans({"→": "->", "←": "<-", "…": "~", "●": "*", "○": "o", "│": "|", "├": "|", "┊": ":", "─": "-",
                         "┘": "'"})  # fmt: skip
 
 
 def room() -> int:
-    """The columns that a line may have: those of the terminal; in a pipe what COLUMNS says, else 120."""
+    """Return the columns that a line may have: those of the terminal; in a pipe those of COLUMNS, else 120."""
     return width() if is_terminal(sys.stdout) or os.environ.get("COLUMNS") else _PIPE
 
 
 def fit_encoding(text: str) -> str:
-    """The line, in signs that standard output can show."""
+    """Return the line in characters that standard output can show."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("_", "-")
     return text if encoding.startswith("utf") else text.translate(_ASCII)
 
 
 def format_brief(message: Brief, text: str | None = None, columns: int | None = None) -> str:
-    """A message on one line, cut to the width, its id in the colour of who speaks."""
+    """Return a message on one line, cut to the width, its id in the colour of its role."""
     cut = line(brief_line(message) if text is None else text, columns or room())
     end = len(message.id)
     return paint(cut[:end], _STYLES.get(message.role, "dim")) + cut[end:]
 
 
-# -- to be read
+# -- for people
 
 
 def thread_lines(messages: "Sequence[Saved]", held_with: "dict[str, Setup]", *, full: bool) -> Iterator[str]:
-    """The lines of a thread. `held_with` has the setup from a message on; `full` unfolds everything."""
+    """Yield the lines of a thread. `held_with` maps a message to the setup from there on; `full` unfolds everything."""
     setup: Setup | None = None
     for number, message in enumerate(messages):
         before, setup = setup, held_with.get(message.id, setup)
@@ -67,7 +67,7 @@ def thread_lines(messages: "Sequence[Saved]", held_with: "dict[str, Setup]", *, 
 
 
 def message_lines(message: "Saved", model: str, *, full: bool) -> Iterator[str]:
-    """The lines of one message: a header, and what it says."""
+    """Yield the lines of one message: a header, and its content."""
     header = paint(message_header(message, model), _STYLES.get(message.role, "dim"))
     if message.role == "tool_result" and not full:
         yield f"{header} {_result(message)}"
@@ -78,7 +78,7 @@ def message_lines(message: "Saved", model: str, *, full: bool) -> Iterator[str]:
 
 
 def message_header(message: "Saved", model: str = "") -> str:
-    """Who said it, and when; of an answer, what gave it and what it took."""
+    """Return the header of a message: id, time and role; of an answer also its model and tokens."""
     words = [model] if model and message.role == "assistant" else []
     if message.usage is not None:
         words.append(f"{message.usage.input_tokens:,} tokens in, {message.usage.output_tokens:,} out")
@@ -104,15 +104,15 @@ def _block_lines(block: "Block", *, full: bool) -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Each line by itself, so that a pager is there as soon as there are more than fit."""
+    """Split a text into lines. A pager counts lines, so each must stand alone."""
     return harmless(text).rstrip("\n").split("\n") if text else []
 
 
 def _call(block: "Block", *, full: bool) -> list[str]:
-    """`→ read(path="x")`."""
-    import msgspec  # noqa: PLC0415  # most threads call no tools
+    """Return a tool call: `→ read(path="x")`."""
+    import msgspec  # noqa: PLC0415  # most threads have no tool calls
 
-    given = block.arguments if block.tool_name else block.content  # some are not written as calls are
+    given = block.arguments if block.tool_name else block.content  # some providers' calls have no arguments
     if isinstance(given, dict):
         pairs = [f"{name}={msgspec.json.encode(value).decode()}" for name, value in given.items()]
     else:
@@ -125,7 +125,7 @@ def _call(block: "Block", *, full: bool) -> list[str]:
 
 
 def _result(message: "Saved") -> str:
-    """`← 1,234 bytes: the first words`."""
+    """Return a tool result: `← 1,234 bytes: the first words`."""
     size = sum(_size(block) for block in message.blocks)
     left = max(20, room() - len(message_header(message)) - 1)
     return paint(line(f"← {size:,} bytes: {summarise_blocks(message.blocks)}", left), "dim")
@@ -142,7 +142,7 @@ def _size(block: "Block") -> int:
 
 
 def as_json(message: "Saved", model: str | None = None) -> dict[str, object]:
-    """All of a message that is not an attachment's content."""
+    """Return a message as JSON fields, without the content of attachments."""
     from msgspec.structs import asdict  # noqa: PLC0415  # as above
 
     m = message
@@ -161,7 +161,7 @@ def _block(block: "Block") -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """JSON with the size of each attachment in its place."""
+    """Return the value with the size of each attachment in place of its content."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list):

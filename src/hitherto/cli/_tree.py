@@ -1,4 +1,4 @@
-"""Messages in brief, and the tree that they form: a line for each, parents above their children.
+"""Messages in brief, and their tree: a line for each, parents above their children.
 
     abc123 (2024-01-15 10:30) [USER] Why does the build fail?
     def456 (2024-01-15 10:31) [ASSISTANT] Because a file is missing.
@@ -7,9 +7,9 @@
         jkl012 (2024-01-15 10:35) [USER] Make it again.
         ------
 
-A line moves to the right only where a message has more than one child: a conversation without forks stays at the
-margin, however long it is. What was active last stands last, so that it is what a terminal shows at the end. Nothing
-here reads or writes.
+A line is indented only below a message with more than one child. A conversation without forks stays at the margin,
+however long it is. The most recently active branch stands last, at the end of the terminal. This module does no input
+or output.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ..model import Block, Saved
 
 _STEP, _END = 4, "------"
-_LONGEST = 500  # characters of a text that are looked at for one line
+_LONGEST = 500  # characters of a text that one line may need
 
 
 class Brief(NamedTuple):
-    """A message as listings show it: its place, and the beginning of what it says."""
+    """A message as listings show it: its place, and the beginning of its text."""
 
     id: str
     parent: str | None
@@ -41,16 +41,17 @@ class Brief(NamedTuple):
 
 
 def make_brief(message: "Saved") -> Brief:
-    """A message in brief."""
+    """Return a message in brief."""
     m = message
     said = summarise_blocks(m.blocks)
-    if m.problem is not None:  # of a message with a missing attachment the rest can be read
+    if m.problem is not None:  # with a missing attachment the rest is readable
         said = f"{said} ({m.problem})".strip() if m.blocks else f"(cannot be read: {m.problem})"
     return Brief(m.id, m.parent, m.link, m.seq, m.role, m.created_at, m.label, m.main, said, m.problem)
 
 
 def summarise_blocks(blocks: "Sequence[Block]") -> str:
-    """The beginning of what blocks say: their text, else a thought, else the tools they call, else what they are."""
+    """Return the beginning of the blocks' text; else of a thought, else the tools' names, else the kinds of
+    attachments."""
     for kind in ("content", "thinking"):
         texts = [b.content for b in blocks if b.type == kind and isinstance(b.content, str)]
         text = "".join((t if t[:1].strip() else f" {t.lstrip()}")[: _LONGEST + 1] for t in texts).strip()
@@ -63,18 +64,19 @@ def summarise_blocks(blocks: "Sequence[Block]") -> str:
 
 
 def role_tag(role: str) -> str:
-    """A role as it is shown: `[TOOL RESULT]`."""
+    """Return a role as it is printed: `[TOOL RESULT]`."""
     return f"[{role.replace('_', ' ').upper()}]"
 
 
 def brief_line(message: Brief) -> str:
-    """A message on one line, not cut yet: `abc123 (2024-01-15 10:30) [USER] text`."""
+    """Return a message on one line, not cut yet: `abc123 (2024-01-15 10:30) [USER] text`."""
     return f"{message.id} ({moment(message.at)}) {role_tag(message.role)} {message.said}"
 
 
 def draw_tree(messages: Iterable[Brief], width: int) -> Iterator[str]:
-    """The lines of the tree of all these messages, which come by sequence inside each conversation. However deep it
-    goes, half of the width stays for the messages, and an id always fits."""
+    """Yield the lines of the tree of these messages, which come by sequence inside each conversation.
+
+    Half of the width stays for the messages at any depth, and an id always fits."""
     known = {message.id: message for message in messages}
     below = children_of(known)
     most = max(width // 2, width - 10 * _STEP)
@@ -91,8 +93,10 @@ def draw_tree(messages: Iterable[Brief], width: int) -> Iterator[str]:
 
 
 def children_of(known: dict[str, Brief]) -> dict[str | None, list[Brief]]:
-    """The messages below each, the most recently active last. A message whose parent does not come before it, because
-    somebody deletes while we read, counts as a root: it is shown, and no damage leads us in a circle."""
+    """Return the messages below each message, the most recently active last.
+
+    A message whose parent does not come before it counts as a root: a concurrent delete may have removed the parent,
+    and damaged data must not cause a loop."""
     below: dict[str | None, list[Brief]] = {None: []}
     active: dict[str, tuple[datetime, int]] = {}
     seen: set[str] = set()
