@@ -1,11 +1,12 @@
-"""Listening to an HTTP client: what goes out before it goes, what comes in as it comes.
+"""Observe the requests of an HTTP client before they are sent, and the responses while they arrive.
 
-The SDKs of the providers all speak through httpx, or httpx2, its successor under another name. Both call hooks before a
-request is sent and when the head of a response is there. So one place sees what every call of every SDK really says,
-streamed or not, awaited or not, retries included, and the SDK's objects stay what they are. The bytes are passed on as
-they came.
+The SDKs of the providers all use httpx, or httpx2, its successor under another name. Both call hooks before a request
+is sent and when the head of a response has arrived. So one module sees the real bytes of every call of every SDK:
+streamed or not, sync or async, retries included. The SDK's objects keep their types, and the bytes are passed on
+unchanged.
 
-A `Listener` is given each request; for one that concerns it, it returns an `Exchange`, which is given the response.
+A `Listener` is called with each request. It returns an `Exchange` for a request that it wants to observe; the exchange
+gets the response.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -16,20 +17,20 @@ from msgspec import Struct
 
 from ._task_threads import shared
 
-_NAME = "hitherto"  # among the extensions of a request
+_NAME = "hitherto"  # the key of our exchange in the extensions of a request
 
 
 class Exchange(Protocol):
-    """One request that is listened to."""
+    """One request that is observed."""
 
     def head(self, content_type: str) -> None:
-        """The response has begun, with success."""
+        """The head of a successful response has arrived."""
 
     def feed(self, data: bytes) -> None:
-        """A piece of it. Must not wait for anything."""
+        """A piece of the body has arrived. Must not wait for anything."""
 
     def end(self) -> None:
-        """There will be no more, because that was all, because of an error, or because nobody reads on. May wait."""
+        """No more pieces will come: the body is complete, an error occurred, or the reader stopped. May wait."""
 
     def fail(self) -> None:
         """The provider has refused the request. Must not wait for anything."""
@@ -44,14 +45,14 @@ class Sent(Struct, frozen=True):
     headers: Mapping[str, str]
 
 
-Listener = Callable[[Sent], Exchange | None]  # may raise, and then nothing is sent
+Listener = Callable[[Sent], Exchange | None]  # if it raises, the request is not sent
 
 
-def tap(http: Any, listener: Listener) -> None:
-    """Listen to this client, sync or async, from now on."""
-    awaited = hasattr(http, "aclose")
+def add_hooks(http: Any, listener: Listener) -> None:
+    """Call the listener for each request of this client, sync or async, from now on."""
+    is_async = hasattr(http, "aclose")
     hooks = {name: list(given) for name, given in http.event_hooks.items()}
-    before, after = (_before_async, _after_async) if awaited else (_before, _after)
+    before, after = (_before_async, _after_async) if is_async else (_before, _after)
     hooks["request"].append(before(listener))
     hooks["response"].append(after)
     http.event_hooks = hooks
@@ -59,8 +60,8 @@ def tap(http: Any, listener: Listener) -> None:
 
 def _before(listener: Listener) -> Callable[[Any], None]:
     def hook(request: Any) -> None:
-        if _NAME not in request.extensions:  # a redirect carries what its first request got
-            _note(request, listener(_sent(request, request.read())))
+        if _NAME not in request.extensions:  # a redirect carries the exchange of its first request
+            _attach(request, listener(_describe(request, request.read())))
 
     return hook
 
@@ -69,23 +70,23 @@ def _before_async(listener: Listener) -> Callable[[Any], Any]:
     async def hook(request: Any) -> None:
         if _NAME not in request.extensions:
             body = await request.aread()
-            _note(request, await shared().run(listener, _sent(request, body)))
+            _attach(request, await shared().run(listener, _describe(request, body)))
 
     return hook
 
 
-def _sent(request: Any, body: bytes) -> Sent:
+def _describe(request: Any, body: bytes) -> Sent:
     return Sent(request.method, request.url.path, body, request.headers)
 
 
-def _note(request: Any, exchange: Exchange | None) -> None:
+def _attach(request: Any, exchange: Exchange | None) -> None:
     if exchange is not None:
         request.extensions[_NAME] = exchange
         request.headers["accept-encoding"] = "identity"  # so that the response can be read while it comes
 
 
 def _exchange(response: Any) -> Exchange | None:
-    """The exchange that wants the body of this response, once its head was told."""
+    """The exchange that observes this response, after it was given the head. None if the body is not wanted."""
     exchange: Exchange | None = response.request.extensions.get(_NAME)
     if exchange is None:
         return None
@@ -100,27 +101,27 @@ def _exchange(response: Any) -> Exchange | None:
 def _after(response: Any) -> None:
     exchange = _exchange(response)
     if exchange is not None and response.is_stream_consumed:
-        _tell_whole(response, exchange)
+        _feed_whole(response, exchange)
     elif exchange is not None:
-        response.stream = _streams(response)[0](response.stream, exchange, _unpacker(response))
+        response.stream = _streams(response)[0](response.stream, exchange, _decompressor(response))
 
 
 async def _after_async(response: Any) -> None:
     exchange = _exchange(response)
     if exchange is not None and response.is_stream_consumed:
-        await shared().run(_tell_whole, response, exchange)
+        await shared().run(_feed_whole, response, exchange)
     elif exchange is not None:
-        response.stream = _streams(response)[1](response.stream, exchange, _unpacker(response))
+        response.stream = _streams(response)[1](response.stream, exchange, _decompressor(response))
 
 
-def _tell_whole(response: Any, exchange: Exchange) -> None:
-    """Tell a body that was there from the beginning: of a transport that makes up its responses, or has a cache. Nobody
-    reads the stream of such a response."""
+def _feed_whole(response: Any, exchange: Exchange) -> None:
+    """Feed a body that was complete from the beginning, from a mock transport or a cache. The stream of such a response
+    is never read."""
     exchange.feed(response.content)
     exchange.end()
 
 
-def _unpacker(response: Any) -> Callable[[bytes], bytes] | None:
+def _decompressor(response: Any) -> Callable[[bytes], bytes] | None:
     """A function that decompresses the whole body, for a server that compresses although it was asked not to."""
     if response.headers.get("content-encoding", "identity") == "identity":
         return None
@@ -128,49 +129,49 @@ def _unpacker(response: Any) -> Callable[[bytes], bytes] | None:
     return lambda data: bytes(kind(200, headers=headers, content=data).content)
 
 
-class _Ears:
-    """What both kinds of stream share."""
+class ObservedStream:
+    """A stream that passes its chunks on and feeds them to an exchange: the common part of sync and async."""
 
-    def __init__(self, inner: Any, exchange: Exchange, unpack: Callable[[bytes], bytes] | None) -> None:
+    def __init__(self, inner: Any, exchange: Exchange, decompress: Callable[[bytes], bytes] | None) -> None:
         self.inner = inner
         self.exchange = exchange
-        self.unpack = unpack
-        self.packed: list[bytes] = []
-        self.ended = False
+        self.decompress = decompress
+        self.compressed: list[bytes] = []
+        self.has_ended = False
 
-    def hear(self, piece: bytes) -> None:
-        if self.unpack is None:
+    def on_chunk(self, piece: bytes) -> None:
+        if self.decompress is None:
             self.exchange.feed(piece)
         else:
-            self.packed.append(piece)
+            self.compressed.append(piece)
 
     def end(self) -> None:
-        if not self.ended:
-            self.ended = True
-            if self.unpack is not None:
-                self.exchange.feed(self.unpack(b"".join(self.packed)))
+        if not self.has_ended:
+            self.has_ended = True
+            if self.decompress is not None:
+                self.exchange.feed(self.decompress(b"".join(self.compressed)))
             self.exchange.end()
 
 
 def _streams(response: Any) -> tuple[type, type]:
-    """The classes of streams that pass on and listen, for the library that this response comes from: it wants streams
-    of its own kinds."""
+    """The sync and the async class of observed streams for the library of this response, which accepts only streams of
+    its own classes."""
     library = type(response).__module__.split(".")[0]
-    if library not in _made:
+    if library not in _classes:
         module = import_module(library)
-        _made[library] = (_sync_stream(module.SyncByteStream), _async_stream(module.AsyncByteStream))
-    return _made[library]
+        _classes[library] = (_sync_stream(module.SyncByteStream), _async_stream(module.AsyncByteStream))
+    return _classes[library]
 
 
-_made: dict[str, tuple[type, type]] = {}
+_classes: dict[str, tuple[type, type]] = {}
 
 
 def _sync_stream(kind: type) -> type:
-    class Heard(_Ears, kind):  # type: ignore[misc]  # one of two libraries' classes
+    class Observed(ObservedStream, kind):  # type: ignore[misc]  # the class of one of two libraries
         def __iter__(self) -> Iterator[bytes]:
             try:
                 for piece in self.inner:
-                    self.hear(piece)
+                    self.on_chunk(piece)
                     yield piece
             finally:
                 self.end()
@@ -181,15 +182,15 @@ def _sync_stream(kind: type) -> type:
             finally:
                 self.end()
 
-    return Heard
+    return Observed
 
 
 def _async_stream(kind: type) -> type:
-    class Heard(_Ears, kind):  # type: ignore[misc]  # one of two libraries' classes
+    class Observed(ObservedStream, kind):  # type: ignore[misc]  # the class of one of two libraries
         async def __aiter__(self) -> AsyncIterator[bytes]:
             try:
                 async for piece in self.inner:
-                    self.hear(piece)
+                    self.on_chunk(piece)
                     yield piece
             finally:
                 await self._end()
@@ -201,7 +202,7 @@ def _async_stream(kind: type) -> type:
                 await self._end()
 
         async def _end(self) -> None:
-            if not self.ended:
+            if not self.has_ended:
                 await shared().run(self.end)
 
-    return Heard
+    return Observed

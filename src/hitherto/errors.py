@@ -1,10 +1,10 @@
-"""Every error that hitherto raises, as one tree.
+"""The tree of all errors that hitherto raises.
 
     HithertoError
     ├── NotFound                 no such message or conversation; names what is missing
     ├── Ambiguous                a prefix that fits several; lists the candidates
     ├── AlreadyExists            the id that was asked for is taken
-    ├── Conflict                 somebody was faster; carries the current head
+    ├── Conflict                 another writer was faster; carries the current head
     ├── ConversationFull         a write that would make a conversation larger than it may be; nothing was stored
     ├── HasChildren              a message that others answer is not deleted alone
     ├── Held                     a hold forbids deleting
@@ -25,7 +25,7 @@
     │   └── MissingAttachment    a message is there, and the bytes of one of its attachments are not
     ├── PartialImport            what could be read was kept, the rest could not; carries the report
     ├── ProviderMismatch         a snapshot of another provider; names both
-    ├── MissingExtra             a package that is not installed; names what installs it
+    ├── MissingExtra             (also an ImportError) a package that is not installed; names the extra
     ├── ChatError                the provider, or the way to it, failed
     │   ├── ProviderError        it answered with an error, with nonsense, or not at all
     │   ├── ToolLoopLimit        the model still calls tools, and the bound is reached; all that happened is kept
@@ -44,15 +44,15 @@
         ├── Suspended            writing failed again and again: for a while it is not tried
         └── CommitUnknown        the store could not find out whether the write was kept
 
-Each error says what happened, carries the data a program needs to react, and has a `hint`: what to do now.
-No message text, key or secret ever stands in one.
+Each error says what happened and carries the data that a program needs to react. Its `hint` says what to do now; a
+traceback shows the hint as a note. No error holds the text of a message, a key or a secret.
 """
 
 from collections.abc import Sequence
 
 
 class HithertoError(Exception):
-    """The root of every error of ours."""
+    """The root of all errors of hitherto."""
 
     hint: str | None = None
 
@@ -60,16 +60,26 @@ class HithertoError(Exception):
         super().__init__(shorten(message))
         if hint is not None:
             self.hint = shorten(hint)
+        if self.hint is not None:
+            self.add_note(f"{_NOTE}{self.hint}")
+
+    def replace_hint(self, hint: str) -> None:
+        """Set another hint, and show it in tracebacks instead of the old one."""
+        self.hint = shorten(hint)
+        notes = [note for note in getattr(self, "__notes__", ()) if not note.startswith(_NOTE)]
+        self.__notes__ = [f"{_NOTE}{self.hint}", *notes]
 
 
 _LONGEST = 1000  # characters of an error, and of its hint
+_NOTE = "hint: "
 
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
-    """A text with its beginning and its end, and without its middle if it is longer than that.
+    """Cut the middle out of a text that is too long.
 
-    Every error is shortened here, because errors repeat what callers gave (a path, a name), and that may be of any
-    length. The end stays, because it says what went wrong."""
+    Every error is shortened here, because errors repeat the arguments of callers (a path, a name), which may have any
+    length. The end stays, because it says what failed.
+    """
     if len(text) <= longest:
         return text
     end = longest // 4
@@ -77,7 +87,7 @@ def shorten(text: str, longest: int = _LONGEST) -> str:
 
 
 def _named(ids: Sequence[str], most: int = 5, longest: int = 40) -> str:
-    """The ids as a person would list them, made harmless: they may be hostile input."""
+    """List ids in an error message. They are escaped and shortened: they may be hostile input."""
     shown = ", ".join(ascii(i[:longest])[1:-1] + ("..." if len(i) > longest else "") for i in ids[:most])
     return shown + (f" and {len(ids) - most} more" if len(ids) > most else "")
 
@@ -103,7 +113,7 @@ class Ambiguous(HithertoError):
 
 
 class AlreadyExists(HithertoError):
-    """What was to be made is there already."""
+    """The thing that the caller wants to create exists already."""
 
     hint = "open it with store.conversation(id), or use store.ensure(key=…) to get or start"
 
@@ -113,8 +123,8 @@ class AlreadyExists(HithertoError):
 
 
 class Conflict(HithertoError):
-    """Somebody was faster. `head` is where the thing stands now, `expected` what the caller believed: the id of a
-    message for a conversation, the revision for a record (a number) or a snapshot (text)."""
+    """Another writer was faster. `head` is the current state, `expected` the state that the caller expected: the id of
+    a message for a conversation, the revision for a record (a number) or a snapshot (text)."""
 
     hint = "read the thread again and decide, or append with on_conflict='follow' or 'branch'"
 
@@ -134,8 +144,8 @@ class Conflict(HithertoError):
 
 
 class ConversationFull(HithertoError):
-    """A write would make a conversation larger than `max_conversation_bytes` allows; nothing was stored. `size` is what
-    it would have, `limit` what it may have."""
+    """A write would make a conversation larger than `max_conversation_bytes` allows; nothing was stored. `size` is the
+    size that it would have, `limit` the largest allowed size."""
 
     hint = "go on in a new conversation; a larger max_conversation_bytes, given when the store is opened, allows it"
 
@@ -169,7 +179,7 @@ class NotExportable(HithertoError):
 
     def __init__(self, conversation: str, *others: str) -> None:
         self.conversation = conversation
-        self.conversations = (conversation, *others)  # all that stand in the way
+        self.conversations = (conversation, *others)  # all conversations that must not leave
         many = f"conversations {_named(self.conversations)} are" if others else f"conversation {conversation} is"
         super().__init__(f"{many} not to leave the store")
 
@@ -248,8 +258,8 @@ class PayloadTooLarge(InvalidArgument):
 
 
 class NotClean(InvalidArgument):
-    """Something that cannot be kept clean, so that nothing of it was kept: a name that holds what the sanitiser takes
-    out (by a name things are found again, so that it cannot be another), or a rule that failed."""
+    """A value cannot be cleaned, so nothing was stored. Either a name holds something that the sanitiser removes (names
+    are used to find things again, so they cannot be changed), or a rule failed."""
 
     hint = "choose a name that says nothing"
 
@@ -270,7 +280,7 @@ class Damaged(HithertoError):
     """Stored bytes that do not read back as what was written. They are never returned as if they were good."""
 
     hint = "run store.verify() to see everything that is wrong; restore the rest from a backup"
-    record: int | None = None  # the number of the message, where whoever raises it knows better than who reads
+    record: int | None = None  # the number of the message, if the code that raises knows better than the reader
 
 
 class MissingAttachment(Damaged):
@@ -287,7 +297,7 @@ class MissingAttachment(Damaged):
 
 
 class PartialImport(HithertoError):
-    """Some of a file could not be read. What could is kept, and `report` says what was added and what is wrong."""
+    """Some of a file could not be read. The rest is kept, and `report` lists what was added and what is wrong."""
 
     hint = "error.report.unreadable names each; mend the file and load it again: what is there is not added twice"
 
@@ -310,17 +320,18 @@ class ProviderMismatch(HithertoError):
         self.found = found
 
 
-class MissingExtra(HithertoError):
-    """A package that is needed here is not installed. `extra` is the part of hitherto that brings it."""
+class MissingExtra(HithertoError, ImportError):
+    """A package that is needed here is not installed. `extra` names the extra of hitherto that installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed", hint=f"pip install 'hitherto[{extra}]'")
+        self.name = package
         self.package = package
         self.extra = extra
 
 
 class ChatError(HithertoError):
-    """The provider, or the way to it, failed. What was said before is kept."""
+    """The provider, or the connection to it, failed. All earlier messages are kept."""
 
 
 class ProviderError(ChatError):
@@ -345,7 +356,7 @@ class ToolLoopLimit(ChatError):
 
 
 class InvalidAnswer(ChatError):
-    """An answer that was to fit a schema, and does not. `text` is what the model said."""
+    """An answer does not fit the schema that was asked for. `text` is the answer of the model."""
 
     hint = "ask again, or allow more tokens: the answer may have been cut off"
 
@@ -359,7 +370,7 @@ class Unsupported(ChatError):
 
 
 class StorageError(HithertoError):
-    """Something about the place where the data lies."""
+    """The storage failed."""
 
     hint = "look at the disk and at the log of the system, then try again; what was acknowledged before is kept"
 
@@ -368,31 +379,31 @@ class CannotOpen(StorageError):
     """The store cannot be opened or created here."""
 
     hint = "check the path and the permissions"
-    missing = False  # there is a place for one, and nothing in it yet
+    missing = False  # True: the place for a store exists, and is empty
 
 
 class Denied(StorageError):
-    """The place where the data lies refuses us."""
+    """The storage refuses access."""
 
     hint = "check the permissions of the directory, or the credentials and the rights that they give"
 
 
 class Unavailable(StorageError):
-    """The place where the data lies could not be reached, or did not answer in time, however often it was asked. A
-    write whose answer never came may have been kept."""
+    """The storage could not be reached, or did not answer in time, after all retries. A write whose answer never came
+    may have been kept."""
 
     hint = "check the address and the network, then try again; look first whether a write was kept"
 
 
 class NotAStore(StorageError):
-    """There is a file, but it is not one of ours. It was not touched."""
+    """The file is not a hitherto store. It was not touched."""
 
     hint = "give the path of a hitherto store, or of a file that does not exist yet"
 
 
 class NotSealed(StorageError):
-    """A key was given, and the store is plain. It is not believed, and nothing was written: somebody may have put a
-    plain store in the place of a sealed one."""
+    """A key was given, and the store is plain. Nothing was written: an attacker may have replaced a sealed store by a
+    plain one."""
 
     hint = "open it without a key; store.seal(key) seals it"
 
@@ -410,7 +421,7 @@ class ReadOnly(StorageError):
 
 
 class Busy(StorageError):
-    """Other writers held the lock for longer than we were told to wait."""
+    """Other writers held the lock for longer than the timeout."""
 
     hint = "try again; a larger timeout_seconds waits longer"
 
@@ -433,9 +444,9 @@ class Suspended(StorageError):
 
 
 class CommitUnknown(StorageError):
-    """It could not be found out whether the write was kept. Backends raise it; the store asks until it knows,
-    and lets it through only when it cannot read either. `reason` is why a write that turns out not to be kept is not
-    worth another try."""
+    """It is unknown whether the write was kept. Backends raise it; the store then reads until it knows, and passes the
+    error on only if it cannot read either. `reason` is the error that makes a retry useless, if the write turns out not
+    to be kept."""
 
     hint = "read the conversation again before you repeat the write"
 

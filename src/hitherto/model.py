@@ -1,20 +1,19 @@
-"""What a conversation is made of: messages and their blocks, as values.
+"""The values of a conversation: messages and their blocks.
 
-A **message** is something somebody said: a role and a list of blocks. A **block** is a piece of it: text, an image, a
-tool call, a thought. Both are frozen; saving a message gives a new value, `Saved`, that also knows its id, its parent
-and its place in the tree. The provider's own JSON is kept beside the blocks, in `raw`, untouched: the blocks are for
-reading and for other providers, `raw` is what the same provider gets back.
+A **message** has a role and a list of blocks. A **block** is a piece of it: text, an image, a tool call, a thought.
+Both are frozen. Saving a message returns a new value, `Saved`, with its id, its parent and its place in the tree. The
+provider's own JSON is kept beside the blocks, in `raw`, unchanged: the blocks are for reading and for other providers,
+`raw` is sent back to the same provider.
 
-Nothing here touches a disk. Whatever a message holds comes back equal or is refused by `check`: text of any kind
-(NUL, emoji, right-to-left, a megabyte on one line), bytes as bytes, and in `extra`, `raw` and `privacy` what JSON can
-say.
+Nothing here touches a disk. Every message either comes back equal or is refused by `check`. It may hold text of any
+kind (NUL, emoji, right-to-left, a megabyte on one line), bytes, and JSON in `extra`, `raw` and `privacy`.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -48,17 +47,23 @@ def from_datetime(time: datetime, what: str) -> int:
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
+if TYPE_CHECKING:
+    RoleName: TypeAlias = "Role | Literal['user', 'assistant', 'tool_result', 'event'] | str"
+else:
+    RoleName = str  # msgspec decodes no union of two kinds of text
+
+
 class Role(StrEnum):
-    """Who speaks. Roles are open strings: these are the ones with a meaning here."""
+    """The speaker of a message. Roles are open strings: only these have a meaning here."""
 
     USER = "user"
     ASSISTANT = "assistant"
     TOOL_RESULT = "tool_result"
-    EVENT = "event"  # kept and exported, but not part of what the model sees
+    EVENT = "event"  # kept and exported, but not sent to the model
 
 
 class BlockType(StrEnum):
-    """What a block is. Open strings, like roles."""
+    """The kind of a block. Kinds are open strings, like roles."""
 
     CONTENT = "content"
     TOOL_CALL = "tool_call"
@@ -67,7 +72,7 @@ class BlockType(StrEnum):
 
 
 class Modality(StrEnum):
-    """How a block's content is to be taken in."""
+    """The medium of a block's content."""
 
     TEXT = "text"
     IMAGE = "image"
@@ -113,11 +118,11 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @classmethod
     def tool_call(cls, id: str, name: str, arguments: object, **extra: object) -> "Block":
-        """A call that the model asks for. `arguments` is what the provider gave: an object, or its JSON text."""
+        """A call of a tool by the model. `arguments` has the form that the provider sent: an object, or JSON text."""
         call = {"name": name, "parameters": arguments}
         try:
             content = msgspec.json.encode(call).decode()
-        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can say
+        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
             from json import dumps  # noqa: PLC0415  # rare
 
             content = dumps(call, separators=(",", ":"))
@@ -137,7 +142,7 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
         return self._call().get("parameters")
 
     def _call(self) -> dict[str, object]:
-        """The call as an object; empty if this is none, or one that was not written by `tool_call`."""
+        """The call as an object. Empty if this block is no call, or was not made by `tool_call`."""
         if self.type != "tool_call" or isinstance(self.content, Attachment):
             return {}
         try:
@@ -147,7 +152,7 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def _with_half_pairs(content: str | bytes) -> dict[str, object]:
-    """A JSON object with escapes for halves of surrogate pairs; empty if it is none."""
+    """Decode a JSON object with escapes for halves of surrogate pairs. Empty if the text is none."""
     from json import loads  # noqa: PLC0415  # rare
 
     try:
@@ -175,7 +180,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Message(Struct, frozen=True, gc=False):
-    """Something said.
+    """A message: a role and its blocks.
 
     >>> Message.user("Why is the build failing?").text
     'Why is the build failing?'
@@ -185,7 +190,7 @@ class Message(Struct, frozen=True, gc=False):
     parent by itself.
     """
 
-    role: str
+    role: RoleName
     blocks: Sequence[Block] = ()
     label: str | None = None
     key: str | None = None
@@ -219,7 +224,7 @@ class Message(Struct, frozen=True, gc=False):
         raw: object = None,
         usage: Usage | None = None,
     ) -> "Message":
-        """What the model said. None is nothing: OpenAI's content beside tool calls is null."""
+        """An answer of the model. None stands for no content: OpenAI sends null beside tool calls."""
         blocks = () if content is None else _blocks(content)
         return cls("assistant", blocks, label, key, extra=extra, raw=raw, usage=usage)
 
@@ -233,7 +238,7 @@ class Message(Struct, frozen=True, gc=False):
         label: str | None = None,
         key: str | None = None,
     ) -> "Message":
-        """What a tool answered. Each block carries the id of the call it answers."""
+        """The result of a tool. Each block has the id of its call."""
         blocks = tuple(msgspec.structs.replace(block, id=call_id) for block in _blocks(content))
         return cls("tool_result", blocks, label, key, error)
 
@@ -244,7 +249,7 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class Saved(Message, frozen=True, gc=False):
-    """A message in its place: what `append` returns and every read gives back."""
+    """A message with its place in the tree, as `append` and every read return it."""
 
     id: str = ""
     conversation: str = ""
@@ -254,8 +259,8 @@ class Saved(Message, frozen=True, gc=False):
     main: bool = True  # on the main flow, as opposed to a sub-agent's trace or a side branch
     revision: int = 0
     origin: str | None = None  # conversation/message it was copied from, by detach
-    # What is wrong with the content. An attachment is missing: the rest is there, with a hole in its place. In listings
-    # also why nothing of the content could be read; every other read raises then.
+    # The problem with the content, if there is one. A missing attachment leaves a hole; the rest is there. Listings
+    # also return messages whose content cannot be read at all, with the reason here; every other read raises then.
     problem: str | None = None
 
     @property
@@ -264,7 +269,7 @@ class Saved(Message, frozen=True, gc=False):
 
 
 class Setup(Struct, frozen=True, omit_defaults=True):
-    """What a conversation is held with: provider, model, system prompt and tools (name, description, parameters)."""
+    """The setup of a conversation: provider, model, system prompt and tools (name, description, parameters)."""
 
     provider: str = ""
     model: str = ""
@@ -291,13 +296,13 @@ def approximate_tokens(size: int) -> int:
     return math.ceil(size / 4)
 
 
-DEEPEST = 100  # levels of JSON in a message: what was written can be read, and walked through by recursion, anywhere
+DEEPEST = 100  # levels of JSON in a message: every reader can walk through them by recursion
 _LEAVES = frozenset({str, int, float, bool, bytes, type(None), Attachment})
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:
-    """Refuse what would not come back equal: tuples, sets, dates, objects, keys that are not text, integers over 64
-    bits, and nesting without end."""
+    """Refuse a value that would not come back equal: tuples, sets, dates, objects, keys that are not text, integers
+    over 64 bits, and nesting that is too deep."""
     kind = type(value)
     if kind in _LEAVES:
         if kind is int and not -(2**63) <= value < 2**64:  # type: ignore[operator]  # kind is int
@@ -319,8 +324,8 @@ def check_json(value: object, where: str, depth: int = 0) -> None:
 
 
 def is_nested_deeper(value: object, most: int) -> bool:
-    """Return True if JSON that came from elsewhere has more than so many levels. It is asked before anything walks
-    through the value by recursion, so it uses none itself."""
+    """Return True if foreign JSON has more than so many levels. Callers check this before they walk through the value
+    by recursion, so this function uses none."""
     level, depth = _items_of([value]), 0
     while level:
         depth += 1
@@ -361,7 +366,7 @@ _NOTHING = (None, None, None, None, None, None, False)
 
 
 def _check_rest(m: Message) -> None:
-    """What most messages do not have."""
+    """Check the fields that most messages do not use."""
     if type(m.tool_result_error) is not bool:
         raise InvalidMessage("tool_result_error is true or false")
     if not isinstance(m.label or "", str) or not isinstance(m.key or "", str):
@@ -381,7 +386,7 @@ _ROLES = frozenset(Role)
 
 
 def check_name(value: str, what: str) -> None:
-    """A short text, as roles are. Databases keep it as text, and some of them know no NUL in it."""
+    """Refuse a name that is no short text. Databases store it as text, and some of them do not allow NUL in text."""
     if not isinstance(value, str) or not 0 < len(value) <= 64 or not encodable(value):
         raise InvalidMessage(f"{what} must be a text of 1 to 64 characters")
     if any(c < " " or c == "\x7f" for c in value):
@@ -389,7 +394,7 @@ def check_name(value: str, what: str) -> None:
 
 
 def encodable(text: str) -> bool:
-    """Has it no half of a surrogate pair?"""
+    """Is the text free of halves of surrogate pairs?"""
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -410,13 +415,13 @@ def _check_block(b: Block) -> None:
 
 
 def text_size(message: Message, encoded: int) -> int:
-    """How much of an encoded message is text and JSON: everything but the bytes of small binary blocks. Large ones
-    are not in it."""
+    """The bytes of text and JSON in an encoded message: everything but small binary blocks. Large ones are not part of
+    the encoded message."""
     return encoded - sum(len(b.content) for b in message.blocks if type(b.content) is bytes and len(b.content) < LARGE)
 
 
-def listed(values: object, what: str) -> list[object]:
-    """Several things, given as something to go through; one thing, or none, is refused."""
+def as_list(values: object, what: str) -> list[object]:
+    """Turn an iterable of values into a list. A single value, or a value that is no iterable, is refused."""
     if isinstance(values, (str, bytes, Message)) or not isinstance(values, Iterable):
         raise InvalidArgument(
             f"a list of {what} is wanted, not a {type(values).__name__}", hint="pass a list, even of one"
@@ -424,8 +429,11 @@ def listed(values: object, what: str) -> list[object]:
     return list(values)
 
 
+listed = as_list  # store.py and conversation.py still use this name
+
+
 def id_of(what: object) -> str:
-    """The id of something, given as itself, as a UUID, or as the message or conversation that has it."""
+    """The id of a thing, which is given as a string, as a UUID, or as the message or conversation that has it."""
     if isinstance(what, str):
         return what
     if type(what).__name__ == "UUID":

@@ -117,7 +117,7 @@ def _idles(provider: object) -> bool:
     return type(provider).__module__.startswith(("opentelemetry.metrics", "opentelemetry.trace"))
 
 
-def measured(work: Callable[[Instruments], None]) -> None:
+def measure(work: Callable[[Instruments], None]) -> None:
     """Measure, if anybody watches. What goes wrong is said once in a process: it would go wrong with every write."""
     global _failed  # noqa: PLW0603
     try:
@@ -141,7 +141,7 @@ class Telemetry:
     @property
     def is_on(self) -> bool:
         if _instruments is None and _may_be_watched():
-            measured(lambda _: None)  # which looks
+            measure(lambda _: None)  # which looks
         return _instruments is not None
 
     def committed(self, size: int, batches: int, seconds: float, error: str = "") -> None:
@@ -153,7 +153,7 @@ class Telemetry:
             to.record("hitherto.commit.batches", batches, self._system)
             self.took(to, "commit", seconds, error)
 
-        measured(work)
+        measure(work)
 
     def took(self, to: Instruments, name: str, seconds: float, error: str) -> None:
         about = self._system | {"db.operation.name": name} | ({"error.type": error} if error else {})
@@ -161,11 +161,11 @@ class Telemetry:
 
     def conflict(self, kind: str) -> None:
         """Somebody was faster."""
-        measured(lambda to: to.count("hitherto.conflicts", self._system | {"kind": kind}))
+        measure(lambda to: to.count("hitherto.conflicts", self._system | {"kind": kind}))
 
     def heard(self, event: events.Event) -> None:
         """Count what happened: all that is told is told here, too."""
-        measured(lambda to: self._count(to, event))
+        measure(lambda to: self._count(to, event))
 
     def _count(self, to: Instruments, event: events.Event) -> None:
         if isinstance(event, events.BreakerChanged):
@@ -190,7 +190,7 @@ class Telemetry:
     def close(self) -> None:
         """The store is closed, and its breaker is in no state any more."""
         if self._state != "closed":
-            measured(lambda to: self._turn(to, "closed"))
+            measure(lambda to: self._turn(to, "closed"))
 
     def span(self, name: str) -> AbstractContextManager[object]:
         """A span around a call, `hitherto.<name>`; how long it took is measured, too."""
@@ -210,7 +210,7 @@ class _Around:
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
-        measured(self._begin)
+        measure(self._begin)
 
     def _begin(self, to: Instruments) -> None:
         entered = to.tracer.start_as_current_span(
@@ -220,7 +220,7 @@ class _Around:
         self._entered = entered
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        measured(lambda to: self._end(to, "" if kind is None else kind.__name__))
+        measure(lambda to: self._end(to, "" if kind is None else kind.__name__))
 
     def _end(self, to: Instruments, error: str) -> None:
         if self._entered is not None:

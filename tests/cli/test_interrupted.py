@@ -24,7 +24,8 @@ from hitherto.cli._files import build_question
 from hitherto.cli._prompt import Lines
 from hitherto.cli._session import Session, Terms
 from hitherto.cli._unanswered import offer_interrupted
-from hitherto.recorder._recorder import Kept, Recorder
+from hitherto.recorder._recorded_conversation import RecordedConversation
+from hitherto.recorder._recorder import Recorder
 
 from ..support.command import COMMAND, PATIENCE, Open, World
 from .test_session import Talk, said
@@ -85,15 +86,15 @@ def test_an_answer_whose_keeping_was_interrupted_is_kept_later(
 ) -> None:
     Dialogue(session).take_turn("one")
     with monkeypatch.context() as patch:
-        original = Kept.write
+        original = RecordedConversation.write
 
-        def write(self: Kept, place: Any, messages: Any, **how: Any) -> Any:
+        def write(self: RecordedConversation, place: Any, messages: Any, **how: Any) -> Any:
             if messages[0].role == "assistant":
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)  # which is meant
             return original(self, place, messages, **how)
 
-        patch.setattr(Kept, "write", write)
+        patch.setattr(RecordedConversation, "write", write)
         Dialogue(session).take_turn("two")
     assert kept(session) == ["one", "Good morning.", "two"]
     assert "stopped. The answer was complete, and is kept as soon as it can be" in capsys.readouterr().err
@@ -279,14 +280,14 @@ def test_an_answer_that_is_held_is_kept_before_anything_is_taken_back(
 ) -> None:
     Dialogue(session).take_turn("one")
     with monkeypatch.context() as patch:
-        original = Kept._write
+        original = RecordedConversation._write
 
-        def refuse(self: Kept, place: Any, messages: Any, **how: Any) -> Any:
+        def refuse(self: RecordedConversation, place: Any, messages: Any, **how: Any) -> Any:
             if messages[0].role == "assistant":
                 raise hitherto.errors.StorageFull("full")
             return original(self, place, messages, **how)
 
-        patch.setattr(Kept, "_write", refuse)
+        patch.setattr(RecordedConversation, "_write", refuse)
         Dialogue(session).take_turn("two")
         Dialogue(session).take_turn("/undo")
         assert "error: full" in capsys.readouterr().err

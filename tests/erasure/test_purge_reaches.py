@@ -55,10 +55,10 @@ def checkpointed(store: Store, place: object, *, text: str = "x", count: int = 2
     talk = store.start(title=text)
     made = Checkpoints(place, 1, None, None)
     if known:
-        made.known_to(store)
+        made.register_store(store)
     for _ in range(count):
         said = talk.append(Message.user(text))
-        made.answered(store, talk.id, said.id)
+        made.count_answer(store, talk.id, said.id)
         assert made.wait(20)
     assert made.failure is None
     return talk
@@ -233,7 +233,7 @@ def test_a_checkpoint_that_is_made_while_the_conversation_is_purged_does_not_sta
     said = talk.append(Message.user("once more"))
     during.append(lambda: purged(store, talk))
     made = Checkpoints(files, 1, None, None)
-    made.answered(store, talk.id, said.id)
+    made.count_answer(store, talk.id, said.id)
     assert made.wait(20)
     assert len(files.list()) == 0
 
@@ -272,8 +272,8 @@ store = hitherto.open(path)
 if noting == "no":
     store._workspace.note = lambda *_, **__: None
 made = Checkpoints(Dying(copies), 1, None, None)
-made.known_to(store)
-made.answered(store, talk, store.conversation(talk).head)
+made.register_store(store)
+made.count_answer(store, talk, store.conversation(talk).head)
 made.wait(20)
 """
 
@@ -329,7 +329,7 @@ def test_where_a_copy_is_is_known_before_it_is_made(store: Store, tmp_path: Path
     talk = store.start()
     said = talk.append(Message.user("x"))
     made = Checkpoints(files, 1, None, None)
-    made.answered(store, talk.id, said.id)
+    made.count_answer(store, talk.id, said.id)
     assert made.wait(20)
     assert known == [(f"{tmp_path}/copies",)]
 

@@ -236,13 +236,13 @@ def test_automatic_checkpoints_are_left_out_and_that_is_said_once(
     checkpoints = Checkpoints(copies, None, None, None)
     talk = store.conversation(inside)
     for _ in range(3):
-        checkpoints.answered(store, talk.id, str(talk.at))
+        checkpoints.count_answer(store, talk.id, str(talk.at))
         assert checkpoints.wait(30)
     assert isinstance(checkpoints.failure, NotExportable)
     assert sum(talk.id in line for line in caplog.text.splitlines()) == 1
     assert len(list(copies.list())) == 0
     release(store, inside)
-    checkpoints.answered(store, talk.id, str(talk.at))
+    checkpoints.count_answer(store, talk.id, str(talk.at))
     assert checkpoints.wait(30)
     failure: Exception | None = checkpoints.failure
     assert failure is None

@@ -21,7 +21,7 @@ import hitherto
 from hitherto import Message, Store
 from hitherto.chat import Client, Config, new_client
 from hitherto.errors import ProviderError
-from hitherto.recorder import _calls, _history_match, _recorder
+from hitherto.recorder import _calls, _history_match, _known_conversations, _recorder
 
 from ..support.provider import Asked, Cut, Provider, Reply, chat_answer, provider
 from .test_recorder import assistant, speak, user
@@ -211,12 +211,12 @@ def test_two_clients_that_share_a_transport_have_each_a_store(
 def test_without_the_note_of_the_call_a_shared_transport_is_shared(
     parrot: Provider, store: Store, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: who listens to the transport hears everybody."""
+    """The control: a listener of the transport gets the requests of all clients."""
     pair = OpenAIPair(parrot, closing)
     hitherto.record(pair.clients[0], store)
     listening = _calls.listening_to(pair.clients[0])
     assert listening is not None
-    monkeypatch.setattr(_calls, "_hear", lambda _, sent: listening.hear(sent))
+    monkeypatch.setattr(_calls, "_on_request", lambda _, sent: listening.on_request(sent))
     fresh = OpenAIPair(parrot, closing)
     hitherto.record(fresh.clients[0], store)
     fresh.ask(1, "of b")
@@ -400,14 +400,14 @@ def test_whoever_is_about_to_go_on_has_taken_that_conversation(store: Store, mon
     begun = threading.Event()
     go_on = _recorder.Recorder._go_on
 
-    def slowly(self: Any, kept: Any, *args: Any, **more: Any) -> Any:
+    def slowly(self: Any, recorded: Any, *args: Any, **more: Any) -> Any:
         if threading.current_thread() is ann:
             found.set()
             begun.wait(30)
-            self._use(kept)  # so that it is the one that is looked at first
+            self._conversations.use(recorded)  # so that it is compared first
             used.set()
             written.wait(30)
-        return go_on(self, kept, *args, **more)
+        return go_on(self, recorded, *args, **more)
 
     monkeypatch.setattr(_recorder.Recorder, "_go_on", slowly)
     with provider(lambda _: chat_answer("ok")) as server:
@@ -431,9 +431,11 @@ def test_without_proof_by_answers_two_people_would_share(store: Store, monkeypat
     """The control: a recorder that takes equal words for the same conversation."""
 
     def begins_alike(self: Any, history: Any, *_: object) -> Any:
-        return self._claim(next((kept for kept in self._kept.values() if kept.tree.follow(history).count), None), None)
+        ours = self._conversations.values()
+        found = next((one for one in ours if one.tree.follow(history).count), None)
+        return None if found is None else self.claim(found, None)
 
-    monkeypatch.setattr(_recorder.Recorder, "_find", begins_alike)
+    monkeypatch.setattr(_known_conversations.KnownConversations, "find", begins_alike)
     with provider(lambda _: chat_answer("ok")) as server:
         sdk = hitherto.record(openai_at(server), store)
         for _ in range(2):

@@ -211,7 +211,7 @@ def test_a_forked_child_makes_its_own_checkpoints_and_the_parent_what_was_due_be
         checkpoints = Checkpoints(save, None if at_work == "nothing" else 1, 3600.0, None)
         talk = store.start(title="before", provider="claude", model="m")
         talk.append(Message.user("q"))
-        checkpoints.answered(store, talk.id, talk.append(Message.assistant("a")).id)
+        checkpoints.count_answer(store, talk.id, talk.append(Message.assistant("a")).id)
         if at_work != "nothing":
             assert going.wait(20)
 
@@ -219,7 +219,7 @@ def test_a_forked_child_makes_its_own_checkpoints_and_the_parent_what_was_due_be
             gate.set()
             with hitherto.open(tmp_path / "store.db") as own:
                 other = own.start(title="after", provider="claude", model="m")
-                checkpoints.answered(own, other.id, other.append(Message.assistant("b")).id)
+                checkpoints.count_answer(own, other.id, other.append(Message.assistant("b")).id)
             return [snapshot.metadata["title"] for snapshot in made] == ["after"]
 
         with held(checkpoints._changed) if at_work == "the lock" else nullcontext():

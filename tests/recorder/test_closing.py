@@ -24,7 +24,7 @@ from hitherto import Recording, RecoverySnapshot, StorageFull, Store
 from hitherto._engine import process, record_items, recovery
 from hitherto.chat import AsyncClient, Client, Config, Tool, new_async_client, new_client
 from hitherto.ids import parse_conversation_id as store_id
-from hitherto.recorder import _recorder
+from hitherto.recorder import _known_conversations, _recorded_conversation
 from hitherto.recorder._closing import finish
 from hitherto.records import Records
 from hitherto.snapshots import FileStore
@@ -361,7 +361,7 @@ def test_the_end_of_one_process_leaves_the_mark_and_the_state_of_another(
     parrot: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two stores, as two processes have them; that of one that died is gone on with, and goes."""
-    monkeypatch.setattr(_recorder, "_SURE_SECONDS", 0.0)
+    monkeypatch.setattr(_recorded_conversation, "_MARK_TRUST_SECONDS", 0.0)
     with hitherto.open(tmp_path / "c.db") as mine, hitherto.open(tmp_path / "c.db") as other:
         client = hitherto.record(own(parrot), mine)
         client.chat("one")
@@ -515,7 +515,7 @@ def test_what_a_recorder_has_forgotten_is_ended_while_it_goes_on(
     parrot: Provider, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a service that talks to thousands through one client would leave a snapshot of each."""
-    monkeypatch.setattr(_recorder, "_CONVERSATIONS", 2)
+    monkeypatch.setattr(_known_conversations, "_MAX_CONVERSATIONS", 2)
     client = hitherto.record(sdk(parrot), store)
     for n in range(6):
         say(client, f"q{n}")
@@ -529,7 +529,7 @@ def test_what_a_recorder_has_forgotten_is_ended_while_it_goes_on(
 def test_closing_ends_what_the_recorder_has_forgotten_too(
     parrot: Provider, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recorder, "_CONVERSATIONS", 2)
+    monkeypatch.setattr(_known_conversations, "_MAX_CONVERSATIONS", 2)
     client = hitherto.record(sdk(parrot), store)
     for n in range(6):
         say(client, f"q{n}")
@@ -541,8 +541,8 @@ def test_closing_ends_what_the_recorder_has_forgotten_too(
 def test_the_conversation_that_a_recorder_was_given_is_never_forgotten(
     parrot: Provider, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recorder, "_CONVERSATIONS", 2)
-    monkeypatch.setattr(_recorder, "_SURE_SECONDS", 0.0)
+    monkeypatch.setattr(_known_conversations, "_MAX_CONVERSATIONS", 2)
+    monkeypatch.setattr(_recorded_conversation, "_MARK_TRUST_SECONDS", 0.0)
     given = store.start()
     client = hitherto.record(sdk(parrot), store, conversation=given)
     for n in range(5):

@@ -254,7 +254,7 @@ def test_a_call_that_goes_another_way_is_said(parrot: Provider, store: Store, ca
     hitherto.record(client, store)
     client.models.generate_content(model="m", contents="one")
     assert "not kept" not in caplog.text
-    _calls._tapped.discard(client._api_client._httpx_client)
+    _calls._hooked.discard(client._api_client._httpx_client)
     client._api_client._httpx_client.event_hooks = {"request": [], "response": []}
     with caplog.at_level(logging.WARNING, "hitherto"):
         for text in ("two", "three"):

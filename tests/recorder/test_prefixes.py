@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import hitherto
 from hitherto import Sanitiser, Setup, Store
 from hitherto.recorder import _requests
-from hitherto.recorder._body import Body, grown, located
+from hitherto.recorder._body import Body, locate, read_extension
 from hitherto.recorder._history_match import Tree
-from hitherto.recorder._recorder import Place
+from hitherto.recorder._recorded_conversation import Place
 from hitherto.recorder._sent_requests import SentRequest, SentRequests
 
 from ..support.thorough import examples
@@ -113,7 +113,7 @@ def test_without_a_look_at_other_conversations_the_ways_differ(monkeypatch: pyte
 def test_without_a_look_at_the_tree_a_history_is_followed_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     todo = [("ask", 8), ("delete", 1), ("ask", 1)]
     assert not differs(todo)
-    monkeypatch.setattr(Tree, "holds", lambda *_: True)
+    monkeypatch.setattr(Tree, "is_current", lambda *_: True)
     with pytest.raises(KeyError):
         differs(todo)
 
@@ -145,29 +145,29 @@ def written(before: Json, entries: Json, after: Json, form: Json) -> bytes:
 def test_a_grown_body_says_what_all_of_it_says(
     old: Json, new: Json, before: Json, after: Json, later: Json, form: Json
 ) -> None:
-    first = located(written(before, old, after, form), "messages")
+    first = locate(written(before, old, after, form), "messages")
     assert (first is None) == (not old)
     data = written(before, old + new, later, form)
     if first is None or not first.begins(data):
         return
-    found = grown(first, data)
+    found = read_extension(first, data)
     assert (found is None) == (not new)
     if found is not None:
         assert found.entries == new
-        assert found.body == located(data, "messages")
+        assert found.body == locate(data, "messages")
         assert found.body.without_entries() | {"messages": old + new} == json.loads(data)
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(ENTRIES.filter(bool), ENTRIES.filter(bool), st.data())
 def test_a_body_that_is_no_json_or_says_it_twice_is_not_grown(old: Json, new: Json, data: st.DataObject) -> None:
-    first = located(written({}, old, {"model": "m"}, {}), "messages")
+    first = locate(written({}, old, {"model": "m"}, {}), "messages")
     assert first is not None
     body = written({}, old + new, {"model": "m"}, {})
     cut = data.draw(st.integers(first.end, len(body)))
     put = data.draw(st.sampled_from([b"", b"]", b"}", b",", b'"', b"{", b',"messages":[{}]', b"\xff", b"1"]))
     changed = body[:cut] + put + body[data.draw(st.integers(cut, len(body))) :]
-    found = grown(first, changed) if first.begins(changed) else None
+    found = read_extension(first, changed) if first.begins(changed) else None
     if found is not None and is_readable(found.body):
         assert json.loads(changed)["messages"] == old + found.entries
 
@@ -185,7 +185,7 @@ def test_a_list_of_the_same_bytes_elsewhere_is_not_taken_for_the_history() -> No
     twin = [{"role": "user", "content": "hi"}]
     for body in ({"tools": twin, "messages": twin}, {"tools": json.dumps(twin), "messages": twin}):
         data = json.dumps(body).encode()
-        found = located(data, "messages")
+        found = locate(data, "messages")
         assert found is None or (data[: found.start] + data[found.end :]).count(b"hi") == 1
 
 
@@ -201,7 +201,7 @@ def test_requests_are_held_within_bounds() -> None:
 
 
 def a_request(n: int, size: int) -> SentRequest:
-    body = located(json.dumps({"messages": [{"n": n, "content": "x" * size}]}).encode(), "messages")
+    body = locate(json.dumps({"messages": [{"n": n, "content": "x" * size}]}).encode(), "messages")
     assert body is not None
     nowhere: Any = None
     return SentRequest(body, [], Setup(), None, nowhere, nowhere)
@@ -217,7 +217,7 @@ def test_a_purged_conversation_leaves_no_body_behind() -> None:
             traffic.do("ask", 1)
             assert len(store.conversations().items) == 1
             [recorder] = hitherto.recording(traffic.client)._all()
-            assert [one.kept.talk.id for one in recorder.sent._requests] != [info.id]
+            assert [one.recorded.talk.id for one in recorder.sent._requests] != [info.id]
         finally:
             traffic.close()
         assert not recorder.sent._requests

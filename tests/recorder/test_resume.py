@@ -12,7 +12,7 @@ import pytest
 import hitherto
 from hitherto import Block, Message, StorageFull, Store
 from hitherto.chat import AsyncClient, Client, Config, Tool, new_async_client, new_client
-from hitherto.recorder._recorder import Kept
+from hitherto.recorder._recorded_conversation import RecordedConversation
 
 from ..support.provider import (
     Asked,
@@ -655,18 +655,19 @@ def test_a_closed_client_says_so(store: Store) -> None:
 def test_ctrl_c_between_a_commit_and_our_noting_it_writes_nothing_twice(
     at: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The question, the answer that calls a tool, its result, the last answer: each was kept, and nobody knows."""
+    """The question, the answer that calls a tool, its result, the last answer: each was kept, and Ctrl+C came before
+    its note."""
     kind = "openai-compatible"
-    wrote, notes = Kept.wrote, 0
+    note_written, notes = RecordedConversation.note_written, 0
 
-    def interrupted(kept: Kept, messages: Any) -> None:
+    def interrupted(recorded: RecordedConversation, messages: Any) -> None:
         nonlocal notes
         notes += 1
         if notes == at + 1:
             raise KeyboardInterrupt
-        wrote(kept, messages)
+        note_written(recorded, messages)
 
-    monkeypatch.setattr(Kept, "wrote", interrupted)
+    monkeypatch.setattr(RecordedConversation, "note_written", interrupted)
     with provider(Script(kind, call_answer(kind, ("c1", "look", {})), "done", "went on", "went on")) as server:
         recorded = hitherto.record(client(kind, server, Tool("look", handler=lambda: "seen")), store)
         with pytest.raises(KeyboardInterrupt):

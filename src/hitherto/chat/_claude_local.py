@@ -39,7 +39,7 @@ from ..errors import (
     ToolLoopLimit,
     Unsupported,
 )
-from ..model import Block, Message, Setup, check, check_strings, encodable, listed
+from ..model import Block, Message, Setup, check, check_strings, encodable, as_list
 from . import _handlers
 from ._config import Config, Tool
 from ._program import Ended, Program
@@ -374,7 +374,7 @@ def _said(prompt: Prompt) -> list[object]:
     elif isinstance(prompt, Block):
         prompt = Message.user([prompt])
     elif not isinstance(prompt, Message):
-        prompt = Message.user([Block.text(p) if isinstance(p, str) else p for p in listed(prompt, "blocks")])  # type: ignore[misc]
+        prompt = Message.user([Block.text(p) if isinstance(p, str) else p for p in as_list(prompt, "blocks")])  # type: ignore[misc]
     check(prompt)
     if prompt.role != "user":
         hint = "the claude program takes what the user says, and nothing else"
@@ -402,7 +402,7 @@ def _no_command(text: str) -> str:
 
 def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
-    for tool in listed(tools, "tools"):
+    for tool in as_list(tools, "tools"):
         if not isinstance(tool, Tool):
             raise InvalidArgument(f"a {type(tool).__name__} where a Tool is wanted")
         if tool.name in found:

@@ -23,7 +23,7 @@ from ..dialects._missing_attachments import tell_holes
 from ..dialects._repair import Repair, is_silent, repair, settled
 from ..dialects._types import with_names
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
-from ..model import Block, Message, Setup, Usage, check, encodable, listed
+from ..model import Block, Message, Setup, Usage, check, encodable, as_list
 from ..snapshots import Snapshot
 from ..snapshots._thread import lifted
 from ._config import Config, Tool
@@ -162,7 +162,7 @@ class Turns:
 
     def set_tools(self, tools: Iterable[Tool]) -> None:
         """The tools that the model may call from the next turn on."""
-        given = listed(tools, "tools")
+        given = as_list(tools, "tools")
         found: dict[str, Tool] = {}
         for tool in given:
             if not isinstance(tool, Tool):
@@ -371,7 +371,7 @@ class Turns:
 
     def parse_history(self, history: object, *, mend: bool = False) -> list[Message]:
         """A history in the provider's own JSON, as messages. Refused are system prompts in it, and half tool pairs."""
-        messages = [self._tagged(self._entry(raw)) for raw in listed(history, "messages")]
+        messages = [self._tagged(self._entry(raw)) for raw in as_list(history, "messages")]
         mended = repair(messages, self.dialect)
         if mended.notes and not mend:
             said = "; ".join(str(note) for note in mended.notes[:3])

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from .._http_hooks import Exchange, tap
+from .._http_hooks import Exchange, add_hooks
 from ..dialects._sse import DONE, Events
 from ..errors import ChatError, HithertoError, InvalidBaseURL, MissingExtra, ProviderError
 from ._config import Config
@@ -185,7 +185,7 @@ class Posting:
             given["timeout"] = self._config.timeout_seconds
         with _making(self._config.provider, self._key):
             client = http(event_hooks={"request": [guard]})
-            tap(client, lambda *_: _capture.get())
+            add_hooks(client, lambda *_: _capture.get())
             sdk = getattr(self._sdk, name)(http_client=client, **given)
         self._key = self._key or getattr(sdk, "api_key", None)
         if self._stranger:  # what the environment has for OpenAI is nobody else's
@@ -364,7 +364,7 @@ class Gemini:
         http = httpx.Client(event_hooks={"request": [guard]}, timeout=timeout, follow_redirects=True)
         awaited = httpx.AsyncClient(event_hooks={"request": [guard_async]}, timeout=timeout, follow_redirects=True)
         for client in (http, awaited):
-            tap(client, lambda *_: _capture.get())
+            add_hooks(client, lambda *_: _capture.get())
         options: dict[str, object] = {"base_url": self._url, "httpx_client": http, "httpx_async_client": awaited}
         if self._config.max_retries is not None:
             options["retry_options"] = self._types.HttpRetryOptions(attempts=self._config.max_retries + 1)

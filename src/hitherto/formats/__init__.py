@@ -35,7 +35,7 @@ from ..events import warn
 from ..ids import parse_conversation_id, show_conversation_id
 from ..keys import Key
 from ..listing import ConversationInfo, Page, conversations
-from ..model import check, check_json, listed
+from ..model import check, check_json, as_list
 from ..snapshots import Unreadable
 from ..store import Store, as_key
 from ._atomic_file import WriteTo, of_files
@@ -415,7 +415,7 @@ def _whole(what: object) -> list[Portable | tuple[Store, bytes]]:
     if isinstance(found, Store):
         found._ensure_open()
         return [(found, id) for id in outgoing(found)]
-    handles = [found] if isinstance(found, (Conversation, ConversationInfo)) else listed(found, "conversations")
+    handles = [found] if isinstance(found, (Conversation, ConversationInfo)) else as_list(found, "conversations")
     meant = [_meant(handle) for handle in handles]
     inside = [one for one in meant if isinstance(one, tuple) and _is_kept_in(*one)]
     if inside:

@@ -1,4 +1,4 @@
-"""Where chat and store meet: recording a chat as it goes, and going on from what was kept.
+"""Record a chat while it goes on, and resume it from the store.
 
     recorded = hitherto.record(client, store, title="Build")
     recorded.chat("What fails?")
@@ -6,8 +6,8 @@
     recorded = hitherto.resume(client, store, conversation_or_message_id)
 
 `record` takes a client of `hitherto.chat`, one of the SDKs of OpenAI, Anthropic or Google, or a plain HTTP client, sync
-or async. It gives back the same object, with the same calls, and from then on everything is kept: see `_recorder` for
-how.
+or async. It returns the same object, with the same calls, and from then on every message is kept. `_recorder` explains
+how; `_known_conversations` explains how the conversation of a request is found.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,15 @@ from ..dialects import dialect as find_dialect
 from ..dialects._repair import repair
 from ..errors import HithertoError, InvalidArgument, ProviderMismatch, Unsupported
 from ..events import warn
-from ..model import Saved, listed
+from ..model import Saved, as_list
 from ..snapshots._thread import named, spoken_in
 from ..store import Path, Store
 from ._calls import find, listen, listening_to, unlisten
 from ._checkpoints import Checkpoints
-from ._closing import ending
+from ._closing import open_recordings
+from ._into import into
 from ._own_clients import OwnListener, Resumed, trace
-from ._recorder import PARTIAL_SECONDS, Recorder, into
+from ._recorder import PARTIAL_SECONDS, Recorder
 from ._sdk import Listening, dialects_of
 
 if TYPE_CHECKING:
@@ -45,24 +46,26 @@ if TYPE_CHECKING:
 __all__ = ["Recording", "Resumed", "history", "into", "is_recorded", "record", "recording", "resume"]
 
 C = TypeVar("C")
-Entry: TypeAlias = Any  # a provider's own message: what its SDK takes, whose types no type of ours would satisfy
+Entry: TypeAlias = Any  # a provider's own message: no type of ours would satisfy the types of its SDK
 _OURS = (Client, AsyncClient, ClaudeLocal, AsyncClaudeLocal)
 
 
 class Recording:
-    """What is being recorded of one client. Get it with `hitherto.recording(client)`.
+    """The recording of one client. Get it with `hitherto.recording(client)`.
 
         with hitherto.recording(client):
             client.chat("What fails?")
 
-    At the end of the block, also by an exception, the recording is closed; the client is not.
+    The end of the block closes the recording, also after an exception. The client stays open.
     """
 
     def __init__(self, client: object, recorders: "Recorder | Listening", listener: OwnListener | None = None) -> None:
         self._client = client
         self._recorders = recorders
         self._listener = listener
-        self.resumed = None if listener is None else listener.resumed  # what had to be done, if it was resumed
+        self.resumed = (
+            None if listener is None else listener.resumed
+        )  # the result of resuming, if the client was resumed
 
     def __enter__(self) -> "Recording":
         return self
@@ -75,7 +78,9 @@ class Recording:
         except HithertoError as failure:
             if error is None:
                 raise
-            warn(f"the recording could not be closed: {type(failure).__name__}")  # the other error is what counts
+            warn(
+                f"the recording could not be closed: {type(failure).__name__}"
+            )  # the error of the block must reach the caller
 
     async def __aenter__(self) -> "Recording":
         return self
@@ -101,34 +106,38 @@ class Recording:
 
     @property
     def _place(self) -> Conversation | None:
-        """The conversation where a client of ours stands in it, wherever others have taken its head meanwhile."""
+        """The conversation at the message where a client of ours stands, even if another writer has moved its head."""
         place = None if self._listener is None else self._listener.place
         return self.conversation if place is None else place.handle.fork()
 
     @property
     def pending(self) -> int:
-        """Messages that could not be written so far (the disk is full, say). They are tried again with the next
-        question; `flush` tries now."""
+        """How many messages could not be written yet, for example because the disk is full. They are tried again with
+        the next question; `flush` tries now."""
         return sum(recorder.pending for recorder in self._all())
 
     @property
     def checkpoint_error(self) -> Exception | None:
-        """Why the last checkpoint could not be made; None if it could."""
+        """The error of the last checkpoint; None if it succeeded."""
         found = (recorder.checkpoint_error for recorder in self._all())
         return next((error for error in found if error is not None), None)
 
     def flush(self, *, timeout_seconds: float = 10.0) -> None:
-        """Write what could not be written so far; the error, if it still cannot be. Wait for checkpoints."""
+        """Write the messages that are pending, and wait for checkpoints. Raises the error if a message still cannot be
+        written."""
         for recorder in self._all():
             recorder.flush(timeout_seconds)
 
     def close(self, *, timeout_seconds: float = 10.0) -> None:
-        """Stop recording; the client goes on as it was before. What could not be written so far is written, or its
-        error raised: then it is still held, and `close` tries again. What has come of an answer on its way is kept as a
-        partial. Every conversation is committed with its metrics, and its recovery snapshot goes."""
+        """Stop recording; the client works on as before.
+
+        Pending messages are written. If that fails, the error is raised, the messages are still held, and `close` may
+        be called again. An answer that is still streaming is kept as a partial. Every conversation is committed with
+        its metrics, and its recovery snapshot is removed.
+        """
         if isinstance(self._recorders, Listening):
             unlisten(self._recorders)
-            self._recorders.say_if_silent()
+            self._recorders.warn_if_silent()
         elif isinstance(self._client, _OURS) and self._client._listener is self._listener:
             self._client.listen(None)
         failure: HithertoError | None = None
@@ -160,12 +169,12 @@ def record(
     sanitiser: "Sanitiser | None" = None,
     dialect: str | None = None,
 ) -> C:
-    """Keep what is said through this client from now on; the client is given back.
+    """Keep every message of this client from now on. Returns the client.
 
-    A new conversation is started with the first message; `title`, `project` and `metadata` are its own. A request of an
-    SDK client goes on with a conversation if its history holds an answer that was given there; any other begins a new
-    one. If a `conversation` is given, all goes into it, and the handle moves along: what does not go on with it is kept
-    beside its main flow, under the label `subagent:side-call:…`.
+    The first message starts a conversation with this `title`, `project` and `metadata`. A request of an SDK client
+    continues a conversation if its history holds an answer that was given there; any other request starts a new
+    conversation. If a `conversation` is given, every request goes into it, and the handle moves along. A request that
+    does not continue it is kept beside its main flow, under the label `subagent:side-call:…`.
 
     `subagent` records the trace of a sub-agent instead, linked to the tool call in whose handler this is called, or to
     the last answer of `within`, a recorded client. While an answer streams in, it is kept every `partial_seconds`.
@@ -174,19 +183,20 @@ def record(
     With `dialect` (`"openai-chat"`, `"openai-responses"`, `"anthropic"`, `"gemini"`) the path does not matter.
 
     `checkpoint` gets a `Snapshot` of the conversation after every `checkpoint_turns` answers, or at the latest
-    `checkpoint_seconds` after one: a snapshot store, anything else with a method `save`, or a function. It is called in
-    a thread of its own. Of each conversation a snapshot store keeps the newest `checkpoint_keep`, by default 10.
+    `checkpoint_seconds` after one. It is a snapshot store, another object with a method `save`, or a function, and is
+    called in a thread of its own. A snapshot store keeps the newest `checkpoint_keep` of each conversation, by default
+    10.
 
-    With a `sanitiser`, secrets are taken out of what is kept, before it is; the provider gets what was said.
+    A `sanitiser` removes secrets before a message is kept. The provider gets the message with them.
     """
     kept = _store(store)
     _check_seconds(partial_seconds)
     about = kept._described(title, None, metadata, project)
-    talk = None if conversation is None else _found(kept, conversation)
+    talk = None if conversation is None else _find_conversation(kept, conversation)
     if subagent is not None:
         talk = trace(subagent, run_id, None if within is None else _recorder_of(within))
     if dialect is not None:
-        find_dialect(named(dialect))  # it is refused now if there is none of that name
+        find_dialect(named(dialect))  # it raises now if there is no dialect of that name
     if checkpoint is None and (checkpoint_turns, checkpoint_seconds, checkpoint_keep) != (None, None, None):
         raise InvalidArgument("checkpoints are to go nowhere", hint="checkpoint=FileStore(…), or a function")
     due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds, checkpoint_keep)
@@ -218,19 +228,19 @@ def _attach(
         return Recorder(store, find_dialect(name), provider, about, talk, seconds, due, sanitiser)
 
     listening = listen(client, make, None if dialect is None else named(dialect))
-    ending(store).expect(listening)
+    open_recordings(store).expect_requests(listening)
     if talk is not None and listening.provider is not None:
         _spoken[talk] = dialects_of(listening.provider)[0]
     return client
 
 
-# What is spoken in conversations that do not say it yet, because they are empty.
+# The dialect of empty conversations, whose messages do not name one yet.
 _spoken: WeakKeyDictionary[Conversation, str] = WeakKeyDictionary()
 
 
 def recording(client: object) -> Recording:
-    """What is being recorded of a client. As a context manager, sync or async, it ends the recording with the
-    block; the client stays open, and goes on as before.
+    """The recording of a client. As a context manager, sync or async, it ends the recording with the block; the client
+    stays open, and works on as before.
 
         with hitherto.recording(client):
             client.chat("What fails?")
@@ -242,16 +252,22 @@ def recording(client: object) -> Recording:
 
 
 def is_recorded(client: object) -> bool:
-    """Is what is said through this client being kept?"""
+    """Is this client being recorded?"""
     return _recording(client) is not None
 
 
 def _recording(client: object) -> Recording | None:
-    if isinstance(client, _OURS):
-        listener = client._listener
-        return Recording(client, listener.recorder, listener) if isinstance(listener, OwnListener) else None
+    listener = _own_listener(client)
+    if listener is not None:
+        return Recording(client, listener.recorder, listener)
     found = listening_to(client)
     return None if found is None else Recording(client, found)
+
+
+def _own_listener(client: object) -> OwnListener | None:
+    """The listener of a recorded client of ours; None for other clients."""
+    listener = client._listener if isinstance(client, _OURS) else None
+    return listener if isinstance(listener, OwnListener) else None
 
 
 def resume(
@@ -263,17 +279,17 @@ def resume(
     partial_seconds: float = PARTIAL_SECONDS,
     sanitiser: "Sanitiser | None" = None,
 ) -> C:
-    """Go on with a conversation, from its head or from one of its messages, and keep what is said from now on.
+    """Continue a conversation from its head or from one of its messages, and record the client from now on.
 
-    A client of ours gets the history and the system prompt that were in force there. What the provider would refuse is
-    mended on the way: a tool call that was interrupted gets a result that says so. `recording(client).resumed` reports
-    it. A conversation with another provider is refused with `ProviderMismatch` unless `convert` is true; then what
-    cannot be told is reported. An SDK client keeps no history: `hitherto.history(talk)` is what to send. A handle that
-    is given moves along with what is said.
+    A client of ours gets the history and the system prompt that were in force there. A history that the provider would
+    refuse is repaired: a tool call that was interrupted gets a result that says so. `recording(client).resumed` reports
+    the repairs. A conversation with another provider is refused with `ProviderMismatch`, unless `convert` is true; then
+    `resumed` reports the losses. An SDK client keeps no history: send `hitherto.history(talk)`. A handle that is given
+    moves along.
     """
     kept = _store(store)
     _check_seconds(partial_seconds)
-    talk = _found(kept, id)
+    talk = _find_conversation(kept, id)
     if isinstance(client, (ClaudeLocal, AsyncClaudeLocal)):
         raise Unsupported("claude-local cannot be given a history", hint="resume with another provider: convert=True")
     if isinstance(client, (Client, AsyncClient)):
@@ -281,14 +297,14 @@ def resume(
         restored = client.resume(path, talk.setup, convert=convert)
         _attach(client, kept, Meta(), talk, partial_seconds, None, sanitiser)
         if isinstance(client._listener, OwnListener):
-            client._listener.stand(talk, path, _resumed(talk, path, restored))
+            client._listener.stand(talk, path, _report_resumed(talk, path, restored))
         return client
     _check_spoken(client, talk, convert=convert)
     return _attach(client, kept, Meta(), talk, partial_seconds, None, sanitiser)
 
 
 def _check_spoken(client: object, talk: Conversation, *, convert: bool) -> None:
-    """Is the conversation written in words that the provider of this SDK understands?"""
+    """Raise `ProviderMismatch` if a message is written in a dialect that this SDK does not speak."""
     found = find(client)
     if found is None or convert:
         return
@@ -300,7 +316,7 @@ def _check_spoken(client: object, talk: Conversation, *, convert: bool) -> None:
             raise ProviderMismatch(expected=" or ".join(spoken), found=written, what="conversation", hint=hint)
 
 
-def _resumed(talk: Conversation, path: Sequence[Saved], restored: Restored) -> Resumed:
+def _report_resumed(talk: Conversation, path: Sequence[Saved], restored: Restored) -> Resumed:
     said = [message for message in path if message.role != "event"]
     asked = said[-1] if said and said[-1].role in ("user", "tool_result") else None
     unanswered = None if asked is None or _is_answered(talk, asked.id) else asked
@@ -311,7 +327,7 @@ def _resumed(talk: Conversation, path: Sequence[Saved], restored: Restored) -> R
 
 
 def _is_answered(talk: Conversation, id: str) -> bool:
-    """Does an answer stand below this message, on any branch, with nothing but events in between?"""
+    """Does an answer stand below this message, on any branch, with only events in between?"""
     below = {talk._store._names.number(id)}
     for row in talk._store._headers(talk._desk.id):
         if row.parent in below and row.role == "assistant":
@@ -328,15 +344,17 @@ def history(
     system_prompt: bool = True,
     unanswered: bool = False,
 ) -> list[Entry]:
-    """What to send to go on with a conversation: the provider's own messages from its beginning to where the handle
-    stands, mended where a provider would refuse them. Add the next question.
+    """The messages to send in order to continue a conversation. Add the next question.
 
-    For chat completions the system prompt stands first, unless `system_prompt` is false. Elsewhere it has a place of
-    its own in a request, and is left out: pass `talk.system_prompt` there.
+    They are the provider's own messages from the beginning to the message where the handle stands, repaired where a
+    provider would refuse them.
+
+    For chat completions the system prompt stands first, unless `system_prompt` is false. In other requests it has a
+    field of its own, and is left out: pass `talk.system_prompt` there.
 
     `provider` is one of ours (`"openai"` is chat completions) or a dialect (`"openai-responses"`); by default the one
-    that the conversation is held with. A question at the end that was sent, and got no answer, is left out, so that it
-    is not sent twice when it is asked again; `unanswered` keeps it.
+    that the conversation is held with. A question at the end that was sent and got no answer is left out, so that it is
+    not sent twice when it is asked again; `unanswered` keeps it.
     """
     handle = _talk(talk)
     if handle is None:
@@ -349,11 +367,11 @@ def history(
     entries = spoken.history(repair(path, spoken).messages)
     if spoken.name != "openai-chat" or not system_prompt:
         return entries
-    return list(listed(spoken.request(entries, setup, {})["messages"], "messages"))
+    return list(as_list(spoken.request(entries, setup, {})["messages"], "messages"))
 
 
 def _was_sent(message: Saved) -> bool:
-    """Is it a question that a recorder has kept?"""
+    """Did a recorder keep this message as a question?"""
     return message.role == "user" and "dialect" in (message.extra or {})
 
 
@@ -369,11 +387,11 @@ def _check_seconds(seconds: float) -> None:
         raise InvalidArgument("partial_seconds is a number of seconds, more than 0 and at most 60")
 
 
-def _found(store: Store, conversation: object) -> Conversation:
-    """A conversation of this store, by a handle or by what names one."""
+def _find_conversation(store: Store, conversation: object) -> Conversation:
+    """A conversation of this store, from a handle or an id."""
     talk = _talk(conversation)
     if talk is None:
-        return store.conversation(conversation)  # type: ignore[arg-type]  # it refuses what is no id
+        return store.conversation(conversation)  # type: ignore[arg-type]  # it refuses other types
     if talk._store is not store:
         raise InvalidArgument("the conversation is in another store")
     return talk
@@ -385,11 +403,11 @@ def _talk(conversation: object) -> Conversation | None:
 
 
 def _recorder_of(client: object) -> "OwnListener | Recorder":
-    """What records a client."""
-    found = _recording(client)
-    if found is not None and found._listener is not None:
-        return found._listener
-    latest = None if found is None else found._latest
-    if latest is None:
+    """The listener or the recorder of a recorded client."""
+    listener = _own_listener(client)
+    if listener is not None:
+        return listener
+    listening = listening_to(client)
+    if listening is None or listening.latest is None:
         raise InvalidArgument("`within` is a client that is recorded, and that was answered")
-    return latest
+    return listening.latest

@@ -1,8 +1,8 @@
-"""Listening to aiohttp, through which Google's SDK speaks where it is installed.
+"""Observe aiohttp, which Google's SDK uses where it is installed.
 
-aiohttp has no hooks that see a body while it is read. So we stand around the one method of the SDK that sends a
-request: it is given the request, and gives back the whole text or, for a stream, aiohttp's response, whose content we
-replace by one that passes on and tells what is read.
+aiohttp has no hooks that see a body while it is read. So we wrap the one method of the SDK that sends a request. It
+takes the request, and returns the whole text or, for a stream, aiohttp's response. The content of that response is
+replaced by one that also feeds each piece to the exchange.
 """
 
 import json
@@ -15,7 +15,7 @@ from .._task_threads import shared
 
 
 async def listen_to_aiohttp(request: Any, send: Callable[[], Awaitable[Any]], listener: Listener) -> Any:
-    """Send a request of Google's SDK, and listen to it and to its response."""
+    """Send a request of Google's SDK, and observe it and its response."""
     data = request.data or {}
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
     headers = {name.lower(): value for name, value in request.headers.items()}
@@ -26,20 +26,20 @@ async def listen_to_aiohttp(request: Any, send: Callable[[], Awaitable[Any]], li
         types = [value for name, value in response.headers.items() if name.lower() == "content-type"]
         exchange.head(types[0] if types else "")
         if isinstance(response.response_stream, list):
-            await shared().run(_tell_whole, exchange, response.response_stream)
+            await shared().run(_feed_whole, exchange, response.response_stream)
         else:
             _Content.put_into(response.response_stream, exchange)
     return response
 
 
-def _tell_whole(exchange: Exchange, texts: list[str]) -> None:
+def _feed_whole(exchange: Exchange, texts: list[str]) -> None:
     for text in texts:
         exchange.feed(text.encode())
     exchange.end()
 
 
 class _Content:
-    """The content of a response of aiohttp, which tells what is read of it."""
+    """The content of a response of aiohttp, which feeds each piece that is read to an exchange."""
 
     def __init__(self, inner: Any, exchange: Exchange) -> None:
         self._inner = inner
@@ -54,7 +54,7 @@ class _Content:
 
         def release_and_end() -> Any:
             """A reader who stops releases the response. This waits for a write: aiohttp does not await the method."""
-            content._end()
+            content.end()
             return release()
 
         response.release = release_and_end
@@ -63,31 +63,31 @@ class _Content:
         return getattr(self._inner, name)
 
     async def readline(self, **options: Any) -> bytes:
-        return await self._told(self._inner.readline(**options))
+        return await self._pass_on(self._inner.readline(**options))
 
     async def read(self, n: int = -1) -> bytes:
-        return await self._told(self._inner.read(n))
+        return await self._pass_on(self._inner.read(n))
 
     async def readany(self) -> bytes:
-        return await self._told(self._inner.readany())
+        return await self._pass_on(self._inner.readany())
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while line := await self.readline():
             yield line
 
-    async def _told(self, reading: Awaitable[bytes]) -> bytes:
+    async def _pass_on(self, reading: Awaitable[bytes]) -> bytes:
         try:
             data = await reading
         except BaseException:
-            await shared().run(self._end)
+            await shared().run(self.end)
             raise
         if data:
             self._exchange.feed(data)
         else:
-            await shared().run(self._end)
+            await shared().run(self.end)
         return data
 
-    def _end(self) -> None:
+    def end(self) -> None:
         if not self._has_ended:
             self._has_ended = True
             self._exchange.end()

@@ -1,10 +1,10 @@
-"""The body of a request, as bytes: where its history stands in it, and what a later body adds to it.
+"""The body of a request as bytes: the position of its history, and the entries that a later body adds.
 
 Clients send the whole history with every request, so a body mostly begins with the bytes of an earlier one, up to the
 end of its last entry. Then only the rest has to be read: the new entries, and the fields behind them. Comparing bytes
 costs next to nothing; reading JSON does not.
 
-Everything here is pure. A body of which anything is in doubt is `None`: it has to be read as a whole.
+All functions here are pure. They return `None` for a body with anything in doubt: the caller then reads all of it.
 """
 
 from secrets import token_hex
@@ -14,9 +14,9 @@ from msgspec import Raw, Struct
 
 _BLANKS = b" \t\r\n"
 _SAMPLE = 32  # bytes at the end of a prefix that are compared first: they differ where histories do
-_SEARCH = 256  # bytes at the beginning of an array by which it is looked for
-_TWINS = 4  # places where the same bytes are looked at
-# An entry that nobody sends. It stands for those that are not read again.
+_SEARCH = 256  # bytes at the beginning of an array by which it is searched
+_TWINS = 4  # how many places with the same bytes are tried
+# A random entry, which stands for the entries that are not read again.
 _STAND_IN = f'"{token_hex(16)}"'.encode()
 
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -24,17 +24,17 @@ _decode = msgspec.json.decode
 
 
 class Body(Struct, frozen=True):
-    """A request body that holds a history."""
+    """A request body with the position of its history."""
 
     data: bytes
-    name: str  # of the field that has the history
+    name: str  # of the field that holds the history
     start: int  # of the first entry
-    end: int  # of the last entry: where it is over
-    close: int  # where the list of entries is closed
+    end: int  # behind the last entry
+    close: int  # the closing bracket of the list of entries
 
     @property
     def foot(self) -> bytes:
-        """What stands behind the entries."""
+        """The bytes behind the entries."""
         return self.data[self.close :]
 
     def without_entries(self) -> dict[str, object]:
@@ -50,15 +50,15 @@ class Body(Struct, frozen=True):
         return data.startswith(memoryview(self.data)[:end])
 
 
-class Grown(Struct, frozen=True):
-    """A body that goes on where an earlier one ended."""
+class Extension(Struct, frozen=True):
+    """A body that extends an earlier one."""
 
     body: Body
-    entries: list[dict[str, object]]  # those that the earlier one does not have
+    entries: list[dict[str, object]]  # that the earlier body does not have
 
 
-def located(data: bytes, name: str) -> Body | None:
-    """A body that is read for the first time; None if its field `name` is no list of entries."""
+def locate(data: bytes, name: str) -> Body | None:
+    """Find the history in a body. None if its field `name` is no list of entries."""
     try:
         fields = _fields(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -70,8 +70,8 @@ def located(data: bytes, name: str) -> Body | None:
     return None if at is None else _body(data, name, at + 1, at + len(entries) - 1)
 
 
-def grown(earlier: Body, data: bytes) -> Grown | None:
-    """A body that `earlier` begins, and what is new in it."""
+def read_extension(earlier: Body, data: bytes) -> Extension | None:
+    """Read the entries that a body adds to an earlier one. None if it does not extend that one."""
     opening = b'{"%s":[%s' % (earlier.name.encode(), _STAND_IN)
     shift = earlier.end - len(opening)
     try:
@@ -83,12 +83,15 @@ def grown(earlier: Body, data: bytes) -> Grown | None:
     if not rest.startswith(b"[" + _STAND_IN) or not entries or not all(type(entry) is dict for entry in entries):
         return None  # another list of this name stands behind, for example
     body = _body(data, earlier.name, earlier.start, shift + before + len(rest) - 1)
-    return None if body is None else Grown(body, entries)
+    return None if body is None else Extension(body, entries)
 
 
 def _position(data: bytes, entries: bytes, fields: dict[str, Raw], name: str) -> int | None:
-    """Where the list of entries stands. The same bytes may stand elsewhere, too: without the right ones, the request
-    has another value in this field and the same ones in all others."""
+    """The position of the list of entries.
+
+    The same bytes may occur elsewhere too. So each candidate is tried: if the right bytes are replaced, the request has
+    another value in this field, and the same values in all others.
+    """
     at, wanted = -1, {**_as_bytes(fields), name: b"0"}
     for _ in range(_TWINS):
         at = data.find(entries[:_SEARCH], at + 1)

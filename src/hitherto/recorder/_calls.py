@@ -1,10 +1,10 @@
-"""Which client makes a request.
+"""Find the client that makes a request.
 
-Many SDK clients may share one HTTP client: copies of a client do, and frameworks hand one to all their models. So an
-HTTP client is only where requests can be seen. Whose they are is known from the call: a recorded SDK client has the
-method that makes its requests wrapped, which notes the call in a context variable for as long as it runs, retries
-included. A request that is seen within such a call belongs to it; every other one passes, unless the HTTP client itself
-was given to `record`.
+Many SDK clients may share one HTTP client: copies of a client do, and frameworks hand one to all their models. So the
+hooks of an HTTP client see the requests of several clients. The call decides whose a request is: the method of a
+recorded SDK client that makes its requests is wrapped, and the wrapper sets a context variable while the method runs,
+retries included. A request within such a call belongs to that client. Every other request is ignored, unless the HTTP
+client itself was given to `record`.
 
 The wrappers stay on a client when its recording ends, and do nothing then. They hold the client weakly.
 """
@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from msgspec import Struct
 
-from .._http_hooks import Exchange, Sent, tap
+from .._http_hooks import Exchange, Sent, add_hooks
 from ..errors import HithertoError, InvalidArgument, Unsupported
 from ._aiohttp import listen_to_aiohttp
-from ._sdk import Heard, Listening, Make
+from ._sdk import Listening, Make, RecordedExchange
 
-_UNHEARD = ("Bedrock", "Vertex", "Foundry", "AWS")  # Anthropic's clients that speak another protocol
+_UNSUPPORTED = ("Bedrock", "Vertex", "Foundry", "AWS")  # Anthropic's clients that speak another protocol
 _COPYING = ("copy", "with_options")  # methods of an SDK client that give another one
-# Where frameworks keep the client of an SDK, or an HTTP client.
+# The attributes in which frameworks keep the client of an SDK, or an HTTP client.
 _ATTRIBUTES = ("root_client", "root_async_client", "client", "_client", "async_client", "_async_client", "aclient")
 
 
@@ -38,8 +38,8 @@ class Found(Struct, frozen=True):
     caller: Any  # the object that makes the requests
     http: list[Any]  # the HTTP clients that they go through
     methods: tuple[str, ...] = ()  # of the caller, that make one request with its retries
-    awaited: tuple[str, ...] = ()  # and those that are to be awaited
-    copying: tuple[str, ...] = ()  # and those that give another such client
+    awaited: tuple[str, ...] = ()  # the same, for methods that are awaited
+    copying: tuple[str, ...] = ()  # methods of the caller that return another such client
 
 
 class Call:
@@ -48,53 +48,53 @@ class Call:
     def __init__(self, listening: Listening) -> None:
         self._listening = listening
         self._sent: Sent | None = None
-        self._heard: Heard | None = None
+        self._exchange: RecordedExchange | None = None
         self.has_request = False
-        self.error: HithertoError | None = None  # of the store, for which nothing was sent
+        self.error: HithertoError | None = None  # of the store, because of which no request was sent
 
-    def hear(self, sent: Sent) -> Exchange | None:
+    def on_request(self, sent: Sent) -> Exchange | None:
         self.has_request = True
         try:
-            if self._heard is not None and self._is_same(sent):
-                self._heard = self._heard.again()
+            if self._exchange is not None and self._is_same(sent):
+                self._exchange = self._exchange.repeat()
             else:
-                self._heard = self._listening.hear(sent)
+                self._exchange = self._listening.on_request(sent)
                 self._sent = sent
         except HithertoError as error:
             self.error = error
             if self._listening.provider == "claude":  # its SDK tries again for every error but its own
                 raise import_module("anthropic").AnthropicError(str(error)) from error
             raise
-        return self._heard
+        return self._exchange
 
     def _is_same(self, sent: Sent) -> bool:
         return self._sent is not None and (sent.path, sent.body) == (self._sent.path, self._sent.body)
 
     def fail(self) -> None:
         """The call has ended with an error."""
-        if self._heard is not None:
-            self._heard.fail()
+        if self._exchange is not None:
+            self._exchange.fail()
 
     def end(self) -> None:
         """The call has returned."""
         if not self.has_request:
-            self._listening.say_unheard()
+            self._listening.warn_unheard()
 
 
 _call: ContextVar[Call | None] = ContextVar("hitherto_call", default=None)
 _recorded: WeakKeyDictionary[Any, Listening] = WeakKeyDictionary()  # by what makes the requests
-_tapped: WeakSet[Any] = WeakSet()  # HTTP clients that have our hook, whether anything is recorded or not
+_hooked: WeakSet[Any] = WeakSet()  # HTTP clients that have our hook, whether anything is recorded or not
 _wrapped: WeakSet[Any] = WeakSet()  # callers that have our wrappers
 
 
 def listening_to(client: object) -> Listening | None:
-    """What listens to this client, if anything does."""
+    """The recording of this client; None if it is not recorded."""
     found = find(client)
     return None if found is None else _recorded.get(found.caller)
 
 
 def listen(client: object, make: Make, dialect: str | None = None) -> Listening:
-    """Listen to a client from now on. An earlier recording of it ends."""
+    """Start to listen to a client. An earlier recording of it ends."""
     found = find(client)
     if found is None:
         raise InvalidArgument(f"a {type(client).__name__} cannot be recorded", hint=_hint(client))
@@ -106,7 +106,7 @@ def listen(client: object, make: Make, dialect: str | None = None) -> Listening:
 
 
 def unlisten(listening: Listening) -> None:
-    """Do not listen any more. Requests that were sent are heard to their end."""
+    """Stop listening. Requests that were sent before are still recorded to their end."""
     for caller, other in list(_recorded.items()):
         if other is listening:
             _recorded.pop(caller, None)
@@ -114,9 +114,9 @@ def unlisten(listening: Listening) -> None:
 
 def _attach(found: Found, listening: Listening) -> None:
     for http in found.http:
-        if http not in _tapped:
-            tap(http, partial(_hear, ref(http)))
-            _tapped.add(http)
+        if http not in _hooked:
+            add_hooks(http, partial(_on_request, ref(http)))
+            _hooked.add(http)
     if found.caller not in _wrapped:
         for name in found.methods:
             _wrap(found.caller, name, _wrap_call)
@@ -130,13 +130,14 @@ def _attach(found: Found, listening: Listening) -> None:
     _recorded[found.caller] = listening
 
 
-def _hear(http: "ref[Any]", sent: Sent) -> Exchange | None:
-    """A request that is about to be sent through an HTTP client. The hook must not keep its client alive."""
+def _on_request(http: "ref[Any]", sent: Sent) -> Exchange | None:
+    """Pass a request that is about to be sent to the recording that it belongs to. The hook must not keep its client
+    alive."""
     call = _call.get()
     if call is not None:
-        return call.hear(sent)
+        return call.on_request(sent)
     listening = _recorded.get(http())
-    return None if listening is None else listening.hear(sent)
+    return None if listening is None else listening.on_request(sent)
 
 
 # -- wrapping the methods of a client
@@ -169,7 +170,7 @@ def _wrap_awaited(caller: "ref[Any]", method: Method) -> Method:
 
 @contextmanager
 def _calling(caller: "ref[Any]") -> Iterator[None]:
-    """Within this block, requests are of this client."""
+    """Attribute the requests within this block to this client."""
     listening = _recorded.get(caller())
     call = None if listening is None else Call(listening)
     token = _call.set(call)
@@ -199,14 +200,14 @@ def _wrap_copy(caller: "ref[Any]", method: Method) -> Method:
 
 
 def _wrap_aiohttp(caller: "ref[Any]", method: Method) -> Method:
-    """Google's SDK speaks through aiohttp, where that is installed and nothing else was asked for."""
+    """Observe aiohttp, which Google's SDK uses where it is installed and no other transport was chosen."""
 
     async def wrapper(request: Any, *args: Any, **kwargs: Any) -> Any:
         call, api = _call.get(), caller()
         if call is None or api is None or not api._use_aiohttp():
             return await method(request, *args, **kwargs)
         make: Callable[[], Awaitable[Any]] = partial(method, request, *args, **kwargs)
-        return await listen_to_aiohttp(request, make, call.hear)
+        return await listen_to_aiohttp(request, make, call.on_request)
 
     return wrapper
 
@@ -215,14 +216,15 @@ def _wrap_aiohttp(caller: "ref[Any]", method: Method) -> Method:
 
 
 def find(client: object) -> Found | None:
-    """The parts of a client that can be recorded; None if it cannot be. `Unsupported` if it is known why."""
+    """The parts of a client that can be recorded; None if there are none. Raises `Unsupported` for clients that are
+    known not to work."""
     modules = {kind.__module__ for kind in type(client).__mro__}
     roots = {name.partition(".")[0] for name in modules}
     inner: Any = client
     if "openai" in roots and hasattr(client, "chat") and hasattr(client, "_client"):
         return _of_stainless("openai", inner)
     if "anthropic" in roots and hasattr(client, "messages") and hasattr(client, "_client"):
-        if any(word in type(client).__name__ for word in _UNHEARD):
+        if any(word in type(client).__name__ for word in _UNSUPPORTED):
             raise Unsupported(f"{type(client).__name__} speaks a protocol that cannot be listened to", hint=None)
         return _of_stainless("claude", inner)
     if any(name.startswith("google.genai") for name in modules) and hasattr(client, "models"):
@@ -235,7 +237,7 @@ def find(client: object) -> Found | None:
 
 
 def _of_stainless(provider: str, client: Any) -> Found | None:
-    """A client of OpenAI's or Anthropic's SDK, which are made alike."""
+    """The parts of a client of OpenAI's or Anthropic's SDK, which have the same structure."""
     http = client._client
     if not hasattr(http, "event_hooks"):  # a part of a client, such as `client.chat`
         return None
@@ -245,7 +247,7 @@ def _of_stainless(provider: str, client: Any) -> Found | None:
 
 
 def _hint(client: object) -> str:
-    """What to give instead of an object that is no client: the attribute that has one."""
+    """A hint for an object that is no client: the attribute that holds one."""
     names = [name for name in _ATTRIBUTES if _has_client(client, name)]
     if names:
         return f"give the client that it has: its attribute {' or '.join(f'`{name}`' for name in names)}"
@@ -256,8 +258,8 @@ def _has_client(thing: object, name: str) -> bool:
     try:
         getattr_static(thing, name)
     except AttributeError:
-        if not hasattr(type(thing), "__pydantic_private__"):  # whose private attributes are found by __getattr__ alone
+        if not hasattr(type(thing), "__pydantic_private__"):  # only its __getattr__ finds private attributes
             return False
-    with suppress(Exception):  # it is somebody else's property: what goes wrong in it is no reason for another error
+    with suppress(Exception):  # a foreign property may raise anything; that must not replace our error
         return find(getattr(thing, name)) is not None
     return False

@@ -1,12 +1,12 @@
-"""Automatic checkpoints: every so many answers, or every so many seconds, a conversation as a snapshot.
+"""Automatic checkpoints: a snapshot of a conversation after every so many answers, or every so many seconds.
 
-The store has everything already; a checkpoint is a copy that can leave it. It is made in a thread of its own, from what
-is stored, so that nobody who talks waits for it. If answers come faster than copies can be made, the newest is made;
-what is left to be made when the store is closed is made before. Of each conversation the last few are kept: those that
-were made here, and no other snapshot, because they are marked as checkpoints.
+The store has everything already; a checkpoint is a copy that can leave it. A thread of its own makes it from the stored
+rows, so that no chat waits for it. If answers come faster than copies can be made, only the newest is made. Closing the
+store makes the checkpoints that are still due. Of each conversation the last few are kept. Only checkpoints that were
+made here are deleted, and no other snapshot: they are marked as checkpoints.
 
-A forked child has neither the thread nor a lock that it can trust: it begins anew. What was due before the fork is made
-by the parent, which has it still.
+A forked child has neither the thread nor a lock that it can trust, so it starts empty. The parent makes the checkpoints
+that were due before the fork.
 """
 
 import os
@@ -31,7 +31,7 @@ _REMEMBERED = 1000  # conversations whose answers are counted
 
 
 class _Since(Struct):
-    """What has happened in a conversation since its last checkpoint."""
+    """The answers in a conversation since its last checkpoint."""
 
     answers: int
     began: float
@@ -44,10 +44,10 @@ class _Due(Struct, frozen=True):
 
 
 class Checkpoints:
-    """When a checkpoint is due, and the thread that makes it."""
+    """The schedule of checkpoints, and the thread that makes them."""
 
     def __init__(self, save: object, turns: int | None, seconds: float | None, keep: int | None) -> None:
-        """`save` takes a snapshot: a function, or something with a method of that name."""
+        """`save` takes a snapshot: a function, or an object with a method of that name."""
         found = getattr(save, "save", save)
         if not callable(found):
             hint = "checkpoint=hitherto.snapshots.FileStore(path)"
@@ -66,21 +66,21 @@ class Checkpoints:
         self._keep = KEEP if keep is None else keep
         self._turns = 1 if turns is None and seconds is None else turns
         self._seconds = seconds
-        self._worked_off: weakref.WeakSet[Store] = weakref.WeakSet()
-        self._begin()
+        self._purged_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+        self.reset()
         _all.add(self)
 
-    def _begin(self) -> None:
-        """Nothing is due, and there is no thread: at first, and in a child after os.fork."""
+    def reset(self) -> None:
+        """Start without due checkpoints and without a thread: at first, and in a child after os.fork."""
         self._since: dict[str, _Since] = {}
         self._due: dict[str, _Due] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._staying: set[str] = set()  # conversations that must not leave the store, and of which that was said
+        self._staying: set[str] = set()  # conversations that must not leave the store, and of which a warning said so
         self.failure: Exception | None = None  # of the last one, if it could not be made
 
-    def answered(self, store: "Store", conversation: str, message: str) -> None:
-        """An answer was kept."""
+    def count_answer(self, store: "Store", conversation: str, message: str) -> None:
+        """Count an answer that was kept, and schedule the next checkpoint."""
         now = time.monotonic()
         with self._changed:
             since = self._since.pop(conversation, None) or _Since(0, now)
@@ -96,7 +96,7 @@ class Checkpoints:
                 del self._since[next(iter(self._since))]
 
     def _when(self, since: _Since, now: float) -> float | None:
-        """When the next checkpoint is to be made; None if that takes another answer."""
+        """The time of the next checkpoint; None if it needs another answer first."""
         if self._turns is not None and since.answers >= self._turns:
             return now
         return None if self._seconds is None else since.began + self._seconds
@@ -107,7 +107,7 @@ class Checkpoints:
             thread = threading.Thread(target=self._work, name="hitherto-checkpoint", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the machine has none left, or the process ends: the next answer tries again
+            except RuntimeError as error:  # no threads are left, or the process ends: the next answer tries again
                 self._thread, self.failure = None, error
                 warn("a checkpoint could not be made: no thread could be started")
                 return
@@ -124,17 +124,17 @@ class Checkpoints:
             try:
                 self._make(due)
                 self.failure = None
-            except NotExportable as error:  # it stays where it is, however often it is answered
+            except NotExportable as error:  # it stays where it is, however often it is count_answer
                 self.failure = error
                 if error.conversation not in self._staying:
                     self._staying.add(error.conversation)
                     warn(f"no checkpoints are made: {error}")
-            except Exception as error:  # noqa: BLE001  # a failed copy must not stop the chat, and is said
+            except Exception as error:  # noqa: BLE001  # a failed copy must not stop the chat; the warning says it
                 self.failure = error
                 warn(f"a checkpoint could not be made: {type(error).__name__}: {error}"[:300])
 
     def _next(self) -> _Due | None:
-        """The next to be made, when it is time; None if there is none."""
+        """Wait until the next checkpoint is due, and return it. None if no checkpoint is due."""
         while self._due:
             conversation, due = min(self._due.items(), key=lambda item: item[1].at)
             wait = due.at - time.monotonic()
@@ -151,22 +151,22 @@ class Checkpoints:
         remember(talk._desk, self._location)
         with copying(talk._desk, self._location):
             self._save(snapshot)
-        if not is_there(talk._desk):  # it was purged meanwhile: then nothing of it is to stay
-            self.known_to(store)
-            self._work_off(store)
+        if not is_there(talk._desk):  # it was purged meanwhile: the copy must not stay
+            self.register_store(store)
+            self._finish_purges(store)
         elif self._prunes is not None:
             self._prunes.prune(keep=self._keep, metadata={**AUTOMATIC, "conversation": talk.id})
-            if store not in self._worked_off:  # the place can be reached
-                self._work_off(store)
+            if store not in self._purged_stores:  # the snapshot store can be reached
+                self._finish_purges(store)
 
-    def _work_off(self, store: "Store") -> None:
-        """What purges of before could not delete goes now."""
-        self._worked_off.add(store)
+    def _finish_purges(self, store: "Store") -> None:
+        """Delete the copies that earlier purges could not delete."""
+        self._purged_stores.add(store)
         for conversation, problem in finish(store).items():
             warn(f"after the purge of {conversation}: {problem}")
 
-    def known_to(self, store: "Store") -> None:
-        """A recorder of this store makes checkpoints here: whoever purges reaches them."""
+    def register_store(self, store: "Store") -> None:
+        """Note that a recorder of this store makes checkpoints here, so that purges delete them too."""
         if self._prunes is not None:
             know(store, self._prunes)
 
@@ -177,7 +177,7 @@ class Checkpoints:
         return made
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Make now what is to be made, and wait for it. False if there is still something to do."""
+        """Make the due checkpoints now, and wait for them. False if some are still missing after that time."""
         with self._changed:
             for conversation, due in self._due.items():
                 self._due[conversation] = _Due(due.store, due.message, 0.0)
@@ -190,9 +190,9 @@ _all: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
 
 
 def _begin_anew() -> None:
-    """The lock was copied in whatever state it was: the thread that may have held it is not in the child."""
+    """Reset all checkpoints in a forked child: the thread that may have held a lock is not in the child."""
     for checkpoints in _all:
-        checkpoints._begin()
+        checkpoints.reset()
 
 
 if hasattr(os, "register_at_fork"):

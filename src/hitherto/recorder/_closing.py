@@ -1,40 +1,40 @@
-"""When a conversation stops being recorded: it is committed, with its metrics, and the mark in it goes.
+"""The end of a recording: the conversation is committed with its metrics, and the mark in it is removed.
 
-A recorder ends when it is closed. Many never are: people let go of a client, or talk through one to more conversations
-than a recorder remembers. What is left by these is noted here, and ended on the way of others who record to the same
-store, a few at a time; what is left when the store is closed is ended then. Only of a process that dies nobody ends
-anything, and that is what the marks are for.
+A recorder ends when it is closed. Many never are: a program drops a client, or talks through one client to more
+conversations than a recorder remembers. The conversations of such recorders are queued here. Other recorders of the
+same store end them, a few at a time, as they pass by; closing the store ends the rest. A process that dies ends
+nothing: the marks are for that.
 
-The store knows how many recorders keep each conversation (`_recorded`), so that no sweep takes one away meanwhile, and
-so that the first of two recorders that ends does not end it for the other.
+The store counts the recorders of each conversation (`_recorded`), so that no sweep takes the conversation away
+meanwhile, and so that the first of two recorders that ends does not end it for the other.
 """
 
 import os
 import threading
 import weakref
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Protocol
 
 from .._engine.record_items import commit
 from .._engine.recovery import leave
+from ..conversation import Conversation
 from ..errors import Damaged, HithertoError, NotFound
 from ..events import warn
 from ..ids import show_conversation_id
 
 if TYPE_CHECKING:
     from ..store import Store
-    from ._recorder import Kept, Recorder
-    from ._sdk import Listening
 
-END_SECONDS = 10.0  # within which the end of a recording is to be kept
-_AT_ONCE = 4  # conversations that are ended on somebody else's way
+END_SECONDS = 10.0  # the time within which the end of a recording has to be written
+_BATCH_SIZE = 4  # abandoned conversations that a passing recorder ends at once
 
-_lock = threading.Lock()  # of the numbers in `_recorded`, and of who records; held for a moment only
+_lock = threading.Lock()  # of the counts in `_recorded`, and of the recorders; held for a moment only
 
 
 def _begin_anew() -> None:
-    """A forked child has a copy of the lock in whatever state it was."""
+    """Replace the lock in a forked child, whose copy of it may be locked for ever."""
     global _lock  # noqa: PLW0603  # there is one for all stores of a process
     _lock = threading.Lock()
 
@@ -43,110 +43,145 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
 
 
-class Ending:
-    """The conversations of one store whose recording has not come to its end."""
+class Recorded(Protocol):
+    """A conversation that is being recorded, as its end needs it."""
+
+    talk: Conversation
+    is_counted: bool
+    is_ended: bool
+
+    @property
+    def lock(self) -> AbstractContextManager[object]: ...
+
+    def flush(self) -> None: ...
+
+
+class Ends(Protocol):
+    """A recorder, as its end needs it."""
+
+    @property
+    def unended(self) -> Collection[Recorded]:
+        """Always the same collection, so that it can be read when the recorder is gone."""
+
+    def end(self) -> None: ...
+
+
+class Listens(Protocol):
+    """A client that is listened to."""
+
+    def warn_if_silent(self) -> None: ...
+
+
+class OpenRecordings:
+    """The conversations of one store whose recording has not ended."""
 
     def __init__(self, store: "Store") -> None:
-        self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
-        self._expected: weakref.WeakSet[Listening] = weakref.WeakSet()
-        self._left: deque[Kept] = deque()
+        self._recorders: weakref.WeakSet[Ends] = weakref.WeakSet()
+        self._expected: weakref.WeakSet[Listens] = weakref.WeakSet()
+        self._abandoned: deque[Recorded] = deque()
         self._written: set[bytes] = set()
         store._last[self] = self.close
 
-    def watch(self, recorder: "Recorder") -> None:
-        """A recorder that nobody has any more leaves what it kept to us. No lock is taken then: it may happen anywhere,
-        also to somebody who holds one."""
+    def watch(self, recorder: Ends) -> None:
+        """Queue the conversations of a recorder when it is garbage collected. The finalizer takes no lock: it may run
+        anywhere, also in a thread that holds one."""
         with _lock:
             self._recorders.add(recorder)
-        weakref.finalize(recorder, self._left.extend, recorder.begun).atexit = False
+        weakref.finalize(recorder, self._abandoned.extend, recorder.unended).atexit = False
 
-    def expect(self, listening: "Listening") -> None:
-        """A client is listened to. If it has said nothing when the store is closed, a warning says so."""
+    def expect_requests(self, listening: Listens) -> None:
+        """Warn when the store is closed if this client has made no request until then."""
         with _lock:
             self._expected.add(listening)
 
-    def begin(self, kept: "Kept") -> None:
-        """A recorder keeps this conversation from now on."""
-        store, conversation = kept.talk._store, kept.talk._desk.id
+    def begin(self, recorded: Recorded) -> None:
+        """Count one recorder more for this conversation."""
+        store, conversation = recorded.talk._store, recorded.talk._desk.id
         with _lock:
-            if not kept.begun:
-                kept.begun = True
+            if not recorded.is_counted:
+                recorded.is_counted = True
                 store._recorded[conversation] = store._recorded.get(conversation, 0) + 1
 
-    def wrote(self, conversation: bytes) -> None:
-        """A recorder has written to it, and left its mark."""
+    def note_written(self, conversation: bytes) -> None:
+        """Note that a recorder has written to the conversation, and left its mark."""
         self._written.add(conversation)
 
-    def leave(self, kept: "Kept") -> None:
-        """A recorder has forgotten this conversation."""
-        self._left.append(kept)
+    def abandon(self, recorded: Recorded) -> None:
+        """Queue a conversation that its recorder has forgotten."""
+        self._abandoned.append(recorded)
 
-    def tidy(self, count: int | None = _AT_ONCE) -> None:
-        """End some of what was left, or all of it. What cannot be ended now is tried again later."""
-        for _ in range(len(self._left) if count is None else min(count, len(self._left))):
+    def end_abandoned(self, count: int | None = _BATCH_SIZE) -> None:
+        """End some of the abandoned conversations, or all of them. Those that cannot be ended now are queued again."""
+        for _ in range(len(self._abandoned) if count is None else min(count, len(self._abandoned))):
             try:
-                kept = self._left.popleft()
+                recorded = self._abandoned.popleft()
             except IndexError:  # another thread was faster
                 return
             try:
-                self.end(kept)
+                self.end(recorded)
             except HithertoError as error:
-                self._left.append(kept)
+                self._abandoned.append(recorded)
                 warn(f"the end of a recording could not be kept yet: {type(error).__name__}")
 
-    def end(self, kept: "Kept", timeout_seconds: float = END_SECONDS) -> None:
-        """What is held is written, and there is one recorder less; if it was the last, the conversation is committed.
-        The error, if that cannot be done now; then it may be tried again."""
-        with kept.lock:
-            kept.flush()
-            kept.ended = True
-        if self._is_last(kept):
-            try:
-                finish(kept.talk._store, kept.talk._desk.id, timeout_seconds)
-            except HithertoError:
-                self.begin(kept)
-                raise
-            self._written.discard(kept.talk._desk.id)
+    def end(self, recorded: Recorded, timeout_seconds: float = END_SECONDS) -> None:
+        """Write the answers that are held, and count one recorder less. The last one commits the conversation.
 
-    def _is_last(self, kept: "Kept") -> bool:
-        """One recorder less. Was it the last, and has any of them written to the conversation? Who only stood in it has
-        nothing to end: a mark that is there is of somebody who died."""
-        recorded, conversation = kept.talk._store._recorded, kept.talk._desk.id
+        Raises the error if that cannot be done now; then it may be tried again.
+        """
+        with recorded.lock:
+            recorded.flush()
+            recorded.is_ended = True
+        if self._release(recorded):
+            try:
+                finish(recorded.talk._store, recorded.talk._desk.id, timeout_seconds)
+            except HithertoError:
+                self.begin(recorded)
+                raise
+            self._written.discard(recorded.talk._desk.id)
+
+    def _release(self, recorded: Recorded) -> bool:
+        """Count one recorder less. Return True if it was the last one, and any of them has written.
+
+        A recorder that has written nothing has nothing to end: a mark that is there was left by a recorder that died.
+        """
+        counts, conversation = recorded.talk._store._recorded, recorded.talk._desk.id
         with _lock:
-            if not kept.begun:
+            if not recorded.is_counted:
                 return False
-            kept.begun = False
-            left = recorded.pop(conversation, 1) - 1
-            if left > 0:
-                recorded[conversation] = left
-            return left <= 0 and conversation in self._written
+            recorded.is_counted = False
+            remaining = counts.pop(conversation, 1) - 1
+            if remaining > 0:
+                counts[conversation] = remaining
+            return remaining <= 0 and conversation in self._written
 
     def close(self) -> None:
-        """The store is about to be closed: what is still recorded ends. Whatever one recorder meets, the others are
-        tried; checkpoints have their time afterwards."""
+        """End every recording, because the store is about to be closed.
+
+        If a recorder fails, the remaining ones are tried before its error is raised. Checkpoints are made afterwards.
+        """
         failure: Exception | None = None
         with _lock:
             recorders, expected = list(self._recorders), list(self._expected)
         for listening in expected:
-            listening.say_if_silent()
+            listening.warn_if_silent()
         for recorder in recorders:
             try:
                 recorder.end()
             except Exception as error:  # noqa: BLE001  # it is raised when all have ended
                 failure = failure or error
-        self.tidy(None)
+        self.end_abandoned(None)
         if failure is not None:
             raise failure
 
 
-_all: "weakref.WeakKeyDictionary[Store, Ending]" = weakref.WeakKeyDictionary()
+_all: "weakref.WeakKeyDictionary[Store, OpenRecordings]" = weakref.WeakKeyDictionary()
 
 
-def ending(store: "Store") -> Ending:
-    """Who ends what is recorded to this store."""
+def open_recordings(store: "Store") -> OpenRecordings:
+    """The open recordings of this store."""
     with _lock:
         if store not in _all:
-            _all[store] = Ending(store)
+            _all[store] = OpenRecordings(store)
         return _all[store]
 
 
@@ -155,6 +190,6 @@ def finish(store: "Store", conversation: bytes, timeout_seconds: float) -> None:
     with suppress(NotFound):  # it was purged meanwhile
         try:
             commit(store, conversation, ended="here", timeout_seconds=timeout_seconds)
-        except Damaged as error:  # what cannot be read cannot be counted; that it is over holds all the same
+        except Damaged as error:  # rows that cannot be read cannot be counted, but the recording is over all the same
             warn(f"the metrics of {show_conversation_id(conversation)} could not be counted: {error}")
             leave(store, conversation)

@@ -1,6 +1,6 @@
-"""Answers that are recorded, for those who watch: what was asked of whom, how long it took, and what it cost.
+"""Spans and metrics of the answers that are recorded: provider, model, duration and tokens.
 
-By OpenTelemetry's conventions for GenAI. Of what was said nothing is told.
+They follow OpenTelemetry's conventions for GenAI. They hold no text of messages.
 """
 
 import time
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..dialects import Answer
 from ..model import Usage
-from ..telemetry import Attributes, Instruments, measured
+from ..telemetry import Attributes, Instruments, measure
 
 if TYPE_CHECKING:
-    from ._recorder import Place
+    from ._recorded_conversation import Place
 
 _PROVIDERS = {
     "claude": "anthropic",
@@ -20,15 +20,15 @@ _PROVIDERS = {
 }  # as the conventions name them
 
 
-def watch(place: "Place", provider: str, answer: Answer) -> None:
-    """An answer has come in."""
+def observe_answer(place: "Place", provider: str, answer: Answer) -> None:
+    """Record a span and the metrics of an answer that has just arrived."""
     seconds = time.perf_counter() - place.asked
-    measured(lambda to: _chat(to, place, _PROVIDERS.get(provider, provider), answer, seconds))
+    measure(lambda to: _chat(to, place, _PROVIDERS.get(provider, provider), answer, seconds))
 
 
 def _chat(to: Instruments, place: "Place", provider: str, answer: Answer, seconds: float) -> None:
-    """The span is made when the answer is there, and begins when it was asked for."""
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415  # it is loaded, or nobody would watch
+    """Record the answer. The span is made now, with the time of the question as its beginning."""
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415  # the program has loaded it already
 
     model = place.handle.model
     about: Attributes = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
@@ -37,7 +37,7 @@ def _chat(to: Instruments, place: "Place", provider: str, answer: Answer, second
     named = extra.get("model")
     about |= {"gen_ai.response.model": named} if isinstance(named, str) else {}
     to.record("gen_ai.client.operation.duration", seconds, about)
-    more: Attributes = {"gen_ai.conversation.id": place.kept.talk.id}
+    more: Attributes = {"gen_ai.conversation.id": place.recorded.talk.id}
     more |= {"gen_ai.response.id": answer.id} if answer.id else {}
     usage = sum((m.usage for m in answer.messages if m.usage is not None), Usage())
     for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):

@@ -1,8 +1,8 @@
-"""Recording our own chat clients: they say themselves what happens.
+"""Record our own chat clients, which report their messages themselves.
 
-A client's history only grows, or is replaced as a whole. So what of it is kept already is known by the messages
-themselves: as long as the last one that was kept still stands in its place, everything after it is new. If not, the
-history was replaced, and is found again in the tree as that of an SDK would be.
+The history of a client only grows, or is replaced as a whole. As long as the last message that was kept still stands at
+its place in the history, all messages after it are new. If not, the history was replaced, and it is matched with the
+tree as that of an SDK is.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,24 +19,25 @@ from ..dialects import Answer, Assembly
 from ..dialects._repair import Repair
 from ..errors import InvalidArgument, NotExportable, NotFound
 from ..model import Block, Message, Saved, Setup
-from ._partial_answer import Arriving
-from ._recorder import Place, Recorder
+from ._partial_answer import PartialAnswer
+from ._recorded_conversation import Place
+from ._recorder import Recorder
 
 
 class Resumed(Struct, frozen=True):
-    """What became of a conversation that was resumed."""
+    """The result of resuming a conversation."""
 
     conversation: str
-    at: str | None  # the message that it goes on from
+    at: str | None  # the message that it continues from
     missing_handlers: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = ()
     losses: tuple[str, ...] = ()
-    interrupted: Saved | None = None  # what was said, and nobody answered: client.retry() asks again
-    partials: tuple[Partial, ...] = ()  # what had come of the answer: talk.accept(…) and talk.discard(…)
+    interrupted: Saved | None = None  # a question without an answer: client.retry() asks again
+    partials: tuple[Partial, ...] = ()  # of the answer to it: talk.accept(…) and talk.discard(…)
 
 
 class Running(Struct, frozen=True):
-    """A tool that runs now, and the message that asked for it."""
+    """A tool that runs now, and the message that called it."""
 
     listener: "OwnListener"
     message: str | None
@@ -46,7 +47,7 @@ _running: ContextVar[Running | None] = ContextVar("hitherto_running", default=No
 
 
 class OwnListener:
-    """What a client of ours is listened to by."""
+    """The listener of one of our clients."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -54,20 +55,20 @@ class OwnListener:
         self._count = 0  # of the client's messages that are kept
         self._last: Message | None = None  # the last of them
         self._at: str | None = None  # the same in the store
-        self._answered: str | None = None  # the answer that was kept last
+        self.latest_answer: str | None = None  # the id of the answer that was kept last
         self.resumed: Resumed | None = None
 
     def stand(self, talk: Conversation, path: Sequence[Message], resumed: Resumed) -> None:
-        """The client goes on from here: these messages of its history are kept already."""
+        """Note where the client continues, and that these messages of its history are kept already."""
         self.place, self.resumed = self.recorder.start(talk), resumed
-        self._note(path, self.place.handle.at)
+        self._note_kept(path, self.place.handle.at)
 
-    def _note(self, path: Sequence[Message], at: str | None) -> None:
-        """All of these are kept."""
+    def _note_kept(self, path: Sequence[Message], at: str | None) -> None:
+        """Note that all of these messages are kept."""
         self._count, self._last, self._at = len(path), path[-1] if path else None, at
 
     def check_leaving(self) -> None:
-        """What is said here is about to leave: is it of a conversation that may?"""
+        """Raise `NotExportable` if the conversation must not leave its store."""
         if self.place is not None and not self.place.handle.refresh().exportable:
             raise NotExportable(self.place.handle.id)
 
@@ -88,66 +89,68 @@ class OwnListener:
         if self.place is None or not self._is_in_step(history):
             said = self.recorder.prepare(history, self.recorder.clean_setup(setup))
             self.place = self.recorder.ask(said, is_alone=True)
-            self.place.kept.settle(self.place)  # it is ours alone: nobody else asks the same
+            self.place.recorded.settle(self.place)  # no other client asks the same question at this place
         elif answered:
             saved = self.recorder.answer(self.place, Answer(list(history[count:])))
-            self._answered = saved[-1].id if saved else None
+            self.latest_answer = saved[-1].id if saved else None
         else:
             self.recorder.add(self.place, history[count:], setup)
-        self._note(history, self.place.handle.at)
+        self._note_kept(history, self.place.handle.at)
 
     def catch_up(self, history: Sequence[Message], setup: Setup) -> None:
-        """Keep what was answered so far, if Ctrl+C has come before that."""
+        """Keep the answers so far, if Ctrl+C came before they were kept."""
         if self.place is not None and len(history) > self._count:
             self.keep(history, setup, answered=True)
 
     def _is_in_step(self, history: Sequence[Message]) -> bool:
-        """Is what we know to be kept the beginning of this history, and is nothing kept that we do not know of? Ctrl+C
-        may come between a commit and our noting it."""
+        """Does this history begin with the messages that we have noted as kept, and are these all that are kept? Ctrl+C
+        may come between a commit and the note of it."""
         count = self._count
         same = len(history) >= count and (not count or history[count - 1] is self._last)
         return same and self.place is not None and self.place.handle.at == self._at
 
-    def arriving(self, assembly: Assembly) -> Arriving:
+    def arriving(self, assembly: Assembly) -> PartialAnswer:
         assert self.place is not None  # a question is kept before it is asked
-        return self.recorder.arriving(self.place, assembly)
+        return self.recorder.open_partial(self.place, assembly)
 
     def compacted(self, summary: Message, setup: Setup) -> Message:
         if self.place is None:
-            self._note([summary], None)
+            self._note_kept([summary], None)
             return summary
-        kept = self.place.kept
-        with kept.lock:
-            kept.flush()
+        recorded = self.place.recorded
+        with recorded.lock:
+            recorded.flush()
             self.place.handle._configure(replace(setup, provider=setup.provider or self.recorder.provider))
             saved: Saved = self.place.handle.compact(summary)
             self.place.lead()
-            kept.wrote([saved])
-        self._note([saved], saved.id)
+            recorded.note_written([saved])
+        self._note_kept([saved], saved.id)
         return saved
 
-    def running(self, call: Block) -> Callable[[], None]:  # noqa: ARG002  # the message is what traces are linked to
-        token: Token[Running | None] = _running.set(Running(self, self._answered))
+    def running(self, call: Block) -> Callable[[], None]:  # noqa: ARG002  # traces are linked to the message, not to the call
+        token: Token[Running | None] = _running.set(Running(self, self.latest_answer))
         return lambda: _running.reset(token)
 
 
 def trace(name: str, run_id: str | None, within: "OwnListener | Recorder | None") -> Conversation:
-    """The place for the trace of a sub-agent: a root of its own, linked to the call that started it. `within` is what
-    records the client that started it; without it, that is the client whose tool runs now."""
-    talk, call = _started_by(within)
+    """The handle for the trace of a sub-agent: a root of its own, linked to the call that started it.
+
+    `within` records the client that started the sub-agent. Without it, that is the client whose tool runs now.
+    """
+    talk, call = _find_starter(within)
     if talk is None:
         hint = "record it in a tool's handler, or give within=<the recorded client that started it>"
         raise InvalidArgument("a sub-agent is started by somebody", hint=hint)
     return talk.subagent(name, run_id or uuid4().hex[:12], call=call or talk.at)
 
 
-def _started_by(within: "OwnListener | Recorder | None") -> tuple[Conversation | None, str | None]:
-    """The conversation that a sub-agent is started in, and the message that calls it."""
+def _find_starter(within: "OwnListener | Recorder | None") -> tuple[Conversation | None, str | None]:
+    """The conversation that a sub-agent is started in, and the message that called it."""
     running = _running.get()
     if isinstance(within, Recorder):
-        return (None, None) if within.answered is None else (within.answered[0].talk, within.answered[1])
+        return (None, None) if within.latest_answer is None else (within.latest_answer[0].talk, within.latest_answer[1])
     listener = within or (running.listener if running is not None else None)
     if listener is None or listener.place is None:
         return None, None
     is_running = running is not None and running.listener is listener
-    return listener.place.handle, running.message if running is not None and is_running else listener._answered
+    return listener.place.handle, running.message if running is not None and is_running else listener.latest_answer

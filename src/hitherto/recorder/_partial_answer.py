@@ -1,8 +1,7 @@
-"""An answer on its way: what has come of it is kept while it comes.
+"""Keep a partial of an answer while it streams in.
 
-The pieces are fed in one thread; another one, woken by a timer, keeps what has come so far at most `seconds` after the
-piece that brought it. So the store is never waited for between two pieces, and a stream that stalls is kept as far as
-it got.
+One thread feeds the pieces. A timer thread keeps the answer so far, at most `seconds` after the first piece that is not
+kept yet. So no piece waits for the store, and a stream that stalls is kept as far as it came.
 """
 
 import threading
@@ -14,27 +13,27 @@ from ..errors import HithertoError
 from ..events import warn
 
 
-class Arriving:
-    """An assembly that keeps what it has. Feed it, and close it."""
+class PartialAnswer:
+    """An assembly that is kept while it grows. Feed it, and close it."""
 
     def __init__(
         self, assembly: Assembly, keep: Callable[[Answer], None], seconds: float, last: dict[object, Callable[[], None]]
     ) -> None:
-        """`last` is what the store calls before it is closed: what has come is kept then, too."""
+        """The store calls the functions in `last` before it is closed: the answer so far is kept then, too."""
         self._assembly = assembly
         self._keep = keep
         self._last = last
         self._last[self] = self._flush
         self._seconds = seconds
         self._lock = threading.Lock()  # of the assembly
-        self._keeping = threading.Lock()  # so that nothing old is kept after something new
+        self._keep_lock = threading.Lock()  # so that no older state is kept after a newer one
         self._timer: threading.Timer | None = None
-        self._closed = False
+        self._is_closed = False
 
     def feed(self, event: Mapping[str, object]) -> str:
         with self._lock:
             piece = self._assembly.feed(event)
-            if self._timer is None and not self._closed:
+            if self._timer is None and not self._is_closed:
                 self._timer = threading.Timer(self._seconds, self._flush)
                 self._timer.daemon = True
                 self._timer.start()
@@ -45,29 +44,29 @@ class Arriving:
             return keepable_answer(self._assembly.answer())
 
     def _flush(self, *, last: bool = False) -> None:
-        with self._keeping:
+        with self._keep_lock:
             with self._lock:
                 self._timer = None
-                if self._closed and not last:
+                if self._is_closed and not last:
                     return
                 answer = keepable_answer(self._assembly.answer())
             if answer.messages:
                 try:
                     self._keep(answer)
-                except HithertoError as error:  # the answer itself is still on its way, and is what counts
+                except HithertoError as error:  # the answer itself is still on its way, and matters more
                     warn(f"an answer on its way could not be kept: {type(error).__name__}")
 
     def close(self, *, keep: bool = False) -> None:
-        """No more will come. What there is is kept, if it is all there will be."""
+        """End the assembly. `keep` writes the partial once more, because no complete answer will replace it."""
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 return
-            self._closed = True
+            self._is_closed = True
             self._last.pop(self, None)
             if self._timer is not None:
                 self._timer.cancel()
         if keep:
             self._flush(last=True)
         else:
-            with self._keeping:  # one that is being kept now must not come after the answer
+            with self._keep_lock:  # a partial that is being kept now must not come after the answer
                 pass

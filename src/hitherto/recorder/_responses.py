@@ -1,7 +1,7 @@
-"""What a response says, and what is kept of one that cannot be taken apart.
+"""Parse the body of a response, and keep one that cannot be parsed.
 
-Every response was paid for. So one that a dialect cannot read is kept all the same: as it is, in a block of the type
-`response`. An event of a stream that is no JSON becomes a block of the type `unread` of the answer that it came with.
+Every response was paid for. So a response that a dialect cannot read is kept all the same: as it is, in a block of the
+type `response`. An event of a stream that is no JSON becomes a block of the type `unread` in its answer.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from ..model import Block, Message
 _JSON = "application/json"
 
 
-def request_body(body: bytes) -> dict[str, object]:
-    """The JSON object that a request is; `InvalidMessage` if it is none."""
+def decode_request(body: bytes) -> dict[str, object]:
+    """Decode the JSON object of a request. Raises `InvalidMessage` if the body is none."""
     try:
         return decoded_object(body)
     except ValueError as error:
         raise InvalidMessage(f"the body of a request is no JSON object: {error}") from None
 
 
-def understood(dialect: Dialect, data: bytes) -> Answer | None:
-    """What the body of a response says; None if it was cut off, or is something else than JSON."""
+def parse_response(dialect: Dialect, data: bytes) -> Answer | None:
+    """The answer in the body of a response. None if the body was cut off, or is no JSON."""
     try:
         return keepable_answer(dialect.answer(decoded_object(data)))
-    except ValueError as error:  # InvalidMessage is one
+    except ValueError as error:  # among them `InvalidMessage`
         answer = answer_as_it_is(data, str(error))
     if answer is None:
         warn("a response was cut off, or is no JSON; its question stands without an answer")
@@ -39,8 +39,8 @@ def understood(dialect: Dialect, data: bytes) -> Answer | None:
     return answer
 
 
-def with_unread(answer: Answer, unread: Sequence[bytes]) -> Answer:
-    """The answer with the events of its stream that could not be read, so that they are kept with it."""
+def add_unread(answer: Answer, unread: Sequence[bytes]) -> Answer:
+    """Add the events of a stream that could not be read to its answer, so that they are kept with it."""
     if not unread or not answer.messages:
         return answer
     warn(f"{len(unread)} events of a stream could not be read, and are kept as they are")

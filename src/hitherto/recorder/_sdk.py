@@ -1,8 +1,8 @@
-"""Recording what goes through the SDK of a provider, or through a plain HTTP client: requests in, messages out.
+"""Record the requests of a provider's SDK, or of a plain HTTP client.
 
-The path of a request says in which dialect it is written. What is new in its history is kept before it is sent, and the
-answer as it comes. Requests that are no chat (embeddings, files, token counts) pass unheard. Which client a request
-belongs to is decided in `_calls`.
+The path of a request says in which dialect it is written. The new messages of its history are kept before it is sent,
+and the answer while it arrives. Requests that are no chat (embeddings, files, token counts) are ignored. `_calls`
+decides which client a request belongs to.
 """
 
 import threading
@@ -14,10 +14,11 @@ from .._http_hooks import Sent
 from ..dialects._sse import Events
 from ..errors import HithertoError
 from ..events import warn
-from ._partial_answer import Arriving
-from ._recorder import Place, Recorder
+from ._partial_answer import PartialAnswer
+from ._recorded_conversation import Place
+from ._recorder import Recorder
 from ._requests import FIELDS, keep_request
-from ._responses import understood, with_unread
+from ._responses import add_unread, parse_response
 
 _PATHS = {
     "openai": (("/chat/completions", "openai-chat"), ("/responses", "openai-responses")),
@@ -40,18 +41,18 @@ def dialects_of(provider: str | None) -> list[str]:
 
 
 class Listening:
-    """The recorders behind one client: one for each dialect that it speaks."""
+    """The recorders of one client: one for each dialect that it speaks."""
 
     def __init__(self, provider: str | None, make: Make, dialect: str | None = None, kind: str = "client") -> None:
         """`provider` is None for a plain HTTP client, of which `dialect` may say what it speaks."""
         self.provider = provider
-        self.kind = kind  # of client, for people
+        self.kind = kind  # of client, for warnings
         self.make = make
         self._dialect = dialect
         self._lock = threading.Lock()
         self._recorders: dict[str, Recorder] = {}
-        self._heard = 0  # requests, of any kind
-        self._is_said = False  # that calls pass unheard
+        self._count = 0  # of requests, of any kind
+        self._has_warned = False  # that calls are not recorded
         self.latest: Recorder | None = None
 
     def recorder(self, name: str) -> Recorder:
@@ -65,18 +66,18 @@ class Listening:
         with self._lock:
             return list(self._recorders.values())
 
-    def hear(self, sent: Sent) -> "Heard | None":
-        """A request that is about to be sent. What it says is kept before it goes."""
-        self._heard += 1
-        name = self._spoken(sent)
+    def on_request(self, sent: Sent) -> "RecordedExchange | None":
+        """Keep the messages of a request before it is sent. None if the request is no chat."""
+        self._count += 1
+        name = self._find_dialect(sent)
         if name is None:
             return None
         recorder = self.recorder(name)
         model = sent.path.rpartition("/")[2].rpartition(":")[0] if name == "gemini" else None
         session = next((sent.headers[header] for header in _SESSIONS if sent.headers.get(header)), None)
-        return Heard(recorder, keep_request(recorder, sent.body, model, session))
+        return RecordedExchange(recorder, keep_request(recorder, sent.body, model, session))
 
-    def _spoken(self, sent: Sent) -> str | None:
+    def _find_dialect(self, sent: Sent) -> str | None:
         """The dialect of a request; None if it is no chat."""
         if sent.method != "POST":
             return None
@@ -88,17 +89,17 @@ class Listening:
             return None
         return self._dialect if _has_field(sent.body, FIELDS[self._dialect]) else None
 
-    def say_unheard(self) -> None:
-        """A call of the client was answered, and nothing of it was heard."""
-        if not self._is_said:
-            self._is_said = True
+    def warn_unheard(self) -> None:
+        """Warn that a call of the client was answered without a request through its HTTP client."""
+        if not self._has_warned:
+            self._has_warned = True
             warn(f"calls of a recorded {self.kind} do not go through the HTTP client that is listened to: "
                  "they are not kept")  # fmt: skip
 
-    def say_if_silent(self) -> None:
-        """The recording ends. If the client has made no request at all, then whoever was to use it has used another."""
-        if not self._heard and not self._is_said:
-            self._is_said = True
+    def warn_if_silent(self) -> None:
+        """Warn at the end of a recording without a single request: the program must have used another client."""
+        if not self._count and not self._has_warned:
+            self._has_warned = True
             warn(f"a recorded {self.kind} has made no request: if something was said, then through another client")
 
 
@@ -109,51 +110,51 @@ def _has_field(body: bytes, name: str) -> bool:
         return False
 
 
-class Heard:
-    """One request that was sent, and its response."""
+class RecordedExchange:
+    """One request that was sent, and its response, as an `Exchange`."""
 
     def __init__(self, recorder: Recorder, place: Place) -> None:
         self._recorder = recorder
         self._place = place
-        place.kept.expect(place)
-        self._arriving: Arriving | None = None
+        place.recorded.expect_answer(place)
+        self._partial: PartialAnswer | None = None
         self._events = Events()
         self._body: list[bytes] = []
-        self._lost = False
+        self._is_broken = False
 
-    def again(self) -> "Heard":
-        """The same request, sent once more by the SDK. The question stands already."""
-        return Heard(self._recorder, self._place)
+    def repeat(self) -> "RecordedExchange":
+        """The exchange of the same request, which the SDK sends again. Its question is kept already."""
+        return RecordedExchange(self._recorder, self._place)
 
     def fail(self) -> None:
-        """There is no answer, and none will come: the question may be asked again."""
+        """Note that no answer will come: the question may be asked again."""
         self._settle()
 
     def _settle(self) -> None:
-        self._place.kept.settle(self._place)
+        self._place.recorded.settle(self._place)
 
     def head(self, content_type: str) -> None:
         if content_type.startswith("text/event-stream"):
-            self._arriving = self._recorder.arriving(self._place, self._recorder.dialect.assembly())
+            self._partial = self._recorder.open_partial(self._place, self._recorder.dialect.assembly())
 
     def feed(self, data: bytes) -> None:
-        if self._arriving is None:
+        if self._partial is None:
             self._body.append(data)
             return
         try:
             for event in self._events.feed(data):
-                self._arriving.feed(event)
-        except HithertoError as error:  # whoever reads the answer does not suffer for it
-            if not self._lost:
+                self._partial.feed(event)
+        except HithertoError as error:  # the caller still gets the stream
+            if not self._is_broken:
                 warn(f"a stream could not be understood from here on: {error}")
-            self._lost = True
+            self._is_broken = True
 
     def end(self) -> None:
-        """The response is there, or as much of it as will come. Nothing that goes wrong here disturbs the caller, who
-        has paid for the answer: it is said, and what can be kept is."""
+        """Keep the response, or as much of it as has come. An error here becomes a warning: the caller has paid for the
+        answer and must get it."""
         try:
-            if self._arriving is not None:
-                self._end_stream(self._arriving)
+            if self._partial is not None:
+                self._end_stream(self._partial)
             else:
                 self._end_body(b"".join(self._body))
         except HithertoError as error:
@@ -161,16 +162,16 @@ class Heard:
         finally:
             self._settle()
 
-    def _end_stream(self, arriving: Arriving) -> None:
+    def _end_stream(self, partial: PartialAnswer) -> None:
         for event in self._events.finish():
-            arriving.feed(event)
-        answer = arriving.answer()
-        complete = answer.complete and not self._lost
-        arriving.close(keep=not complete)
+            partial.feed(event)
+        answer = partial.answer()
+        complete = answer.complete and not self._is_broken
+        partial.close(keep=not complete)
         if complete:
-            self._recorder.answer(self._place, with_unread(answer, self._events.unread))
+            self._recorder.answer(self._place, add_unread(answer, self._events.unread))
 
     def _end_body(self, data: bytes) -> None:
-        answer = understood(self._recorder.dialect, data)
-        if answer is not None and answer.complete:  # the provider may only have begun, and be asked again later
+        answer = parse_response(self._recorder.dialect, data)
+        if answer is not None and answer.complete:  # an incomplete answer is asked for again later
             self._recorder.answer(self._place, answer)

@@ -1,11 +1,11 @@
-"""The requests that were sent last, each of which a later one may go on from.
+"""A cache of the requests that were sent last: a later request may continue one of them.
 
-Of each is known where its body has its history, and where that history ends in the tree of its conversation. As long as
-the tree has only grown below that place, or beside it, a request that begins with the same bytes stands there as well:
-`Recorder.go_on` begins to compare from there on.
+Each entry knows where the body holds its history, and where that history ends in the tree of its conversation. As long
+as the tree has only grown below that position, or beside it, a request that begins with the same bytes continues from
+there: `Recorder.go_on` compares only the messages after it.
 
-Bodies are held as they were sent, so their number and their bytes are bounded. A conversation that the recorder lets go
-of takes its requests along.
+The cache holds whole bodies, so their number and their bytes are bounded. When the recorder forgets a conversation, the
+cache drops its requests.
 """
 
 import threading
@@ -18,27 +18,27 @@ from ._body import Body
 from ._history_match import Position
 
 if TYPE_CHECKING:
-    from ._recorder import Kept
+    from ._recorded_conversation import RecordedConversation
 
-_REQUESTS = 256  # as many as there are conversations that a recorder has at hand
-_BYTES = 32 << 20
+_MAX_REQUESTS = 256  # as many as the conversations that a recorder knows
+_MAX_BYTES = 32 << 20
 
 
 class SentRequest(Struct, frozen=True, eq=False):
-    """A request that was sent, all of whose history is kept."""
+    """A request that was sent, and whose whole history is kept."""
 
     body: Body
     lead: list[dict[str, object]]  # the entries at its head that are no messages: system prompts
     setup: Setup  # as it is kept
     model: str | None  # if the path of the request names it
-    kept: "Kept"
+    recorded: "RecordedConversation"
     position: Position
 
 
 class SentRequests:
-    """The memory of one recorder, the latest request at the end."""
+    """The cache of one recorder. The latest request is at the end."""
 
-    def __init__(self, max_requests: int = _REQUESTS, max_bytes: int = _BYTES) -> None:
+    def __init__(self, max_requests: int = _MAX_REQUESTS, max_bytes: int = _MAX_BYTES) -> None:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -63,10 +63,10 @@ class SentRequests:
         with self._lock:
             self._drop(request)
 
-    def forget(self, kept: "Kept | None" = None) -> None:
+    def forget(self, recorded: "RecordedConversation | None" = None) -> None:
         """Forget the requests of a conversation; without one, all of them."""
         with self._lock:
-            for request in [one for one in self._requests if kept is None or one.kept is kept]:
+            for request in [one for one in self._requests if recorded is None or one.recorded is recorded]:
                 self._drop(request)
 
     def _drop(self, request: SentRequest) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from .._engine.record_items import Amendment, ConversationSummary, Measure, Metrics, Participant, Time
 from ..conversation import checked_text
 from ..errors import InvalidArgument, shorten
-from ..model import Block, Message, Saved, check, encodable, from_datetime, listed, to_datetime
+from ..model import Block, Message, Saved, check, encodable, from_datetime, as_list, to_datetime
 from ._types import NOTE, AttachmentRef, AudioRef, Frame, FramePrivacy, Privacy, Retention
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Given:
     def messages(self, given: object) -> list[Said]:
         """Messages in order, each frame once."""
         found: dict[object, Said] = {}
-        for place, one in enumerate(listed(given, "messages")):
+        for place, one in enumerate(as_list(given, "messages")):
             said = self._message(one) if isinstance(one, Message) else self._frame(one, f"message {place + 1}")
             found.setdefault(said.message.key or place, said)
         return list(found.values())
@@ -184,7 +184,7 @@ class Given:
     def participants(self, given: object) -> tuple[Participant, ...] | None:
         if given is None:
             return None
-        found = [self._as(one, Participant, Participant, "a participant") for one in listed(given, "participants")]
+        found = [self._as(one, Participant, Participant, "a participant") for one in as_list(given, "participants")]
         for one in found:
             _one_of(one.role, _ROLES, "the role of a participant")
         return tuple(replace(p, id=self._id(p.id), display_name=self._maybe(p.display_name)) for p in found)

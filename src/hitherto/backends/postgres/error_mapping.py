@@ -176,5 +176,5 @@ def unreached(error: Exception, where: str) -> HithertoError:
     """What went wrong before anything was written."""
     raised = translated(error, where)
     if raised.hint == Unavailable.hint:
-        raised.hint = "check the address, and whether the server is running"
+        raised.replace_hint("check the address, and whether the server is running")
     return raised
