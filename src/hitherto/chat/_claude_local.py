@@ -39,7 +39,7 @@ from ..errors import (
     ToolLoopLimit,
     Unsupported,
 )
-from ..model import Block, Message, Setup, check, check_strings, encodable, as_list
+from ..model import Block, Message, Setup, as_list, check, check_strings, encodable
 from . import _handlers
 from ._config import Config, Tool
 from ._program import Ended, Program

@@ -23,7 +23,7 @@ from ..dialects._missing_attachments import tell_holes
 from ..dialects._repair import Repair, is_silent, repair, settled
 from ..dialects._types import with_names
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
-from ..model import Block, Message, Setup, Usage, check, encodable, as_list
+from ..model import Block, Message, Setup, Usage, as_list, check, encodable
 from ..snapshots import Snapshot
 from ..snapshots._thread import lifted
 from ._config import Config, Tool

@@ -35,7 +35,7 @@ from ..events import warn
 from ..ids import parse_conversation_id, show_conversation_id
 from ..keys import Key
 from ..listing import ConversationInfo, Page, conversations
-from ..model import check, check_json, as_list
+from ..model import as_list, check, check_json
 from ..snapshots import Unreadable
 from ..store import Store, as_key
 from ._atomic_file import WriteTo, of_files

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from .._engine.record_items import Amendment, ConversationSummary, Measure, Metrics, Participant, Time
 from ..conversation import checked_text
 from ..errors import InvalidArgument, shorten
-from ..model import Block, Message, Saved, check, encodable, from_datetime, as_list, to_datetime
+from ..model import Block, Message, Saved, as_list, check, encodable, from_datetime, to_datetime
 from ._types import NOTE, AttachmentRef, AudioRef, Frame, FramePrivacy, Privacy, Retention
 
 if TYPE_CHECKING:
