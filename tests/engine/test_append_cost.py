@@ -7,7 +7,7 @@ import pytest
 
 import hitherto
 from hitherto import Conversation, Message
-from hitherto.backends import sqlite
+from hitherto.backends.sqlite import writing
 from hitherto.backends.sqlite.ballast import LEAST, Ballast
 
 _FRAME = 4096 + 24  # bytes of a page in the WAL, with its header
@@ -36,8 +36,8 @@ def test_setting_a_column_that_is_in_an_index_writes_that_index_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: SQLite does not look whether the value is another."""
-    same = sqlite._UPDATE_CONVERSATION.replace(" SET ", " SET expires_at = expires_at, ")
-    monkeypatch.setattr(sqlite, "_UPDATE_CONVERSATION", same)
+    same = writing._UPDATE_CONVERSATION.replace(" SET ", " SET expires_at = expires_at, ")
+    monkeypatch.setattr(writing, "_UPDATE_CONVERSATION", same)
     path = tmp_path / "chats.db"
     with hitherto.open(path, maintenance=False) as store:
         talk = store.start()

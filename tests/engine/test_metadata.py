@@ -21,8 +21,7 @@ from hitherto._erasure import maintenance
 from hitherto._sealing import reencryption
 from hitherto._sealing.codec import next_row
 from hitherto.backend import Change, Tag, Where
-from hitherto.backends import sqlite
-from hitherto.backends.sqlite import SqliteBackend
+from hitherto.backends.sqlite import SqliteBackend, reading
 from hitherto.ids import parse_conversation_id
 
 from ..support.command import World
@@ -261,7 +260,7 @@ def test_sqlite_goes_through_those_that_have_the_rarest_tag(tmp_path: Path, olde
 
 def test_where_every_tag_is_common_sqlite_looks_at_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or it would sort all of them for every page."""
-    monkeypatch.setattr(sqlite, "_COMMON", 10)
+    monkeypatch.setattr(reading, "_COMMON", 10)
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
         for n in range(40):
             store.start(title=f"t{n}", metadata={"all": "yes", "even": str(n % 2)})

@@ -21,7 +21,7 @@ import hitherto
 from hitherto import Block, Message, Store
 from hitherto.backend import Backend, Batch, Outcome
 from hitherto.backends import sqlite
-from hitherto.backends.sqlite import SqliteBackend, erasure
+from hitherto.backends.sqlite import SqliteBackend, erasure, opening
 from hitherto.backends.sqlite import rebuild as _rebuild
 from hitherto.backends.sqlite.connections import Pool
 from hitherto.backends.sqlite.erasure import Erasure
@@ -179,7 +179,7 @@ def test_a_reader_delays_it_and_the_tables_are_not_written_anew_again(
 def test_nothing_writes_into_a_database_past_sqlite() -> None:
     for file in Path(sqlite.__file__).parent.glob("*.py"):
         found = re.findall(r"xWrite|pwrite|\.write\(", file.read_text())
-        assert not found or file.name == "_ballast.py", file.name
+        assert not found or file.name == "ballast.py", file.name
 
 
 def test_a_store_of_more_than_128_gibibytes_keeps_its_attachments(path: Path) -> None:
@@ -609,7 +609,7 @@ def test_a_migration_during_a_rebuild_lets_it_begin_again(
         store.purge(by_turns(store), reason="user-requested")
         step_until(store, path, table)
     more = ("one more", ("ALTER TABLE message ADD COLUMN more INTEGER",))
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, more))
+    monkeypatch.setattr(opening, "MIGRATIONS", (*MIGRATIONS, more))
     with hitherto.open(path, maintenance=False) as store:
         assert isinstance(store.backend, SqliteBackend)
         assert store.backend.pragmas(["foreign_keys"]) == {"foreign_keys": 1}

@@ -43,7 +43,7 @@ from hitherto._engine import attachments, compression
 from hitherto._sealing import primitives
 from hitherto.backend import DONE, Batch, Outcome
 from hitherto.backends import sqlite
-from hitherto.backends.sqlite import connections
+from hitherto.backends.sqlite import connections, opening
 from hitherto.backends.sqlite.erasure import Erasure
 from hitherto.errors import StorageError
 from hitherto.testing.faultdisk import FaultDisk, Mode, Operation
@@ -82,8 +82,8 @@ def new_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> FaultDisk:
 
 
 def synchronous(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    others = [pragma for pragma in sqlite.PER_CONNECTION if not pragma.startswith("synchronous")]
-    monkeypatch.setattr(sqlite, "PER_CONNECTION", (f"synchronous = {how}", *others))
+    others = [pragma for pragma in opening.PER_CONNECTION if not pragma.startswith("synchronous")]
+    monkeypatch.setattr(opening, "PER_CONNECTION", (f"synchronous = {how}", *others))
 
 
 # What a life did, and what an image owes
@@ -425,7 +425,7 @@ def test_a_power_cut_amid_checkpoints_loses_nothing_acknowledged(
     disk: FaultDisk, place: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C1: the WAL is moved into the database, and begun anew, every few commits. `all` is a killed process."""
-    monkeypatch.setattr(sqlite, "PER_CONNECTION", (*sqlite.PER_CONNECTION, "wal_autocheckpoint = 12"))
+    monkeypatch.setattr(opening, "PER_CONNECTION", (*opening.PER_CONNECTION, "wal_autocheckpoint = 12"))
     life = Life(disk)
     live(life)
     for seed in range(2 if THOROUGH and mode not in ("none", "all") else 1):
@@ -586,8 +586,8 @@ def test_without_secure_delete_what_was_sealed_stays_in_the_file(
     disk: FaultDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control."""
-    others = [pragma for pragma in sqlite.PER_CONNECTION if not pragma.startswith("secure_delete")]
-    monkeypatch.setattr(sqlite, "PER_CONNECTION", ("secure_delete = OFF", *others))
+    others = [pragma for pragma in opening.PER_CONNECTION if not pragma.startswith("secure_delete")]
+    monkeypatch.setattr(opening, "PER_CONNECTION", ("secure_delete = OFF", *others))
     monkeypatch.setattr(Erasure, "advance", lambda *_: True)  # tables that are written anew hold nothing of it
     sealings = Sealings(monkeypatch)
     life = Life(disk, key=Key.generate())

@@ -16,8 +16,8 @@ import hitherto
 from hitherto import Block, CannotOpen, Held, Message, ReadOnly, StorageError, Store
 from hitherto._sealing.sealed import read_box
 from hitherto.backend import Where
-from hitherto.backends import sqlite
 from hitherto.backends.postgres.schema import MIGRATIONS as STEPS
+from hitherto.backends.sqlite import opening
 from hitherto.backends.sqlite.schema import MIGRATIONS
 from hitherto.listing import conversations
 from hitherto.model import to_datetime
@@ -221,7 +221,7 @@ MORE = (
 def test_a_later_version_reads_an_older_format_without_changing_it(
     thawed: Thawed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, MORE))
+    monkeypatch.setattr(opening, "MIGRATIONS", (*MIGRATIONS, MORE))
     kept, before = thawed.kept, thawed.bytes()
     with thawed.open(read_only=True) as store:
         assert seen(store, kept, search=False) == kept.seen
@@ -232,7 +232,7 @@ def test_a_later_version_reads_an_older_format_without_changing_it(
             assert connection.execute("SELECT count(*) FROM extra").fetchall() == [(0,)]
     assert thawed.bytes() == before
     with monkeypatch.context() as patch:  # the control: without what completes it, it cannot be read
-        patch.setattr(sqlite, "complete", lambda *_: None)
+        patch.setattr(opening, "complete", lambda *_: None)
         with thawed.open(read_only=True) as store, pytest.raises(StorageError), store.backend._connection() as other:  # type: ignore[attr-defined]
             other.execute("SELECT colour FROM conversation").fetchall()
     with thawed.open() as store:

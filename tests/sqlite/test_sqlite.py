@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 import hitherto
 from hitherto import Block, Key, Message, Saved, Store
-from hitherto.backends import sqlite
-from hitherto.backends.sqlite import SqliteBackend
+from hitherto.backends.sqlite import SqliteBackend, opening
 from hitherto.backends.sqlite.files import translated
+from hitherto.backends.sqlite.rows import check_headers
 from hitherto.backends.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from hitherto.errors import (
     Busy,
@@ -528,7 +528,7 @@ def test_opening_a_store_of_today_changes_nothing(path: Path) -> None:
 def test_an_older_store_is_migrated_with_all_it_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hitherto.open(path) as store:
         sent = store.start().append(Message.user("kept"))
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, SECOND))
+    monkeypatch.setattr(opening, "MIGRATIONS", (*MIGRATIONS, SECOND))
     for _ in range(2):  # the second time there is nothing to do
         with hitherto.open(path) as store:
             assert store.message(sent.id).text == "kept"
@@ -544,13 +544,13 @@ def test_a_migration_that_breaks_half_way_leaves_the_version_before(
     if not fresh:
         with hitherto.open(path) as store:
             store.start().append(Message.user("kept"))
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (*MIGRATIONS, HALF))
+    monkeypatch.setattr(opening, "MIGRATIONS", (*MIGRATIONS, HALF))
     with pytest.raises(StorageError):
         hitherto.open(path)
     assert rows(path, "SELECT max(version) FROM migration") == [(len(MIGRATIONS),)]
     assert rows(path, "PRAGMA user_version") == [(len(MIGRATIONS),)]
     assert rows(path, "SELECT name FROM sqlite_schema WHERE name = 'half'") == []
-    monkeypatch.setattr(sqlite, "MIGRATIONS", MIGRATIONS)
+    monkeypatch.setattr(opening, "MIGRATIONS", MIGRATIONS)
     with hitherto.open(path) as store:
         assert store.stats().messages == (0 if fresh else 1)
         assert store.verify().ok
@@ -559,10 +559,10 @@ def test_a_migration_that_breaks_half_way_leaves_the_version_before(
 def test_a_first_migration_that_breaks_leaves_a_file_that_opens_later(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "MIGRATIONS", (HALF,))
+    monkeypatch.setattr(opening, "MIGRATIONS", (HALF,))
     with pytest.raises(StorageError):
         hitherto.open(path)
-    monkeypatch.setattr(sqlite, "MIGRATIONS", MIGRATIONS)
+    monkeypatch.setattr(opening, "MIGRATIONS", MIGRATIONS)
     with hitherto.open(path) as store:
         assert backend_of(store).pragmas(list(PRAGMAS)) == PRAGMAS
 
@@ -570,10 +570,10 @@ def test_a_first_migration_that_breaks_leaves_a_file_that_opens_later(
 RACER = """
 import json, sys
 import hitherto
-from hitherto.backends import sqlite
+from hitherto.backends.sqlite import opening
 extra = json.loads(sys.argv[1])
 if extra:
-    sqlite.MIGRATIONS = (*sqlite.MIGRATIONS, (extra[0], tuple(extra[1])))
+    opening.MIGRATIONS = (*opening.MIGRATIONS, (extra[0], tuple(extra[1])))
 print("ready", flush=True)
 for line in sys.stdin:
     try:
@@ -1185,9 +1185,9 @@ def test_messages_are_read_by_their_numbers_never_through_a_whole_conversation(s
 def test_a_header_that_holds_something_else_is_damage_and_not_compared(column: str) -> None:
     """One flipped bit in a record makes bytes of a number; no schema prevents that."""
     good = message_row(1)
-    assert sqlite._headed([good]) == [good]
+    assert check_headers([good]) == [good]
     with pytest.raises(Damaged):
-        sqlite._headed([replace(good, **{column: b"\1"})])
+        check_headers([replace(good, **{column: b"\1"})])
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -16,7 +16,7 @@ import apsw
 import hitherto
 from hitherto import Conflict, Message
 from hitherto.backend import Change
-from hitherto.backends.sqlite import SqliteBackend, _Place
+from hitherto.backends.sqlite.writing import Place, Writer
 
 
 def say(*words: object) -> None:
@@ -63,19 +63,19 @@ def crowd(path: str, name: str, threads: str, count: str, shared: str) -> None:
 def turns(path: str, talk: str, first: str, pause: str, how: str) -> None:
     """Save turns of two messages, `together` or `apart`, saying each begin and end. In turn number `pause`, wait to
     be killed between the last write and its COMMIT."""
-    apply = SqliteBackend._apply
+    apply = Writer.apply
     current = int(first)
     writes = 0
 
-    def apply_and_wait(backend: SqliteBackend, connection: apsw.Connection, change: Change, place: _Place) -> None:
+    def apply_and_wait(writer: Writer, connection: apsw.Connection, change: Change, place: Place) -> None:
         nonlocal writes
-        apply(backend, connection, change, place)
+        apply(writer, connection, change, place)
         writes += 1
         if current == int(pause) and writes == (1 if how == "together" else 2):
             say("inside", current)
             sys.stdin.readline()
 
-    with hitherto.open(path) as store, mock.patch.object(SqliteBackend, "_apply", apply_and_wait):
+    with hitherto.open(path) as store, mock.patch.object(Writer, "apply", apply_and_wait):
         handle = store.conversation(talk)
         while True:
             writes = 0
