@@ -1400,7 +1400,7 @@ def test_a_turn_repairs_only_what_came_after_the_last_answer(monkeypatch: pytest
     client._replace(client.parse_history([{"role": roles[n % 2], "content": str(n)} for n in range(100)]))
     monkeypatch.setattr(_turn, "repair", counting)
     for n in range(3):
-        turn = client.turn(client._said(f"And {n}?"))
+        turn = client.turn(client._prompt_messages(f"And {n}?"))
         next(turn)
         turn.send(None)
         turn.send(Answer([Message.assistant("yes", raw={"role": "assistant", "content": "yes"})]))

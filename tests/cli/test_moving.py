@@ -100,7 +100,9 @@ except apsw.Error as error:
 
 def test_the_formats_that_help_names_are_those_that_are_written() -> None:
     assert list(_moving.FORMATS) == formats.names(writable=True)
-    assert set(_moving._STREAMED) == {name for name in _moving.FORMATS if hasattr(formats._named(name), "write_to")}
+    assert set(_moving._STREAMED) == {
+        name for name in _moving.FORMATS if hasattr(formats._find_format(name), "write_to")
+    }
 
 
 def test_export_writes_the_newest_conversation_as_lines(world: World, tmp_path: Path) -> None:

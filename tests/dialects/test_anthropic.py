@@ -211,21 +211,21 @@ def test_results_among_words_stay_the_users() -> None:
 def test_a_request_says_model_prompt_tools_and_history() -> None:
     tool: Raw = {"name": "read", "description": "d", "input_schema": {"type": "object"}}
     body = {"model": "claude", "system": "Be brief.", "tools": [tool], "messages": [{"role": "user", "content": "Hi"}]}
-    heard = DIALECT.heard(body)
+    heard = DIALECT.parse_request(body)
     assert heard.setup == Setup(model="claude", system_prompt="Be brief.", tools=(tool,))
     assert [m.text for m in heard.messages] == ["Hi"]
 
 
 def test_a_system_prompt_with_more_than_text_is_kept_as_it_came_and_sent_so() -> None:
     system = [{"type": "text", "text": "A"}, {"type": "text", "text": "B", "cache_control": {"type": "ephemeral"}}]
-    setup = DIALECT.heard({"system": system, "messages": []}).setup
+    setup = DIALECT.parse_request({"system": system, "messages": []}).setup
     assert (setup.system_prompt, setup.raw) == ("A\n\nB", system)
     assert DIALECT.request([], setup, {})["system"] == system
 
 
 def test_a_system_prompt_is_sent_in_the_form_in_which_it_came_unless_it_was_changed() -> None:
     blocks = [{"type": "text", "text": "A"}]
-    setup = DIALECT.heard({"system": blocks, "messages": []}).setup
+    setup = DIALECT.parse_request({"system": blocks, "messages": []}).setup
     assert (setup.system_prompt, DIALECT.request([], setup, {})["system"]) == ("A", blocks)
     changed = msgspec.structs.replace(setup, system_prompt="B")
     assert DIALECT.request([], changed, {})["system"] == "B"
@@ -238,7 +238,7 @@ def test_a_system_prompt_is_sent_in_the_form_in_which_it_came_unless_it_was_chan
 )
 def test_what_is_no_request_is_refused(body: Any) -> None:
     with pytest.raises(InvalidMessage):
-        DIALECT.heard(body)
+        DIALECT.parse_request(body)
 
 
 def test_the_system_prompt_is_in_a_request_once_and_not_in_the_history() -> None:
@@ -278,13 +278,13 @@ def test_a_schema_is_asked_for_with_its_objects_closed() -> None:
     either = {"anyOf": [{"additionalProperties": False, "type": "object"}, {"type": "null"}]}
     properties = {"a": {"additionalProperties": False, **inside}, "b": either}
     closed = {"additionalProperties": False, "type": "object", "properties": properties}
-    assert DIALECT.structured(schema) == {"output_config": {"format": {"type": "json_schema", "schema": closed}}}
+    assert DIALECT.schema_options(schema) == {"output_config": {"format": {"type": "json_schema", "schema": closed}}}
     assert schema == before
 
 
 def test_the_sdk_has_the_option_that_asks_for_a_schema() -> None:
     types = pytest.importorskip("anthropic.types")
-    assert DIALECT.structured({}).keys() <= types.MessageCreateParams.__args__[0].__annotations__.keys()
+    assert DIALECT.schema_options({}).keys() <= types.MessageCreateParams.__args__[0].__annotations__.keys()
     assert {"format"} <= types.OutputConfigParam.__annotations__.keys()
 
 
@@ -781,7 +781,7 @@ def test_the_sdk_puts_a_request_on_the_wire_as_it_is() -> None:
     setup = Setup(
         model="claude", system_prompt="Be brief.", tools=({"name": "read", "parameters": {"type": "object"}},)
     )
-    body = DIALECT.request(DIALECT.history([asked, *said, told]), setup, DIALECT.structured({"type": "object"}))
+    body = DIALECT.request(DIALECT.history([asked, *said, told]), setup, DIALECT.schema_options({"type": "object"}))
     wire = http.Client(transport=http.MockTransport(answer))
     with sdk.Anthropic(api_key="none", base_url="http://127.0.0.1", http_client=wire) as client:
         client.messages.create(**body)
@@ -798,7 +798,7 @@ def test_a_conversation_with_gemini_goes_on_here_with_every_call_answered() -> N
         },
         {"role": "user", "parts": [{"functionResponse": {"name": "a.b", "response": {"result": n}}} for n in (1, 2)]},
     ]
-    heard = gemini.heard({"contents": [*turn, *turn]}).messages
+    heard = gemini.parse_request({"contents": [*turn, *turn]}).messages
     history: Any = DIALECT.history([msgspec.structs.replace(m, extra={"dialect": "gemini"}) for m in heard])
     called = [[block["id"] for block in history[n]["content"]] for n in (1, 4)]
     answered = [[block["tool_use_id"] for block in history[n]["content"]] for n in (2, 5)]
@@ -855,7 +855,7 @@ raws = st.one_of(
 @given(st.lists(raws, max_size=5))
 def test_any_history_comes_back_equal(history: list[Raw]) -> None:
     before = copy.deepcopy(history)
-    messages = DIALECT.heard({"messages": history}).messages
+    messages = DIALECT.parse_request({"messages": history}).messages
     for message in messages:
         check(message)
     assert DIALECT.history(messages) == before == history
@@ -891,7 +891,7 @@ def touched(value: object, path: list[int], new: object) -> object:
 def survive(value: Any) -> None:
     """Nothing but an error of ours comes out, whatever goes in."""
     assembly = DIALECT.assembly()
-    for use in (DIALECT.parse, DIALECT.heard, DIALECT.answer, DIALECT.likeness, assembly.feed):
+    for use in (DIALECT.parse, DIALECT.parse_request, DIALECT.answer, DIALECT.likeness, assembly.feed):
         with suppress(HithertoError):
             use(value)
     assembly.answer()
@@ -935,7 +935,7 @@ def test_nothing_but_our_errors_comes_of_what_is_almost_right(path: list[int], n
 def test_recorded_traffic_is_kept_whole(path: Path) -> None:
     recorded = json.loads(path.read_text())
     body = {"messages": recorded["request_messages"], "system": recorded["request_system"], **recorded["request_other"]}
-    heard = DIALECT.heard(body)
+    heard = DIALECT.parse_request(body)
     for message in heard.messages:
         check(message)
     assert DIALECT.history(heard.messages) == recorded["request_messages"]

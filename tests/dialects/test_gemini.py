@@ -209,7 +209,7 @@ def test_results_in_entries_of_their_own_are_counted_on_within_a_request() -> No
         user(response("read", {"result": "A"})),
         user(response("read", {"result": "B"})),
     ]
-    messages = DIALECT.heard({"contents": [*turn, *turn]}).messages
+    messages = DIALECT.parse_request({"contents": [*turn, *turn]}).messages
     assert [[b.id for b in message.blocks] for message in messages] == [
         ["read#0", "read#1"],
         ["read#0"],
@@ -259,7 +259,7 @@ def test_a_request_says_prompt_tools_and_history(name: str) -> None:
         "tools": tools,
         "contents": [user({"text": "Hi"})],
     }
-    heard = DIALECT.heard(body)
+    heard = DIALECT.parse_request(body)
     assert heard.setup == Setup(system_prompt="Be brief.", tools=tuple(tools), raw=body[name])
     assert DIALECT.request([], heard.setup, {})["systemInstruction"] == body[name]
     changed = msgspec.structs.replace(heard.setup, system_prompt="Else.")
@@ -270,12 +270,12 @@ def test_a_request_says_prompt_tools_and_history(name: str) -> None:
 
 @pytest.mark.parametrize("contents", [user({"text": "Hi"}), [user({"text": "Hi"})], "Hi"])
 def test_one_content_need_not_stand_in_a_list(contents: object) -> None:
-    assert [m.text for m in DIALECT.heard({"contents": contents}).messages] == ["Hi"]
+    assert [m.text for m in DIALECT.parse_request({"contents": contents}).messages] == ["Hi"]
 
 
 def test_an_instruction_with_more_than_one_text_is_kept_as_it_came_and_sent_so() -> None:
     instruction = {"parts": [{"text": "A"}, {"text": "B"}]}
-    setup = DIALECT.heard({"systemInstruction": instruction, "contents": []}).setup
+    setup = DIALECT.parse_request({"systemInstruction": instruction, "contents": []}).setup
     assert (setup.system_prompt, setup.raw) == ("A\n\nB", instruction)
     assert DIALECT.request([], setup, {})["systemInstruction"] == instruction
 
@@ -285,7 +285,7 @@ def test_an_instruction_with_more_than_one_text_is_kept_as_it_came_and_sent_so()
 )
 def test_what_is_no_request_is_refused(body: Any) -> None:
     with pytest.raises(InvalidMessage):
-        DIALECT.heard(body)
+        DIALECT.parse_request(body)
 
 
 def test_the_system_prompt_is_in_a_request_once_and_not_in_the_history() -> None:
@@ -303,7 +303,7 @@ def test_the_system_prompt_is_in_a_request_once_and_not_in_the_history() -> None
 
 
 def test_a_schema_is_asked_for_beside_other_settings() -> None:
-    asked = DIALECT.structured({"type": "object"})
+    asked = DIALECT.schema_options({"type": "object"})
     config = {"responseMimeType": "application/json", "responseJsonSchema": {"type": "object"}}
     assert asked == {"generationConfig": config}
     body = DIALECT.request([], Setup(), {"generationConfig": {"temperature": 0}})
@@ -734,7 +734,7 @@ raws = st.one_of(
 @given(st.lists(raws, max_size=5))
 def test_any_history_comes_back_equal(history: list[Raw]) -> None:
     before = copy.deepcopy(history)
-    messages = DIALECT.heard({"contents": history}).messages
+    messages = DIALECT.parse_request({"contents": history}).messages
     for message in messages:
         check(message)
     assert DIALECT.history(messages) == before == history
@@ -767,7 +767,7 @@ def touched(value: object, path: list[int], new: object) -> object:
 def survive(value: Any) -> None:
     """Nothing but an error of ours comes out, whatever goes in."""
     assembly = DIALECT.assembly()
-    for use in (DIALECT.parse, DIALECT.heard, DIALECT.answer, DIALECT.likeness, assembly.feed):
+    for use in (DIALECT.parse, DIALECT.parse_request, DIALECT.answer, DIALECT.likeness, assembly.feed):
         with suppress(HithertoError):
             use(value)
     with suppress(HithertoError):  # a role that is none
@@ -805,7 +805,7 @@ def test_nothing_but_our_errors_comes_of_what_is_almost_right(path: list[int], n
 def test_recorded_traffic_is_kept_whole(path: Path) -> None:
     recorded = json.loads(path.read_text())
     body = {"contents": recorded["request_messages"], "systemInstruction": recorded["request_system"]}
-    heard = DIALECT.heard(body | recorded["request_other"])
+    heard = DIALECT.parse_request(body | recorded["request_other"])
     for message in heard.messages:
         check(message)
     assert DIALECT.history(heard.messages) == recorded["request_messages"]

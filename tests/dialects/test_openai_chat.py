@@ -216,7 +216,9 @@ def test_the_system_messages_at_the_head_are_lifted_and_later_ones_stay() -> Non
         {"role": "system", "content": "It is late."},
         {"role": "user", "content": "bye"},
     ]
-    heard = CHAT.heard({"model": "gpt-x", "messages": head + rest, "tools": [{"type": "function", "function": {}}]})
+    heard = CHAT.parse_request(
+        {"model": "gpt-x", "messages": head + rest, "tools": [{"type": "function", "function": {}}]}
+    )
     assert [message.role for message in heard.messages] == ["user", "event", "user"]
     assert heard.setup.system_prompt == "Be kind.\n\nBe brief."
     assert heard.setup.raw == head
@@ -225,7 +227,7 @@ def test_the_system_messages_at_the_head_are_lifted_and_later_ones_stay() -> Non
 
 
 def test_one_plain_system_message_is_only_its_text() -> None:
-    heard = CHAT.heard({"messages": [{"role": "system", "content": "Be kind."}]})
+    heard = CHAT.parse_request({"messages": [{"role": "system", "content": "Be kind."}]})
     assert (heard.setup, heard.messages) == (Setup(system_prompt="Be kind."), [])
 
 
@@ -239,7 +241,7 @@ def test_one_plain_system_message_is_only_its_text() -> None:
     ],
 )
 def test_any_other_form_of_the_system_prompt_comes_back_as_it_was(head: Raw) -> None:
-    heard = CHAT.heard({"messages": [head]})
+    heard = CHAT.parse_request({"messages": [head]})
     assert CHAT.request([], heard.setup, {})["messages"] == [head]
 
 
@@ -284,7 +286,7 @@ CLOSED: Raw = {"type": "object", "properties": {"a": {"type": "string"}}, "requi
 
 def test_a_schema_is_asked_for_strictly_only_if_it_can_be() -> None:
     strict = {**CLOSED, "additionalProperties": False}
-    asked = CHAT.structured(strict)["response_format"]
+    asked = CHAT.schema_options(strict)["response_format"]
     assert asked == {"type": "json_schema", "json_schema": {"name": "answer", "schema": strict, "strict": True}}
     assert not accepts_strict(CLOSED)
     assert not accepts_strict({**strict, "required": []})
@@ -864,7 +866,7 @@ JSON: st.SearchStrategy[object] = st.recursive(LEAVES, nested, max_leaves=15)
 @settings(max_examples=examples(300), deadline=None)
 @given(JSON)
 def test_anything_at_all_is_read_or_refused_with_our_own_error(value: object) -> None:
-    for read in (CHAT.parse, CHAT.heard, CHAT.answer, CHAT.likeness, CHAT.assembly().feed):
+    for read in (CHAT.parse, CHAT.parse_request, CHAT.answer, CHAT.likeness, CHAT.assembly().feed):
         with_role = {"role": "assistant", **value} if isinstance(value, dict) else {"role": "user", "content": value}
         for given_value in (value, with_role, {"choices": [value]}, {"choices": [{"message": value, "delta": value}]}):
             if isinstance(given_value, dict):
@@ -931,7 +933,7 @@ ENTRIES = st.one_of(
 @given(st.lists(ENTRIES, max_size=6))
 def test_what_was_heard_is_what_is_sent_again(history: list[Raw]) -> None:
     given_history = copy.deepcopy(history)
-    heard = CHAT.heard({"model": "m", "messages": history})
+    heard = CHAT.parse_request({"model": "m", "messages": history})
     for message in heard.messages:
         check(message)
     assert CHAT.request(CHAT.history(heard.messages), heard.setup, {})["messages"] == given_history
@@ -950,7 +952,7 @@ def test_recorded_exchanges_come_back_as_they_were() -> None:
     for path in exchanges():
         recorded = json.loads(path.read_text())
         asked = recorded["request_messages"] or []
-        heard = CHAT.heard({**(recorded["request_other"] or {}), "messages": asked})
+        heard = CHAT.parse_request({**(recorded["request_other"] or {}), "messages": asked})
         body = CHAT.request(CHAT.history(heard.messages), heard.setup, {})
         assert body["messages"] == asked, path.name
         choices = (recorded["response"] or {}).get("choices") or []

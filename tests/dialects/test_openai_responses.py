@@ -216,7 +216,7 @@ def test_an_item_that_is_only_an_id_is_a_reference() -> None:
 
 
 def test_an_input_of_text_alone_is_what_the_user_says() -> None:
-    heard = RESPONSES.heard({"model": "m", "input": "hi", "instructions": "Be kind.", "tools": [{"type": "x"}]})
+    heard = RESPONSES.parse_request({"model": "m", "input": "hi", "instructions": "Be kind.", "tools": [{"type": "x"}]})
     assert [message.raw for message in heard.messages] == [{"role": "user", "content": "hi"}]
     assert heard.setup == Setup(model="m", system_prompt="Be kind.", tools=({"type": "x"},))
     assert (heard.after, heard.within) == (None, None)
@@ -229,7 +229,7 @@ def test_instructions_and_the_head_of_the_input_are_the_system_prompt() -> None:
         {"type": "additional_tools", "role": "developer", "tools": []},
         {"role": "system", "content": "It is late."},
     ]
-    heard = RESPONSES.heard({"instructions": "Be kind.", "input": head + rest})
+    heard = RESPONSES.parse_request({"instructions": "Be kind.", "input": head + rest})
     assert heard.setup.system_prompt == "Be kind.\n\nBe brief."
     assert heard.setup.raw == {"instructions": "Be kind.", "input": head}
     assert [message.role for message in heard.messages] == ["user", "event", "event"]
@@ -239,13 +239,13 @@ def test_instructions_and_the_head_of_the_input_are_the_system_prompt() -> None:
 
 def test_tools_at_the_head_stay_in_the_input() -> None:
     tools: Raw = {"type": "additional_tools", "role": "developer", "tools": []}
-    heard = RESPONSES.heard({"input": [tools]})
+    heard = RESPONSES.parse_request({"input": [tools]})
     assert (heard.setup, [message.raw for message in heard.messages]) == (Setup(), [tools])
 
 
 @pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}])
 def test_a_request_may_go_on_from_what_the_provider_keeps(conversation: object) -> None:
-    heard = RESPONSES.heard({"input": "hi", "previous_response_id": "resp_1", "conversation": conversation})
+    heard = RESPONSES.parse_request({"input": "hi", "previous_response_id": "resp_1", "conversation": conversation})
     assert (heard.after, heard.within) == ("resp_1", "conv_1")
 
 
@@ -281,7 +281,7 @@ def test_a_form_that_is_not_ours_or_says_something_else_is_not_sent(form: object
 def test_a_schema_is_asked_for_by_the_format_of_the_text() -> None:
     schema: Raw = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
-    assert RESPONSES.structured(schema) == {"text": {"format": form}}
+    assert RESPONSES.schema_options(schema) == {"text": {"format": form}}
 
 
 # -- answers
@@ -717,7 +717,13 @@ JSON: st.SearchStrategy[object] = st.recursive(LEAVES, nested, max_leaves=15)
 def test_anything_at_all_is_read_or_refused_with_our_own_error(value: object, kind: str) -> None:
     typed = {**value, "type": kind} if isinstance(value, dict) else {"type": kind, "content": value, "output": value}
     bodies = [value, typed, {"input": value}, {"input": [typed]}, {"output": [typed], "usage": value}]
-    for read in (RESPONSES.parse, RESPONSES.heard, RESPONSES.answer, RESPONSES.likeness, RESPONSES.assembly().feed):
+    for read in (
+        RESPONSES.parse,
+        RESPONSES.parse_request,
+        RESPONSES.answer,
+        RESPONSES.likeness,
+        RESPONSES.assembly().feed,
+    ):
         for body in bodies:
             if isinstance(body, dict):
                 try:
@@ -764,7 +770,7 @@ def test_what_is_no_item_is_refused(raw: Raw) -> None:
 @given(st.lists(st.sampled_from([*ITEMS, {"role": "user", "content": "x"}, {"role": "system", "content": "y"}])))
 def test_what_was_heard_is_what_is_sent_again(items: list[Raw]) -> None:
     given_items = copy.deepcopy(items)
-    heard = RESPONSES.heard({"input": items})
+    heard = RESPONSES.parse_request({"input": items})
     for message in heard.messages:
         check(message)
     body = RESPONSES.request(RESPONSES.history(heard.messages), heard.setup, {})
@@ -780,7 +786,9 @@ def test_recorded_exchanges_come_back_as_they_were() -> None:
         recorded = json.loads(path.read_text())
         asked = recorded["request_messages"] or []
         instructions = recorded["request_system"]
-        heard = RESPONSES.heard({**(recorded["request_other"] or {}), "input": asked, "instructions": instructions})
+        heard = RESPONSES.parse_request(
+            {**(recorded["request_other"] or {}), "input": asked, "instructions": instructions}
+        )
         body = RESPONSES.request(RESPONSES.history(heard.messages), heard.setup, {})
         assert body["input"] == ([{"role": "user", "content": asked}] if isinstance(asked, str) else asked), path.name
         assert body.get("instructions") == (instructions or None), path.name

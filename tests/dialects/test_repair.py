@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hitherto import Block, Message
 from hitherto.dialects import Dialect, calls, dialect
-from hitherto.dialects._repair import INTERRUPTED, Repair, repair, settled
+from hitherto.dialects._repair import INTERRUPTED, Repair, count_settled, repair
 from hitherto.model import Saved, check
 
 from ..support.thorough import examples
@@ -341,16 +341,16 @@ def test_after_a_settled_part_the_rest_needs_repair_or_nothing_does(
 ) -> None:
     clean = repair(before, dialect(name)).messages
     thread = [*clean, *after]
-    rest = repair(thread[settled(clean, dialect(name)) :], dialect(name))
+    rest = repair(thread[count_settled(clean, dialect(name)) :], dialect(name))
     assert rest.notes or not repair(thread, dialect(name)).notes
 
 
 def test_a_call_is_not_settled_before_its_result() -> None:
-    assert settled([Message.user("hi"), asks("a")], CHAT) == 0
-    assert settled([Message.user("hi"), asks("a"), result("a")], CHAT) == 0
-    assert settled([Message.user("hi"), asks("a"), result("a"), Message.assistant("42"), asks("b")], CHAT) == 4
+    assert count_settled([Message.user("hi"), asks("a")], CHAT) == 0
+    assert count_settled([Message.user("hi"), asks("a"), result("a")], CHAT) == 0
+    assert count_settled([Message.user("hi"), asks("a"), result("a"), Message.assistant("42"), asks("b")], CHAT) == 4
     thought = RESPONSES.parse({"type": "reasoning", "summary": []})
-    assert settled([Message.user("hi"), thought], RESPONSES) == 0
+    assert count_settled([Message.user("hi"), thought], RESPONSES) == 0
 
 
 def test_a_long_thread_is_repaired_in_time_that_grows_with_its_length() -> None:

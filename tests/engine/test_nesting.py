@@ -15,7 +15,7 @@ import pytest
 import hitherto
 from hitherto import Block, HithertoError, Message, PartialImport, formats
 from hitherto.dialects import dialect
-from hitherto.formats import Portable, Said, jsonl
+from hitherto.formats import PortableConversation, PortableMessage, jsonl
 from hitherto.model import DEEPEST, Setup, is_nested_deeper
 from hitherto.records import Records
 from hitherto.snapshots import Snapshot
@@ -146,7 +146,9 @@ def test_a_conversation_of_the_callers_that_is_too_deep_is_not_written(
         (Message.user("x"), Setup(tools=({"name": "t", "parameters": deep},))),
         (Message.user("x"), Setup(raw=deep)),
     ):
-        talk = Portable(id="a", messages=(Said(id="m", message=message),), setups=(setup,), setup=1)
+        talk = PortableConversation(
+            id="a", messages=(PortableMessage(id="m", message=message),), setups=(setup,), setup=1
+        )
         with pytest.raises(HithertoError, match="nested"):
             formats.save([talk], tmp_path / "out", format=format)
         assert list(tmp_path.iterdir()) == []

@@ -34,7 +34,7 @@ from hitherto.errors import (
 )
 from hitherto.formats import _cpe_file, cpeconvo, cpeconvo_first
 from hitherto.formats._cpe_file import _BLOCKS, FIRST, LATER
-from hitherto.formats._types import Portable, Said, Source
+from hitherto.formats._types import PortableConversation, PortableMessage, Source
 from hitherto.snapshots import Unreadable
 
 from ..support.foreign_files import write_cpe
@@ -51,16 +51,16 @@ def vectors(tmp_path: Path) -> Path:
 both_generations = pytest.mark.parametrize("write", WRITERS, ids=["later", "first"])
 
 
-def talks(path: Path) -> list[Portable]:
+def talks(path: Path) -> list[PortableConversation]:
     """The conversations of a file in which everything can be read."""
     found = list(cpeconvo.read(path, None))
     assert [one for one in found if isinstance(one, Unreadable)] == []
-    return [one for one in found if isinstance(one, Portable)]
+    return [one for one in found if isinstance(one, PortableConversation)]
 
 
-def parts(path: Path) -> tuple[list[Portable], list[Unreadable]]:
+def parts(path: Path) -> tuple[list[PortableConversation], list[Unreadable]]:
     found = list(cpeconvo.read(path, None))
-    return [x for x in found if isinstance(x, Portable)], [x for x in found if isinstance(x, Unreadable)]
+    return [x for x in found if isinstance(x, PortableConversation)], [x for x in found if isinstance(x, Unreadable)]
 
 
 def source(path: Path) -> Source:
@@ -93,7 +93,7 @@ def sql(value: object) -> str:
     return apsw.format_sql_value(value)
 
 
-def only(path: Path) -> Said:
+def only(path: Path) -> PortableMessage:
     [talk] = talks(path)
     [said] = talk.messages
     return said
@@ -412,10 +412,12 @@ def test_what_is_no_file_is_refused_and_a_store_of_ours_is_not_taken_for_one(tmp
 
 def test_a_file_that_was_cut_off_or_changed_anywhere_is_an_error_of_ours_or_told(tmp_path: Path) -> None:
     said = [
-        Said(id=f"m{n}", parent=f"m{n - 1}" if n else None, created_us=NOON + n, message=Message.user(f"{n} " * 700))
+        PortableMessage(
+            id=f"m{n}", parent=f"m{n - 1}" if n else None, created_us=NOON + n, message=Message.user(f"{n} " * 700)
+        )
         for n in range(40)
     ]
-    cpeconvo.write([Portable(id="t", messages=tuple(said))], tmp_path / "whole", None)
+    cpeconvo.write([PortableConversation(id="t", messages=tuple(said))], tmp_path / "whole", None)
     whole, path = (tmp_path / "whole").read_bytes(), tmp_path / "f"
     for size in range(512, len(whole), 4096 * 3 + 100):
         path.write_bytes(whole[:size])
@@ -493,10 +495,10 @@ def test_a_live_file_is_read_as_it_was_at_one_moment_and_nothing_is_written(
     assert beside(path).keys() == before.keys()
     assert all(beside(path)[n][2] == before[n][2] for n in ("f", "f-wal"))
     connection.execute(message("late", "other"))
-    assert isinstance(first, Portable)
+    assert isinstance(first, PortableConversation)
     assert [said.id for said in first.messages] == ["a", "b"]
     [rest] = list(reading)
-    assert isinstance(rest, Portable)
+    assert isinstance(rest, PortableConversation)
     assert [said.id for said in rest.messages] == ["other"]
     assert [len(talk.messages) for talk in talks(path)] == [2, 2]  # the next one sees it
 
@@ -527,7 +529,7 @@ def test_a_file_that_is_set_to_wal_and_closed_is_read_and_nothing_appears_beside
 # -- writing
 
 
-def full() -> Portable:
+def full() -> PortableConversation:
     """A conversation with everything that one can have."""
     call = Message.assistant(
         [Block.thinking("hm", signature="s"), Block.tool_call("c1", "look", {"q": [1, 2.5, None]})],
@@ -550,24 +552,26 @@ def full() -> Portable:
         Setup(provider="openai", model="gpt", system_prompt="two", raw=[{"type": "text", "text": "two"}]),
         Setup(system_prompt="only a prompt"),
     )
-    return Portable(
+    secret = replace(media, privacy={"contains_secrets": False})
+    event, odd = Message("event", (Block.text("e"),)), Message("odd role", (Block.text(""),), "l")
+    return PortableConversation(
         id="6f1c0d8e-2b5a-4c8e-9a55-0f3c8f1f7a10",
         messages=(
-            Said(id="aaaaaa", message=replace(media, privacy={"contains_secrets": False}), created_us=NOON, setup=1),
-            Said(id="bbbbbb", parent="aaaaaa", message=call, created_us=NOON + 123_456, setup=2),
-            Said(id="cccccc", parent="bbbbbb", message=result, created_us=NOON + 2, setup=3),
-            Said(id="dddddd", parent="aaaaaa", message=Message("event", (Block.text("e"),)), origin="x/y", main=False),
-            Said(id="eeeeee", link="bbbbbb", message=Message.user("t", label="subagent:l:1"), main=False),
-            Said(id="ffffff", parent="eeeeee", message=Message.assistant(""), main=False),
-            Said(id="gggggg", link="cccccc", message=Message.user("summary", extra={}), created_us=NOON + 3),
-            Said(id="hhhhhh", message=Message("odd role", (Block.text(""),), "l"), created_us=NOON + 4, format="jsonl"),
+            PortableMessage(id="aaaaaa", message=secret, created_us=NOON, setup=1),
+            PortableMessage(id="bbbbbb", parent="aaaaaa", message=call, created_us=NOON + 123_456, setup=2),
+            PortableMessage(id="cccccc", parent="bbbbbb", message=result, created_us=NOON + 2, setup=3),
+            PortableMessage(id="dddddd", parent="aaaaaa", message=event, origin="x/y", main=False),
+            PortableMessage(id="eeeeee", link="bbbbbb", message=Message.user("t", label="subagent:l:1"), main=False),
+            PortableMessage(id="ffffff", parent="eeeeee", message=Message.assistant(""), main=False),
+            PortableMessage(id="gggggg", link="cccccc", message=Message.user("summary", extra={}), created_us=NOON + 3),
+            PortableMessage(id="hhhhhh", message=odd, created_us=NOON + 4, format="jsonl"),
         ),
         title="A title", key="conv-key", project="/srv/app", metadata={"a": "b", "cpe.session.1.id": "half"},
         setups=setups, setup=2, setup_at=3, opening="op", head="gggggg", held=True, created_us=NOON - 5,
     )  # fmt: skip
 
 
-def loaded(talk: Portable) -> Portable:
+def loaded(talk: PortableConversation) -> PortableConversation:
     """With what is read in pieces read."""
     said = tuple(
         replace(s, message=replace(s.message, blocks=tuple(
@@ -589,12 +593,14 @@ def test_a_conversation_with_everything_comes_back_equal(write: Callable[..., in
 
 def test_what_the_format_can_say_is_written_without_a_trace_of_ours(tmp_path: Path) -> None:
     said = (
-        Said(id="a", message=Message.user("hello"), created_us=NOON),
-        Said(id="b", parent="a", message=Message.assistant("hi", usage=Usage(1, 2), extra={"k": 1}), setup=1,
+        PortableMessage(id="a", message=Message.user("hello"), created_us=NOON),
+        PortableMessage(id="b", parent="a", message=Message.assistant("hi", usage=Usage(1, 2), extra={"k": 1}), setup=1,
              created_us=NOON + 5),
-        Said(id="c", link="b", message=Message.user("the sum"), created_us=NOON + 6),
+        PortableMessage(id="c", link="b", message=Message.user("the sum"), created_us=NOON + 6),
     )  # fmt: skip
-    talk = Portable(id="a", messages=said, setups=(Setup(provider="anthropic", model="m"),), setup=1, setup_at=1)
+    talk = PortableConversation(
+        id="a", messages=said, setups=(Setup(provider="anthropic", model="m"),), setup=1, setup_at=1
+    )
     cpeconvo.write([talk], tmp_path / "f", None)
     assert b"hitherto" not in (tmp_path / "f").read_bytes()
     assert talks(tmp_path / "f") == [talk]
@@ -628,19 +634,19 @@ setups = st.builds(Setup, texts, texts, texts, st.just(()) | st.just(({"name": "
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> Portable:
+def conversations(draw: st.DrawFn) -> PortableConversation:
     kept = tuple(draw(st.lists(setups, max_size=3)))
-    said: list[Said] = []
+    said: list[PortableMessage] = []
     for n in range(draw(st.integers(1, 5))):
         parent = draw(st.sampled_from([None, *said])) if said else None
         link = draw(st.sampled_from([None, *said])) if said and parent is None else None
-        said.append(Said(
+        said.append(PortableMessage(
             id=f"id{n}", message=draw(messages), parent=parent.id if parent else None, link=link.id if link else None,
             main=draw(st.booleans()) and (parent is None or parent.main),
             created_us=draw(st.integers(0, 2**52)), setup=draw(st.integers(0, len(kept))),
         ))  # fmt: skip
     mains = [s.id for s in said if s.main]
-    return Portable(
+    return PortableConversation(
         id=draw(texts.filter(bool)), messages=tuple(said), title=draw(texts), key=draw(st.none() | texts),
         project=draw(st.none() | texts), metadata=draw(st.dictionaries(texts, texts, max_size=2)), setups=kept,
         setup=draw(st.integers(0, len(kept))), setup_at=draw(st.integers(0, len(said))), head=draw(
@@ -650,15 +656,21 @@ def conversations(draw: st.DrawFn) -> Portable:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(conversations(), max_size=3))
-def test_whatever_is_written_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, some: list[Portable]) -> None:
+def test_whatever_is_written_reads_back_equal(
+    tmp_path_factory: pytest.TempPathFactory, some: list[PortableConversation]
+) -> None:
     path = tmp_path_factory.mktemp("any") / "f"
     assert cpeconvo.write(some, path, None) == len(some)
     assert talks(path) == some
 
 
 def test_an_id_that_is_taken_in_the_file_gets_another_there_and_comes_back_as_it_was(tmp_path: Path) -> None:
-    one = Portable(
-        id="one", messages=(Said(id="a", message=Message.user("x")), Said(id="x" * 99, message=Message.user("y")))
+    one = PortableConversation(
+        id="one",
+        messages=(
+            PortableMessage(id="a", message=Message.user("x")),
+            PortableMessage(id="x" * 99, message=Message.user("y")),
+        ),
     )
     two = replace(one, id="two")
     cpeconvo.write([one, two], tmp_path / "f", None)
@@ -671,8 +683,10 @@ def test_an_id_that_is_taken_in_the_file_gets_another_there_and_comes_back_as_it
 
 
 def test_what_json_does_not_have_is_written_as_near_as_it_can_be(tmp_path: Path) -> None:
-    said = Said(id="a", message=Message.user("x", extra={"b": b"\xff", "n": float("inf")}, raw=[b"a"]))
-    cpeconvo.write([Portable(id="empty"), Portable(id="a", messages=(said,))], tmp_path / "f", None)
+    said = PortableMessage(id="a", message=Message.user("x", extra={"b": b"\xff", "n": float("inf")}, raw=[b"a"]))
+    cpeconvo.write(
+        [PortableConversation(id="empty"), PortableConversation(id="a", messages=(said,))], tmp_path / "f", None
+    )
     [talk] = talks(tmp_path / "f")  # nor can it say a conversation without messages
     assert talk.messages[0].message.extra == {"b": "/w==", "n": None}
     assert talk.messages[0].message.raw == ["YQ=="]
@@ -686,7 +700,7 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
             cpeconvo.write([full()], place, None)
     assert (tmp_path / "f").read_text() == "mine"
 
-    def slow() -> Iterator[Portable]:
+    def slow() -> Iterator[PortableConversation]:
         yield full()
         (tmp_path / "late").write_text("faster")
 
@@ -696,13 +710,13 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_whatever_goes_wrong_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing() -> Iterator[Portable]:
+    def failing() -> Iterator[PortableConversation]:
         yield full()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         cpeconvo.write(failing(), tmp_path / "f", None)
-    one = Said(id="a", message=Message.user("x"))
+    one = PortableMessage(id="a", message=Message.user("x"))
     half, large = Message.user("\ud800"), Message.assistant("x", usage=Usage(2**70))
     wrong = (
         replace(one, parent="elsewhere"),
@@ -712,7 +726,7 @@ def test_whatever_goes_wrong_nothing_is_left_behind(tmp_path: Path, monkeypatch:
     )
     for said in wrong:
         with pytest.raises(InvalidArgument):
-            cpeconvo.write([Portable(id="t", messages=(said,))], tmp_path / "f", None)
+            cpeconvo.write([PortableConversation(id="t", messages=(said,))], tmp_path / "f", None)
     with pytest.raises(InvalidArgument, match="sealed"):
         cpeconvo.write([full()], tmp_path / "f", Key.generate())
     for place in (tmp_path / "no" / "f", tmp_path / "a\0b"):
@@ -721,7 +735,9 @@ def test_whatever_goes_wrong_nothing_is_left_behind(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(_cpe_file, "_LARGEST_CELL", 1000)
     with pytest.raises(InvalidArgument):
         cpeconvo.write(
-            [Portable(id="t", messages=(replace(one, message=Message.user("x" * 2000)),))], tmp_path / "f", None
+            [PortableConversation(id="t", messages=(replace(one, message=Message.user("x" * 2000)),))],
+            tmp_path / "f",
+            None,
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -733,12 +749,12 @@ from pathlib import Path
 from hitherto import Message
 from hitherto.errors import StorageError
 from hitherto.formats import cpeconvo
-from hitherto.formats._types import Portable, Said
+from hitherto.formats._types import PortableConversation, PortableMessage
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-said = (Said(id="a", message=Message.user("x" * 100_000)),)
+said = (PortableMessage(id="a", message=Message.user("x" * 100_000)),)
 try:
-    cpeconvo.write([Portable(id="t", messages=said)], Path(sys.argv[1]), None)
+    cpeconvo.write([PortableConversation(id="t", messages=said)], Path(sys.argv[1]), None)
 except StorageError as error:
     print(type(error).__name__)
 """

@@ -18,7 +18,7 @@ import pytest
 
 import hitherto
 from hitherto import Attachment, Block, Conversation, InvalidArgument, Message, Store, formats
-from hitherto.formats import Portable, Said, html, markdown, openai
+from hitherto.formats import PortableConversation, PortableMessage, html, markdown, openai
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 HOSTILE = """</style></div></title><script>alert(1)</script><img src=x onerror=alert(1)>"' onload="x" &amp; java:"""
@@ -349,7 +349,7 @@ class Seen(HTMLParser):
         self.text += data
 
 
-def hostile() -> Portable:
+def hostile() -> PortableConversation:
     """Hostile wherever there is text."""
     blocks = [
         Block.text(HOSTILE),
@@ -365,13 +365,15 @@ def hostile() -> Portable:
     message = Message("assistant", tuple(blocks), label=HOSTILE)
     result = Message.tool_result("c", HOSTILE, error=True)
     said = (
-        Said(id=HOSTILE, message=message),
-        Said(id="2", parent=HOSTILE, message=result),
-        Said(id="3", parent=HOSTILE, message=message),
-        Said(id="4", link=HOSTILE, main=False, message=Message(HOSTILE[:60], message.blocks)),
+        PortableMessage(id=HOSTILE, message=message),
+        PortableMessage(id="2", parent=HOSTILE, message=result),
+        PortableMessage(id="3", parent=HOSTILE, message=message),
+        PortableMessage(id="4", link=HOSTILE, main=False, message=Message(HOSTILE[:60], message.blocks)),
     )
     setup = hitherto.Setup(HOSTILE, HOSTILE, HOSTILE)
-    return Portable(id=HOSTILE, title=HOSTILE, project=HOSTILE, messages=said, setups=(setup,), setup=1, head="2")
+    return PortableConversation(
+        id=HOSTILE, title=HOSTILE, project=HOSTILE, messages=said, setups=(setup,), setup=1, head="2"
+    )
 
 
 def test_nothing_that_was_said_is_markup_and_nothing_is_fetched() -> None:
@@ -414,7 +416,9 @@ def test_images_stand_in_the_page(mime: str, size: int, store: Store) -> None:
 def test_an_image_that_comes_in_uneven_pieces_is_whole() -> None:
     pieces = [PNG[:1], PNG[1:5], PNG[5:]]
     block = Block.image(Attachment(len(PNG), lambda: iter(pieces)), "image/png")
-    text = written([Portable(id="x", messages=(Said(id="a", message=Message.user(block)),))], "html")
+    text = written(
+        [PortableConversation(id="x", messages=(PortableMessage(id="a", message=Message.user(block)),))], "html"
+    )
     assert base64.b64encode(PNG).decode() in text
 
 

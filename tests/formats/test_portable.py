@@ -21,7 +21,7 @@ import hitherto
 from hitherto import Block, Key, Message, Store, Usage, formats
 from hitherto._engine import recovery
 from hitherto.backends.memory import MemoryBackend
-from hitherto.formats import Portable, Said, Source, _extract, _importing, jsonl
+from hitherto.formats import PortableConversation, PortableMessage, Source, _extract, _importing, jsonl
 from hitherto.ids import parse_conversation_id
 from hitherto.snapshots import FileStore, Snapshot, Unreadable
 
@@ -532,9 +532,9 @@ def _below(store: Store) -> list[tuple[str, str, str | None]]:
 def test_two_that_only_share_a_sub_agents_task_are_two(store: Store) -> None:
     id = "5f0c0000-0000-4000-8000-000000000000"
 
-    def about(what: str) -> Portable:
-        task = Said(id="2", message=Message.user("Review the diff."), link="1", main=False)
-        return Portable(id=id, messages=(Said(id="1", message=Message.user(what)), task))
+    def about(what: str) -> PortableConversation:
+        task = PortableMessage(id="2", message=Message.user("Review the diff."), link="1", main=False)
+        return PortableConversation(id=id, messages=(PortableMessage(id="1", message=Message.user(what)), task))
 
     load_values([about("cats")], store)
     assert list(load_values([about("dogs")], store).renamed) == [id]
@@ -589,7 +589,7 @@ def test_what_others_delete_while_we_look_is_looked_at_again(
     formats.load(out(store, tmp_path), other)
     talk.append(Message.user("more"))
     path = out(store, tmp_path)
-    look, looks = _extract.taken, []
+    look, looks = _extract.extract, []
 
     def meanwhile(own: Store, id: bytes) -> Any:
         found = look(own, id)
@@ -598,7 +598,7 @@ def test_what_others_delete_while_we_look_is_looked_at_again(
             other.purge(talk.id, reason="user-requested")
         return found
 
-    monkeypatch.setattr(_importing, "taken", meanwhile)
+    monkeypatch.setattr(_importing, "extract", meanwhile)
     assert formats.load(path, other).messages == 2
     assert other.verify().ok
 
@@ -651,14 +651,14 @@ def test_a_store_that_is_closed_meanwhile_is_not_taken_for_a_bad_file(store: Sto
 @pytest.mark.parametrize(
     "said",
     [
-        Portable(id="a", messages=(Said(id="1", message=Message("")),)),
-        Portable(id="a", messages=(Said(id="1", message=Message.user("x" * 11_000_000)),)),
-        Portable(id="a", title="\ud800"),
-        Portable(id="a", metadata={"a": 5}),  # type: ignore[dict-item]
-        Portable(id="a", setups=(hitherto.Setup(system_prompt="x" * 11_000_000),)),
+        PortableConversation(id="a", messages=(PortableMessage(id="1", message=Message("")),)),
+        PortableConversation(id="a", messages=(PortableMessage(id="1", message=Message.user("x" * 11_000_000)),)),
+        PortableConversation(id="a", title="\ud800"),
+        PortableConversation(id="a", metadata={"a": 5}),  # type: ignore[dict-item]
+        PortableConversation(id="a", setups=(hitherto.Setup(system_prompt="x" * 11_000_000),)),
     ],
 )
-def test_a_dry_run_refuses_what_would_be_refused(said: Portable, store: Store) -> None:
+def test_a_dry_run_refuses_what_would_be_refused(said: PortableConversation, store: Store) -> None:
     formats.register(Values([said]))
     try:
         for dry in (True, False):
@@ -692,8 +692,10 @@ def test_empty_kinds_of_blocks_stay_empty(store: Store, other: Store, tmp_path: 
 
 
 def test_a_setup_that_says_nothing_is_a_setup(store: Store) -> None:
-    said = Said(id="1", message=Message.user("x"), setup=1)
-    talk = load_values([Portable(id="a", messages=(said,), setups=(hitherto.Setup(),), setup=1)], store).added[0]
+    said = PortableMessage(id="1", message=Message.user("x"), setup=1)
+    talk = load_values(
+        [PortableConversation(id="a", messages=(said,), setups=(hitherto.Setup(),), setup=1)], store
+    ).added[0]
     assert talk.setup == hitherto.Setup()
     assert store.verify().ok
 
@@ -713,8 +715,8 @@ def test_what_was_begun_when_our_clock_is_not_yet_keeps_its_time(store: Store, t
 
 def test_a_time_in_the_future_does_not_make_the_conversation_stand_still(store: Store) -> None:
     year_3000 = 32_503_680_000_000_000
-    said = Said(id="a", message=Message.user("from the future"), created_us=year_3000)
-    report = load_values([Portable(id="x", messages=(said,), created_us=year_3000)], store)
+    said = PortableMessage(id="a", message=Message.user("from the future"), created_us=year_3000)
+    report = load_values([PortableConversation(id="x", messages=(said,), created_us=year_3000)], store)
     talk = report.added[0]
     later = talk.append(Message.user("now"))
     assert later.created_us < year_3000
@@ -723,9 +725,11 @@ def test_a_time_in_the_future_does_not_make_the_conversation_stand_still(store: 
 
 def test_times_never_fall_along_a_conversation_and_what_was_said_of_them_is_kept(store: Store, tmp_path: Path) -> None:
     at = 1_700_000_000_000_000
-    first = Said(id="a", message=Message.user("one"), created_us=at)
-    second = Said(id="b", message=Message.assistant("earlier than its question"), parent="a", created_us=at - 5)
-    talk = load_values([Portable(id="x", messages=(first, second))], store).added[0]
+    first = PortableMessage(id="a", message=Message.user("one"), created_us=at)
+    second = PortableMessage(
+        id="b", message=Message.assistant("earlier than its question"), parent="a", created_us=at - 5
+    )
+    talk = load_values([PortableConversation(id="x", messages=(first, second))], store).added[0]
     assert [m.created_us for m in talk.thread()] == [at, at]
     assert store.verify().ok
     lines = [json.loads(line) for line in written(store, tmp_path / "x.jsonl").splitlines()]
@@ -955,7 +959,7 @@ def test_what_is_deleted_while_it_is_written_ends_the_export_with_nothing_left(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = store.message(store.save([Message.user([Block.video(FILM, "video/mp4")])])[0])
-    look = _extract.taken
+    look = _extract.extract
 
     def meanwhile(own: Store, id: bytes) -> Any:
         found = look(own, id)
@@ -963,7 +967,7 @@ def test_what_is_deleted_while_it_is_written_ends_the_export_with_nothing_left(
         store.scrub()
         return found
 
-    monkeypatch.setattr(formats, "taken", meanwhile)
+    monkeypatch.setattr(formats, "extract", meanwhile)
     with pytest.raises(hitherto.Busy, match="changed while it was written"):
         formats.save(store, tmp_path / "x.jsonl")
     assert os.listdir(tmp_path) == []
@@ -1088,13 +1092,13 @@ class Values:
     suffixes = (".values",)
     writes = False
 
-    def __init__(self, values: list[Portable | Unreadable]) -> None:
+    def __init__(self, values: list[PortableConversation | Unreadable]) -> None:
         self.values = values
 
     def recognises(self, source: Source) -> str | None:
         return "it is" if source.head == b"values" else None
 
-    def read(self, path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+    def read(self, path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
         return iter(self.values)
 
     def write(self, talks: object, path: Path, key: Key | None) -> int:
@@ -1111,7 +1115,7 @@ def load_values(values: list[Any], store: Store) -> formats.Loaded:
 
 def test_a_format_of_somebody_elses_is_recognised_and_loaded_like_ours(store: Store, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"values")
-    formats.register(Values([Portable(id="abc", title="theirs")]))
+    formats.register(Values([PortableConversation(id="abc", title="theirs")]))
     try:
         assert "values" in formats.names()
         assert "values" not in formats.names(writable=True)
@@ -1128,32 +1132,44 @@ def test_a_format_of_somebody_elses_is_recognised_and_loaded_like_ours(store: St
 
 def test_an_id_that_is_no_uuid_becomes_one_and_always_the_same(store: Store, other: Store) -> None:
     for own in (store, other):
-        report = load_values([Portable(id="conv-1")], own)
+        report = load_values([PortableConversation(id="conv-1")], own)
         assert list(report.renamed) == ["conv-1"]
         assert own.conversation(report.renamed["conv-1"]).metadata == {"imported_id": "conv-1"}
     assert store.conversations().items[0].id == other.conversations().items[0].id
-    assert load_values([Portable(id="conv-1")], store).unchanged == 1
+    assert load_values([PortableConversation(id="conv-1")], store).unchanged == 1
 
 
 @pytest.mark.parametrize(
     "messages",
     [
-        [Said(id="a", message=Message.user("x")), Said(id="a", message=Message.user("y"))],
-        [Said(id="a", message=Message.user("x"), parent="b"), Said(id="b", message=Message.user("y"), parent="a")],
-        [Said(id="a", message=Message.user("x"), main=False), Said(id="b", message=Message.user("y"), parent="a")],
-        [Said(id="a", message=Message.user("x", key="k")), Said(id="b", message=Message.user("y", key="k"))],
-        [Said(id="a", message=Message.user("x"), link="a")],
-        [Said(id="a", message=Message.user("x")), Said(id="b", message=Message.user("y"), parent="a", link="a")],
-        [Said(id="a", message=Message.user("x"), setup=1)],
-        [Said(id="a", message=Message(""))],
-        [Said(id="a", message=Message.user("x", extra={"a": object()}))],
-        [Said(id="a", message=Message.user("x" * 11_000_000))],
+        [PortableMessage(id="a", message=Message.user("x")), PortableMessage(id="a", message=Message.user("y"))],
+        [
+            PortableMessage(id="a", message=Message.user("x"), parent="b"),
+            PortableMessage(id="b", message=Message.user("y"), parent="a"),
+        ],
+        [
+            PortableMessage(id="a", message=Message.user("x"), main=False),
+            PortableMessage(id="b", message=Message.user("y"), parent="a"),
+        ],
+        [
+            PortableMessage(id="a", message=Message.user("x", key="k")),
+            PortableMessage(id="b", message=Message.user("y", key="k")),
+        ],
+        [PortableMessage(id="a", message=Message.user("x"), link="a")],
+        [
+            PortableMessage(id="a", message=Message.user("x")),
+            PortableMessage(id="b", message=Message.user("y"), parent="a", link="a"),
+        ],
+        [PortableMessage(id="a", message=Message.user("x"), setup=1)],
+        [PortableMessage(id="a", message=Message(""))],
+        [PortableMessage(id="a", message=Message.user("x", extra={"a": object()}))],
+        [PortableMessage(id="a", message=Message.user("x" * 11_000_000))],
     ],
 )
-def test_what_is_no_tree_is_left_out_whole_and_the_others_come(messages: list[Said], store: Store) -> None:
-    good = Portable(id="good", messages=(Said(id="a", message=Message.user("fine")),))
+def test_what_is_no_tree_is_left_out_whole_and_the_others_come(messages: list[PortableMessage], store: Store) -> None:
+    good = PortableConversation(id="good", messages=(PortableMessage(id="a", message=Message.user("fine")),))
     with pytest.raises(hitherto.PartialImport) as caught:
-        load_values([Portable(id="bad", messages=tuple(messages)), good], store)
+        load_values([PortableConversation(id="bad", messages=tuple(messages)), good], store)
     report = caught.value.report
     assert isinstance(report, formats.Loaded)
     assert [problem.name for problem in report.unreadable] == ["conversation bad"]
@@ -1162,8 +1178,11 @@ def test_what_is_no_tree_is_left_out_whole_and_the_others_come(messages: list[Sa
 
 
 def test_the_head_is_where_the_file_says_it_is(store: Store) -> None:
-    first, second = Said(id="a", message=Message.user("one")), Said(id="b", message=Message.user("two"), parent="a")
-    talk = load_values([Portable(id="x", messages=(first, second), head="a")], store).added[0]
+    first, second = (
+        PortableMessage(id="a", message=Message.user("one")),
+        PortableMessage(id="b", message=Message.user("two"), parent="a"),
+    )
+    talk = load_values([PortableConversation(id="x", messages=(first, second), head="a")], store).added[0]
     assert [m.text for m in talk.thread()] == ["one"]
     assert store.verify().ok
 

@@ -17,7 +17,7 @@ import hitherto
 from hitherto import Block, Key, Message
 from hitherto.errors import CannotOpen, Damaged, HithertoError, InvalidArgument, KeyUnavailable, NewerFormat
 from hitherto.formats import vpconv
-from hitherto.formats._types import Portable, Said, Source
+from hitherto.formats._types import PortableConversation, PortableMessage, Source
 from hitherto.snapshots import Unreadable
 
 from ..support.foreign_files import write_vpconv
@@ -63,9 +63,9 @@ def sealed(path: Path, content: object = None, *, key: bytes = KEY, **changes: o
     return path
 
 
-def read(path: Path, key: bytes = KEY) -> Portable:
+def read(path: Path, key: bytes = KEY) -> PortableConversation:
     [found] = vpconv.read(path, Key(key))
-    assert isinstance(found, Portable)
+    assert isinstance(found, PortableConversation)
     return found
 
 
@@ -89,7 +89,9 @@ def test_the_file_of_the_program_reads_with_its_key_and_goes_into_a_store(tmp_pa
 def test_frames_stand_in_the_order_of_their_sequence_each_below_the_one_before(tmp_path: Path) -> None:
     talk = read(sealed(tmp_path / "f"))
     one, two, three = talk.messages
-    assert one == Said(id="f1", message=Message.user("one", extra={"vpconv": {"sequence": 1}}), created_us=TEN)
+    assert one == PortableMessage(
+        id="f1", message=Message.user("one", extra={"vpconv": {"sequence": 1}}), created_us=TEN
+    )
     assert (two.id, two.parent, two.created_us) == ("f2", "f1", TEN + 2_500_000)
     assert two.message.blocks == (Block.text("two"),)
     assert two.message.privacy == FRAMES[0]["privacy"]
@@ -133,7 +135,7 @@ def test_a_frame_that_is_none_is_told_and_the_rest_is_read(tmp_path: Path) -> No
     frames = ["x", {"role": "user"}, {"role": "a\nb", "content": "x"}, {"role": "user", "content": "good"}]
     found = list(vpconv.read(sealed(tmp_path / "f", record(messages=frames)), Key(KEY)))
     problems = [one for one in found if isinstance(one, Unreadable)]
-    [talk] = [one for one in found if isinstance(one, Portable)]
+    [talk] = [one for one in found if isinstance(one, PortableConversation)]
     assert [problem.reason for problem in problems] == [
         "it is no message", "its content is not text", "the role holds a control character",
     ]  # fmt: skip

@@ -150,7 +150,7 @@ def test_a_client_of_ours_gives_and_keeps_a_cut_pair_whole(kind: str, store: Sto
 @pytest.mark.parametrize("kind", ["claude", "openai-chat"])
 def test_an_event_that_is_read_as_strict_json_is_lost(kind: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a decoder that refuses half a pair loses its words."""
-    monkeypatch.setattr("hitherto.dialects._sse.decoded_object", lambda data: msgspec.json.decode(data, type=dict))
+    monkeypatch.setattr("hitherto.dialects._sse.decode_object", lambda data: msgspec.json.decode(data, type=dict))
     with provider(lambda _: Reply(events=STREAMS[kind](PIECES))) as server:
         listen_to_sdk(kind, server, store)
     assert kept_texts(store) == ["q", "The answer is nothing else."]

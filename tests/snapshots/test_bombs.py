@@ -17,7 +17,7 @@ import pytest
 
 from hitherto.errors import Damaged, HithertoError, InvalidArgument, InvalidMessage
 from hitherto.snapshots import FileStore, MemoryFiles, Snapshot
-from hitherto.snapshots._json_text import DEEPEST, MOST_VALUES, bounded, compact, indented, read
+from hitherto.snapshots._json_text import DEEPEST, MOST_VALUES, check_bounds, compact, indent, read
 
 ID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 START = f'{{"id":"{ID}","provider":"x","created_at":"2026-01-01T00:00:00Z","version":1,"messages":'
@@ -204,16 +204,16 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 
 def test_the_bounds_are_where_they_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hitherto.snapshots._json_text.MOST_VALUES", 1000)
-    bounded("[" + "0," * 999 + "0]")
+    check_bounds("[" + "0," * 999 + "0]")
     with pytest.raises(InvalidMessage, match="values"):
-        bounded("[" + "0," * 1000 + "0]")
-    bounded('["' + "[{,}]" * 10_000 + '"]')
+        check_bounds("[" + "0," * 1000 + "0]")
+    check_bounds('["' + "[{,}]" * 10_000 + '"]')
     with pytest.raises(InvalidMessage, match="values"):
-        bounded('"' * 10_000)
+        check_bounds('"' * 10_000)
     assert read("[" * DEEPEST + "]" * DEEPEST)
     with pytest.raises(InvalidMessage, match="deep"):
-        bounded("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1))
-    bounded('["' + "[" * 1000 + '"]')
+        check_bounds("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1))
+    check_bounds('["' + "[" * 1000 + '"]')
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_the_bounds_are_where_they_are_said_to_be(monkeypatch: pytest.MonkeyPatc
 def test_only_the_space_between_tokens_is_taken_and_given(text: str) -> None:
     small = compact(text)
     assert small == json.dumps(json.loads(text), separators=(",", ":"))
-    assert indented(small) == json.dumps(json.loads(text), indent=2)
-    assert compact(indented(small)) == small
+    assert indent(small) == json.dumps(json.loads(text), indent=2)
+    assert compact(indent(small)) == small
 
 
 def test_too_many_values_are_refused_where_a_snapshot_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from hitherto.errors import (
     PayloadTooLarge,
 )
 from hitherto.snapshots import FileStore, MemoryFiles, Snapshot, _file_layouts
-from hitherto.snapshots._media import protected, references, resolved
+from hitherto.snapshots._media import protect, references, resolve
 
 from ..support.foreign_files import write_gtb
 
@@ -275,8 +275,8 @@ TEXTS = st.text() | st.binary(max_size=3).map(reference) | st.binary(max_size=3)
 @given(st.recursive(TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=2)))
 def test_whatever_is_said_comes_back_through_references(value: object) -> None:
     text = json.dumps(value, ensure_ascii=False)
-    hidden, kept = protected(text)
-    assert json.loads(resolved(hidden, kept.__getitem__, 1 << 20)) == value
+    hidden, kept = protect(text)
+    assert json.loads(resolve(hidden, kept.__getitem__, 1 << 20)) == value
     assert all(hashlib.sha256(said).hexdigest() == digits for digits, said in kept.items())
     assert len(list(references(hidden))) == len(list(references(text)))
 

@@ -17,7 +17,7 @@ import pytest
 
 import hitherto
 from hitherto import Block, Conversation, Key, Message, Store, formats
-from hitherto.formats import Portable, gtb, snapshot
+from hitherto.formats import PortableConversation, gtb, snapshot
 from hitherto.formats._atomic_file import new_file
 from hitherto.snapshots import FileStore, Snapshot
 
@@ -62,9 +62,9 @@ def test_what_is_unfinished_is_private_and_beside_the_place(store: Store, tmp_pa
     talking(store, "one")
     seen: list[tuple[str, int]] = []
 
-    def watched() -> Iterator[Portable]:
+    def watched() -> Iterator[PortableConversation]:
         seen.extend((path.name, stat.S_IMODE(path.stat().st_mode)) for path in tmp_path.iterdir())
-        yield Portable(id="a")
+        yield PortableConversation(id="a")
 
     before = os.umask(0)
     try:
@@ -76,8 +76,8 @@ def test_what_is_unfinished_is_private_and_beside_the_place(store: Store, tmp_pa
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted() -> Iterator[Portable]:
-        yield Portable(id="a")
+    def interrupted() -> Iterator[PortableConversation]:
+        yield PortableConversation(id="a")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -86,8 +86,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_nothing_that_is_there_is_replaced_also_if_it_came_meanwhile(store: Store, tmp_path: Path) -> None:
-    def slow(appears: Callable[[Path], object]) -> Iterator[Portable]:
-        yield Portable(id="a")
+    def slow(appears: Callable[[Path], object]) -> Iterator[PortableConversation]:
+        yield PortableConversation(id="a")
         appears(tmp_path / "out")
 
     def filled(path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_directory_without_permission_is_said_to_be(rights: int, tmp_path: Pat
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800", "a" * 300, "nowhere/x"])
 def test_what_names_no_file_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(hitherto.CannotOpen):
-        gtb.write([Portable(id="a")], tmp_path / name, None)
+        gtb.write([PortableConversation(id="a")], tmp_path / name, None)
     with pytest.raises(hitherto.CannotOpen), new_file(tmp_path / name):
         pass
     with pytest.raises(hitherto.CannotOpen):

@@ -409,7 +409,7 @@ def test_a_newer_version_and_another_id_inside_are_counted(place: Place) -> None
     store.save(good)
     newer, other = str(uuid.uuid4()), str(uuid.uuid4())
     fields = json.loads(good.to_json())
-    closed = store._layouts[0]._closed  # type: ignore[attr-defined]
+    closed = store._layouts[0]._seal  # type: ignore[attr-defined]
     place.bucket.put(f"{newer}.json", closed(json.dumps(fields | {"id": newer, "version": 99}).encode()))
     place.bucket.put(f"{other}.json", closed(good.to_json()))
     listing = store.list()

@@ -115,11 +115,11 @@ class ClaudeLocal:
 
     def chat(self, prompt: Prompt) -> str:
         """Say something, and get the answer's text. Tools are run on the way."""
-        return _last(self._turn(_said(prompt)))
+        return _last(self._turn(_prompt_content(prompt)))
 
     def stream(self, prompt: Prompt) -> Generator[str, None, str]:
         """Say something, and get the answer's text piece by piece. Who stops reading stops the answer."""
-        return self._turn(_said(prompt))
+        return self._turn(_prompt_content(prompt))
 
     @overload
     def ask(self, prompt: Prompt, schema: type[T]) -> T: ...
@@ -133,7 +133,7 @@ class ClaudeLocal:
         """
         wanted = json.dumps(schema_of(schema))
         words = f"Answer with nothing but JSON that fits this JSON schema, without a code fence:\n{wanted}"
-        text = _last(self._turn([*_said(prompt), {"type": "text", "text": words}]))
+        text = _last(self._turn([*_prompt_content(prompt), {"type": "text", "text": words}]))
         try:
             return read(text, schema)
         except InvalidAnswer:
@@ -142,13 +142,13 @@ class ClaudeLocal:
 
     def add(self, message: Prompt) -> None:
         """Say something without asking for an answer yet: it is sent with the next prompt."""
-        self._added.extend(_said(message))
+        self._added.extend(_prompt_content(message))
 
     def set_tools(self, tools: Iterable[Tool]) -> None:
         """The tools that the model may call. The program is told of them when it starts; afterwards only their handlers
         can be changed."""
         found = _by_name(tools)
-        if self._program and [tool.described() for tool in found.values()] != self._served:
+        if self._program and [tool.definition() for tool in found.values()] != self._served:
             hint = "set the tools before the first prompt, or make a new client"
             raise Unsupported("the claude program cannot be told of other tools while it runs", hint=hint)
         self._tools.clear()
@@ -171,11 +171,11 @@ class ClaudeLocal:
                 self._hearing, self._told = self._listener, []
             content = [*self._added, *said]
             self._tell(self.dialect.parse({"role": "user", "content": content}))
-            program, self._added = self._started(), []
+            program, self._added = self._ensure_program(), []
             result: Mapping[str, object] | None = None
             try:  # from before the prompt is sent: whatever interrupts us then, an answer to it may come
                 program.write({"type": "user", "message": {"role": "user", "content": content}})
-                result = yield from self._heard(program)
+                result = yield from self._read_turn(program)
             finally:
                 if result is None and not self._over:
                     self._stop(program)
@@ -183,7 +183,7 @@ class ClaudeLocal:
         finally:
             self._turn_lock.release()
 
-    def _heard(self, program: Program) -> Generator[str, None, Mapping[str, object]]:
+    def _read_turn(self, program: Program) -> Generator[str, None, Mapping[str, object]]:
         """What the program says until the turn is over: pieces of text, and at last its account of the turn. Tools that
         it calls meanwhile are run."""
         rounds = _Rounds(self.config.max_tool_rounds)
@@ -263,7 +263,7 @@ class ClaudeLocal:
     @property
     def setup(self) -> Setup:
         """What the chat is held with."""
-        tools = tuple(tool.described() for tool in self._tools.values())
+        tools = tuple(tool.definition() for tool in self._tools.values())
         return Setup(self.provider, self.model, self.config.system_prompt, tools)
 
     def _tell(self, *messages: Message, answered: bool = False) -> None:
@@ -286,7 +286,7 @@ class ClaudeLocal:
         if shutil.which(name, path=self._env.get("PATH")) is None:
             raise ProviderError(f"there is no program {name}", provider=self.provider, hint=_INSTALL)
 
-    def _started(self) -> Program:
+    def _ensure_program(self) -> Program:
         if self._over:
             hint = "make a new client; what was said is not kept"
             raise ProviderError(f"the conversation has ended: {self._over}", provider=self.provider, hint=hint)
@@ -310,7 +310,7 @@ class ClaudeLocal:
                 hint = "look for a zero character, or half a surrogate pair"
                 raise InvalidArgument("the claude program cannot be given such a text", hint=hint) from None
             raise
-        self._served = [tool.described() for tool in self._tools.values()]
+        self._served = [tool.definition() for tool in self._tools.values()]
         self._end = weakref.finalize(self, _close, program, server, None, os.getpid())
         return program
 
@@ -367,7 +367,7 @@ class _Rounds:
 # -- what we say
 
 
-def _said(prompt: Prompt) -> list[object]:
+def _prompt_content(prompt: Prompt) -> list[object]:
     """A prompt as content, in the way the program takes it: Anthropic's own."""
     if isinstance(prompt, str):
         prompt = Message.user(prompt)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar, overload, runtime_checkable
 
 from .._task_threads import shared
 from ..dialects import Answer, Assembly, Dialect, dialect
-from ..dialects._json import Pieces, decoded_object, opened
+from ..dialects._json import Pieces, as_object, decode_object
 from ..dialects._lossless import answer_as_it_is, keepable_answer
 from ..dialects._repair import repair
 from ..errors import ChatError, Closed, InvalidArgument, InvalidMessage, ProviderError
@@ -23,7 +23,7 @@ from ._claude_local import ClaudeLocal
 from ._config import Config, Tool
 from ._schemas import Schema, read, schema_of
 from ._turn import Arriving, Call, Keep, Listener, Prompt, Restored, Run, Turn, Turns
-from ._wires import Wire, masked, wire
+from ._wires import Wire, mask_key, wire
 
 T = TypeVar("T")
 SUMMARY_PROMPT = (
@@ -84,7 +84,7 @@ class _Wired(Turns):
 
     def _read(self, data: bytes) -> Answer:
         try:
-            body = decoded_object(data)
+            body = decode_object(data)
             self._check_success(body)
             return keepable_answer(self.dialect.answer(body))
         except ValueError as error:  # InvalidMessage is one
@@ -95,7 +95,7 @@ class _Wired(Turns):
 
     def _fed(self, arriving: Arriving, event: Mapping[str, object]) -> str:
         try:
-            self._check_success(opened(event, "an event"))
+            self._check_success(as_object(event, "an event"))
             return arriving.feed(event)
         except InvalidMessage as error:
             raise self._nonsense(error) from error
@@ -106,14 +106,14 @@ class _Wired(Turns):
         told = (response if isinstance(response, dict) else body).get("error")
         error = body if told is None and body.get("type") == "error" else told
         if isinstance(error, dict) and error:
-            said = masked(str(error.get("message") or "it does not say why"), self.config.api_key)
+            said = mask_key(str(error.get("message") or "it does not say why"), self.config.api_key)
             hint = "nothing is lost: client.retry() asks again"
             raise ProviderError(f"{self.provider} failed: {said[:300]}", provider=self.provider, hint=hint)
 
     def _nonsense(self, error: ValueError) -> ProviderError:
         return ProviderError(f"the answer of {self.provider} makes no sense: {error}", provider=self.provider)
 
-    def _streamed(self, step: Call) -> dict[str, object]:
+    def _streaming_request(self, step: Call) -> dict[str, object]:
         """A request whose answer comes in pieces, with its usage at the end."""
         if self.dialect.name == "openai-chat":
             return {"stream_options": {"include_usage": True}, **step.request}
@@ -139,7 +139,7 @@ class _Wired(Turns):
             self._hearing = None  # nobody records this client any more: the turn does not suffer for it
             warn("the rest of a turn is not kept: its recording was closed, and then its store")
 
-    def _prepared(self, step: Run) -> Callable[[], None]:
+    def _running_notice(self, step: Run) -> Callable[[], None]:
         return (lambda: None) if self._hearing is None else self._hearing.running(step.call)
 
     def _asked_aside(self) -> Call:
@@ -160,7 +160,7 @@ class _Wired(Turns):
         messages = self._written(summary)
         with self._alone():
             if self._hearing is not None:
-                messages = [self._hearing.compacted(messages[0], self.setup), *messages[1:]]
+                messages = [self._hearing.keep_summary(messages[0], self.setup), *messages[1:]]
             self._replace(messages)
 
 
@@ -182,7 +182,7 @@ class Client(_Wired):
 
     def chat(self, prompt: Prompt) -> str:
         """Say something, and get the answer's text. Tools are run on the way."""
-        return self._chat(self.turn(self._said(prompt)))
+        return self._chat(self.turn(self._prompt_messages(prompt)))
 
     def retry(self) -> str:
         """Ask for an answer to what stands there: after an error, or in a conversation that was interrupted."""
@@ -190,7 +190,7 @@ class Client(_Wired):
 
     def stream(self, prompt: Prompt) -> Generator[str, None, None]:
         """Say something, and get the answer's text piece by piece. Who stops reading stops the answer."""
-        return self._do(self.turn(self._said(prompt)), streaming=True)
+        return self._do(self.turn(self._prompt_messages(prompt)), streaming=True)
 
     def stream_retry(self) -> Generator[str, None, None]:
         """The same as `retry`, piece by piece."""
@@ -202,8 +202,8 @@ class Client(_Wired):
     def ask(self, prompt: Prompt, schema: Mapping[str, object]) -> object: ...
     def ask(self, prompt: Prompt, schema: Schema) -> object:
         """Say something, and get an answer that fits a JSON schema, or a type that has one."""
-        options = self.dialect.structured(schema_of(schema))
-        return read(self._chat(self.turn(self._said(prompt), options)), schema)
+        options = self.dialect.schema_options(schema_of(schema))
+        return read(self._chat(self.turn(self._prompt_messages(prompt), options)), schema)
 
     def compact(self, summary: "str | Message | Callable[[list[Message]], str | Message] | None" = None) -> str:
         """Go on from a summary instead of the whole history: a given one, one that a function makes of the messages, or
@@ -235,7 +235,7 @@ class Client(_Wired):
                 if isinstance(step, Keep):
                     self._keep_now(step)
                 elif isinstance(step, Run):
-                    done = self._prepared(step)
+                    done = self._running_notice(step)
                     try:
                         reply = _handlers.run(step.tool, step.call, self.config.tool_timeout_seconds)
                     finally:
@@ -253,7 +253,7 @@ class Client(_Wired):
     def _pieces(self, step: Call) -> Generator[str, None, Answer]:
         arriving, pieces = self._arriving(), Pieces()
         try:
-            for event in self._wire.stream(self._streamed(step)):
+            for event in self._wire.stream(self._streaming_request(step)):
                 piece = pieces.feed(self._fed(arriving, event))
                 if piece:
                     yield piece
@@ -299,13 +299,13 @@ class AsyncClient(_Wired):
         await self._wire.close_async()
 
     async def chat(self, prompt: Prompt) -> str:
-        return await self._chat(self.turn(self._said(prompt)))
+        return await self._chat(self.turn(self._prompt_messages(prompt)))
 
     async def retry(self) -> str:
         return await self._chat(self.turn([]))
 
     def stream(self, prompt: Prompt) -> AsyncIterator[str]:
-        return self._stream(self.turn(self._said(prompt)))
+        return self._stream(self.turn(self._prompt_messages(prompt)))
 
     def stream_retry(self) -> AsyncIterator[str]:
         return self._stream(self.turn([]))
@@ -318,8 +318,8 @@ class AsyncClient(_Wired):
     @overload
     async def ask(self, prompt: Prompt, schema: Mapping[str, object]) -> object: ...
     async def ask(self, prompt: Prompt, schema: Schema) -> object:
-        options = self.dialect.structured(schema_of(schema))
-        return read(await self._chat(self.turn(self._said(prompt), options)), schema)
+        options = self.dialect.schema_options(schema_of(schema))
+        return read(await self._chat(self.turn(self._prompt_messages(prompt), options)), schema)
 
     async def compact(self, summary: "str | Message | Callable[[list[Message]], str | Message] | None" = None) -> str:
         if not self.messages:
@@ -349,7 +349,7 @@ class AsyncClient(_Wired):
                 if isinstance(step, Keep):
                     await shared().run(self._keep_now, step)
                 elif isinstance(step, Run):
-                    done = self._prepared(step)
+                    done = self._running_notice(step)
                     try:
                         reply = await _handlers.run_async(step.tool, step.call, self.config.tool_timeout_seconds)
                     finally:
@@ -357,7 +357,7 @@ class AsyncClient(_Wired):
                 elif streaming:
                     arriving, pieces = self._arriving(), Pieces()
                     try:
-                        async with aclosing(self._wire.stream_async(self._streamed(step))) as events:
+                        async with aclosing(self._wire.stream_async(self._streaming_request(step))) as events:
                             async for event in events:
                                 piece = pieces.feed(self._fed(arriving, event))
                                 if piece:
@@ -422,13 +422,13 @@ class AsyncClaudeLocal:
             while (piece := await shared().run(next, pieces, None)) is not None:
                 yield piece
         finally:
-            await shared().run(_closed, pieces)
+            await shared().run(_close_pieces, pieces)
 
     async def ask(self, prompt: Prompt, schema: Schema) -> object:
         return await shared().run(self._client.ask, prompt, schema)
 
 
-def _closed(pieces: Iterator[str]) -> None:
+def _close_pieces(pieces: Iterator[str]) -> None:
     if isinstance(pieces, Generator):
         pieces.close()
 

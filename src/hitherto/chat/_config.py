@@ -92,6 +92,6 @@ class Tool:
         if self.handler is not None and not callable(self.handler):
             raise InvalidArgument(f"the handler of tool {self.name!r:.40} cannot be called")
 
-    def described(self) -> dict[str, object]:
+    def definition(self) -> dict[str, object]:
         """What is kept and sent of it: never the handler."""
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}

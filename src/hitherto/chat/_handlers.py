@@ -14,7 +14,7 @@ from contextvars import copy_context
 
 import msgspec
 
-from ..dialects._json import decoded
+from ..dialects._json import decode
 from ..errors import InvalidMessage
 from ..model import Block, Message, check
 from ._config import Tool
@@ -29,14 +29,14 @@ def run(tool: Tool | None, call: Block, timeout_seconds: float | None) -> Messag
         return _within(timeout_seconds, handler, arguments)
 
     try:
-        handler, arguments = _wanted(tool, call)
+        handler, arguments = _check_call(tool, call)
         returned = work(handler, arguments)
         if inspect.isawaitable(returned):
             _close(returned)
-            return _failed(call, "its handler is async, and this client is not")
+            return _failure(call, "its handler is async, and this client is not")
         return _result(call, returned)
     except Exception as error:  # noqa: BLE001  # whatever a handler raises, the model is told
-        return _raised(call, error, timeout_seconds)
+        return _error_result(call, error, timeout_seconds)
 
 
 async def run_async(tool: Tool | None, call: Block, timeout_seconds: float | None) -> Message:
@@ -50,12 +50,12 @@ async def run_async(tool: Tool | None, call: Block, timeout_seconds: float | Non
 
     limit = asyncio.timeout(timeout_seconds)
     try:
-        handler, arguments = _wanted(tool, call)
+        handler, arguments = _check_call(tool, call)
         async with limit:
             returned = await work(handler, arguments)
         return _result(call, returned)
     except Exception as error:  # noqa: BLE001  # whatever a handler raises, the model is told
-        return _raised(call, _TooLong() if limit.expired() else error, timeout_seconds)
+        return _error_result(call, _TooLong() if limit.expired() else error, timeout_seconds)
 
 
 class _CannotRun(Exception):
@@ -66,7 +66,7 @@ class _TooLong(Exception):
     """It was given up. An error that a handler raises for a timeout of its own is another one."""
 
 
-def _wanted(tool: Tool | None, call: Block) -> tuple[Callable[..., object], dict[str, object]]:
+def _check_call(tool: Tool | None, call: Block) -> tuple[Callable[..., object], dict[str, object]]:
     if tool is None:
         raise _CannotRun("there is no such tool")
     if tool.handler is None:
@@ -74,7 +74,7 @@ def _wanted(tool: Tool | None, call: Block) -> tuple[Callable[..., object], dict
     given = call.arguments
     if isinstance(given, str):
         try:
-            given = decoded(given or "{}")
+            given = decode(given or "{}")
         except ValueError:
             raise _CannotRun("the arguments are not valid JSON") from None
     if given is None:
@@ -86,11 +86,11 @@ def _wanted(tool: Tool | None, call: Block) -> tuple[Callable[..., object], dict
 
 def _within(seconds: float, handler: Callable[..., object], arguments: dict[str, object]) -> object:
     """What the handler returns or raises, if it does so in time."""
-    outcome, thread = _started(handler, arguments, lambda: None)
+    outcome, thread = _start_thread(handler, arguments, lambda: None)
     thread.join(seconds)
     if not outcome:
         raise _TooLong
-    return _taken(outcome[0])
+    return _unwrap(outcome[0])
 
 
 async def _aside(handler: Callable[..., object], arguments: dict[str, object]) -> object:
@@ -102,15 +102,15 @@ async def _aside(handler: Callable[..., object], arguments: dict[str, object]) -
         with suppress(RuntimeError):  # the loop is closed by now: nobody waits
             loop.call_soon_threadsafe(done.set)
 
-    outcome, _ = _started(handler, arguments, tell)
+    outcome, _ = _start_thread(handler, arguments, tell)
     await done.wait()
-    return _taken(outcome[0])
+    return _unwrap(outcome[0])
 
 
 _Outcome = tuple[object, BaseException | None]
 
 
-def _started(
+def _start_thread(
     handler: Callable[..., object], arguments: dict[str, object], tell: Callable[[], None]
 ) -> tuple[list[_Outcome], threading.Thread]:
     """The handler in a thread that nobody has to wait for, and where its outcome will be."""
@@ -129,7 +129,7 @@ def _started(
     return outcome, thread
 
 
-def _taken(outcome: _Outcome) -> object:
+def _unwrap(outcome: _Outcome) -> object:
     returned, error = outcome
     if isinstance(error, StopIteration):  # no coroutine may raise it
         raise RuntimeError("StopIteration") from error
@@ -141,13 +141,13 @@ def _taken(outcome: _Outcome) -> object:
 def _result(call: Block, returned: object) -> Message:
     content = _content(returned)
     if content is None:
-        return _failed(call, f"its handler returned a {type(returned).__name__}, which is neither text nor JSON")
-    message = _named(call, content)
+        return _failure(call, f"its handler returned a {type(returned).__name__}, which is neither text nor JSON")
+    message = _make_result(call, content)
     try:
         check(message)
         msgspec.msgpack.encode([block.content for block in message.blocks if isinstance(block.content, str)])
     except (InvalidMessage, ValueError) as error:
-        return _failed(call, f"its handler returned something that cannot be kept: {error}")
+        return _failure(call, f"its handler returned something that cannot be kept: {error}")
     return message
 
 
@@ -169,13 +169,13 @@ def _content(returned: object) -> "str | list[Block] | None":
         return None
 
 
-def _raised(call: Block, error: Exception, timeout_seconds: float | None) -> Message:
+def _error_result(call: Block, error: Exception, timeout_seconds: float | None) -> Message:
     if isinstance(error, _CannotRun):
-        return _failed(call, str(error))
+        return _failure(call, str(error))
     if isinstance(error, _TooLong):
-        return _failed(call, f"it did not finish within {timeout_seconds:g} seconds")
+        return _failure(call, f"it did not finish within {timeout_seconds:g} seconds")
     said = _words(error)
-    return _failed(call, f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    return _failure(call, f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 def _words(error: Exception) -> str:
@@ -185,11 +185,11 @@ def _words(error: Exception) -> str:
         return ""
 
 
-def _failed(call: Block, why: str) -> Message:
-    return _named(call, f"The tool call failed: {why}", error=True)
+def _failure(call: Block, why: str) -> Message:
+    return _make_result(call, f"The tool call failed: {why}", error=True)
 
 
-def _named(call: Block, content: "str | list[Block]", *, error: bool = False) -> Message:
+def _make_result(call: Block, content: "str | list[Block]", *, error: bool = False) -> Message:
     """A result that knows the name of its tool, which some providers want to hear again."""
     message = Message.tool_result(call.id or "", content, error=error)
     name = call.tool_name or ""

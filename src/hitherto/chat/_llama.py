@@ -102,7 +102,7 @@ def _number(value: int | None, what: str, most: int) -> int:
 
 def _model_file(given: str | os.PathLike[str] | None) -> tuple[str, int]:
     """The path of a model file that looks like one, and how many tokens the model was trained to see."""
-    path = _installed() if given is None else _path(given)
+    path = _installed_model() if given is None else _path(given)
     try:
         with open(path, "rb") as file:
             beginning = file.read(_BEGINNING)
@@ -122,7 +122,7 @@ def _path(given: object) -> str:
     return os.path.realpath(os.path.expanduser(name))
 
 
-def _installed() -> str:
+def _installed_model() -> str:
     """The model that is installed as a package. The package is not imported: it belongs to another program."""
     package, name = _DEFAULT
     spec = find_spec(package)
@@ -141,7 +141,7 @@ class _Process:
     """The process that serves a model, from when it is ready."""
 
     def __init__(self, settings: _Settings) -> None:
-        self._process = _started()
+        self._process = _start_process()
         try:
             self.served = self._ready(settings)
         except BaseException:  # Ctrl-C, too, while a large model is loaded
@@ -194,7 +194,7 @@ class _Process:
 _UNLOADABLE = "the file may be cut off or damaged, its kind unknown to this llama.cpp, or the memory too small for it"
 
 
-def _started() -> "subprocess.Popen[bytes]":
+def _start_process() -> "subprocess.Popen[bytes]":
     """The process, which finds modules where we do. In a session of its own, so that Ctrl-C is not meant for it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:

@@ -25,12 +25,12 @@ def schema_of(schema: Schema) -> dict[str, object]:
     if made is not None:
         return dict(made())
     try:
-        return _inlined(msgspec.json.schema(schema))
+        return _inline_definition(msgspec.json.schema(schema))
     except (TypeError, NotImplementedError) as error:
         raise InvalidArgument(f"this has no JSON schema: {error}", hint="give a dict, or a dataclass") from None
 
 
-def _inlined(schema: dict[str, Any]) -> dict[str, object]:
+def _inline_definition(schema: dict[str, Any]) -> dict[str, object]:
     """msgspec puts the class itself among the definitions; providers want an object at the top."""
     definitions: dict[str, Any] = schema.get("$defs", {})
     name = schema.get("$ref", "").rpartition("/")[2]
@@ -50,7 +50,7 @@ def read(text: str, schema: Schema) -> object:
     data = fenced[1] if fenced else text
     try:
         if isinstance(schema, Mapping):
-            return _checked(msgspec.json.decode(data), schema, text)
+            return _check_top_level(msgspec.json.decode(data), schema, text)
         validate = getattr(schema, "model_validate_json", None)
         if validate is not None:
             return validate(data)
@@ -59,7 +59,7 @@ def read(text: str, schema: Schema) -> object:
         raise InvalidAnswer(f"the answer does not fit the schema: {type(error).__name__}", text) from error
 
 
-def _checked(value: object, schema: Mapping[str, object], text: str) -> object:
+def _check_top_level(value: object, schema: Mapping[str, object], text: str) -> object:
     """What can be seen at a glance: the kind of the whole, and that nothing required is missing. The providers do the
     rest."""
     if schema.get("type") == "object":

@@ -105,14 +105,14 @@ class ToolServer:
             about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "hitherto", "version": "1"}}
             return {"result": {"protocolVersion": wanted if isinstance(wanted, str) else _PROTOCOL, **about}}
         if method == "tools/list":
-            return {"result": {"tools": [_described(tool) for tool in list(self._tools.values())]}}
+            return {"result": {"tools": [_describe_tool(tool) for tool in list(self._tools.values())]}}
         if method == "tools/call":
-            return {"result": self._called(params)}
+            return {"result": self._run_call(params)}
         if method == "ping":
             return {"result": {}}
         return {"error": {"code": -32601, "message": "no such method"}}
 
-    def _called(self, params: dict[str, object]) -> dict[str, object]:
+    def _run_call(self, params: dict[str, object]) -> dict[str, object]:
         meta = params.get("_meta")
         id = meta.get("claudecode/toolUseId") if isinstance(meta, dict) else None
         call = ToolCall(str(id or ""), str(params.get("name", "")), params.get("arguments", {}))
@@ -124,7 +124,7 @@ class ToolServer:
             self._waiting.discard(call)
 
 
-def _described(tool: Tool) -> dict[str, object]:
+def _describe_tool(tool: Tool) -> dict[str, object]:
     size = {"anthropic/maxResultSizeChars": LARGEST_RESULT}
     return {"name": tool.name, "description": tool.description, "inputSchema": dict(tool.parameters), "_meta": size}
 

@@ -18,14 +18,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..dialects import Answer, Assembly, Dialect, Raw, calls
-from ..dialects._json import copied_entry, merged
+from ..dialects._json import copy_entry, merge
 from ..dialects._missing_attachments import tell_holes
-from ..dialects._repair import Repair, is_silent, repair, settled
+from ..dialects._repair import Repair, count_settled, is_silent, repair
 from ..dialects._types import with_names
 from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, as_list, check, encodable
 from ..snapshots import Snapshot
-from ..snapshots._thread import lifted
+from ..snapshots._thread import lift_prompt
 from ._config import Config, Tool
 
 Prompt = str | Block | Sequence[str | Block] | Message
@@ -73,7 +73,7 @@ class Listener(Protocol):
 
     def arriving(self, assembly: Assembly) -> Arriving: ...
 
-    def compacted(self, summary: Message, setup: Setup) -> Message:
+    def keep_summary(self, summary: Message, setup: Setup) -> Message:
         """The history is now this summary alone. Gives the message as it was kept."""
 
     def check_leaving(self) -> None:
@@ -148,7 +148,7 @@ class Turns:
     @property
     def setup(self) -> Setup:
         """What the chat is held with."""
-        tools = tuple(tool.described() for tool in self._tools.values())
+        tools = tuple(tool.definition() for tool in self._tools.values())
         raw = None if self._system_raw is None else self._system_raw
         return Setup(self.provider, self.model, self.system_prompt, tools, raw)
 
@@ -174,7 +174,7 @@ class Turns:
 
     def add(self, message: Prompt) -> None:
         """Add a message to the history without asking the model."""
-        said = self._said(message)
+        said = self._prompt_messages(message)
         with self._alone():
             self._extend(said)
 
@@ -241,7 +241,7 @@ class Turns:
         for done in range(self.config.max_tool_rounds + 1):
             answer = yield Call(self._request(options))
             assert isinstance(answer, Answer)  # what a driver tells back to a Call
-            self._answered(answer)
+            self._take_answer(answer)
             yield Keep(answered=bool(answer.messages))
             self._check_said(answer)
             todo = [block for message in answer.messages for block in calls(message)]
@@ -252,24 +252,24 @@ class Turns:
             for index, call in enumerate(todo):
                 result = yield Run(self._tools.get(call.tool_name or ""), call)
                 assert isinstance(result, Message)  # what a driver tells back to a Run
-                self._extend(self._told(result, joined=index > 0))
+                self._extend(self._result_messages(result, joined=index > 0))
                 yield Keep()
 
     def _request(self, options: Mapping[str, object]) -> dict[str, object]:
-        return self.dialect.request(self.export_history(), self.setup, merged(self._options(), options))
+        return self.dialect.request(self.export_history(), self.setup, merge(self._options(), options))
 
     def _options(self) -> dict[str, object]:
         options = dict(self.config.options)
         if self.config.max_tokens is None:
             return options
-        return merged(options, _max_tokens(self.dialect.name, self.provider, self.config.max_tokens))
+        return merge(options, _max_tokens(self.dialect.name, self.provider, self.config.max_tokens))
 
-    def _answered(self, answer: Answer) -> None:
+    def _take_answer(self, answer: Answer) -> None:
         if not answer.messages and self._history[-1].role != "tool_result":
             raise ProviderError(
                 "the model gave no answer: the question may have been refused", provider=self.provider, status=None
             )
-        self._extend([self._tagged(message) for message in answer.messages])
+        self._extend([self._tag(message) for message in answer.messages])
         self._answer = answer.messages
         self._usage += sum((m.usage for m in answer.messages if m.usage is not None), Usage())
 
@@ -309,7 +309,7 @@ class Turns:
 
     def _mend(self) -> tuple[Repair, ...]:
         """Calls without a result, left by a turn that was interrupted, get one that says so. Up to an answer that asks
-        for nothing, all was in order before, and nothing that comes after it can change that: see `settled`."""
+        for nothing, all was in order before, and nothing that comes after it can change that: see `count_settled`."""
         history, done = self._history, self._settled
         mended = repair(history[done:], self.dialect)
         if mended.notes and done:  # a late result, for example, whose call stands further up
@@ -317,10 +317,10 @@ class Turns:
         if mended.notes:
             self._replace(mended.messages)
         else:
-            self._settled = done + settled(history[done:], self.dialect)
+            self._settled = done + count_settled(history[done:], self.dialect)
         return tuple(mended.notes)
 
-    def _said(self, prompt: Prompt) -> list[Message]:
+    def _prompt_messages(self, prompt: Prompt) -> list[Message]:
         """What the user says, as messages in the provider's own form."""
         if isinstance(prompt, Message):
             message = prompt
@@ -350,12 +350,12 @@ class Turns:
             raise InvalidMessage(f"{self.provider} cannot be told this: {'; '.join(built.losses)}")
         extra = dict(message.extra or {}) | ({"joined": True} if joined and self.dialect.joins else {})
         if len(built.raws) == 1:
-            return [self._tagged(replace(message, raw=built.raws[0], extra=extra))]
+            return [self._tag(replace(message, raw=built.raws[0], extra=extra))]
         if message.role == "tool_result" and self.dialect.joins:
-            return [self._tagged(replace(message, raw=None, extra=extra))]  # what comes with it goes after all results
-        return [self._tagged(self.dialect.parse(raw)) for raw in built.raws]
+            return [self._tag(replace(message, raw=None, extra=extra))]  # what comes with it goes after all results
+        return [self._tag(self.dialect.parse(raw)) for raw in built.raws]
 
-    def _told(self, result: Message, *, joined: bool) -> list[Message]:
+    def _result_messages(self, result: Message, *, joined: bool) -> list[Message]:
         """The result of a tool, as far as the provider can be told of it, with a word about the rest: the tool has
         done its work, and the model has to go on."""
         lost = [block for block in result.blocks if self.dialect.build(replace(result, blocks=(block,))).losses]
@@ -366,12 +366,12 @@ class Turns:
         told = replace(result, blocks=(*(block for block in result.blocks if block not in lost), note))
         return [replace(message, blocks=(*result.blocks, note)) for message in self._written(told, joined=joined)]
 
-    def _tagged(self, message: Message) -> Message:
+    def _tag(self, message: Message) -> Message:
         return replace(message, extra={**(message.extra or {}), "dialect": self.dialect.name})
 
     def parse_history(self, history: object, *, mend: bool = False) -> list[Message]:
         """A history in the provider's own JSON, as messages. Refused are system prompts in it, and half tool pairs."""
-        messages = [self._tagged(self._entry(raw)) for raw in as_list(history, "messages")]
+        messages = [self._tag(self._entry(raw)) for raw in as_list(history, "messages")]
         mended = repair(messages, self.dialect)
         if mended.notes and not mend:
             said = "; ".join(str(note) for note in mended.notes[:3])
@@ -384,7 +384,7 @@ class Turns:
         if raw.get("role") in ("system", "developer"):
             hint = "give it as Config(system_prompt=…), or client.set_system_prompt(…): it is sent with every request"
             raise InvalidMessage("the system prompt is no part of a history", hint=hint)
-        message, needed = self.dialect.parse(copied_entry(raw)), _NEEDED.get(self.dialect.name)
+        message, needed = self.dialect.parse(copy_entry(raw)), _NEEDED.get(self.dialect.name)
         if message.role not in ("user", "assistant", "tool_result", "event") or (needed and needed not in raw):
             hint = "give what export_history() of the same provider gave"
             raise InvalidMessage(f"this is no message in the words of {self.provider}", hint=hint)
@@ -407,7 +407,7 @@ class Turns:
             raise InvalidArgument(f"the dialect of this snapshot is {self.dialect.name}", hint=hint)
         if self._listener is not None:
             self._listener.check_leaving()
-        tools = [tool.described() for tool in self._tools.values()]
+        tools = [tool.definition() for tool in self._tools.values()]
         described = {**(metadata or {}), "dialect": self.dialect.name}
         return Snapshot.new(
             self.provider, self.model, self.system_prompt, self.export_history(), tools, metadata=described
@@ -418,8 +418,8 @@ class Turns:
         if not isinstance(snapshot, Snapshot):
             raise InvalidArgument(f"a {type(snapshot).__name__} where a Snapshot is wanted")
         self._check_provider(snapshot)
-        system_prompt, entries = lifted(snapshot, self.dialect)
-        history = [self._tagged(self._entry(raw)) for raw in entries]
+        system_prompt, entries = lift_prompt(snapshot, self.dialect)
+        history = [self._tag(self._entry(raw)) for raw in entries]
         with self._alone():
             self.set_system_prompt(system_prompt)
             self._replace(history)

@@ -41,7 +41,7 @@ def validate_base_url(url: str, allow_insecure: bool = False) -> None:
         raise InvalidBaseURL(f"the base URL is a {type(url).__name__}, not text", rule="parse")
     _check_length(url)
     _check_characters(url)
-    scheme, userinfo, host = _parsed(url)
+    scheme, userinfo, host = _parse_url(url)
     _check_userinfo(userinfo)
     _check_scheme(scheme, insecure=allow_insecure is True)
     _check_host(host)
@@ -69,7 +69,7 @@ def _check_characters(url: str) -> None:
         raise InvalidBaseURL("the base URL holds a control character", rule="characters", hint=hint)
 
 
-def _parsed(url: str) -> tuple[str, bool, str]:
+def _parse_url(url: str) -> tuple[str, bool, str]:
     """The scheme and the host in small letters, and whether there is a user name, if this can be read in one way
     only."""
     if not url:

@@ -70,7 +70,7 @@ def _guards(url: str) -> tuple[Callable[[Any], None], Callable[[Any], Any]]:
 
 
 @contextmanager
-def mapped(provider: str, secret: str | None = None) -> Iterator[None]:
+def mapping_errors(provider: str, secret: str | None = None) -> Iterator[None]:
     """Whatever an SDK raises, as an error of ours. The API key is not in it."""
     try:
         yield
@@ -86,18 +86,18 @@ def _making(provider: str, secret: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # SDKs raise errors of their own here, and plain ones
-        said = masked(str(error), secret)
+        said = mask_key(str(error), secret)
         keyless = "api_key" in said.lower() or "api key" in said.lower()  # which they say in words of their own
-        raise _unasked(provider, "there is no key" if keyless else said) from error
+        raise _missing_key(provider, "there is no key" if keyless else said) from error
 
 
-def _unasked(provider: str, said: str) -> ChatError:
+def _missing_key(provider: str, said: str) -> ChatError:
     names = {"claude": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
     hint = f"set {names.get(provider, 'OPENAI_API_KEY')} in the environment, or give Config(api_key=…)"
     return ChatError(f"{provider} cannot be asked: {said[:300]}", hint=hint)
 
 
-def masked(text: str, secret: str | None) -> str:
+def mask_key(text: str, secret: str | None) -> str:
     """The text without the key. One that is too short to be a key is left: it would only make holes."""
     return text.replace(secret, "***") if secret and len(secret) >= _SHORTEST_KEY else text
 
@@ -113,9 +113,9 @@ def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoErr
         cause = cause.__cause__
     status = next((s for s in (getattr(error, n, None) for n in ("status_code", "code")) if isinstance(s, int)), None)
     said = str(getattr(error, "message", "") or error)
-    said = masked(said, secret)[:300]
+    said = mask_key(said, secret)[:300]
     if status is None and "authentication method" in said:  # Anthropic's SDK looks for a key only when it sends
-        return _unasked(provider, "there is no key")
+        return _missing_key(provider, "there is no key")
     if status is not None and status < 400:
         status = None  # it began well: the error came within the answer
         what = f"{provider} broke off with an error"
@@ -145,7 +145,7 @@ def _hint(status: int | None) -> str | None:
     return "nothing is lost: client.retry() asks again"
 
 
-def loaded(package: str, extra: str) -> Any:
+def load_sdk(package: str, extra: str) -> Any:
     """An SDK, when it is needed."""
     try:
         return import_module(package)
@@ -202,7 +202,7 @@ class Posting:
         return self._make(self._names[1], self._sdk.DefaultAsyncHttpxClient, _guards(self._url)[1])
 
     def _errors(self) -> Any:
-        return mapped(self._config.provider, self._key)
+        return mapping_errors(self._config.provider, self._key)
 
     def check_ready(self) -> None:
         """Is there what is needed to ask? Anthropic's SDK would look for a key only when it sends."""
@@ -210,7 +210,7 @@ class Posting:
         given = {name.lower() for name, value in sdk.default_headers.items() if isinstance(value, str) and value}
         keyless = not given & {"authorization", "x-api-key"} and getattr(sdk, "_token_cache", None) is None
         if keyless and self._config.provider == "claude":
-            raise _unasked("claude", "there is no key")
+            raise _missing_key("claude", "there is no key")
 
     def send(self, request: Request) -> bytes:
         sdk = self._sync
@@ -268,7 +268,7 @@ def openai(config: Config) -> Posting:
     variable = "OPENAI_BASE_URL"
     compatible = config.provider != "openai"
     url = checked_url(config, variable, None if compatible else "https://api.openai.com/v1")
-    sdk = loaded("openai", "openai")
+    sdk = load_sdk("openai", "openai")
     # A key from the environment goes only where the environment, or the SDK itself, says. Other services mostly need
     # none; the SDK wants one all the same.
     stranger = compatible and config.base_url is not None
@@ -279,7 +279,7 @@ def openai(config: Config) -> Posting:
 
 def anthropic(config: Config) -> Posting:
     url = checked_url(config, "ANTHROPIC_BASE_URL", "https://api.anthropic.com")
-    sdk = loaded("anthropic", "anthropic")
+    sdk = load_sdk("anthropic", "anthropic")
     return Posting(config, sdk, ("Anthropic", "AsyncAnthropic"), "/v1/messages", url, config.api_key)
 
 
@@ -308,7 +308,7 @@ class _Capture:
     def fail(self) -> None:
         """Nothing is to be done: the SDK raises the error."""
 
-    def taken(self) -> list[Event]:
+    def take_events(self) -> list[Event]:
         events, self.events = self.events, []
         return events
 
@@ -352,7 +352,7 @@ class Gemini:
         self._config = config
         self._url = checked_url(config, "GOOGLE_GEMINI_BASE_URL", "https://generativelanguage.googleapis.com")
         self._key = config.api_key
-        self._genai = loaded("google.genai", "gemini")
+        self._genai = load_sdk("google.genai", "gemini")
         self._types = import_module("google.genai.types")
 
     @cached_property
@@ -376,13 +376,13 @@ class Gemini:
         return sdk, http, awaited
 
     def _errors(self) -> Any:
-        return mapped("gemini", self._key)
+        return mapping_errors("gemini", self._key)
 
     def check_ready(self) -> None:
         """Is there what is needed to ask?"""
         _ = self._clients
 
-    def _given(self, request: Request) -> dict[str, Any]:
+    def _arguments(self, request: Request) -> dict[str, Any]:
         body = {name: value for name, value in request.items() if name != "model"}
         options = self._types.HttpOptions(extra_body=body)
         config = self._types.GenerateContentConfig(http_options=options)
@@ -391,34 +391,34 @@ class Gemini:
     def send(self, request: Request) -> bytes:
         sdk = self._clients[0]
         with _capturing(_Capture()) as capture, self._errors(), _heard_anyway(capture):
-            sdk.models.generate_content(**self._given(request))
+            sdk.models.generate_content(**self._arguments(request))
         return capture.whole()
 
     def stream(self, request: Request) -> Iterator[Event]:
         sdk, capture = self._clients[0], _Capture()
         with self._errors():
-            chunks = _within(capture, lambda: sdk.models.generate_content_stream(**self._given(request)))
+            chunks = _within(capture, lambda: sdk.models.generate_content_stream(**self._arguments(request)))
             while _within(capture, lambda: next(chunks, None)) is not None:
-                yield from capture.taken()
-            yield from capture.taken()
+                yield from capture.take_events()
+            yield from capture.take_events()
 
     async def send_async(self, request: Request) -> bytes:
         sdk = self._clients[0]
         with _capturing(_Capture()) as capture, self._errors(), _heard_anyway(capture):
-            await sdk.aio.models.generate_content(**self._given(request))
+            await sdk.aio.models.generate_content(**self._arguments(request))
         return capture.whole()
 
     async def stream_async(self, request: Request) -> AsyncGenerator[Event, None]:
         sdk = self._clients[0]
         with self._errors():
             with _capturing(_Capture()) as capture:
-                chunks = await sdk.aio.models.generate_content_stream(**self._given(request))
+                chunks = await sdk.aio.models.generate_content_stream(**self._arguments(request))
                 first = await anext(chunks, None)
             while first is not None:
-                for event in capture.taken():
+                for event in capture.take_events():
                     yield event
                 first = await anext(chunks, None)
-            for event in capture.taken():
+            for event in capture.take_events():
                 yield event
 
     def close(self) -> None:
@@ -473,7 +473,7 @@ def local(config: Config) -> Posting:
     """A model on this machine, served by ourselves on loopback."""
     from ._llama import serve  # noqa: PLC0415  # loads a model
 
-    sdk = loaded("openai", "local")
+    sdk = load_sdk("openai", "local")
     served = serve(config.model_path)
     validate_base_url(served.base_url, allow_insecure=True)
     _log.info("provider local at 127.0.0.1")

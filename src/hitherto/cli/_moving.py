@@ -26,7 +26,7 @@ from ._terminal import is_terminal, line, print_error, say
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
-    from ..formats import Loaded, Portable
+    from ..formats import Loaded, PortableConversation
     from ..keys import Key
     from ..store import Store
 
@@ -73,13 +73,13 @@ def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | N
 
 def _select(
     store: "Store", ids: Sequence[str], everything: bool, format: str
-) -> "Store | list[Conversation | Portable]":
+) -> "Store | list[Conversation | PortableConversation]":
     """Find the conversations to export, before the first byte is written."""
     if everything:
         return store
     from ..formats import thread_to  # noqa: PLC0415  # help needs none
 
-    found: dict[tuple[str, str | None], Conversation | Portable] = {}
+    found: dict[tuple[str, str | None], Conversation | PortableConversation] = {}
     for id in ids or (None,):
         talk = find_or_newest(store, id)
         thread = format in _THREADS and id is not None and is_message(id, talk)

@@ -6,9 +6,9 @@ See `_types` for what a dialect is. They are found here by name, and loaded when
 from importlib import import_module
 
 from ..errors import InvalidArgument
-from ._types import Answer, Assembly, Built, Dialect, Heard, Raw, calls
+from ._types import Answer, Assembly, Dialect, Encoded, ParsedRequest, Raw, calls
 
-__all__ = ["Answer", "Assembly", "Built", "Dialect", "Heard", "Raw", "calls", "dialect"]
+__all__ = ["Answer", "Assembly", "Dialect", "Encoded", "ParsedRequest", "Raw", "calls", "dialect"]
 
 _NAMES = {
     "anthropic": ("anthropic", "Anthropic"),

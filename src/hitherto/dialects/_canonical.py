@@ -105,12 +105,12 @@ class Saying:
     def likeness(self) -> Likeness:
         said = self._said
         if self._role == "assistant":
-            trimmed = (_trimmed(item) if isinstance(item, str) else item for item in said)
+            trimmed = (_trim(item) if isinstance(item, str) else item for item in said)
             said = [item for item in trimmed if item != ""]
         return Likeness(self._role, tuple(said), frozenset(self._marks))
 
 
-def _trimmed(words: str) -> str:
+def _trim(words: str) -> str:
     """The model's words without blanks around them, and without thoughts that a client has written into them."""
     words = words.strip()
     found = _TAGGED_THOUGHT.match(words)

@@ -26,7 +26,7 @@ _URL_SAFE = str.maketrans("-_", "+/")
 _MALFORMED = (ValueError, RecursionError, OverflowError)  # of either decoder
 
 
-def decoded(data: bytes | str) -> object:
+def decode(data: bytes | str) -> object:
     """The value of a JSON text. Half of a surrogate pair is read too: a stream may cut a pair in two. ValueError if it
     is no JSON, or nested without end."""
     try:
@@ -43,9 +43,9 @@ def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is no JSON")
 
 
-def decoded_object(data: bytes | str) -> dict[str, object]:
+def decode_object(data: bytes | str) -> dict[str, object]:
     """The same for a JSON object."""
-    found = decoded(data)
+    found = decode(data)
     if not isinstance(found, dict):
         raise ValueError("no JSON object")  # as for anything else that is not what it should be
     return found
@@ -59,7 +59,7 @@ def written(value: object, *, sort: bool = False) -> bytes:
         raise InvalidMessage(f"not JSON: {type(error).__name__}") from None
 
 
-def joined(pieces: Iterable[str]) -> str:
+def join_pieces(pieces: Iterable[str]) -> str:
     """The text that came in these pieces. A surrogate pair that was cut in two is whole again."""
     found = "".join(pieces)
     if encodable(found):
@@ -90,7 +90,7 @@ def replaced_surrogates(value: object) -> object:
     if isinstance(value, str):
         if encodable(value):
             return value
-        return joined((value,)).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return join_pieces((value,)).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, dict):
         return {replaced_surrogates(name): replaced_surrogates(item) for name, item in value.items()}
     return [replaced_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -98,7 +98,7 @@ def replaced_surrogates(value: object) -> object:
 
 def entry(value: object, what: str) -> dict[str, object]:
     """A JSON object, all of which can be taken apart."""
-    found = opened(value, what)
+    found = as_object(value, what)
     _check(found, what)
     return found
 
@@ -122,7 +122,7 @@ def _check(value: object, what: str, depth: int = 0) -> None:
         raise InvalidMessage(f"{what} holds a {kind.__name__}, which is no JSON", hint="pass plain JSON")
 
 
-def opened(value: object, what: str) -> dict[str, object]:
+def as_object(value: object, what: str) -> dict[str, object]:
     """A JSON object; what is in it is still to be looked at."""
     if not isinstance(value, Mapping):
         raise InvalidMessage(f"{what} is a {type(value).__name__}, not a JSON object")
@@ -137,7 +137,7 @@ def text(raw: Mapping[str, object], name: str) -> str:
     if isinstance(value, Attachment) and value.text:
         return value.read().decode()
     if not isinstance(value, str):
-        raise InvalidMessage(f"{_named(name)} is a {type(value).__name__}, not text")
+        raise InvalidMessage(f"{_field_label(name)} is a {type(value).__name__}, not text")
     return value
 
 
@@ -159,7 +159,7 @@ def inner(raw: Mapping[str, object], name: str) -> dict[str, object]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidMessage(f"{_named(name)} is a {type(value).__name__}, not a JSON object")
+        raise InvalidMessage(f"{_field_label(name)} is a {type(value).__name__}, not a JSON object")
     return value
 
 
@@ -169,7 +169,7 @@ def entries(raw: Mapping[str, object], name: str) -> list[dict[str, object]]:
     if value is None:
         return []
     if not is_entries(value):
-        raise InvalidMessage(f"{_named(name)} is not a list of JSON objects")
+        raise InvalidMessage(f"{_field_label(name)} is not a list of JSON objects")
     return value
 
 
@@ -177,21 +177,21 @@ def is_entries(value: object) -> TypeGuard[list[dict[str, object]]]:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def encoded(value: object) -> str:
+def encode(value: object) -> str:
     """Any JSON as text, for a block."""
-    plain = copied(value)
+    plain = deep_copy(value)
     try:
         return msgspec.json.encode(plain).decode()
     except (TypeError, *_MALFORMED):
         return written(plain).decode()
 
 
-def parsed(content: object) -> object:
+def parse_json(content: object) -> object:
     """The JSON that a text holds, or None if it holds none. A text `null` is taken for none too."""
     if not isinstance(content, (str, bytes)):
         return None
     try:
-        found = decoded(content)
+        found = decode(content)
         _check(found, "JSON")
     except ValueError:  # InvalidMessage is one
         return None
@@ -217,22 +217,22 @@ def to_base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def copied(value: object, depth: int = 0) -> object:
+def deep_copy(value: object, depth: int = 0) -> object:
     """A deep copy. A long text that was left in the store is read."""
     if depth > _DEEPEST:
         raise InvalidMessage(f"JSON is nested more than {_DEEPEST} deep")
     if isinstance(value, dict):
-        return {name: copied(item, depth + 1) for name, item in value.items()}
+        return {name: deep_copy(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [copied(item, depth + 1) for item in value]
+        return [deep_copy(item, depth + 1) for item in value]
     return value.load() if isinstance(value, Attachment) else value
 
 
-def copied_entry(raw: Mapping[str, object]) -> dict[str, object]:
-    return {name: copied(item, 1) for name, item in raw.items()}
+def copy_entry(raw: Mapping[str, object]) -> dict[str, object]:
+    return {name: deep_copy(item, 1) for name, item in raw.items()}
 
 
-def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Both, those above winning; objects that both have are merged themselves, one level deep."""
     found = dict(below)
     for name, value in above.items():
@@ -243,8 +243,8 @@ def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str
 
 def some(raw: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
     """The fields of these names that say something, copied."""
-    return {name: copied(raw[name]) for name in names if raw.get(name) is not None}
+    return {name: deep_copy(raw[name]) for name in names if raw.get(name) is not None}
 
 
-def _named(name: str) -> str:
+def _field_label(name: str) -> str:
     return f"the field {name}"

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ..attachment import LARGE, Attachment
 from ..errors import InvalidMessage
 from ..model import Block, Message, check_json, encodable
-from ._json import copied, decoded_object, replaced_surrogates, written
+from ._json import decode_object, deep_copy, replaced_surrogates, written
 from ._types import Answer
 
 RAW_FORMAT = "raw_format"  # in the extras of a message: "json" if its raw is the text of a JSON value, as bytes
@@ -39,7 +39,7 @@ def keepable(message: M) -> M:
         changed["blocks"] = blocks
     extra = _mapping(message.extra)
     if not _can_be_kept(message.raw):
-        changed["raw"] = written(copied(message.raw))
+        changed["raw"] = written(deep_copy(message.raw))
         extra = {**(extra or {}), RAW_FORMAT: "json"}
     if extra is not message.extra:
         changed["extra"] = extra
@@ -71,7 +71,7 @@ def as_bytes(message: M) -> M:
     if message.raw is None or isinstance(message.raw, bytes | Attachment):
         return replace(message, blocks=blocks)
     extra = {**(message.extra or {}), RAW_FORMAT: "json"}
-    return replace(message, blocks=blocks, raw=written(copied(message.raw)), extra=extra)
+    return replace(message, blocks=blocks, raw=written(deep_copy(message.raw)), extra=extra)
 
 
 def own_raw(message: Message, dialect: str) -> dict[str, object] | None:
@@ -85,7 +85,7 @@ def own_raw(message: Message, dialect: str) -> dict[str, object] | None:
     if isinstance(raw, Attachment):
         raw = raw.read()
     try:
-        found = decoded_object(raw) if isinstance(raw, bytes | str) else None
+        found = decode_object(raw) if isinstance(raw, bytes | str) else None
     except _UNREADABLE:  # a sanitiser has taken something out of it: the blocks are what is left to tell
         return None
     cleaned = replaced_surrogates(found)
@@ -134,4 +134,4 @@ def _mapping(extra: Mapping[str, object] | None) -> dict[str, object] | None:
 
 def _value(value: object) -> object:
     replaced = replaced_surrogates(value)
-    return replaced if _can_be_kept(replaced) else written(copied(value)).decode()
+    return replaced if _can_be_kept(replaced) else written(deep_copy(value)).decode()

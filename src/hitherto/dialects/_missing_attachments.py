@@ -53,7 +53,7 @@ def tell_holes(message: M) -> M:
     """The message with a text in the place of each missing attachment, and without `raw` if a part of that is lost.
     A message without holes is returned as it is."""
     blocks = tuple(_told_block(block) for block in message.blocks)
-    extra, privacy = _told(message.extra), _told(message.privacy)
+    extra, privacy = _describe_holes(message.extra), _describe_holes(message.privacy)
     raw = None if has_hole(message.raw) else message.raw
     same = all(ours is theirs for ours, theirs in zip(blocks, message.blocks, strict=True))
     if same and (extra, raw, privacy) == (message.extra, message.raw, message.privacy):
@@ -68,7 +68,7 @@ def describe_hole(content: Attachment, mime_type: str = "text/plain") -> str:
 
 
 def _told_block(block: Block) -> Block:
-    content, extra = block.content, _told(block.extra)
+    content, extra = block.content, _describe_holes(block.extra)
     if isinstance(content, Attachment) and content.is_missing:
         text = describe_hole(content, block.mime_type)
         return replace(block, content=text, modality="text", mime_type="text/plain", extra=extra)
@@ -78,15 +78,15 @@ def _told_block(block: Block) -> Block:
 T = TypeVar("T")
 
 
-def _told(value: T) -> T:
-    return _mapped(value, describe_hole) if has_hole(value) else value
+def _describe_holes(value: T) -> T:
+    return _map_holes(value, describe_hole) if has_hole(value) else value
 
 
-def _mapped(value: T, tell: Callable[[Attachment], str]) -> T:
+def _map_holes(value: T, tell: Callable[[Attachment], str]) -> T:
     if isinstance(value, Attachment):
         return tell(value) if value.is_missing else value  # type: ignore[return-value]  # JSON holds either
     if isinstance(value, dict):
-        return {name: _mapped(item, tell) for name, item in value.items()}  # type: ignore[return-value]  # as above
+        return {name: _map_holes(item, tell) for name, item in value.items()}  # type: ignore[return-value]  # as above
     if isinstance(value, list):
-        return [_mapped(item, tell) for item in value]  # type: ignore[return-value]  # as above
+        return [_map_holes(item, tell) for item in value]  # type: ignore[return-value]  # as above
     return value

@@ -22,7 +22,7 @@ from ..model import Block, Message
 from ._lossless import own_raw
 from ._missing_attachments import holes_in, tell_holes
 from ._types import Dialect, calls
-from .openai_chat import loaded
+from .openai_chat import load_block
 
 INTERRUPTED = "This tool call was interrupted: its result is not known."
 _WORDS = {
@@ -71,7 +71,7 @@ def repair(messages: Sequence[Message], dialect: Dialect) -> Repaired:
     return Repaired(found, work.notes)
 
 
-def settled(messages: Sequence[Message], dialect: Dialect) -> int:
+def count_settled(messages: Sequence[Message], dialect: Dialect) -> int:
     """How many messages at the beginning of a thread that needs no repair are done with: those up to its last answer
     that asks for nothing. All calls before it have their results there. So a message that comes later either needs no
     repair by itself, or the whole thread has to be looked at: a result whose call stands before that answer has none
@@ -147,7 +147,7 @@ class _Work:
         while at < len(self.messages) and (self.silent[at] or self.messages[at].role == "tool_result"):
             place = at if self.messages[at].role == "tool_result" else place
             at += 1
-        mixes = at < len(self.messages) and _answered(self.messages[at])
+        mixes = at < len(self.messages) and _answered_ids(self.messages[at])
         return _Turn(end, place, at if mixes else place)
 
     # -- finding each result's call
@@ -155,22 +155,22 @@ class _Work:
     def match(self) -> None:
         latest: dict[str, list[_Call]] = {}
         for at, message in enumerate(self.messages):
-            for call in self._called(at):
+            for call in self._register_calls(at):
                 for name in _names(call.block):
                     same = latest.get(name)
                     if same and same[0].turn is call.turn:
                         same.append(call)
                     else:
                         latest[name] = [call]
-            for id in _answered(message):
+            for id in _answered_ids(message):
                 self._assign(at, id, latest.get(id, []))
 
-    def _called(self, at: int) -> list[_Call]:
+    def _register_calls(self, at: int) -> list[_Call]:
         message = self.messages[at]
         if message.role != "assistant":
             return []
         turn = self.turns[at]
-        self.calls += (waiting := [_Call(at, loaded(block), turn) for block in calls(message)])
+        self.calls += (waiting := [_Call(at, load_block(block), turn) for block in calls(message)])
         theirs = [_Call(at, block, turn) for block in message.blocks if block.type == "tool_call"]
         return waiting + [call for call in theirs if call.is_theirs]
 
@@ -189,7 +189,7 @@ class _Work:
     # -- putting right
 
     def put_right(self) -> list[Message]:
-        added = self._added()
+        added = self._results_to_insert()
         found: list[Message] = []
         for at, message in enumerate(self.messages):
             left_out = self.left_out.get(at)
@@ -197,24 +197,24 @@ class _Work:
             if kept is not None and at not in self.unanswerable:
                 found.append(kept)
             for result in added.get(at, ()):
-                found.append(self._joined(result, found))
+                found.append(self._set_joined(result, found))
         return found
 
-    def _added(self) -> dict[int, list[Message]]:
+    def _results_to_insert(self) -> dict[int, list[Message]]:
         """The results to be put in, by the message that they go after."""
         found: dict[int, list[Message]] = {}
         for call in self.calls:
             if call.result_at is None:
-                result = self._made_up(call)
+                result = self._make_up_result(call)
             elif self.dialect.name != "openai-responses" and call.result_at > call.turn.window:
-                result = self._moved(call, call.result_at)
+                result = self._move_result(call, call.result_at)
             else:
                 continue
             if result is not None:
                 found.setdefault(call.turn.place, []).append(result)
         return found
 
-    def _made_up(self, call: _Call) -> Message | None:
+    def _make_up_result(self, call: _Call) -> Message | None:
         """A result that says that there is none. Where the provider wants what cannot be made up (a screenshot), the
         call is left out instead, if it is all that its message says."""
         named = {"name": call.block.tool_name, "kind": (call.block.extra or {}).get("kind")}
@@ -229,28 +229,28 @@ class _Work:
         extra: dict[str, object] = {"synthetic": True, "dialect": self.dialect.name}
         return msgspec.structs.replace(message, extra=extra, raw=built[0] if built else None)
 
-    def _moved(self, call: _Call, at: int) -> Message:
+    def _move_result(self, call: _Call, at: int) -> Message:
         self._note("late-result", call.id, call.block.tool_name, at)
         self.left_out.setdefault(at, set()).add(call.id)
         message = self.messages[at]
-        if message.role == "tool_result" and _answered(message) == [call.id]:
+        if message.role == "tool_result" and _answered_ids(message) == [call.id]:
             return message
         blocks = tuple(_as_content(block) for block in message.blocks if _answers(message, block) == call.id)
         failed = any((block.extra or {}).get("error") is True for block in blocks) or message.tool_result_error
-        return self._rebuilt(msgspec.structs.replace(message, role="tool_result", tool_result_error=failed), blocks)
+        return self._rebuild(msgspec.structs.replace(message, role="tool_result", tool_result_error=failed), blocks)
 
     def _without(self, message: Message, ids: set[str]) -> Message | None:
         blocks = tuple(block for block in message.blocks if _answers(message, block) not in ids)
-        return self._rebuilt(message, blocks) if blocks else None
+        return self._rebuild(message, blocks) if blocks else None
 
-    def _rebuilt(self, message: Message, blocks: tuple[Block, ...]) -> Message:
+    def _rebuild(self, message: Message, blocks: tuple[Block, ...]) -> Message:
         """The message with fewer blocks. Its raw says more than that, so a new one is written."""
         fewer = msgspec.structs.replace(message, blocks=blocks, raw=None)
         built = self.dialect.build(fewer).raws
         extra = {**(message.extra or {}), "dialect": self.dialect.name}
         return msgspec.structs.replace(fewer, extra=extra, raw=built[0] if len(built) == 1 else None)
 
-    def _joined(self, message: Message, before: list[Message]) -> Message:
+    def _set_joined(self, message: Message, before: list[Message]) -> Message:
         """Where all the results of an answer stand in one entry, one that comes after another goes into its entry."""
         joined = self.dialect.joins and bool(before) and before[-1].role == "tool_result"
         if joined == ((message.extra or {}).get("joined") is True):
@@ -281,7 +281,7 @@ def _answers(message: Message, block: Block) -> str | None:
     return None
 
 
-def _answered(message: Message) -> list[str]:
+def _answered_ids(message: Message) -> list[str]:
     """The calls that a message answers, each once."""
     ids = (_answers(message, block) for block in message.blocks)
     return list(dict.fromkeys(id for id in ids if id is not None))

@@ -15,7 +15,7 @@ say in no other way that an answer is complete.
 import re
 
 from ..errors import InvalidMessage
-from ._json import decoded_object
+from ._json import decode_object
 
 LARGEST = 256 * 1024 * 1024  # bytes of one event; no provider sends that much, and somebody may never end a line
 DONE: dict[str, object] = {"type": "[DONE]"}
@@ -102,6 +102,6 @@ class Events:
             found.append(dict(DONE))
         elif data.strip():
             try:
-                found.append(decoded_object(data))
+                found.append(decode_object(data))
             except ValueError:
                 self.unread.append(data)

@@ -25,7 +25,7 @@ Raw = dict[str, object]
 NO_NAMES: Mapping[str, str] = {}
 
 
-class Heard(Struct, frozen=True):
+class ParsedRequest(Struct, frozen=True):
     """What a request says."""
 
     messages: list[Message]  # the history it carries, oldest first
@@ -46,7 +46,7 @@ class Answer(Struct, frozen=True):
     problem: str | None = None  # why it could not be taken apart: its one message is an event that has it as it came
 
 
-class Built(Struct, frozen=True):
+class Encoded(Struct, frozen=True):
     """A message written in a dialect, and what it could not say."""
 
     raws: list[Raw]
@@ -74,7 +74,7 @@ class Dialect(Protocol):
     def parse(self, raw: Raw) -> Message:
         """One entry of a request history as a message; `raw` is in it untouched. `InvalidMessage` if it is none."""
 
-    def heard(self, body: Mapping[str, object]) -> Heard:
+    def parse_request(self, body: Mapping[str, object]) -> ParsedRequest:
         """What the body of a request says."""
 
     def answer(self, body: Mapping[str, object]) -> Answer:
@@ -93,7 +93,7 @@ class Dialect(Protocol):
         """The request history of these messages: their raws, deeply copied. Tool results that belong into one entry
         (`extra["joined"]`) are put together."""
 
-    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Encoded:
         """The entries that say what the message's blocks say, whatever its raw is: for what our own user says and our
         own tools answer, and for what another provider's model said. Roles: user, assistant, tool_result, and event
         for a system message in the middle, where the dialect has such a thing. `names` are those of the calls before,
@@ -103,7 +103,7 @@ class Dialect(Protocol):
         """The arguments of a request: the history, the system prompt exactly once in its place, the model, the tools.
         `options` go on top."""
 
-    def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
+    def schema_options(self, schema: Mapping[str, object]) -> dict[str, object]:
         """The options that ask for an answer that fits a JSON schema."""
 
 

@@ -27,7 +27,7 @@ from ..model import Block, BlockType, Message, Setup, Usage, check_name
 from . import _json
 from ._canonical import Likeness, Saying
 from ._lossless import own_raw
-from ._types import NO_NAMES, Answer, Built, Heard, Raw, joins_entry
+from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw, joins_entry
 
 _MAX_TOKENS = 4096  # the API wants a limit in every request
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -53,31 +53,33 @@ class Anthropic:
         content = _content(raw)
         if role == "user" and content and all(map(_is_result, content)):
             blocks = tuple(block for result in content for block in _answers(result))
-            return Message("tool_result", blocks, tool_result_error=any(map(_failed, content)), raw=raw)
+            return Message("tool_result", blocks, tool_result_error=any(map(_is_error, content)), raw=raw)
         return Message(role, tuple(map(_block, content)), raw=raw)
 
-    def heard(self, body: Mapping[str, object]) -> Heard:
-        body = _json.opened(body, "a request")
+    def parse_request(self, body: Mapping[str, object]) -> ParsedRequest:
+        body = _json.as_object(body, "a request")
         about = _json.entry(_json.some(body, ("model", "system", "tools")), "a request")
         prompt, system = _system(about.get("system"))
         tools = tuple(_json.entries(about, "tools"))
         setup = Setup(model=_json.text(about, "model"), system_prompt=prompt, tools=tools, raw=system)
-        after = _continued(body)
+        after = _previous_message_id(body)
         messages = [self.parse(raw) for raw in _json.entries(body, "messages")]
-        return Heard(messages, setup, after, inherits=after is not None)
+        return ParsedRequest(messages, setup, after, inherits=after is not None)
 
     def answer(self, body: Mapping[str, object]) -> Answer:
         body = _json.entry(body, "a response")
         if not _json.is_entries(body.get("content")):
             raise InvalidMessage("a response has no list of content", hint="pass an answer, not an error")
         content = _json.entries(body, "content")
-        return Answer([_said(content, [_block(item) for item in content], body)], id=_json.identity(body, "id"))
+        return Answer(
+            [_answer_message(content, [_block(item) for item in content], body)], id=_json.identity(body, "id")
+        )
 
     def assembly(self) -> "AnthropicAssembly":
         return AnthropicAssembly()
 
     def likeness(self, raw: Raw) -> Likeness:
-        raw = _json.entry(_json.copied(raw), "a message")
+        raw = _json.entry(_json.deep_copy(raw), "a message")
         said = Saying(_json.text(raw, "role"))
         _say(said, _content(raw))
         return said.likeness()
@@ -90,7 +92,7 @@ class Anthropic:
         before, was_built = None, False
         for message in messages:
             own = own_raw(message, self.name)
-            raws = self.build(message).raws if own is None else [_json.copied_entry(own)]
+            raws = self.build(message).raws if own is None else [_json.copy_entry(own)]
             joined = joins_entry(message, before, is_built=own is None, was_built=was_built)
             for raw in raws:
                 ids.note(raw, own is not None)
@@ -101,36 +103,38 @@ class Anthropic:
                 before, was_built = message, own is None
         return found
 
-    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:  # noqa: ARG002  # ids are enough
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Encoded:  # noqa: ARG002  # ids are enough
         losses: list[str] = []
         if message.role == "tool_result":
             content = list(_results(message, losses))
         elif message.role in ("user", "assistant"):
             content = [item for block in message.blocks for item in _written(block, message.role, losses)]
         else:
-            return Built([], [f"a message of the role {message.role} is left out"])
+            return Encoded([], [f"a message of the role {message.role} is left out"])
         if not content:
-            return Built([], losses)
+            return Encoded([], losses)
         role = "assistant" if message.role == "assistant" else "user"
-        return Built([{"role": role, "content": _shortest(content)}], losses)
+        return Encoded([{"role": role, "content": _shortest(content)}], losses)
 
     def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
         body: dict[str, object] = {"model": setup.model, "max_tokens": _MAX_TOKENS, "messages": history}
-        system = _told(setup)
+        system = _system_argument(setup)
         if system:
             body["system"] = system
         if setup.tools:
             body["tools"] = [_tool(tool) for tool in setup.tools]
         return body | dict(options)
 
-    def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
-        return {"output_config": {"format": {"type": "json_schema", "schema": _closed(_json.copied(dict(schema)))}}}
+    def schema_options(self, schema: Mapping[str, object]) -> dict[str, object]:
+        return {
+            "output_config": {"format": {"type": "json_schema", "schema": _close_schema(_json.deep_copy(dict(schema)))}}
+        }
 
 
 # -- reading
 
 
-def _continued(body: Mapping[str, object]) -> str | None:
+def _previous_message_id(body: Mapping[str, object]) -> str | None:
     """The answer that a request goes on from, if Anthropic holds the history (a thread). Then it holds the system
     prompt and the tools too, and refuses them in the request."""
     thread = body.get("thread")
@@ -165,7 +169,7 @@ def _kind(raw: Mapping[str, object]) -> str:
 
 def _stranger(raw: dict[str, object]) -> Block:
     kind = _kind(raw)
-    return Block("unknown" if kind in _OURS else kind, _json.encoded(raw), mime_type="application/json")
+    return Block("unknown" if kind in _OURS else kind, _json.encode(raw), mime_type="application/json")
 
 
 def _text(raw: dict[str, object]) -> Block:
@@ -182,7 +186,7 @@ def _thinking(raw: dict[str, object]) -> Block:
     return Block.thinking(_json.text(raw, "thinking"), **extra)
 
 
-def _redacted(raw: dict[str, object]) -> Block:
+def _redacted_thinking(raw: dict[str, object]) -> Block:
     return Block("thinking", "", extra={"redacted": _json.text(raw, "data")})
 
 
@@ -237,7 +241,7 @@ def _is_result(raw: Mapping[str, object]) -> bool:
     return raw.get("type") == "tool_result" and isinstance(id, str) and bool(id)
 
 
-def _failed(raw: Mapping[str, object]) -> bool:
+def _is_error(raw: Mapping[str, object]) -> bool:
     return raw.get("is_error") is True
 
 
@@ -247,9 +251,9 @@ def _result(raw: dict[str, object]) -> Block:
         raise InvalidMessage("a result has no id of a call")
     blocks = _inside(raw)
     plain = all(b.type == "content" and isinstance(b.content, str) for b in blocks)
-    content = Message("tool_result", blocks).text if plain else _json.encoded(raw.get("content"))
+    content = Message("tool_result", blocks).text if plain else _json.encode(raw.get("content"))
     mime_type = "text/plain" if plain else "application/json"
-    extra: dict[str, object] | None = {"error": True} if _failed(raw) else None
+    extra: dict[str, object] | None = {"error": True} if _is_error(raw) else None
     return Block("tool_result", content, "text", mime_type, _json.text(raw, "tool_use_id"), extra)
 
 
@@ -257,7 +261,7 @@ def _answers(raw: dict[str, object]) -> Iterator[Block]:
     """The blocks of a result, each with the id of its call. An empty result is an empty text, so the id is kept."""
     id = _json.text(raw, "tool_use_id")
     for block in _inside(raw) or [Block.text("")]:
-        extra = {**(block.extra or {}), "error": True} if _failed(raw) else block.extra
+        extra = {**(block.extra or {}), "error": True} if _is_error(raw) else block.extra
         yield msgspec.structs.replace(block, id=id, extra=extra)
 
 
@@ -268,13 +272,13 @@ def _inside(raw: dict[str, object]) -> list[Block]:
     try:
         return [_block(item) for item in _content(raw)]
     except InvalidMessage:
-        return [Block("unknown", _json.encoded(content), mime_type="application/json")]
+        return [Block("unknown", _json.encode(content), mime_type="application/json")]
 
 
 _READERS = {
     "text": _text,
     "thinking": _thinking,
-    "redacted_thinking": _redacted,
+    "redacted_thinking": _redacted_thinking,
     "image": _image,
     "document": _document,
     "tool_result": _result,
@@ -293,15 +297,15 @@ def _system(value: object) -> tuple[str, object]:
     return "\n\n".join(_json.text(block, "text") for block in value), value or None
 
 
-def _told(setup: Setup) -> object:
+def _system_argument(setup: Setup) -> object:
     """The system prompt as it is sent: in the form in which it came, if that is ours and still says the same."""
     is_ours = _json.is_entries(setup.raw) and all(isinstance(block.get("text", ""), str) for block in setup.raw)
     if is_ours and _system(setup.raw)[0] == setup.system_prompt:
-        return _json.copied(setup.raw)
+        return _json.deep_copy(setup.raw)
     return setup.system_prompt
 
 
-def _said(content: list[dict[str, object]], blocks: list[Block], body: Mapping[str, object]) -> Message:
+def _answer_message(content: list[dict[str, object]], blocks: list[Block], body: Mapping[str, object]) -> Message:
     """The message of an answer: its raw is what the next request sends. One without content is a message too, since it
     was paid for; but the API would refuse to get it back."""
     about = _json.some(body, _ABOUT)
@@ -444,7 +448,7 @@ def _written_call(block: Block, losses: list[str]) -> Iterator[dict[str, object]
         )
         return
     arguments = block.arguments
-    known = _json.parsed(arguments) if isinstance(arguments, str) and arguments.strip() else arguments or {}
+    known = _json.parse_json(arguments) if isinstance(arguments, str) and arguments.strip() else arguments or {}
     if not isinstance(known, dict):
         losses.append(f"the arguments of a call of {name} are not a JSON object")
         known = {"arguments": arguments}
@@ -507,18 +511,18 @@ def _lost(block: Block) -> str:
 
 def _tool(tool: dict[str, object]) -> object:
     if "input_schema" in tool or "type" in tool:
-        return _json.copied(tool)
-    schema = _json.copied(tool.get("parameters")) or {"type": "object", "properties": {}}
+        return _json.deep_copy(tool)
+    schema = _json.deep_copy(tool.get("parameters")) or {"type": "object", "properties": {}}
     return _json.some(tool, ("name", "description")) | {"input_schema": schema}
 
 
-def _closed(schema: object) -> object:
+def _close_schema(schema: object) -> object:
     """The schema with every object closed: the API refuses one that leaves open what else it may hold."""
     if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+        return [_close_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: value if name in _LITERAL else _closed(value) for name, value in schema.items()}
+    found = {name: value if name in _LITERAL else _close_schema(value) for name, value in schema.items()}
     return {"additionalProperties": False, **found} if found.get("type") == "object" else found
 
 
@@ -567,13 +571,13 @@ class _Growing:
 
     def whole(self) -> dict[str, object]:
         """The block as the API gives it without streaming. An input that is no JSON object stays text."""
-        found = _json.copied_entry(self.start)
+        found = _json.copy_entry(self.start)
         for name, pieces in self._texts.items():
             before = found.get(name)
-            found[name] = _json.joined((before if isinstance(before, str) else "", *pieces))
+            found[name] = _json.join_pieces((before if isinstance(before, str) else "", *pieces))
         written = "".join(self._input)
         if written:
-            known = _json.parsed(written)
+            known = _json.parse_json(written)
             found["input"] = known if isinstance(known, dict) else written
         return found
 
@@ -606,7 +610,7 @@ class AnthropicAssembly:
 
     def answer(self) -> Answer:
         blocks = [(growing, growing.whole()) for _, growing in sorted(self._blocks.items())]
-        shown = [_shown(growing, raw) for growing, raw in blocks]
+        shown = [_readable_block(growing, raw) for growing, raw in blocks]
         content = [raw for growing, raw in blocks if _is_usable(growing, raw)]
         complete = self._ended and all(growing.finished and _is_parsed(raw) for growing, raw in blocks)
         if not complete:
@@ -614,7 +618,7 @@ class AnthropicAssembly:
         if not content and not complete:
             return Answer([], id=_json.identity(self._about, "id"), complete=False)
         about = self._about | ({"usage": self._usage} if self._usage else {})
-        message = _said(content, [block for block in shown if block], about)
+        message = _answer_message(content, [block for block in shown if block], about)
         return Answer([message], id=_json.identity(self._about, "id"), complete=complete)
 
     def _note(self, about: dict[str, object]) -> None:
@@ -626,7 +630,7 @@ class AnthropicAssembly:
         index = event.get("index")
         if type(index) is not int:
             raise InvalidMessage("a block of a stream has no number")
-        block = _json.entry(_json.copied(event.get("content_block")), "a block")
+        block = _json.entry(_json.deep_copy(event.get("content_block")), "a block")
         words = _json.text(block, "text") if _kind(block) == "text" else ""
         self._blocks[index] = _Growing(block)
         return words
@@ -647,7 +651,7 @@ def _is_usable(growing: _Growing, raw: dict[str, object]) -> bool:
     return _is_parsed(raw) if growing.finished else growing.kind == "text" and bool(raw.get("text"))
 
 
-def _shown(growing: _Growing, raw: dict[str, object]) -> Block | None:
+def _readable_block(growing: _Growing, raw: dict[str, object]) -> Block | None:
     """A block for reading. An unfinished thought may be read too; half a call is no call, though its text is kept if
     the provider ended it like this."""
     if growing.finished and not _is_parsed(raw):

@@ -32,7 +32,7 @@ from ..model import Block, BlockType, Message, Setup, Usage, check_name
 from . import _json
 from ._canonical import Likeness, Saying
 from ._lossless import own_raw
-from ._types import NO_NAMES, Answer, Built, Heard, Raw, joins_entry, with_names
+from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw, joins_entry, with_names
 
 _ROLES = {"model": "assistant"}
 _OURS = frozenset({*BlockType, "tool_result"})  # words that mean something here; no stranger may use them
@@ -67,10 +67,10 @@ class Gemini:
     # -- reading
 
     def parse(self, raw: Raw) -> Message:
-        return _parsed(raw, Counter())
+        return _parse_content(raw, Counter())
 
-    def heard(self, body: Mapping[str, object]) -> Heard:
-        body = _camel(_json.opened(body, "a request"))
+    def parse_request(self, body: Mapping[str, object]) -> ParsedRequest:
+        body = _camel(_json.as_object(body, "a request"))
         about = _json.entry(_json.some(body, ("systemInstruction", "tools")), "a request")
         prompt, instruction = _system(about.get("systemInstruction"))
         if isinstance(about.get("tools"), dict):  # the API takes a single tool for a list of one
@@ -78,17 +78,17 @@ class Gemini:
         setup = Setup(system_prompt=prompt, tools=tuple(_json.entries(about, "tools")), raw=instruction)
         messages, answered = [], Counter[str]()
         for content in _contents(body):
-            messages.append(_parsed(content, answered))
+            messages.append(_parse_content(content, answered))
             if messages[-1].role == "assistant":
                 answered.clear()
-        return Heard(messages, setup)
+        return ParsedRequest(messages, setup)
 
     def answer(self, body: Mapping[str, object]) -> Answer:
         body = _camel(_json.entry(body, "a response"))
         candidates = [_camel(candidate) for candidate in _json.entries(body, "candidates")]
         if not candidates and not body.keys() & {"candidates", "promptFeedback", "usageMetadata"}:
             raise InvalidMessage("a response has no candidates", hint="pass an answer, not an error")
-        said = [_said(candidate, body) for candidate in candidates]
+        said = [_candidate_messages(candidate, body) for candidate in candidates]
         others = tuple(messages for messages in said[1:] if messages and messages[0].blocks)
         return Answer(said[0] if said else [], id=_json.identity(body, "responseId"), others=others)
 
@@ -96,7 +96,7 @@ class Gemini:
         return GeminiAssembly()
 
     def likeness(self, raw: Raw) -> Likeness:
-        raw = _json.entry(_json.copied(raw), "a content")
+        raw = _json.entry(_json.deep_copy(raw), "a content")
         role = _json.text(raw, "role") or "user"
         said = Saying(_ROLES.get(role, role))
         for part in _json.entries(_camel(raw), "parts"):
@@ -111,7 +111,7 @@ class Gemini:
         before, was_built = None, False
         for message, names in with_names(messages):
             own = own_raw(message, self.name)
-            raws = self.build(message, names).raws if own is None else [_json.copied_entry(own)]
+            raws = self.build(message, names).raws if own is None else [_json.copy_entry(own)]
             joined = joins_entry(message, before, is_built=own is None, was_built=was_built)
             if raws:
                 before, was_built = message, own is None
@@ -122,20 +122,20 @@ class Gemini:
             found += raws
         return found
 
-    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Encoded:
         return _built(message, names)
 
     def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
-        body: dict[str, object] = {"model": setup.model, "contents": _excused(history, setup.model)}
-        system = _told(setup)
+        body: dict[str, object] = {"model": setup.model, "contents": _excuse_unsigned(history, setup.model)}
+        system = _system_argument(setup)
         if system:
             body["systemInstruction"] = system
         if setup.tools:
             body["tools"] = _tools(setup.tools)
-        return _json.merged(body, options)
+        return _json.merge(body, options)
 
-    def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
-        asked = {"responseMimeType": "application/json", "responseJsonSchema": _json.copied(dict(schema))}
+    def schema_options(self, schema: Mapping[str, object]) -> dict[str, object]:
+        asked = {"responseMimeType": "application/json", "responseJsonSchema": _json.deep_copy(dict(schema))}
         return {"generationConfig": asked}
 
 
@@ -158,7 +158,7 @@ def _inner(raw: Mapping[str, object], name: str) -> dict[str, object]:
 # -- reading
 
 
-def _parsed(raw: Raw, answered: Counter[str]) -> Message:
+def _parse_content(raw: Raw, answered: Counter[str]) -> Message:
     """A content as a message; `answered` counts the results by name that came before it."""
     raw = _json.entry(raw, "a content")
     if not raw.keys() & {"role", "parts"}:
@@ -168,7 +168,7 @@ def _parsed(raw: Raw, answered: Counter[str]) -> Message:
     parts = [_camel(part) for part in _json.entries(raw, "parts")]
     if parts and all(map(_is_result, parts)):
         blocks = tuple(block for part in parts for block in _answers(_inner(part, "functionResponse"), answered))
-        return Message("tool_result", blocks, tool_result_error=any(map(_failed, parts)), raw=raw)
+        return Message("tool_result", blocks, tool_result_error=any(map(_is_error, parts)), raw=raw)
     called = Counter[str]()
     return Message(_ROLES.get(role, role), tuple(_block(part, called, answered) for part in parts), raw=raw)
 
@@ -208,10 +208,10 @@ def _kind(part: Mapping[str, object]) -> str:
 
 def _stranger(part: dict[str, object]) -> Block:
     kind = _kind(part) or "unknown"
-    return Block("unknown" if kind in _OURS else kind, _json.encoded(part), mime_type="application/json")
+    return Block("unknown" if kind in _OURS else kind, _json.encode(part), mime_type="application/json")
 
 
-def _signed(part: Mapping[str, object]) -> dict[str, object]:
+def _signature_extra(part: Mapping[str, object]) -> dict[str, object]:
     """What a block's extra says of the signature."""
     signature = part.get("thoughtSignature")
     if isinstance(signature, bytes):
@@ -224,7 +224,7 @@ def _signed(part: Mapping[str, object]) -> dict[str, object]:
 def _text(part: dict[str, object]) -> Block:
     words = _json.text(part, "text")
     thought = part.get("thought") is True or part.get("text") is None
-    return Block.thinking(words, **_signed(part)) if thought else Block.text(words, **_signed(part))
+    return Block.thinking(words, **_signature_extra(part)) if thought else Block.text(words, **_signature_extra(part))
 
 
 def _inline(part: dict[str, object]) -> Block:
@@ -234,7 +234,7 @@ def _inline(part: dict[str, object]) -> Block:
         raise InvalidMessage("not base64")
     mime_type = _json.text(blob, "mimeType") or "application/octet-stream"
     kind = "thinking" if part.get("thought") is True else "content"
-    extra = _signed(part) | _json.some(blob, ("displayName",)) | _json.some(part, ("videoMetadata",))
+    extra = _signature_extra(part) | _json.some(blob, ("displayName",)) | _json.some(part, ("videoMetadata",))
     return Block(kind, data, _modality(mime_type), mime_type, extra=extra or None)
 
 
@@ -242,7 +242,7 @@ def _file(part: dict[str, object]) -> Block:
     """What is only referred to. It is no `content`: an address is not a word of the message."""
     file = _inner(part, "fileData")
     mime_type = _json.text(file, "mimeType") or "application/octet-stream"
-    extra = {"source": "url"} | _signed(part) | _json.some(part, ("videoMetadata",))
+    extra = {"source": "url"} | _signature_extra(part) | _json.some(part, ("videoMetadata",))
     return Block("fileData", _json.text(file, "fileUri"), _modality(mime_type), mime_type, extra=extra)
 
 
@@ -256,7 +256,7 @@ def _call(part: dict[str, object], called: Counter[str]) -> Block:
     name = _json.text(call, "name")
     if not name:
         raise InvalidMessage("a call has no name")
-    return Block.tool_call(_id(call, name, called), name, _json.inner(call, "args"), **_signed(part))
+    return Block.tool_call(_id(call, name, called), name, _json.inner(call, "args"), **_signature_extra(part))
 
 
 def _server_call(part: dict[str, object], called: Counter[str]) -> Block:
@@ -265,7 +265,7 @@ def _server_call(part: dict[str, object], called: Counter[str]) -> Block:
     call = _inner(part, kind)
     name = _json.text(call, "toolType") or kind
     arguments = _json.inner(call, "args") if kind == "toolCall" else _json.some(call, ("language", "code"))
-    return Block.tool_call(_id(call, name, called), name, arguments, server=True, **_signed(part))
+    return Block.tool_call(_id(call, name, called), name, arguments, server=True, **_signature_extra(part))
 
 
 def _id(raw: Mapping[str, object], name: str, count: Counter[str]) -> str:
@@ -279,7 +279,7 @@ def _is_result(part: Mapping[str, object]) -> bool:
     return isinstance(result, dict) and bool(isinstance(result.get("name"), str) and result["name"])
 
 
-def _failed(part: Mapping[str, object]) -> bool:
+def _is_error(part: Mapping[str, object]) -> bool:
     response = _inner(part, "functionResponse").get("response")
     return isinstance(response, dict) and response.keys() == {"error"}
 
@@ -292,7 +292,7 @@ def _answers(result: dict[str, object], answered: Counter[str]) -> Iterator[Bloc
     except InvalidMessage:
         id, media = f"{name}#{answered[name] - 1}", []
     extra: dict[str, object] = {"name": name}
-    if _failed({"functionResponse": result}):
+    if _is_error({"functionResponse": result}):
         extra["error"] = True
     words, mime_type = _outcome(result.get("response"))
     yield Block("content", words, "text", mime_type, id, extra)
@@ -308,14 +308,14 @@ def _outcome(response: object) -> tuple[str, str]:
         return "", "text/plain"
     if isinstance(response, Attachment):
         response = response.load()
-    return (response, "text/plain") if isinstance(response, str) else (_json.encoded(response), "application/json")
+    return (response, "text/plain") if isinstance(response, str) else (_json.encode(response), "application/json")
 
 
 def _result(part: dict[str, object], answered: Counter[str]) -> Block:
     """A result among other things: one block."""
     result = _inner(part, "functionResponse")
     block = next(_answers(result, answered))
-    whole = (_json.encoded(result), "application/json") if result.get("parts") else (block.content, block.mime_type)
+    whole = (_json.encode(result), "application/json") if result.get("parts") else (block.content, block.mime_type)
     return msgspec.structs.replace(block, type="tool_result", content=whole[0], mime_type=whole[1])
 
 
@@ -331,12 +331,12 @@ def _system(value: object) -> tuple[str, object]:
     return prompt, None if instruction == {"parts": [{"text": prompt}]} else instruction
 
 
-def _told(setup: Setup) -> object:
+def _system_argument(setup: Setup) -> object:
     """The system instruction as it is sent: as it came, if that is ours and still says the same."""
     parts = setup.raw.get("parts") if isinstance(setup.raw, dict) else None
     is_ours = _json.is_entries(parts) and all(isinstance(part.get("text", ""), str) for part in parts)
     if is_ours and _system(setup.raw)[0] == setup.system_prompt:
-        return _json.copied(setup.raw)
+        return _json.deep_copy(setup.raw)
     return {"parts": [{"text": setup.system_prompt}]} if setup.system_prompt else None
 
 
@@ -347,7 +347,7 @@ def _contents(body: Mapping[str, object]) -> list[dict[str, object]]:
     return [contents] if isinstance(contents, dict) else _json.entries(body, "contents")
 
 
-def _said(candidate: dict[str, object], body: Mapping[str, object]) -> list[Message]:
+def _candidate_messages(candidate: dict[str, object], body: Mapping[str, object]) -> list[Message]:
     """The message of a candidate: its raw is what the next request sends. One that ended without a word, because its
     thoughts took all the tokens, is a message too, since it was paid for; but the API would refuse to get it back."""
     content = _json.inner(candidate, "content")
@@ -360,7 +360,7 @@ def _said(candidate: dict[str, object], body: Mapping[str, object]) -> list[Mess
         about["model"] = body["modelVersion"]
     usage = body.get("usageMetadata")
     counted = _usage(_camel(usage)) if isinstance(usage, dict) else None
-    said = Message("assistant") if is_empty else _parsed(raw, Counter())
+    said = Message("assistant") if is_empty else _parse_content(raw, Counter())
     return [msgspec.structs.replace(said, extra=about or None, usage=counted)]
 
 
@@ -422,7 +422,7 @@ def _is_plain(part: Mapping[str, object]) -> bool:
     return isinstance(part.get("text"), str) and part.keys() <= {"text", "thought"}
 
 
-def _joined(parts: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+def _join_texts(parts: Sequence[dict[str, object]]) -> list[dict[str, object]]:
     """The parts with neighbouring plain texts put together, and empty ones left out."""
     runs: list[tuple[dict[str, object], list[str]]] = []
     for part in parts:
@@ -431,7 +431,7 @@ def _joined(parts: Sequence[dict[str, object]]) -> list[dict[str, object]]:
             runs[-1][1].append(_json.text(part, "text"))
         elif not plain or part["text"]:
             runs.append((part, [_json.text(part, "text")] if plain else []))
-    return [{**part, "text": _json.joined(words)} if words else part for part, words in runs]
+    return [{**part, "text": _json.join_pieces(words)} if words else part for part, words in runs]
 
 
 def _bool(part: Mapping[str, object]) -> bool:
@@ -441,7 +441,7 @@ def _bool(part: Mapping[str, object]) -> bool:
 # -- writing
 
 
-def _built(message: Message, names: Mapping[str, str]) -> Built:
+def _built(message: Message, names: Mapping[str, str]) -> Encoded:
     """`names` are those of the calls before, by their ids: a result needs the name of its call."""
     losses: list[str] = []
     if message.role == "tool_result":
@@ -451,9 +451,9 @@ def _built(message: Message, names: Mapping[str, str]) -> Built:
         parts = [part for block in blocks for part in _written(block, names, losses)]
         entries = [parts]
     else:
-        return Built([], [f"a message of the role {message.role} is left out"])
+        return Encoded([], [f"a message of the role {message.role} is left out"])
     role = "model" if message.role == "assistant" else "user"
-    return Built([{"role": role, "parts": parts} for parts in entries if parts], losses)
+    return Encoded([{"role": role, "parts": parts} for parts in entries if parts], losses)
 
 
 def _is_theirs(block: Block, losses: list[str]) -> bool:
@@ -489,14 +489,14 @@ def _written_call(block: Block, losses: list[str]) -> Iterator[dict[str, object]
         )
         return
     arguments = block.arguments
-    known = _json.parsed(arguments) if isinstance(arguments, str) and arguments.strip() else arguments or {}
+    known = _json.parse_json(arguments) if isinstance(arguments, str) and arguments.strip() else arguments or {}
     if not isinstance(known, dict):
         losses.append(f"the arguments of a call of {name} are not a JSON object")
         known = {"arguments": arguments}
-    yield {"functionCall": _identified(block.id) | {"name": name, "args": known}}
+    yield {"functionCall": _id_field(block.id) | {"name": name, "args": known}}
 
 
-def _identified(id: str | None) -> dict[str, object]:
+def _id_field(id: str | None) -> dict[str, object]:
     return {"id": id} if id and not _MADE_UP.fullmatch(id) else {}
 
 
@@ -527,12 +527,12 @@ def _written_result(
     values = [_value(block) for block in blocks]
     outcome = values[0] if len(values) == 1 else "\n".join(map(str, values))
     response = {"error" if failed else "result": outcome}
-    return {"functionResponse": _identified(id) | {"name": _name(id, blocks, names, losses), "response": response}}
+    return {"functionResponse": _id_field(id) | {"name": _name(id, blocks, names, losses), "response": response}}
 
 
 def _value(block: Block) -> object:
     content = block.content.load() if isinstance(block.content, Attachment) else block.content
-    known = _json.parsed(content) if block.mime_type == "application/json" else None
+    known = _json.parse_json(content) if block.mime_type == "application/json" else None
     return content if known is None else known
 
 
@@ -547,7 +547,7 @@ def _name(id: str, blocks: list[Block], names: Mapping[str, str], losses: list[s
     return "unknown"
 
 
-def _excused(history: list[Raw], model: str) -> list[Raw]:
+def _excuse_unsigned(history: list[Raw], model: str) -> list[Raw]:
     """The history, with calls of the present turn that nobody signed excused, if the model asks for signatures. The
     turn begins after the last thing that a user said."""
     generation = _GENERATION.search(model)
@@ -573,16 +573,16 @@ def _with_excuse(raw: Raw) -> Raw:
 
 def _tools(tools: Sequence[dict[str, object]]) -> list[object]:
     """Our tools are put into one declaration; what is written in Gemini's way already stays as it is."""
-    ours = [_declared(tool) for tool in tools if "name" in tool]
-    rest = [_json.copied(tool) for tool in tools if "name" not in tool]
+    ours = [_declaration(tool) for tool in tools if "name" in tool]
+    rest = [_json.deep_copy(tool) for tool in tools if "name" not in tool]
     return [{"functionDeclarations": ours}, *rest] if ours else rest
 
 
-def _declared(tool: dict[str, object]) -> dict[str, object]:
+def _declaration(tool: dict[str, object]) -> dict[str, object]:
     """`parameters` would be a schema of Gemini's own kind, which refuses much of JSON Schema."""
     declared = _json.some(tool, ("name", "description"))
     if tool.get("parameters"):
-        declared["parametersJsonSchema"] = _json.copied(tool["parameters"])
+        declared["parametersJsonSchema"] = _json.deep_copy(tool["parameters"])
     return declared
 
 
@@ -610,7 +610,7 @@ class _Candidate:
         return "".join(words)
 
     def whole(self) -> dict[str, object]:
-        parts = _json.copied(_joined(self.parts))
+        parts = _json.deep_copy(_join_texts(self.parts))
         return self.about | {"content": {"parts": parts, "role": self.role}}
 
 
@@ -631,7 +631,9 @@ class GeminiAssembly:
         return "".join(words)
 
     def answer(self) -> Answer:
-        said = [_said(candidate.whole(), self._about) for _, candidate in sorted(self._candidates.items())]
+        said = [
+            _candidate_messages(candidate.whole(), self._about) for _, candidate in sorted(self._candidates.items())
+        ]
         complete = self._refused or all("finishReason" in c.about for c in self._candidates.values())
         others = tuple(messages for messages in said[1:] if messages and messages[0].blocks)
         return Answer(said[0], id=_json.identity(self._about, "responseId"), complete=complete, others=others)

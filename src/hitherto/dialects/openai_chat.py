@@ -17,22 +17,22 @@ from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
 from ._canonical import Likeness, Saying
 from ._json import (
-    copied,
-    encoded,
+    deep_copy,
+    encode,
     entries,
     entry,
     from_base64,
     inner,
     is_entries,
-    joined,
+    join_pieces,
     number,
-    parsed,
+    parse_json,
     text,
     to_base64,
 )
 from ._lossless import own_raw
 from ._sse import DONE
-from ._types import NO_NAMES, Answer, Built, Heard, Raw
+from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw
 
 SYSTEM = ("system", "developer")
 _ROLES = {"system": "event", "developer": "event", "tool": "tool_result", "function": "tool_result"}
@@ -54,15 +54,15 @@ class OpenAIChat:
             raise InvalidMessage("a chat message without a role")
         return _message(found, role)
 
-    def heard(self, body: Mapping[str, object]) -> Heard:
+    def parse_request(self, body: Mapping[str, object]) -> ParsedRequest:
         messages = entries(entry(body, "a request"), "messages")
         lead = 0
         while lead < len(messages) and messages[lead].get("role") in SYSTEM:
             lead += 1
-        prompt, form = _lifted(messages[:lead])
+        prompt, form = _lift_system(messages[:lead])
         tools = tuple(entries(body, "tools") or entries(body, "functions"))
         setup = Setup(model=text(body, "model"), system_prompt=prompt, tools=tools, raw=form)
-        return Heard([self.parse(message) for message in messages[lead:]], setup)
+        return ParsedRequest([self.parse(message) for message in messages[lead:]], setup)
 
     def answer(self, body: Mapping[str, object]) -> Answer:
         choices = entries(entry(body, "a response"), "choices")
@@ -74,7 +74,7 @@ class OpenAIChat:
 
     def likeness(self, raw: Raw) -> Likeness:
         """Servers add thoughts and annotations that nobody repeats, so they do not count."""
-        raw = entry(copied(raw), "a chat message")
+        raw = entry(deep_copy(raw), "a chat message")
         role = text(raw, "role") or "assistant"
         said = Saying(role)
         if role == "assistant":
@@ -96,9 +96,9 @@ class OpenAIChat:
     def history(self, messages: Sequence[Message]) -> list[Raw]:
         return raws_of(messages, self.name, self.build)
 
-    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:  # noqa: ARG002  # ids are enough
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Encoded:  # noqa: ARG002  # ids are enough
         losses: list[str] = []
-        blocks = [loaded(block) for block in message.blocks]
+        blocks = [load_block(block) for block in message.blocks]
         if message.role == "tool_result":
             raws = [_result(*group, losses) for group in by_call(blocks)]
         elif message.role == "assistant":
@@ -107,7 +107,7 @@ class OpenAIChat:
             raws = list(system_message(blocks))
         else:
             raws = list(_user(blocks, losses))
-        return Built(raws, losses)
+        return Encoded(raws, losses)
 
     def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
         found: dict[str, object] = {"model": setup.model} if setup.model else {}
@@ -116,8 +116,8 @@ class OpenAIChat:
             found["tools"] = [_tool(tool) for tool in setup.tools]
         return found | dict(options)
 
-    def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
-        shape = {"name": "answer", "schema": copied(dict(schema)), "strict": accepts_strict(schema)}
+    def schema_options(self, schema: Mapping[str, object]) -> dict[str, object]:
+        shape = {"name": "answer", "schema": deep_copy(dict(schema)), "strict": accepts_strict(schema)}
         return {"response_format": {"type": "json_schema", "json_schema": shape}}
 
 
@@ -167,7 +167,7 @@ def _content(raw: Raw) -> Iterator[Block]:
     elif content is not None and not isinstance(content, list):
         annotations = raw.get("annotations")
         if said := text(raw, "content"):
-            yield Block.text(said, annotations=copied(annotations)) if annotations else Block.text(said)
+            yield Block.text(said, annotations=deep_copy(annotations)) if annotations else Block.text(said)
     elif content is not None:
         raise InvalidMessage("the content of a chat message is neither text nor a list of parts")
 
@@ -178,14 +178,14 @@ def _part(part: Raw) -> Block:
         return Block.text(text(part, "text"))
     if kind == "refusal":
         return Block("refusal", text(part, "refusal"))
-    return _seen(kind, part) or unknown(kind, part)
+    return _media_block(kind, part) or unknown(kind, part)
 
 
-def _seen(kind: str, part: Raw) -> Block | None:
+def _media_block(kind: str, part: Raw) -> Block | None:
     """An image, a sound, a film or a file, if it is one that can be read here."""
     value = part.get(kind)
     if kind in ("image_url", "video_url"):
-        return linked(kind, value.get("url") if isinstance(value, dict) else value)
+        return link_block(kind, value.get("url") if isinstance(value, dict) else value)
     if not isinstance(value, dict):
         return None
     if kind == "input_audio":
@@ -221,15 +221,15 @@ def _call(call: Raw) -> Block:
         return Block.tool_call(id, text(custom, "name"), custom.get("input"), kind="custom")
     if "function" in call:
         function = inner(call, "function")
-        return Block.tool_call(id, text(function, "name"), copied(function.get("arguments")))
+        return Block.tool_call(id, text(function, "name"), deep_copy(function.get("arguments")))
     return unknown(text(call, "type"), call)
 
 
-def _lifted(messages: list[Raw]) -> tuple[str, object]:
+def _lift_system(messages: list[Raw]) -> tuple[str, object]:
     """The system prompt of the messages at the head, and their own form, if they are more than that text."""
     prompt = "\n\n".join(_message(message, "system").text for message in messages)
     plain = len(messages) == 1 and prompt and messages[0] == {"role": "system", "content": prompt}
-    return prompt, None if plain or not messages else copied(messages)
+    return prompt, None if plain or not messages else deep_copy(messages)
 
 
 def _choice(choice: Raw, body: Mapping[str, object]) -> Message | None:
@@ -279,7 +279,7 @@ class ChatAssembly:
             self._done = not self._failed
         for name in ("id", "model", "usage"):
             if chunk.get(name):
-                self._head[name] = copied(chunk[name])
+                self._head[name] = deep_copy(chunk[name])
         return "".join(self._take(choice) for choice in entries(chunk, "choices"))
 
     def _take(self, choice: Raw) -> str:
@@ -313,7 +313,7 @@ class _Grows:
         self.pieces = [first]
 
     def __str__(self) -> str:
-        self.pieces = [joined(self.pieces)]
+        self.pieces = [join_pieces(self.pieces)]
         return self.pieces[0]
 
 
@@ -335,7 +335,7 @@ def _merge(whole: Raw, delta: Raw) -> None:
                 _merge(_place(found, item), item)
             whole[name] = found
         elif isinstance(value, list):
-            whole[name] = [*_parts(old), *_list(copied(value))]
+            whole[name] = [*_parts(old), *_list(deep_copy(value))]
         else:
             whole[name] = value
 
@@ -396,7 +396,7 @@ def _whole(grown: Raw, *, done: bool) -> Raw | None:
 def _is_whole(call: Raw, *, last: bool) -> bool:
     if "custom" in call:
         return not last
-    return isinstance(parsed(inner(call, "function").get("arguments")), dict)
+    return isinstance(parse_json(inner(call, "function").get("arguments")), dict)
 
 
 def _plain(value: object) -> object:
@@ -449,7 +449,7 @@ def _say_call(said: Saying, call: Raw) -> None:
 
 def normal_arguments(arguments: object) -> object:
     """Arguments are the same if they are the same JSON, however it is spaced. What is no JSON is compared as text."""
-    value = parsed(arguments)
+    value = parse_json(arguments)
     return arguments if value is None else value
 
 
@@ -457,7 +457,7 @@ def without_nulls(value: object) -> object:
     """A copy without the fields that say nothing."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else copied(value)
+    return [without_nulls(item) for item in value] if isinstance(value, list) else deep_copy(value)
 
 
 # -- writing messages
@@ -527,7 +527,7 @@ def arguments_text(block: Block) -> str:
     arguments = block.arguments
     if arguments is None:
         return "{}"
-    return arguments if isinstance(arguments, str) else encoded(arguments)
+    return arguments if isinstance(arguments, str) else encode(arguments)
 
 
 def _result(id: str, blocks: list[Block], losses: list[str]) -> Raw:
@@ -544,9 +544,9 @@ def _system(setup: Setup) -> list[Raw]:
     """The system prompt in its own form, unless that form is another provider's or says something else by now."""
     form = setup.raw
     if is_entries(form) and form and all(message.get("role") in SYSTEM for message in form):
-        prompt, _ = _lifted(form)
+        prompt, _ = _lift_system(form)
         if prompt == setup.system_prompt:
-            return [dict(entry(copied(message), "a system message")) for message in form]
+            return [dict(entry(deep_copy(message), "a system message")) for message in form]
     return [{"role": "system", "content": setup.system_prompt}] if setup.system_prompt else []
 
 
@@ -554,14 +554,14 @@ def _tool(tool: Raw) -> Raw:
     """A tool as this provider has it: its own form as it is, any other wrapped."""
     kind = tool.get("type")
     if kind is not None and not (kind == "function" and "function" not in tool):
-        return dict(entry(copied(tool), "a tool"))
+        return dict(entry(deep_copy(tool), "a tool"))
     return {"type": "function", "function": plain_tool(tool)}
 
 
 def plain_tool(tool: Raw) -> Raw:
     """Name, description and parameters, whichever provider's form the tool has."""
     inside = tool.get("function")
-    found = entry(copied(inside if isinstance(inside, dict) else tool), "a tool")
+    found = entry(deep_copy(inside if isinstance(inside, dict) else tool), "a tool")
     if "input_schema" in found:
         found["parameters"] = found.pop("input_schema")
     return {name: value for name, value in found.items() if name != "type" and value is not None}
@@ -570,14 +570,14 @@ def plain_tool(tool: Raw) -> Raw:
 # -- shared with the other dialect of the same provider
 
 
-def raws_of(messages: Sequence[Message], dialect: str, build: Callable[[Message], Built]) -> list[Raw]:
+def raws_of(messages: Sequence[Message], dialect: str, build: Callable[[Message], Encoded]) -> list[Raw]:
     """The entries of a history: each message's own where it has one in this dialect, else one that is built. An event
     without any is for our readers alone."""
     found: list[Raw] = []
     for message in messages:
         own = own_raw(message, dialect)
         if own is not None:
-            found.append(entry(copied(own), "an entry"))
+            found.append(entry(deep_copy(own), "an entry"))
         elif message.role != "event" or message.raw is not None:
             found.extend(build(message).raws)
     return found
@@ -585,14 +585,14 @@ def raws_of(messages: Sequence[Message], dialect: str, build: Callable[[Message]
 
 def unknown(kind: str, value: object) -> Block:
     """Content of a kind that has no block of ours: kept under the provider's own name for it."""
-    return Block(kind or "unknown", encoded(value), mime_type="application/json")
+    return Block(kind or "unknown", encode(value), mime_type="application/json")
 
 
 def with_id(block: Block, id: str) -> Block:
     return Block(block.type, block.content, block.modality, block.mime_type, id, block.extra)
 
 
-def linked(kind: str, url: object) -> Block | None:
+def link_block(kind: str, url: object) -> Block | None:
     """An image or a film: its bytes where the URL has them inside, else the URL."""
     if not isinstance(url, str):
         return None
@@ -646,7 +646,7 @@ def is_said(block: Block) -> bool:
     return block.type in ("content", "tool_result") and block.modality == "text" and readable
 
 
-def loaded(block: Block) -> Block:
+def load_block(block: Block) -> Block:
     """The block with its content at hand: what is large may have been left in the store."""
     if not isinstance(block.content, Attachment):
         return block

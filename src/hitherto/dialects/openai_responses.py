@@ -19,8 +19,8 @@ from typing import ClassVar
 from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
 from ._canonical import Likeness, Saying
-from ._json import copied, entries, entry, from_base64, inner, is_entries, joined, number, text
-from ._types import NO_NAMES, Answer, Built, Heard, Raw
+from ._json import deep_copy, entries, entry, from_base64, inner, is_entries, join_pieces, number, text
+from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw
 from .openai_chat import (
     SYSTEM,
     accepts_strict,
@@ -32,8 +32,8 @@ from .openai_chat import (
     file_block,
     filename,
     is_said,
-    linked,
-    loaded,
+    link_block,
+    load_block,
     loss,
     normal_arguments,
     plain_tool,
@@ -79,17 +79,17 @@ class OpenAIResponses:
         failed = role == "tool_result" and item.get("status") == "failed"
         return Message(role, blocks, tool_result_error=failed, raw=item)
 
-    def heard(self, body: Mapping[str, object]) -> Heard:
+    def parse_request(self, body: Mapping[str, object]) -> ParsedRequest:
         request = entry(body, "a request")
         items = _input(request)
         lead = 0
         while lead < len(items) and _is_system(items[lead]):
             lead += 1
-        prompt, form = self._lifted(text(request, "instructions"), items[:lead])
+        prompt, form = self._lift_system(text(request, "instructions"), items[:lead])
         tools = tuple(_without_secrets(tool) for tool in entries(request, "tools"))
         setup = Setup(model=text(request, "model"), system_prompt=prompt, tools=tools, raw=form)
         messages = [self.parse(item) for item in items[lead:]]
-        return Heard(messages, setup, text(request, "previous_response_id") or None, _conversation(request))
+        return ParsedRequest(messages, setup, text(request, "previous_response_id") or None, _conversation(request))
 
     def answer(self, body: Mapping[str, object]) -> Answer:
         response = entry(body, "a response")
@@ -114,7 +114,7 @@ class OpenAIResponses:
     def likeness(self, raw: Raw) -> Likeness:
         """The states and annotations that OpenAI adds to an item do not count: people who write the text of an answer
         back have neither. A thought says nothing by itself."""
-        item = entry(copied(raw), "an item")
+        item = entry(deep_copy(raw), "an item")
         kind = _kind(item)
         role = _role(item, kind)
         said = Saying(text(item, "role") or role)
@@ -136,18 +136,18 @@ class OpenAIResponses:
     def history(self, messages: Sequence[Message]) -> list[Raw]:
         return raws_of(messages, self.name, self.build)
 
-    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Built:  # noqa: ARG002  # ids are enough
+    def build(self, message: Message, names: Mapping[str, str] = NO_NAMES) -> Encoded:  # noqa: ARG002  # ids are enough
         losses: list[str] = []
-        blocks = [loaded(block) for block in message.blocks]
+        blocks = [load_block(block) for block in message.blocks]
         if message.role == "tool_result":
             raws = list(_results(blocks, losses, failed=message.tool_result_error))
         elif message.role == "assistant":
-            raws = list(_said(blocks, losses))
+            raws = list(_answer_items(blocks, losses))
         elif message.role == "event":
             raws = list(system_message(blocks))
         else:
             raws = list(_user(blocks, losses))
-        return Built(raws, losses)
+        return Encoded(raws, losses)
 
     def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
         """Nothing is left with the provider (`store`), so thoughts come with their content, sealed (`include`)."""
@@ -165,28 +165,31 @@ class OpenAIResponses:
             found["input"] = _self_contained(lead + history)
         return found
 
-    def structured(self, schema: Mapping[str, object]) -> dict[str, object]:
-        form = {"type": "json_schema", "name": "answer", "schema": copied(dict(schema))}
+    def schema_options(self, schema: Mapping[str, object]) -> dict[str, object]:
+        form = {"type": "json_schema", "name": "answer", "schema": deep_copy(dict(schema))}
         return {"text": {"format": form | {"strict": accepts_strict(schema)}}}
 
     # -- the system prompt
 
-    def _lifted(self, instructions: str, lead: list[Raw]) -> tuple[str, object]:
+    def _lift_system(self, instructions: str, lead: list[Raw]) -> tuple[str, object]:
         """The system prompt, and the form it came in if that is more than instructions."""
         said = [instructions] if instructions else []
         prompt = "\n\n".join(said + [self.parse(item).text for item in lead])
         if not lead:
             return prompt, None
         form: Raw = {"instructions": instructions} if instructions else {}
-        return prompt, form | {"input": copied(lead)}
+        return prompt, form | {"input": deep_copy(lead)}
 
     def _system(self, setup: Setup) -> tuple[str, list[Raw]]:
         """The system prompt in the form it came in, unless that is another provider's or says something else by now."""
         form = setup.raw
         if isinstance(form, dict) and is_entries(form.get("input")):
             instructions, lead = text(form, "instructions"), entries(form, "input")
-            if all(_is_system(item) for item in lead) and self._lifted(instructions, lead)[0] == setup.system_prompt:
-                return instructions, [entry(copied(item), "an item") for item in lead]
+            if (
+                all(_is_system(item) for item in lead)
+                and self._lift_system(instructions, lead)[0] == setup.system_prompt
+            ):
+                return instructions, [entry(deep_copy(item), "an item") for item in lead]
         return setup.system_prompt, []
 
 
@@ -231,9 +234,9 @@ def _blocks(item: Raw, kind: str) -> Iterator[Block]:
     elif kind == "reasoning":
         yield _thought(item)
     elif kind == "function_call":
-        yield Block.tool_call(_call_id(item), text(item, "name"), copied(item.get("arguments")))
+        yield Block.tool_call(_call_id(item), text(item, "name"), deep_copy(item.get("arguments")))
     elif kind == "custom_tool_call":
-        yield Block.tool_call(_call_id(item), text(item, "name"), copied(item.get("input")), kind=kind)
+        yield Block.tool_call(_call_id(item), text(item, "name"), deep_copy(item.get("input")), kind=kind)
     elif kind in _OURS:
         yield _own_call(item, kind)
     elif kind in _THEIRS:
@@ -260,13 +263,13 @@ def _own_call(item: Raw, kind: str) -> Block:
     if kind == "local_shell_call" and item.get("call_id") and item.get("id"):
         extra["item_id"] = item["id"]  # its result names the call by either
     arguments = item.get(where) if item.get(where) is not None else item.get("actions")
-    return Block.tool_call(_call_id(item), name, copied(arguments), **extra)
+    return Block.tool_call(_call_id(item), name, deep_copy(arguments), **extra)
 
 
 def _their_call(item: Raw, kind: str) -> Iterator[Block]:
     name, where = _THEIRS[kind]
     id = text(item, "id")
-    yield Block.tool_call(id, name or text(item, "name"), copied(item.get(where)), server=True)
+    yield Block.tool_call(id, name or text(item, "name"), deep_copy(item.get(where)), server=True)
     output = item.get("output") if kind == "mcp_call" else None
     if isinstance(output, str):
         yield Block("tool_result", output, id=id, extra={"server": True})
@@ -281,12 +284,14 @@ def _word(value: object) -> str:
 
 def _thought(item: Raw) -> Block:
     """What OpenAI shows of a thought. The sealed part is in the raw, where it does its work; nobody can read it."""
-    shown = [_shown(part) for part in entries(item, "summary")] or [_shown(part) for part in entries(item, "content")]
+    shown = [_summary_text(part) for part in entries(item, "summary")] or [
+        _summary_text(part) for part in entries(item, "content")
+    ]
     said = "\n\n".join(shown)
     return Block.thinking(said, encrypted=True) if item.get("encrypted_content") else Block.thinking(said)
 
 
-def _shown(part: Raw) -> str:
+def _summary_text(part: Raw) -> str:
     return text(part, "text")
 
 
@@ -305,12 +310,12 @@ def _part(part: Raw) -> Block:
     if kind in _TEXTS:
         annotations = part.get("annotations")
         said = text(part, "text")
-        return Block.text(said, annotations=copied(annotations)) if annotations else Block.text(said)
+        return Block.text(said, annotations=deep_copy(annotations)) if annotations else Block.text(said)
     if kind == "refusal":
         return Block("refusal", text(part, "refusal"))
     found: Block | None = None
     if kind in ("input_image", "computer_screenshot"):
-        found = linked("image_url", part.get("image_url"))
+        found = link_block("image_url", part.get("image_url"))
     elif kind == "input_file":
         found = file_block(part.get("file_data"), part.get("filename"))
     elif kind == "input_audio":
@@ -354,7 +359,7 @@ def _about(response: Raw, *, last: bool) -> Raw:
     if last:
         found["model"] = response.get("model")
     if last and response.get("status") != "completed":
-        found |= {name: copied(response.get(name)) for name in ("status", "incomplete_details", "error")}
+        found |= {name: deep_copy(response.get(name)) for name in ("status", "incomplete_details", "error")}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -392,11 +397,11 @@ class ResponsesAssembly:
         found = entry(event, "an event")
         kind = text(found, "type")
         if kind in _ENDS:
-            self._final = entry(copied(inner(found, "response")), "a response")
+            self._final = entry(deep_copy(inner(found, "response")), "a response")
         elif kind in ("response.created", "response.queued", "response.in_progress"):
-            self._head = entry(copied(inner(found, "response")), "a response")
+            self._head = entry(deep_copy(inner(found, "response")), "a response")
         elif kind == "response.output_item.done":
-            self._done[self._index(found)] = entry(copied(inner(found, "item")), "an item")
+            self._done[self._index(found)] = entry(deep_copy(inner(found, "item")), "an item")
         elif kind in ("response.output_text.delta", "response.refusal.delta"):
             return self._grow(found, "refusal" if "refusal" in kind else "output_text")
         return ""
@@ -419,7 +424,7 @@ class ResponsesAssembly:
             found = self._dialect.answer(self._head | {"output": self._so_far(), "status": "in_progress"})
             return Answer(found.messages, found.id, found.within, complete=False)
         if self._final.get("output"):
-            return self._dialect.answer(entry(copied(self._final), "a response"))
+            return self._dialect.answer(entry(deep_copy(self._final), "a response"))
         return self._dialect.answer(self._final | {"output": self._so_far()})
 
     def _so_far(self) -> list[object]:
@@ -428,8 +433,8 @@ class ResponsesAssembly:
         items: list[Raw] = []
         for index in sorted(self._done.keys() | self._parts.keys()):
             if index in self._done:
-                items.append(entry(copied(self._done[index]), "an item"))
-            elif content := _joined(self._parts[index]):
+                items.append(entry(deep_copy(self._done[index]), "an item"))
+            elif content := _join_parts(self._parts[index]):
                 named: Raw = {"id": self._ids[index]} if index in self._ids else {}
                 said = {"type": "message", "role": "assistant", "status": "incomplete", "content": content}
                 items.append(named | said)
@@ -438,10 +443,10 @@ class ResponsesAssembly:
         return list(items)
 
 
-def _joined(parts: dict[int, tuple[str, list[str]]]) -> list[object]:
+def _join_parts(parts: dict[int, tuple[str, list[str]]]) -> list[object]:
     found: list[object] = []
     for _, (kind, pieces) in sorted(parts.items()):
-        said = joined(pieces)
+        said = join_pieces(pieces)
         if said and kind == "refusal":
             found.append({"type": "refusal", "refusal": said})
         elif said:
@@ -530,7 +535,7 @@ def _written(block: Block, losses: list[str]) -> Raw | None:
     return None
 
 
-def _said(blocks: Sequence[Block], losses: list[str]) -> Iterator[Raw]:
+def _answer_items(blocks: Sequence[Block], losses: list[str]) -> Iterator[Raw]:
     """The items of an answer, in the order of its blocks; text that stands together is one message."""
     said: list[str] = []
     for block in blocks:
@@ -626,5 +631,5 @@ def _tool(tool: Raw) -> Raw:
     """A tool as this provider has it: its own form as it is, any other laid flat."""
     kind = tool.get("type")
     if kind is not None and "function" not in tool and "input_schema" not in tool:
-        return entry(copied(tool), "a tool")
+        return entry(deep_copy(tool), "a tool")
     return {"type": "function", **plain_tool(tool)}

@@ -39,20 +39,20 @@ from ..model import as_list, check, check_json
 from ..snapshots import Unreadable
 from ..store import Store, as_key
 from ._atomic_file import WriteTo, of_files
-from ._extract import Taken, taken
-from ._importing import Admitted, Plan, admit, check_tree, planned
+from ._extract import Extracted, extract
+from ._importing import Admitted, Plan, admit, check_tree, make_plan
 from ._sections import upto
-from ._types import HEAD, Format, Half, Portable, Said, Source, not_written
+from ._types import HEAD, Format, PortableConversation, PortableMessage, PortablePartial, Source, not_written
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore
 
 __all__ = [
     "Format",
-    "Half",
     "Loaded",
-    "Portable",
-    "Said",
+    "PortableConversation",
+    "PortableMessage",
+    "PortablePartial",
     "Source",
     "copy",
     "load",
@@ -67,7 +67,7 @@ _OURS = ("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb", "openai", "snap
 _added: dict[str, Format] = {}
 
 PathLike = str | os.PathLike[str]
-_Whole = Conversation | ConversationInfo | Portable
+_Whole = Conversation | ConversationInfo | PortableConversation
 
 
 class Loaded(Struct, frozen=True):
@@ -139,10 +139,10 @@ def _hint(source: Source) -> str:
 
 
 def _all() -> list[Format]:
-    return [*_added.values(), *(_named(name) for name in _OURS if name not in _added)]
+    return [*_added.values(), *(_find_format(name) for name in _OURS if name not in _added)]
 
 
-def _named(name: str) -> Format:
+def _find_format(name: str) -> Format:
     if not isinstance(name, str):
         raise InvalidArgument(f"a format is given by its name, not by a {type(name).__name__}")
     if name in _added:
@@ -208,7 +208,7 @@ def load(
     where = _path(path)
     name, found = sniff(where) if format is None else (format, "it was given")
     opened = None if key is None else as_key(key)
-    return _put(own, _named(name).read(where, opened), _Summing(name, found, dry_run), name, progress)
+    return _put(own, _find_format(name).read(where, opened), _Summing(name, found, dry_run), name, progress)
 
 
 def copy(
@@ -239,7 +239,7 @@ def _is_same(source: Store, target: Store) -> bool:
     return same and ours.workspace == theirs.workspace
 
 
-def _out_of(store: Store, ids: Iterable[bytes]) -> Iterator[Portable | Unreadable]:
+def _out_of(store: Store, ids: Iterable[bytes]) -> Iterator[PortableConversation | Unreadable]:
     for id in ids:
         try:
             yield _leaving(store, id).portable
@@ -253,7 +253,7 @@ def _out_of(store: Store, ids: Iterable[bytes]) -> Iterator[Portable | Unreadabl
 
 def _put(
     store: Store,
-    found: Iterator[Portable | Unreadable],
+    found: Iterator[PortableConversation | Unreadable],
     sum_up: "_Summing",
     format: str,
     progress: Callable[[int], None] | None,
@@ -274,16 +274,16 @@ def _put(
     return report
 
 
-def _take(store: Store, one: Portable, sum_up: "_Summing", format: str) -> None:
+def _take(store: Store, one: PortableConversation, sum_up: "_Summing", format: str) -> None:
     try:
-        sum_up.take(one, planned(store, one, format) if sum_up.dry else admit(store, one, format))
+        sum_up.take(one, make_plan(store, one, format) if sum_up.dry else admit(store, one, format))
     except (StorageError, Closed):
         raise
     except HithertoError as error:
         sum_up.unreadable.append(Unreadable(f"conversation {one.id:.40}", str(error)))
 
 
-def _each(found: Iterator[Portable | Unreadable], sum_up: "_Summing") -> Iterator[Portable]:
+def _each(found: Iterator[PortableConversation | Unreadable], sum_up: "_Summing") -> Iterator[PortableConversation]:
     """The conversations, as far as the file can be read."""
     some = False
     while True:
@@ -317,7 +317,7 @@ class _Summing:
         self._renamed: dict[str, str] = {}
         self._notes: list[str] = []
 
-    def take(self, portable: Portable, done: Admitted | Plan) -> None:
+    def take(self, portable: PortableConversation, done: Admitted | Plan) -> None:
         plan = done.plan if isinstance(done, Admitted) else done
         self.seen += len(portable.messages)
         self._messages += len(plan.new)
@@ -372,21 +372,21 @@ def save(
     where = None if hasattr(path, "write") else _path(path)
     if where is None and format is None:
         raise InvalidArgument("a stream has no name that tells the format", hint='format="jsonl", for example')
-    chosen = _named(format) if format is not None else _by_name(cast("Path", where))
+    chosen = _find_format(format) if format is not None else _by_name(cast("Path", where))
     if not chosen.writes:
         raise not_written(chosen.name)
     talks = _portables(_whole(what))
     opened = None if key is None else as_key(key)
     try:
         if where is None:
-            return _poured(chosen, talks, cast("IO[bytes]", path), opened)
+            return _write_stream(chosen, talks, cast("IO[bytes]", path), opened)
         return chosen.write(talks, where, opened)
     except NotFound:  # deleted while it was written
         hint = "try again; what is written while others delete has to be lucky"
         raise Busy("a conversation changed while it was written", hint=hint) from None
 
 
-def _poured(format: Format, talks: Iterator[Portable], stream: IO[bytes], key: Key | None) -> int:
+def _write_stream(format: Format, talks: Iterator[PortableConversation], stream: IO[bytes], key: Key | None) -> int:
     """Write to a file that is open. A format that can has `write_to` beside `write`."""
     write_to: WriteTo | None = getattr(format, "write_to", None)
     if write_to is None:
@@ -404,7 +404,7 @@ def _by_name(path: Path) -> Format:
     return max(fitting, key=lambda format: max(len(s) for s in format.suffixes if path.name.endswith(s)))
 
 
-def _whole(what: object) -> list[Portable | tuple[Store, bytes]]:
+def _whole(what: object) -> list[PortableConversation | tuple[Store, bytes]]:
     """What is to be written, in order. `NotExportable` before anything is."""
     found = getattr(what, "sync", what)
     if isinstance(found, Page):
@@ -423,9 +423,9 @@ def _whole(what: object) -> list[Portable | tuple[Store, bytes]]:
     return meant
 
 
-def _meant(handle: object) -> Portable | tuple[Store, bytes]:
+def _meant(handle: object) -> PortableConversation | tuple[Store, bytes]:
     talk = getattr(handle, "sync", handle)
-    if isinstance(talk, Portable):
+    if isinstance(talk, PortableConversation):
         return talk
     if not isinstance(talk, (Conversation, ConversationInfo)):
         raise InvalidArgument(f"a {type(handle).__name__} where a conversation is wanted")
@@ -437,15 +437,15 @@ def _is_kept_in(store: Store, id: bytes) -> bool:
     return store._desk(store._fresh_row(id)).meta.kept_in
 
 
-def _portables(whole: Iterable[Portable | tuple[Store, bytes]]) -> Iterator[Portable]:
+def _portables(whole: Iterable[PortableConversation | tuple[Store, bytes]]) -> Iterator[PortableConversation]:
     for one in whole:
-        portable = _leaving(*one).portable if isinstance(one, tuple) else _checked(one)
+        portable = _leaving(*one).portable if isinstance(one, tuple) else _check_portable(one)
         for note in _holes(portable.messages):
             warn(f"conversation {portable.id:.40}: {note}")
         yield portable
 
 
-def _checked(portable: Portable) -> Portable:
+def _check_portable(portable: PortableConversation) -> PortableConversation:
     """A conversation that the caller made, if it is one that a store could hold."""
     check_tree(portable)
     for said in portable.messages:
@@ -457,22 +457,22 @@ def _checked(portable: Portable) -> Portable:
     return portable
 
 
-def _holes(messages: Iterable[Said]) -> Iterator[str]:
+def _holes(messages: Iterable[PortableMessage]) -> Iterator[str]:
     """Which messages come without attachments that their store has lost, in words."""
     for said in messages:
         for hole in holes_in(said.message):
             yield f"message {said.id:.40}: an attachment of {hole.size:,} bytes is missing, and stays so"
 
 
-def _leaving(store: Store, id: bytes) -> Taken:
+def _leaving(store: Store, id: bytes) -> Extracted:
     """A conversation on its way out, if it may go now: it was looked at before, but others go on."""
-    found = taken(store, id)
+    found = extract(store, id)
     if found.kept_in:
         raise NotExportable(show_conversation_id(id))
     return found
 
 
-def thread_to(talk: Conversation) -> Portable:
+def thread_to(talk: Conversation) -> PortableConversation:
     """The conversation with nothing but the thread that ends where this handle stands. For the command line."""
     found = _leaving(talk._store, parse_conversation_id(talk.id))
     for id, number in found.numbers.items():

@@ -18,9 +18,9 @@ from .. import _own_files
 from ..errors import AlreadyExists, CannotOpen, Denied, HithertoError, InvalidArgument, StorageError, StorageFull
 from ..keys import Key
 from ..snapshots import Unreadable
-from ._types import Portable, Source
+from ._types import PortableConversation, Source
 
-WriteTo = Callable[[Iterable[Portable], IO[bytes]], int]
+WriteTo = Callable[[Iterable[PortableConversation], IO[bytes]], int]
 
 
 @contextmanager
@@ -64,11 +64,11 @@ class OnlyWritten:
     def recognises(self, source: Source) -> str | None:  # noqa: ARG002  # the shape of a format
         return None
 
-    def read(self, path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:  # noqa: ARG002  # as above
+    def read(self, path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:  # noqa: ARG002  # as above
         what = f"the format {self.name} is written, not read"
         raise InvalidArgument(what, hint="jsonl is both, and has everything")
 
-    def write(self, talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+    def write(self, talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
         if key is not None:
             raise InvalidArgument("this format is written in clear", hint="leave the key out; seal the file yourself")
         with new_file(path) as file:

@@ -76,7 +76,7 @@ class Reader:
         for count, cells in enumerate(self._connection.execute(query, (most + 1,)) if self.columns[table] else ()):
             if count == most:
                 raise Damaged(f"{self.path} has more than {most:,} {table}", hint=_BROKEN)
-            yield self._charged(cells)
+            yield self._charge(cells)
 
     def row(self, table: str, number: object) -> dict[str, object]:
         """The cells of a row in which there is something. `InvalidMessage` if they cannot be read."""
@@ -86,10 +86,10 @@ class Reader:
             cells = None
         if cells is None:  # it was there when the table was gone through
             raise InvalidMessage(f"damaged, or larger than {_LARGEST_CELL:,} bytes")
-        found = zip(self.columns[table], self._charged(cells), strict=True)
+        found = zip(self.columns[table], self._charge(cells), strict=True)
         return {column: cell for column, cell in found if cell is not None}
 
-    def _charged(self, cells: tuple[object, ...]) -> tuple[object, ...]:
+    def _charge(self, cells: tuple[object, ...]) -> tuple[object, ...]:
         self._left -= sum([len(cell) for cell in cells if isinstance(cell, str | bytes)])
         if self._left < 0:
             raise Damaged(f"{self.path} claims to hold more than its own length", hint=_BROKEN)
@@ -115,11 +115,11 @@ class Writer:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Reader]:
+def open_reader(path: Path) -> Iterator[Reader]:
     """The file, to be read. `InvalidArgument` if it is none of CPE's."""
     if "\0" in str(path) or not path.is_file():
         raise CannotOpen(f"{ascii(str(path))[1:-1]:.200} is not a file that is there", hint=_NO_FILE)
-    with _translated(path):
+    with _translate_errors(path):
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         connection = apsw.Connection(f"{_uri(path)}?{_way(path)}", flags=flags)
         try:
@@ -130,9 +130,9 @@ def opened(path: Path) -> Iterator[Reader]:
 
 
 @contextmanager
-def created(path: Path, schema: str) -> Iterator[Writer]:
+def create_writer(path: Path, schema: str) -> Iterator[Writer]:
     """A new file, which appears when it is complete. It is synced as a whole, so SQLite need not."""
-    with _translated(path), new_path(path) as unfinished:
+    with _translate_errors(path), new_path(path) as unfinished:
         connection = apsw.Connection(_uri(unfinished), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI)
         try:
             yield Writer(connection, schema)
@@ -196,7 +196,7 @@ _ERRORS = (  # SQLite's own words are not repeated: some hold text of the file
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -60,7 +60,7 @@ class Note(Struct, frozen=True, omit_defaults=True):
     message: "Note | None" = None  # with the first block, where messages have no JSON
 
 
-class Heard(NamedTuple):
+class RowMessage(NamedTuple):
     """A message as its rows tell it; its place in the tree is told by others."""
 
     message: Message
@@ -72,7 +72,7 @@ class Heard(NamedTuple):
 # -- reading
 
 
-def heard(row: Row, blocks: Sequence[Row]) -> Heard:
+def read_message(row: Row, blocks: Sequence[Row]) -> RowMessage:
     """The message in these rows. Every cell is taken out that has a place; what is left goes into the extra."""
     role, title = text(row.pop("role", None)), text(row.pop("title", None))
     check_name(role, "the role")
@@ -91,7 +91,7 @@ def heard(row: Row, blocks: Sequence[Row]) -> Heard:
     label, extra = title or None if note.label is None else note.label, _extra(fields, row, note.more)
     said = tuple(block for block, _ in parts)
     message = Message(role, said, label, note.key, failed, extra, note.raw, usage, note.privacy)
-    return Heard(message, created, model, note)
+    return RowMessage(message, created, model, note)
 
 
 def _block(row: Row) -> tuple[Block, Note | None]:
@@ -149,7 +149,7 @@ def text(cell: object) -> str:
 # -- writing
 
 
-def told(m: Message, note: Note, model: tuple[str, str], columns: Collection[str]) -> tuple[Row, list[Row]]:
+def message_rows(m: Message, note: Note, model: tuple[str, str], columns: Collection[str]) -> tuple[Row, list[Row]]:
     """The row of a message and those of its blocks, without their places. `note` is what to say of its place."""
     m = tell_holes(m)
     own = "message_extra_fields" in columns
@@ -167,7 +167,7 @@ def told(m: Message, note: Note, model: tuple[str, str], columns: Collection[str
     carried = None if own or note == Note() else note
     if carried and not m.blocks:
         _log.debug("what the first generation has no column for was left out of a message without blocks")
-    row["message_extra_fields"] = _joined(fields, note)
+    row["message_extra_fields"] = _join_fields(fields, note)
     return row, [_block_row(block, None if place else carried) for place, block in enumerate(m.blocks)]
 
 
@@ -187,11 +187,11 @@ def _block_row(block: Block, carried: Note | None) -> Row:
     return {
         "id": block.id, "block_type": block.type, "modality_type": number, "mime_type": block.mime_type,
         "content": b64encode(content).decode() if isinstance(content, bytes) else content,
-        "extra_fields": _joined(fields, note),
+        "extra_fields": _join_fields(fields, note),
     }  # fmt: skip
 
 
-def _joined(fields: dict[str, object], note: Note) -> str | None:
+def _join_fields(fields: dict[str, object], note: Note) -> str | None:
     """Compact JSON of both; None if there is nothing to say. Bytes in it become base64, for JSON has none."""
     whole = fields if note == Note() else {**fields, _OURS: note}
     return msgspec.json.encode(whole, enc_hook=Attachment.load).decode() if whole else None
@@ -223,6 +223,6 @@ def when(cell: object) -> int | None:
     return microseconds
 
 
-def shown(microseconds: int) -> str:
+def format_time(microseconds: int) -> str:
     """As CPE writes it; the part of a second only where there is one."""
     return to_datetime(microseconds).replace(tzinfo=None).isoformat(" ")

@@ -20,7 +20,7 @@ from ..backend import ConversationRow, MessageRow
 from ..errors import Busy, Damaged
 from ..ids import show_conversation_id
 from ..model import Message, Saved, from_datetime
-from ._types import Half, Portable, Said
+from ._types import PortableConversation, PortableMessage, PortablePartial
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -32,23 +32,23 @@ _OURS = {"id", "format", "at", "extra", IMPORTED}  # what we say there
 _LATEST = 253_402_300_800_000_000  # microseconds: the year 10000
 
 
-class Taken(Struct, frozen=True):
+class Extracted(Struct, frozen=True):
     """A conversation as a value, and what it takes to find its messages in the store again."""
 
-    portable: Portable
+    portable: PortableConversation
     numbers: dict[str, int]  # of the messages, by what they are called outside
     rewrites: int
     next_seq: int
     kept_in: bool = False  # it must not leave its store
 
 
-def taken(store: "Store", conversation: bytes) -> Taken:
+def extract(store: "Store", conversation: bytes) -> Extracted:
     """The conversation as it is now. Large content is read when it is wanted."""
     for _ in range(_LOOKS):
         row = store._fresh_row(conversation)
         desk = store._steady(row, lambda found: Desk(store, found, own=True))
         try:
-            found = _taken(store, desk)
+            found = _extract(store, desk)
         except Damaged:
             if store._fresh_row(conversation).token == desk.row.token:
                 raise
@@ -59,15 +59,15 @@ def taken(store: "Store", conversation: bytes) -> Taken:
     raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
 
 
-def _taken(store: "Store", desk: Desk) -> Taken:
+def _extract(store: "Store", desk: Desk) -> Extracted:
     row, meta, names = desk.row, desk.meta, store._names
     setups = store.backend.items(desk.id, b"setup/")
     ids: dict[int, str] = {}  # what each message is called outside, by its number
     used: set[str] = set()
-    messages: list[Said] = []
+    messages: list[PortableMessage] = []
     before = 0
     for message, setup, number in _read(store, desk):
-        said = _said(message, setup, used)
+        said = _portable_message(message, setup, used)
         messages.append(
             replace(
                 said,
@@ -80,7 +80,7 @@ def _taken(store: "Store", desk: Desk) -> Taken:
         before += message.seq < meta.setup_seq
     if len(messages) != row.count:
         raise Damaged(f"{len(messages)} messages are stored, {row.count} are meant to be")
-    portable = Portable(
+    portable = PortableConversation(
         id=desk.name,
         messages=tuple(messages),
         title=meta.title,
@@ -98,15 +98,15 @@ def _taken(store: "Store", desk: Desk) -> Taken:
         record=about(store, desk.envelope, row).portable,
         expires_us=row.expires_at,
     )
-    return Taken(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
+    return Extracted(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
 
 
-def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[Half]:
+def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[PortablePartial]:
     """What had come of answers, the oldest first. One that cannot be read is worth nothing to anybody."""
     for partial in reversed(found_partials(desk)):
         if partial.problem is None and partial.parent in ids and partial.at is not None:
             at = from_datetime(partial.at, "its time")
-            yield Half(parent=ids[partial.parent], messages=partial.messages, at_us=at)
+            yield PortablePartial(parent=ids[partial.parent], messages=partial.messages, at_us=at)
 
 
 def _read(store: "Store", desk: Desk) -> Iterator[tuple[Saved, int, int]]:
@@ -135,7 +135,7 @@ def _came(message: Saved) -> dict[str, object] | None:
     return found if texts and (at is None or (type(at) is int and 0 < at < _LATEST)) else None
 
 
-def _said(message: Saved, setup: int, used: set[str]) -> Said:
+def _portable_message(message: Saved, setup: int, used: set[str]) -> PortableMessage:
     """A message as it leaves: under the id that it came with, unless it is a copy of one that left already."""
     came = _came(message)
     id, extra, at, format = message.id, message.extra, message.created_us, None
@@ -150,7 +150,9 @@ def _said(message: Saved, setup: int, used: set[str]) -> Said:
         message.usage, message.privacy,
     )  # fmt: skip
     named = format if isinstance(format, str) and format != "jsonl" else None
-    return Said(id=id, message=bare, main=message.main, created_us=at, setup=setup, origin=message.origin, format=named)
+    return PortableMessage(
+        id=id, message=bare, main=message.main, created_us=at, setup=setup, origin=message.origin, format=named
+    )
 
 
 def _before(extra: dict[str, object], came: dict[str, object]) -> dict[str, object] | None:

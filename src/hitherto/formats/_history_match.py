@@ -13,16 +13,18 @@ from ..attachment import Attachment
 from ..dialects._missing_attachments import holes_in
 from ..model import Message, Setup
 from ..snapshots._thread import snapshot_of, thread_of
-from ._types import Portable, Said
+from ._types import PortableConversation, PortableMessage
 
 _LONG = 256  # characters, or bytes: what is longer is compared by its hash
 
 
-def laid_over(there: Portable, coming: Portable, told: dict[str, Said]) -> dict[str, Said] | None:
+def laid_over(
+    there: PortableConversation, coming: PortableConversation, told: dict[str, PortableMessage]
+) -> dict[str, PortableMessage] | None:
     """The messages that are there, by the ids they come with; None if the two begin differently. `told` are those of
     which it is known already."""
     digests = {said.id: digest(said) for said in coming.messages}
-    free: dict[tuple[str | None, str | None, str], list[Said]] = {}  # by place and content
+    free: dict[tuple[str | None, str | None, str], list[PortableMessage]] = {}  # by place and content
     for said in there.messages:
         free.setdefault((said.parent, said.link, digest(said)), []).append(said)
     torn = _Torn(there, coming)
@@ -44,11 +46,11 @@ def laid_over(there: Portable, coming: Portable, told: dict[str, Said]) -> dict[
     return found if begun or not coming.messages or not there.messages else None
 
 
-def told_again(there: Portable, at: str, setup: Setup) -> list[Message]:
+def told_again(there: PortableConversation, at: str, setup: Setup) -> list[Message]:
     """The thread that ends at a message as a snapshot of it with this setup tells it. These need not be the words
     that it is kept in."""
     by_id = {said.id: said for said in there.messages}
-    path: list[Said] = []
+    path: list[PortableMessage] = []
     place: str | None = at
     while place is not None:
         path.append(by_id[place])
@@ -57,7 +59,7 @@ def told_again(there: Portable, at: str, setup: Setup) -> list[Message]:
     return thread_of(snapshot_of(messages, setup, conversation="", head=at, metadata={}))[0]
 
 
-def _place(said: Said, found: dict[str, Said]) -> tuple[str | None, str | None] | None:
+def _place(said: PortableMessage, found: dict[str, PortableMessage]) -> tuple[str | None, str | None] | None:
     """Where in the conversation that is there this one would stand; None if that is not there."""
     above = [None if id is None else found.get(id) for id in (said.parent, said.link)]
     if (above[0] is None) != (said.parent is None) or (above[1] is None) != (said.link is None):
@@ -70,12 +72,12 @@ class _Torn:
     """Messages of which one side has lost an attachment, and the other has not, or has lost another one. They are the
     same if they are called the same, stand in the same place, and are alike in all but the bytes of attachments."""
 
-    def __init__(self, there: Portable, coming: Portable) -> None:
+    def __init__(self, there: PortableConversation, coming: PortableConversation) -> None:
         self._coming = {said.id for said in coming.messages if holes_in(said.message)}
         torn = {said.id for said in there.messages if holes_in(said.message)} | self._coming
         self._there = {said.id: said for said in there.messages if said.id in torn}
 
-    def same(self, said: Said, place: tuple[str | None, str | None]) -> Said | None:
+    def same(self, said: PortableMessage, place: tuple[str | None, str | None]) -> PortableMessage | None:
         one = self._there.get(said.id)
         if one is None or (one.parent, one.link) != place:
             return None
@@ -83,14 +85,14 @@ class _Torn:
         return one if alike else None
 
 
-def digest(said: Said, *, by_size: bool = False) -> str:
+def digest(said: PortableMessage, *, by_size: bool = False) -> str:
     """Equal for what says the same. With `by_size`, two attachments are equal if they are equally large."""
     m = said.message
     blocks = [(b.type, b.id, b.modality, b.mime_type, _short(b.content, by_size)) for b in m.blocks]
     return hashlib.sha256(msgpack.encode((m.role, m.tool_result_error, blocks))).hexdigest()
 
 
-def _fits(one: Said, other: Said, *, by_size: bool = False) -> bool:
+def _fits(one: PortableMessage, other: PortableMessage, *, by_size: bool = False) -> bool:
     """Is the provider's own JSON the same, where both have it?"""
     ours, theirs = (None if raw is None else _short(raw, by_size) for raw in (one.message.raw, other.message.raw))
     return ours is None or theirs is None or msgpack.encode(ours) == msgpack.encode(theirs)

@@ -29,9 +29,9 @@ from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooL
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, check_strings, encodable
 from ..store import More
-from ._extract import IMPORTED, Taken, taken
+from ._extract import IMPORTED, Extracted, extract
 from ._history_match import digest, laid_over, told_again
-from ._types import Half, Portable, Said
+from ._types import PortableConversation, PortableMessage, PortablePartial
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -50,8 +50,8 @@ class Plan(Struct, frozen=True):
     """What is to be done with a conversation that comes."""
 
     id: str  # of the conversation here
-    there: Taken | None  # as it is in the store already
-    new: tuple[Said, ...]  # the messages to be added
+    there: Extracted | None  # as it is in the store already
+    new: tuple[PortableMessage, ...]  # the messages to be added
     known: dict[str, int] = {}  # the numbers of messages that are there, by the ids they come with
     renamed: bool = False  # its own id is that of another conversation
     notes: tuple[str, ...] = ()  # what cannot be taken over, in words
@@ -69,12 +69,12 @@ class Admitted(Struct, frozen=True):
     ids: dict[str, str] = {}  # of the messages that were added: the id they came with, and ours
 
 
-def planned(store: "Store", portable: Portable, format: str) -> Plan:
+def make_plan(store: "Store", portable: PortableConversation, format: str) -> Plan:
     """What would be done. Nothing is written; what would be refused is refused."""
     return _plan(store, _clean(store, portable), format)
 
 
-def _clean(store: "Store", portable: Portable) -> Portable:
+def _clean(store: "Store", portable: PortableConversation) -> PortableConversation:
     """Without what the store does not keep: what is there already lies there without it, too."""
     redactor = store._redactor
     if redactor is None:
@@ -96,16 +96,16 @@ def _clean(store: "Store", portable: Portable) -> Portable:
     )
 
 
-def _plan(store: "Store", portable: Portable, format: str) -> Plan:
+def _plan(store: "Store", portable: PortableConversation, format: str) -> Plan:
     for _ in range(_TRIES):
         try:
-            return _planned(store, portable, format)
+            return _plan_once(store, portable, format)
         except NotFound:  # deleted while we looked at it
             continue
     raise Busy("a conversation changes faster than it can be looked at")
 
 
-def _planned(store: "Store", portable: Portable, format: str) -> Plan:
+def _plan_once(store: "Store", portable: PortableConversation, format: str) -> Plan:
     check_tree(portable)
     _description(store, portable)
     for said in portable.messages:
@@ -117,7 +117,7 @@ def _planned(store: "Store", portable: Portable, format: str) -> Plan:
         if not store.backend.lookup(ids=[parse_conversation_id(id)]):
             notes = [_WITHOUT_KEY] if _is_taken(store, portable.key) else []
             return Plan(id, None, portable.messages, renamed=id != wanted, notes=tuple(notes))
-        plan = _over(store, portable, id, taken(store, parse_conversation_id(id)))
+        plan = _over(store, portable, id, extract(store, parse_conversation_id(id)))
         if plan is not None:
             return replace(plan, renamed=id != wanted)
     raise InvalidArgument(f"conversation {wanted} is in the store with another beginning, twice")
@@ -126,7 +126,7 @@ def _planned(store: "Store", portable: Portable, format: str) -> Plan:
 _WITHOUT_KEY = "its key belongs to another conversation, and it goes without"
 
 
-def _over(store: "Store", portable: Portable, id: str, there: Taken) -> Plan | None:
+def _over(store: "Store", portable: PortableConversation, id: str, there: Extracted) -> Plan | None:
     """The plan for a conversation that is there; None if it is another one."""
     notes = _differences(there.portable, portable)
     same = laid_over(there.portable, portable, _retold(store, portable, there))
@@ -139,7 +139,7 @@ def _over(store: "Store", portable: Portable, id: str, there: Taken) -> Plan | N
     return Plan(id, there, new, {own: there.numbers[one.id] for own, one in same.items()}, notes=notes)
 
 
-def _retold(store: "Store", portable: Portable, there: Taken) -> dict[str, Said]:
+def _retold(store: "Store", portable: PortableConversation, there: Extracted) -> dict[str, PortableMessage]:
     """If this is a snapshot of a thread that is there, its messages up to the end of that thread, which all stand for
     its last message; else none."""
     if portable.upto is None or not portable.setups:
@@ -159,7 +159,9 @@ def _retold(store: "Store", portable: Portable, there: Taken) -> dict[str, Said]
     return {said.id: last for said in coming}
 
 
-def _new(portable: Portable, same: dict[str, Said], keys: set[str | None]) -> Iterator[Said]:
+def _new(
+    portable: PortableConversation, same: dict[str, PortableMessage], keys: set[str | None]
+) -> Iterator[PortableMessage]:
     """What is not there yet. Below what is off the main flow there, it is off the main flow as well."""
     flows = {id: said.main for id, said in same.items()}
     for said in portable.messages:
@@ -169,7 +171,7 @@ def _new(portable: Portable, same: dict[str, Said], keys: set[str | None]) -> It
             yield replace(said, main=flows[said.id], message=message)
 
 
-def _differences(there: Portable, coming: Portable) -> tuple[str, ...]:
+def _differences(there: PortableConversation, coming: PortableConversation) -> tuple[str, ...]:
     """What the file says of a conversation that keeps what it has, in words."""
     fields = [("title", there.title, coming.title), ("project", there.project, coming.project)]
     different = [name for name, here, others in fields if others and here != others]
@@ -183,19 +185,19 @@ def _differences(there: Portable, coming: Portable) -> tuple[str, ...]:
     return (f"it keeps what it has here: {', '.join(different)}",) if different else ()
 
 
-def _held_with(portable: Portable) -> tuple[str, str, str]:
+def _held_with(portable: PortableConversation) -> tuple[str, str, str]:
     setup = portable.setups[portable.setup - 1] if portable.setup else Setup()
     return setup.provider, setup.model, setup.system_prompt
 
 
-def admit(store: "Store", portable: Portable, format: str) -> Admitted:
+def admit(store: "Store", portable: PortableConversation, format: str) -> Admitted:
     """Put it into the store. A new conversation is one transaction; so is what is added to one."""
     portable = _clean(store, portable)
     for _ in range(_TRIES):
         plan = _plan(store, portable, format)
         try:
             if plan.there is None:
-                return _made(store, portable, plan, format)
+                return _create(store, portable, plan, format)
             return _grown(store, portable, plan, plan.there, format)
         except (NotFound, _Again):  # what is not found was deleted since we looked
             continue
@@ -213,7 +215,7 @@ def conversation_id(id: str, format: str) -> str:
 # -- a new conversation
 
 
-def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitted:
+def _create(store: "Store", portable: PortableConversation, plan: Plan, format: str) -> Admitted:
     meta, setups = _description(store, portable)
     if plan.id != portable.id:
         meta.metadata.setdefault("imported_id", portable.id)
@@ -242,7 +244,7 @@ def _made(store: "Store", portable: Portable, plan: Plan, format: str) -> Admitt
     return Admitted(made[0], plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)})
 
 
-def _description(store: "Store", portable: Portable) -> tuple[Meta, list[Setup]]:
+def _description(store: "Store", portable: PortableConversation) -> tuple[Meta, list[Setup]]:
     """What is said of a conversation, and what it was held with; refused if it cannot be kept."""
     limit = store._max_write_bytes
     created = portable.created_us or next((said.created_us for said in portable.messages), 0)
@@ -272,19 +274,21 @@ def _is_taken(store: "Store", key: str | None) -> bool:
 # -- one that is there
 
 
-def _grown(store: "Store", portable: Portable, plan: Plan, there: Taken, format: str) -> Admitted:
+def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Extracted, format: str) -> Admitted:
     """Add what is new, to a conversation that has all it takes: what it lacks is made first, and then looked at."""
     talk = store.conversation(plan.id)
     if portable.held and not talk.held:
         talk.hold()
         raise _Again
     _equip(store, portable, plan.new, there.portable, talk)
-    ids = _added(talk._desk, portable, plan, there, format) if plan.new else {}
+    ids = _add_messages(talk._desk, portable, plan, there, format) if plan.new else {}
     _keep_halves(store, portable, plan, there, ids)
     return Admitted(store.conversation(plan.id), plan, ids)
 
 
-def _added(desk: Desk, portable: Portable, plan: Plan, there: Taken, format: str) -> dict[str, str]:
+def _add_messages(
+    desk: Desk, portable: PortableConversation, plan: Plan, there: Extracted, format: str
+) -> dict[str, str]:
     numbers = _setup_numbers(portable, there.portable)
     new = tuple(replace(said, setup=numbers.get(said.setup, 0)) for said in plan.new)
     drafts = _drafts(desk, replace(plan, new=new), format, 0)
@@ -297,14 +301,20 @@ def _added(desk: Desk, portable: Portable, plan: Plan, there: Taken, format: str
     return {said.id: m.id for said, m in zip(plan.new, desk.add(drafts, choose), strict=True)}
 
 
-def _setup_numbers(portable: Portable, there: Portable) -> dict[int, int]:
+def _setup_numbers(portable: PortableConversation, there: PortableConversation) -> dict[int, int]:
     """Setups of the file, by their numbers, and their numbers here; those that are not here are left out."""
     ours = [encode(setup) for setup in there.setups]  # as bytes: NaN is not equal to itself, and 1 is equal to True
     theirs = [encode(setup) for setup in portable.setups]
     return {n: ours.index(setup) + 1 for n, setup in enumerate(theirs, 1) if setup in ours}
 
 
-def _equip(store: "Store", portable: Portable, new: Sequence[Said], there: Portable, talk: Conversation) -> None:
+def _equip(
+    store: "Store",
+    portable: PortableConversation,
+    new: Sequence[PortableMessage],
+    there: PortableConversation,
+    talk: Conversation,
+) -> None:
     """Give a conversation the setups that its new messages were made with, and the one that is in force after them.
     `_Again` if something was written."""
     numbers, count = _setup_numbers(portable, there), len(there.setups)
@@ -328,7 +338,9 @@ def _equip(store: "Store", portable: Portable, new: Sequence[Said], there: Porta
     raise _Again
 
 
-def _keep_halves(store: "Store", portable: Portable, plan: Plan, there: Taken, ids: dict[str, str]) -> None:
+def _keep_halves(
+    store: "Store", portable: PortableConversation, plan: Plan, there: Extracted, ids: dict[str, str]
+) -> None:
     """And what had come of answers, unless it is there, or an answer is."""
     desk = store.conversation(plan.id)._desk
     answered = {said.parent for said in (*there.portable.messages, *portable.messages)}
@@ -342,7 +354,7 @@ def _keep_halves(store: "Store", portable: Portable, plan: Plan, there: Taken, i
                 keep(desk, _half_key(store, number, half), half.messages, half.at_us or None, complete=True)
 
 
-def _half_key(store: "Store", parent: int, half: Half) -> bytes:
+def _half_key(store: "Store", parent: int, half: PortablePartial) -> bytes:
     """The key of an item, the same for the same: two who load a file at once keep it once."""
     return new_key(parent, _digest(store, half.messages))
 
@@ -366,13 +378,13 @@ def _drafts(desk: Desk, plan: Plan, format: str, earliest: int) -> list[Draft]:
             said.main,
             None if said.link is None else places.get(said.link),
         )
-        drafts.append(draft(desk, _marked(said, format, at), said.setup, spot, said.origin, at))
+        drafts.append(draft(desk, _mark_origin(said, format, at), said.setup, spot, said.origin, at))
         check_size(drafts[-1:], limit)
         places[said.id] = ~number
     return drafts
 
 
-def _marked(said: Said, format: str, at: int) -> Message:
+def _mark_origin(said: PortableMessage, format: str, at: int) -> Message:
     """The message with a note of where it comes from: its id there, and its time where it could not be kept."""
     extra = said.message.extra
     came: dict[str, object] = {"id": said.id, "format": said.format or format}
@@ -388,9 +400,9 @@ def _marked(said: Said, format: str, at: int) -> Message:
 # -- what comes may be anything
 
 
-def check_tree(portable: Portable) -> None:
+def check_tree(portable: PortableConversation) -> None:
     """Refuse what is no tree of ours: `InvalidArgument` says what is wrong with it."""
-    seen: dict[str, Said] = {}
+    seen: dict[str, PortableMessage] = {}
     keys: set[str] = set()
     for number, said in enumerate(portable.messages, 1):  # they are told by their place: what came is in no error
         _check_place(said, seen, f"message {number}")
@@ -414,7 +426,7 @@ def check_tree(portable: Portable) -> None:
             raise InvalidArgument(f"the {what} of a conversation is text")
 
 
-def _check_place(said: Said, seen: dict[str, Said], name: str) -> None:
+def _check_place(said: PortableMessage, seen: dict[str, PortableMessage], name: str) -> None:
     if not said.id or said.id in seen:
         raise InvalidArgument(f"{name} has the id of another" if said.id else f"{name} has no id")
     above = None if said.parent is None else seen.get(said.parent)

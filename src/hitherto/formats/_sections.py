@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..attachment import Attachment
 from ..model import Block, Setup, to_datetime
-from ._types import Portable, Said
+from ._types import PortableConversation, PortableMessage
 
 
 class Section(Struct, frozen=True):
@@ -22,85 +22,85 @@ class Section(Struct, frozen=True):
 
     title: str
     after: str | None
-    messages: tuple[Said, ...]
+    messages: tuple[PortableMessage, ...]
     is_thread: bool = False  # it is the thread that ends at the head
 
 
-def thread(talk: Portable) -> tuple[Said, ...]:
+def thread(talk: PortableConversation) -> tuple[PortableMessage, ...]:
     """The messages from the root to the head."""
     by_id = {said.id: said for said in talk.messages}
     newest = next((said.id for said in reversed(talk.messages) if said.main), None)
     at = talk.head or newest
-    path: list[Said] = []
+    path: list[PortableMessage] = []
     while at is not None:
         path.append(by_id[at])
         at = by_id[at].parent
     return tuple(reversed(path))
 
 
-def upto(talk: Portable, message: str) -> Portable:
+def upto(talk: PortableConversation, message: str) -> PortableConversation:
     """The conversation with nothing but the thread that ends with this message."""
     path = thread(replace(talk, head=message))
     setup = next((said.setup for said in reversed(path) if said.setup), talk.setup)
     return replace(talk, messages=path, head=message, setup=setup, setup_at=len(path), partials=())
 
 
-def setup_of(talk: Portable) -> Setup:
+def setup_of(talk: PortableConversation) -> Setup:
     """The setup in force at the head. It is the one of the message at the head, unless the conversation was configured
     after that message: a branch keeps its own setup, whatever another branch was configured with."""
     path = thread(talk)
     said_since = {said.id for said in talk.messages[talk.setup_at :]}
     if path and path[-1].id in said_since and not _has_one_setup(talk):
-        return _numbered(talk, path[-1].setup)
-    return _numbered(talk, talk.setup)
+        return _setup_at(talk, path[-1].setup)
+    return _setup_at(talk, talk.setup)
 
 
-def _has_one_setup(talk: Portable) -> bool:
+def _has_one_setup(talk: PortableConversation) -> bool:
     """Was everything said with the setup that the conversation was started with?"""
     return (len(talk.setups), talk.setup, talk.setup_at) == (1, 1, 0)
 
 
-def _numbered(talk: Portable, number: int) -> Setup:
+def _setup_at(talk: PortableConversation, number: int) -> Setup:
     return talk.setups[number - 1] if number else Setup()
 
 
-def opening_setup(talk: Portable) -> Setup:
+def opening_setup(talk: PortableConversation) -> Setup:
     """The setup of the first message of the thread; of the conversation, where nothing was said yet."""
-    return next((_numbered(talk, said.setup) for said in thread(talk) if said.setup), setup_of(talk))
+    return next((_setup_at(talk, said.setup) for said in thread(talk) if said.setup), setup_of(talk))
 
 
-def setup_changes(talk: Portable, section: "Section") -> dict[str, Setup]:
+def setup_changes(talk: PortableConversation, section: "Section") -> dict[str, Setup]:
     """The messages of a section before which the setup changed, by id, with the setup from there on. The thread begins
     with `opening_setup`; a branch begins with the setup of the message that it parts from."""
     by_id = {said.id: said for said in talk.messages}
     first = section.messages[0]
     if not section.is_thread and first.parent is not None:
-        before = _numbered(talk, by_id[first.parent].setup)
+        before = _setup_at(talk, by_id[first.parent].setup)
     else:
         before = opening_setup(talk) if section.is_thread else Setup()
     found: dict[str, Setup] = {}
     for said in section.messages:
-        after = _numbered(talk, said.setup) if said.setup else before
+        after = _setup_at(talk, said.setup) if said.setup else before
         if after != before:
             found[said.id] = after
         before = after
     return found
 
 
-def setup_after(talk: Portable) -> Setup | None:
+def setup_after(talk: PortableConversation) -> Setup | None:
     """The setup that was configured after the last message of the thread, if there is one."""
-    last = next((_numbered(talk, said.setup) for said in reversed(thread(talk)) if said.setup), None)
+    last = next((_setup_at(talk, said.setup) for said in reversed(thread(talk)) if said.setup), None)
     now = setup_of(talk)
     return now if last is not None and now != last else None
 
 
-def sections(talk: Portable) -> Iterator[Section]:
+def sections(talk: PortableConversation) -> Iterator[Section]:
     """The thread first, without a title unless it goes on from something; the others in the order they were begun."""
     main = thread(talk)
     if main:
         yield Section(_title(main[0]) if main[0].link else "", main[0].link, main, True)
     told = {said.id for said in main}
-    below: dict[str | None, list[Said]] = {}
+    below: dict[str | None, list[PortableMessage]] = {}
     for said in talk.messages:
         below.setdefault(said.parent, []).append(said)
     for said in talk.messages:
@@ -110,15 +110,15 @@ def sections(talk: Portable) -> Iterator[Section]:
             yield Section(_title(said), said.parent or said.link, branch)
 
 
-def _down(first: Said, below: dict[str | None, list[Said]]) -> Iterator[Said]:
+def _down(first: PortableMessage, below: dict[str | None, list[PortableMessage]]) -> Iterator[PortableMessage]:
     """A message and what was said below it, always by the oldest answer; the other answers are branches themselves."""
-    at: Said | None = first
+    at: PortableMessage | None = first
     while at is not None:
         yield at
         at = next(iter(below.get(at.id, ())), None)
 
 
-def _title(first: Said) -> str:
+def _title(first: PortableMessage) -> str:
     if first.parent is not None:
         return "Another branch, after"
     if first.link is None:
@@ -129,7 +129,7 @@ def _title(first: Said) -> str:
 # -- what stands in a message
 
 
-def moment(said: Said) -> datetime | None:
+def moment(said: PortableMessage) -> datetime | None:
     """When it was said."""
     return to_datetime(said.created_us) if said.created_us else None
 

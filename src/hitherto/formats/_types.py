@@ -19,7 +19,7 @@ from ..snapshots import Unreadable
 HEAD = 4096  # bytes of a file that a format may look at to recognise it
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class PortableMessage(Struct, frozen=True, kw_only=True):
     """A message on its way. Its place is told by ids that hold inside the conversation, whatever they look like."""
 
     id: str
@@ -33,7 +33,7 @@ class Said(Struct, frozen=True, kw_only=True):
     format: str | None = None  # of the file that gave it its id, if that is another one than this
 
 
-class Half(Struct, frozen=True, kw_only=True):
+class PortablePartial(Struct, frozen=True, kw_only=True):
     """What had come of an answer that did not arrive whole: outside the tree, and on its way as well."""
 
     parent: str  # the message that it answers
@@ -41,11 +41,11 @@ class Half(Struct, frozen=True, kw_only=True):
     at_us: int = 0
 
 
-class Portable(Struct, frozen=True, kw_only=True):
+class PortableConversation(Struct, frozen=True, kw_only=True):
     """A whole conversation on its way: the tree, with all branches. Parents stand before their children."""
 
     id: str  # a UUID, or any other text, which then becomes one
-    messages: tuple[Said, ...] = ()
+    messages: tuple[PortableMessage, ...] = ()
     title: str = ""
     key: str | None = None
     project: str | None = None
@@ -57,7 +57,7 @@ class Portable(Struct, frozen=True, kw_only=True):
     head: str | None = None  # None: the newest message of the main flow
     held: bool = False
     created_us: int = 0  # 0: as old as its first message
-    partials: tuple[Half, ...] = ()
+    partials: tuple[PortablePartial, ...] = ()
     record: About = About()  # what lies beside it, if it is a record
     expires_us: int | None = None  # an expiry of its own
     upto: str | None = None  # the message that a snapshot ends with, by its id where it was taken
@@ -93,12 +93,12 @@ class Format(Protocol):
         """What in the content shows that it is this format, in words; None if it is not. Never raises."""
         ...
 
-    def read(self, path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+    def read(self, path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
         """The conversations in a file, one after the other, and what could not be read. `InvalidArgument` or `Damaged`
         for what is not this format at all, `KeyUnavailable` without the key that it takes."""
         ...
 
-    def write(self, talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+    def write(self, talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
         """Write a new file; `AlreadyExists` if there is one. All of it or nothing is there afterwards. Returns how
         many conversations were written."""
         ...

@@ -24,10 +24,10 @@ from ..errors import HithertoError, InvalidArgument, InvalidMessage, NotSealed
 from ..keys import Key
 from ..model import Message, Setup, encodable, trace_of
 from ..snapshots import Unreadable
-from ._cpe_file import FIRST, LATER, Reader, Writer, created, opened
-from ._cpe_rows import Heard, Note, Row, heard, shown, text, told, when
+from ._cpe_file import FIRST, LATER, Reader, Writer, create_writer, open_reader
+from ._cpe_rows import Note, Row, RowMessage, format_time, message_rows, read_message, text, when
 from ._importing import check_tree
-from ._types import Portable, Said, Source
+from ._types import PortableConversation, PortableMessage, Source
 
 name = "cpeconvo"
 suffixes = (".cpeconvo",)
@@ -45,29 +45,29 @@ def recognises(source: Source) -> str | None:
     if not source.head.startswith(b"SQLite format 3\0") or source.head[68:72] in _OUR_FILES:
         return None
     try:
-        with opened(source.path) as file:
+        with open_reader(source.path) as file:
             return f"CPE's tables, of its {'later' if file.columns['acp_sessions'] else 'first'} generation"
     except HithertoError:  # whatever is wrong with it, it is not for us to say: nobody asked for this format yet
         return None
 
 
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     """The conversations in a file of either generation."""
     if key is not None:
         raise NotSealed("a key was given, and a .cpeconvo file is plain", hint="leave the key out")
-    with opened(path) as file:
+    with open_reader(path) as file:
         forest = _Forest(file)
         for ids in forest.trees():
             yield _conversation(forest, ids)
         yield from (Unreadable(which, why) for which, why in forest.unreadable.items())
 
 
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
     """A new file of the later generation: plain SQLite. A key is refused: whoever gives one believes it is sealed."""
     return _write(talks, path, key, LATER)
 
 
-def write_first(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+def write_first(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
     """A new file of the first generation, which knows neither sessions nor models nor compaction."""
     return _write(talks, path, key, FIRST)
 
@@ -157,20 +157,20 @@ class _Forest:
                     reached.add(child)
                     heappush(ready, (self._rows[child], child))
 
-    def hear(self, id: str) -> Heard:
+    def hear(self, id: str) -> RowMessage:
         """A message. What its row says of its place, and is not so, is left in the row, and so kept. Where one cannot
         be read stands an empty event, so that what was said below keeps its place."""
         try:
             row = self._file.row("messages", self._rows[id])
             blocks = [self._file.row("blocks", number) for _, number in sorted(self._blocks.get(id, ()))]
             place = {"id": id, "parent_id": self.parents[id], "compaction_parent_id": self.links.get(id)}
-            return heard({c: v for c, v in row.items() if c not in place or v not in (place[c], "")}, blocks)
+            return read_message({c: v for c, v in row.items() if c not in place or v not in (place[c], "")}, blocks)
         except InvalidMessage as error:
             self._tell([id], f"{error}; an empty event stands in its place")
-            return Heard(Message("event", extra={"cpe": {"unreadable": True}}))
+            return RowMessage(Message("event", extra={"cpe": {"unreadable": True}}))
 
 
-def _conversation(forest: _Forest, ids: Sequence[str]) -> Portable:
+def _conversation(forest: _Forest, ids: Sequence[str]) -> PortableConversation:
     found = {id: forest.hear(id) for id in ids}
     try:
         talk = _portable(forest, found)
@@ -180,20 +180,20 @@ def _conversation(forest: _Forest, ids: Sequence[str]) -> Portable:
     return talk
 
 
-def _portable(forest: _Forest, found: Mapping[str, Heard]) -> Portable:
+def _portable(forest: _Forest, found: Mapping[str, RowMessage]) -> PortableConversation:
     names = {id: one.note.id or id for id, one in found.items()}
     sessions = [session for id in found for session in forest.sessions.get(id, ())]
     plain = _plain(names, [one.model for one in found.values()], sessions)
     noted = next(iter(found.values())).note.about
-    talk = msgspec.convert({**asdict(plain), **noted}, Portable) if noted else plain
-    said = tuple(_said(forest, found, names, talk.setups))
+    talk = msgspec.convert({**asdict(plain), **noted}, PortableConversation) if noted else plain
+    said = tuple(_messages(forest, found, names, talk.setups))
     head = next((one.id for one in said if one.main and one.id == talk.head), None)  # a head is on the main flow
     return replace(talk, messages=said, head=head, partials=())
 
 
-def _said(
-    forest: _Forest, found: Mapping[str, Heard], names: Mapping[str, str], setups: Sequence[Setup]
-) -> Iterator[Said]:
+def _messages(
+    forest: _Forest, found: Mapping[str, RowMessage], names: Mapping[str, str], setups: Sequence[Setup]
+) -> Iterator[PortableMessage]:
     created, mains = dict[str | None, int](), dict[str | None, bool]()
     numbers = _numbers([one.model for one in found.values()], setups)
     for (id, (message, at, _, note)), number in zip(found.items(), numbers, strict=True):
@@ -201,7 +201,7 @@ def _said(
         aside = trace_of(message.label) is not None
         created[id] = created.get(parent, 0) if at is None else at
         mains[id] = note.main and not aside and mains.get(parent, True)
-        yield Said(
+        yield PortableMessage(
             id=names[id], message=message, parent=names.get(parent or ""), link=names.get(link or ""), main=mains[id],
             created_us=created[id], setup=number if note.setup is None else note.setup, origin=note.origin,
             format=note.format,
@@ -211,7 +211,9 @@ def _said(
 # -- what the columns say of a conversation
 
 
-def _plain(names: Mapping[str, str], models: Sequence[tuple[str, str]], sessions: Iterable[Row]) -> Portable:
+def _plain(
+    names: Mapping[str, str], models: Sequence[tuple[str, str]], sessions: Iterable[Row]
+) -> PortableConversation:
     """A conversation, without its messages. `names` are theirs, by their ids in the file, the root first."""
     root = next(iter(names))
     ordered = sorted(sessions, key=lambda session: when(session["created_at"]) or 0)
@@ -230,7 +232,7 @@ def _plain(names: Mapping[str, str], models: Sequence[tuple[str, str]], sessions
         for field, cell in session.items()
         if cell not in (None, "", 0)
     }
-    return Portable(
+    return PortableConversation(
         id=root, title=text(newest.get("title")), project=text(newest.get("cwd")) or None, metadata=metadata,
         setups=setups, setup=setup or min(len(setups), 1), setup_at=setup_at,
         head=names.get(text(newest.get("last_message_id"))),
@@ -246,11 +248,11 @@ def _numbers(models: Iterable[tuple[str, str]], setups: Sequence[Setup]) -> list
 # -- writing
 
 
-def _write(talks: Iterable[Portable], path: Path, key: Key | None, schema: str) -> int:
+def _write(talks: Iterable[PortableConversation], path: Path, key: Key | None, schema: str) -> int:
     if key is not None:
         raise InvalidArgument("a .cpeconvo file is plain: it cannot be sealed", hint="leave out the key")
     taken, count = set[str](), 0
-    with created(path, schema) as file:
+    with create_writer(path, schema) as file:
         for talk in talks:
             if talk.messages:
                 check_tree(talk)
@@ -272,7 +274,7 @@ def _free(id: str, taken: set[str]) -> str:
 class _Saying:
     """One conversation on its way into a file."""
 
-    def __init__(self, file: Writer, talk: Portable, names: dict[str, str], taken: set[str]) -> None:
+    def __init__(self, file: Writer, talk: PortableConversation, names: dict[str, str], taken: set[str]) -> None:
         """`names` are the ids in the file, by those of the messages."""
         self._file, self._talk, self._names, self._taken = file, talk, names, taken
         self._columns = file.columns["messages"]
@@ -285,8 +287,8 @@ class _Saying:
         about = {f: v for f, v in asdict(talk).items() if v != plain[f] and f not in ("messages", "partials")}
         for said, model, number in zip(talk.messages, models, _numbers(models, talk.setups), strict=True):
             note = self._note(said, number, about if said is talk.messages[0] else {})
-            row, blocks = told(said.message, note, model, self._columns)
-            id, at = self._names[said.id], shown(said.created_us)
+            row, blocks = message_rows(said.message, note, model, self._columns)
+            id, at = self._names[said.id], format_time(said.created_us)
             place = {"parent_id": self._names.get(said.parent or ""), "compaction_parent_id": self._continues(said)}
             self._file.add("messages", {**row, **place, "id": id, "created_at": at})
             for order, block in enumerate(blocks):
@@ -299,11 +301,11 @@ class _Saying:
         setup = self._talk.setups[number - 1] if number and "model_id" in self._columns else Setup()
         return setup.provider, setup.model
 
-    def _continues(self, said: Said) -> str | None:
+    def _continues(self, said: PortableMessage) -> str | None:
         """CPE links what goes on from a message. What serves one, off the main flow, is linked in a note."""
         return self._names.get(said.link or "") if said.main and "compaction_parent_id" in self._columns else None
 
-    def _note(self, said: Said, number: int, about: dict[str, object]) -> Note:
+    def _note(self, said: PortableMessage, number: int, about: dict[str, object]) -> Note:
         id, link = self._names[said.id], self._names.get(said.link or "")
         return Note(
             id=said.id if said.id != id else None, main=said.main, link=None if self._continues(said) else link,
@@ -316,7 +318,7 @@ class _Saying:
         """Those that it was read with, out of the metadata; if there is none, one for its title and directory. The
         newest says what is so now of the conversation."""
         talk, found = self._talk, dict[str, Row]()
-        blank: Row = {"cwd": "", "title": "", "model_ref": "", "created_at": shown(talk.messages[0].created_us)}
+        blank: Row = {"cwd": "", "title": "", "model_ref": "", "created_at": format_time(talk.messages[0].created_us)}
         for field, value in talk.metadata.items():
             if match := _SESSION_FIELD.fullmatch(field):
                 found.setdefault(match[1], {**blank})[match[2]] = value

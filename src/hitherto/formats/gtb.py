@@ -10,7 +10,7 @@ from ..errors import HithertoError
 from ..keys import Key
 from ..snapshots import FileStore, Unreadable, validate_snapshot_id
 from ._atomic_file import new_directory
-from ._types import Portable, Source
+from ._types import PortableConversation, Source
 from .snapshot import portable_of, taken_of
 
 name = "gtb"
@@ -38,7 +38,7 @@ def _is_snapshot(file: str) -> bool:
     return file.endswith(".json")
 
 
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     store = FileStore(path, key)
     listing = store._listing(renew=False)  # somebody else's folder stays as it is
     for summary in reversed(listing):  # the oldest first, as they came to be
@@ -50,7 +50,7 @@ def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
         yield Unreadable(one.name, one.reason)
 
 
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
     count = 0
     with new_directory(path) as unfinished:
         store = FileStore(unfinished, key, layout="gtb")

@@ -26,7 +26,7 @@ from ._sections import (
     setup_changes,
     text_in,
 )
-from ._types import Portable, Said
+from ._types import PortableConversation, PortableMessage
 
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _AT_ONCE = 3 << 16  # bytes of an image: a multiple of three, so that the pieces in base64 are one
@@ -49,7 +49,7 @@ details { margin: .5rem 0; } summary { cursor: pointer; color: #888; font-size: 
 """
 
 
-def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+def write_to(talks: Iterable[PortableConversation], file: IO[bytes]) -> int:
     page = _Page(file)
     for talk in talks:
         page.add(talk)
@@ -67,7 +67,7 @@ class _Page:
         self._count = 0
         self._anchors: dict[str, str] = {}  # where the messages of a conversation stand in the page
 
-    def add(self, talk: Portable) -> None:
+    def add(self, talk: PortableConversation) -> None:
         title = talk.title.strip() or "Conversation"
         if not self._count:
             self._begin(title)
@@ -113,7 +113,7 @@ class _Page:
         anchor = self._anchors.get(message)
         return f' <a href="#{anchor}">{shown}</a>' if anchor else f" {shown}"
 
-    def _message(self, said: Said) -> None:
+    def _message(self, said: PortableMessage) -> None:
         m, at = said.message, moment(said)
         words = [f"<b>{_safe(m.role.replace('_', ' '))}</b>", _safe(said.id)]
         words += [f'<time datetime="{at.isoformat()}">{at:%Y-%m-%d %H:%M:%S} UTC</time>'] if at else []
@@ -124,7 +124,7 @@ class _Page:
             self._block(block, said)
         self._out("</article>\n")
 
-    def _block(self, block: Block, said: Said) -> None:
+    def _block(self, block: Block, said: PortableMessage) -> None:
         text = text_in(block)
         if text is None:
             if block.modality == "image" and block.mime_type in _IMAGES and not has_hole(block.content):
@@ -135,11 +135,11 @@ class _Page:
             self._out(f'<p class="note">[{_safe(block.modality)} at {_safe(text)}]</p>\n')
         elif block.type == "tool_call":
             tool, given = call_in(block)
-            self._out(_folded(f"calls {tool}", given))
+            self._out(_fold(f"calls {tool}", given))
         elif said.message.role == "tool_result":
-            self._out(_folded("the tool failed" if said.message.tool_result_error else "result", text))
+            self._out(_fold("the tool failed" if said.message.tool_result_error else "result", text))
         elif block.type != "content":
-            self._out(_folded(block.type, text))
+            self._out(_fold(block.type, text))
         else:
             self._out(f'<div class="text" dir="auto">{_safe(text)}</div>\n')
 
@@ -159,24 +159,24 @@ class _Page:
         self._file.write(text.encode(errors="replace"))
 
 
-def _about(talk: Portable) -> str:
-    return _described([("id", talk.id), ("project", talk.project)], opening_setup(talk))
+def _about(talk: PortableConversation) -> str:
+    return _describe([("id", talk.id), ("project", talk.project)], opening_setup(talk))
 
 
 def _setup(setup: Setup) -> str:
     """The setup from here on."""
     none = "" if setup.system_prompt else '<p class="note">No system prompt.</p>\n'
-    return f"<h2>Setup from here on</h2>\n{_described([], setup)}{none}"
+    return f"<h2>Setup from here on</h2>\n{_describe([], setup)}{none}"
 
 
-def _described(rows: list[tuple[str, str | None]], setup: Setup) -> str:
+def _describe(rows: list[tuple[str, str | None]], setup: Setup) -> str:
     rows = [*rows, ("provider", setup.provider), ("model", setup.model)]
     listed = "".join(f"<dt>{what}</dt><dd>{_safe(value)}</dd>" for what, value in rows if value)
-    prompt = _folded("system prompt", setup.system_prompt) if setup.system_prompt else ""
+    prompt = _fold("system prompt", setup.system_prompt) if setup.system_prompt else ""
     return f"<dl>{listed}</dl>\n{prompt}"
 
 
-def _folded(summary: str, text: str) -> str:
+def _fold(summary: str, text: str) -> str:
     inside = f'<pre dir="auto">{_safe(text)}</pre>'
     return f'<details>\n<summary dir="auto">{_safe(summary)}</summary>\n{inside}\n</details>\n'
 

@@ -39,7 +39,7 @@ from ..keys import Key
 from ..model import DEEPEST, Block, Message, Setup, Usage, from_datetime, is_nested_deeper, to_datetime
 from ..snapshots import Unreadable
 from ._atomic_file import new_file, of_files
-from ._types import Half, Portable, Said, Source
+from ._types import PortableConversation, PortableMessage, PortablePartial, Source
 
 name = "jsonl"
 suffixes = (".jsonl", ".jsonl.zst")
@@ -173,14 +173,14 @@ def recognises(source: Source) -> str | None:
 # -- writing
 
 
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
     if key is not None:
         raise InvalidArgument("a file of lines is written in clear", hint="leave the key out; seal the file yourself")
     with new_file(path) as file:
         return _write(talks, _Hashed(_compressing(file) if path.suffix == ".zst" else file.write))
 
 
-def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+def write_to(talks: Iterable[PortableConversation], file: IO[bytes]) -> int:
     return _write(talks, _Hashed(file.write))
 
 
@@ -217,7 +217,7 @@ class _Hashed:
         self._out(b"")
 
 
-def _write(talks: Iterable[Portable], out: _Hashed) -> int:
+def _write(talks: Iterable[PortableConversation], out: _Hashed) -> int:
     out.line(_Header("jsonl", VERSION))
     count = 0
     for talk in talks:
@@ -227,7 +227,7 @@ def _write(talks: Iterable[Portable], out: _Hashed) -> int:
         about = _Conversation(
             talk.id, len(talk.messages), talk.title, talk.key, talk.project, talk.metadata,
             len(talk.setups), talk.setup, talk.setup_at, talk.opening, head, talk.held,
-            _shown(talk.created_us), len(talk.partials), _expiry(talk.expires_us), _record_line(talk.record),
+            _format_time(talk.created_us), len(talk.partials), _expiry(talk.expires_us), _record_line(talk.record),
         )  # fmt: skip
         out.line(_Line(conversation=about))
         for setup in talk.setups:
@@ -236,8 +236,8 @@ def _write(talks: Iterable[Portable], out: _Hashed) -> int:
         for said in talk.messages:
             out.line(_Line(message=_message_line(said, attached)))
         for half in talk.partials:
-            messages = [_message_line(Said(id="", message=message), attached) for message in half.messages]
-            out.line(_Line(partial=_Half(half.parent, _shown(half.at_us), messages)))
+            messages = [_message_line(PortableMessage(id="", message=message), attached) for message in half.messages]
+            out.line(_Line(partial=_Half(half.parent, _format_time(half.at_us), messages)))
     out.line(_Line(end=_End(count, out.sha256)))
     out.finish()
     return count
@@ -255,7 +255,7 @@ def _setup_line(setup: Setup) -> _Setup:
     return _Setup(setup.provider, setup.model, setup.system_prompt, tools, plain(setup.raw))
 
 
-def _message_line(said: Said, attached: "_Attached") -> _Message:
+def _message_line(said: PortableMessage, attached: "_Attached") -> _Message:
     m, plain = said.message, attached.plain
     blocks = [
         _Block(
@@ -269,9 +269,9 @@ def _message_line(said: Said, attached: "_Attached") -> _Message:
         for b in m.blocks
     ]
     return _Message(
-        said.id, m.role, _shown(said.created_us), blocks, said.parent, said.link, said.main, said.setup, m.label, m.key,
-        m.tool_result_error, _object(plain(m.extra)), plain(m.raw), m.usage, _object(plain(m.privacy)), said.origin,
-        said.format,
+        said.id, m.role, _format_time(said.created_us), blocks, said.parent, said.link, said.main, said.setup, m.label,
+        m.key, m.tool_result_error, _object(plain(m.extra)), plain(m.raw), m.usage, _object(plain(m.privacy)),
+        said.origin, said.format,
     )  # fmt: skip
 
 
@@ -281,7 +281,7 @@ def _object(value: object) -> dict[str, object] | None:
     return value
 
 
-def _shown(microseconds: int) -> str:
+def _format_time(microseconds: int) -> str:
     return _expiry(microseconds) if microseconds else ""
 
 
@@ -358,7 +358,7 @@ def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
 # -- reading
 
 
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     if key is not None:
         raise NotSealed("a key was given, and a file of lines is in clear", hint="leave the key out")
     try:
@@ -389,12 +389,12 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
     try:
         most = _SWELLS * os.fstat(file.fileno()).st_size + _LINE
         with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, closefd=False) as stream:
-            yield from _bounded(_cut(stream.read), most)
+            yield from _limit_size(_cut(stream.read), most)
     except zstandard.ZstdError:
         raise Damaged("the compressed file cannot be read to its end", hint=_CUT_OFF) from None
 
 
-def _bounded(lines: Iterator[bytes], most: int) -> Iterator[bytes]:
+def _limit_size(lines: Iterator[bytes], most: int) -> Iterator[bytes]:
     size = 0
     for line in lines:
         size += len(line)
@@ -422,7 +422,7 @@ _FIRST = 'its first line says {"hitherto":"jsonl"}'
 _CUT_OFF = "it was cut off, or changed: export it again"
 
 
-def _read(lines: Iterator[bytes], folder: Path) -> Iterator[Portable | Unreadable]:
+def _read(lines: Iterator[bytes], folder: Path) -> Iterator[PortableConversation | Unreadable]:
     """What can be read, conversation by conversation: a line that cannot be takes its own conversation with it, and no
     other one."""
     first = next(lines, b"")
@@ -432,26 +432,26 @@ def _read(lines: Iterator[bytes], folder: Path) -> Iterator[Portable | Unreadabl
     count, number = 0, 1
     while (line := _next(lines)) is not None:
         if isinstance(line, HithertoError):
-            yield from _closed(reading)
+            yield from _finish(reading)
             raise line
         number += 1
         found = _line(line)
         if isinstance(found, _Line) and found.end is not None:
-            yield from _closed(reading)
-            yield from _checked(found.end, sha256.hexdigest(), count, number, lines)
+            yield from _finish(reading)
+            yield from _check_end(found.end, sha256.hexdigest(), count, number, lines)
             return
         sha256.update(line)
         if isinstance(found, _Line) and found.conversation is not None:
-            yield from _closed(reading)
+            yield from _finish(reading)
             count += 1
             reading = _Reading(found.conversation, folder / str(count))
         elif reading is None or (reading.complete and isinstance(found, str)):
-            yield from _closed(reading)
+            yield from _finish(reading)
             yield Unreadable(f"line {number}", found if isinstance(found, str) else "it is of no conversation")
             reading = _Reading(None, folder / "none")
         else:
             reading.take(found, len(line), number)
-    yield from _closed(reading)
+    yield from _finish(reading)
     yield Unreadable(f"line {number + 1}", "the file ends early: its last line is missing")
 
 
@@ -463,15 +463,15 @@ def _next(lines: Iterator[bytes]) -> bytes | HithertoError | None:
         return error
 
 
-def _closed(reading: "_Reading | None") -> Iterator[Portable | Unreadable]:
-    found = None if reading is None else reading.finished()
+def _finish(reading: "_Reading | None") -> Iterator[PortableConversation | Unreadable]:
+    found = None if reading is None else reading.finish()
     if found is not None:
         yield found
     if reading is not None:
         reading.forget()
 
 
-def _checked(end: _End, sha256: str, count: int, number: int, lines: Iterator[bytes]) -> Iterator[Unreadable]:
+def _check_end(end: _End, sha256: str, count: int, number: int, lines: Iterator[bytes]) -> Iterator[Unreadable]:
     if end.sha256 != sha256 or end.conversations != count:
         yield Unreadable(f"line {number}", "the file was changed after it was written: its checksum is another")
     if next(lines, None) is not None:
@@ -520,8 +520,8 @@ class _Reading:
         self._about = about
         self._folder = folder
         self._setups: list[Setup] = []
-        self._messages: list[Said] = []
-        self._halves: list[Half] = []
+        self._messages: list[PortableMessage] = []
+        self._halves: list[PortablePartial] = []
         self._attachments: dict[int, Attachment] = {}
         self._size = 0
         self._problem: Unreadable | None = None
@@ -556,11 +556,11 @@ class _Reading:
         elif line.setup is not None:
             self._setups.append(self._setup(line.setup))
         elif line.message is not None:
-            self._messages.append(_said(line.message, self._value))
+            self._messages.append(_portable_message(line.message, self._value))
         elif line.partial is not None:
-            messages = tuple(_said(message, self._value).message for message in line.partial.messages)
+            messages = tuple(_portable_message(message, self._value).message for message in line.partial.messages)
             at = _time(line.partial.at)
-            self._halves.append(Half(parent=line.partial.parent, messages=messages, at_us=at))
+            self._halves.append(PortablePartial(parent=line.partial.parent, messages=messages, at_us=at))
 
     def _piece(self, piece: _Piece) -> None:
         path = self._folder / str(piece.number)
@@ -603,12 +603,12 @@ class _Reading:
         if mark == "$float" and inner in ("nan", "inf", "-inf"):
             return float(str(inner))
         if mark in ("$attachment", "$base64"):
-            return self._attached(mark, inner)
+            return self._find_attachment(mark, inner)
         if mark in _MARKS:
             raise Damaged(f"{mark} with nothing that it could mean")
         return {name: self._value(item) for name, item in value.items()}
 
-    def _attached(self, mark: str, inner: object) -> Attachment:
+    def _find_attachment(self, mark: str, inner: object) -> Attachment:
         several = inner if mark == "$base64" and isinstance(inner, list) and len(inner) == 3 else [inner, 0, ""]
         number, way, prefix = several
         found = self._attachments.get(number) if type(number) is int else None
@@ -616,7 +616,7 @@ class _Reading:
             raise Damaged("a message refers to an attachment that does not stand before it")
         return in_base64(found, way, prefix) if mark == "$base64" else found
 
-    def finished(self) -> Portable | Unreadable | None:
+    def finish(self) -> PortableConversation | Unreadable | None:
         about = self._about
         if about is None or self._problem is not None:
             return self._problem
@@ -624,7 +624,7 @@ class _Reading:
             what = f"{len(self._messages)} messages are there, {about.messages} are meant to be"
             return Unreadable(self._name, what)
         try:
-            return Portable(
+            return PortableConversation(
                 id=about.id,
                 messages=tuple(self._messages),
                 title=about.title,
@@ -639,7 +639,7 @@ class _Reading:
                 held=about.held,
                 created_us=_time(about.created_at),
                 partials=tuple(self._halves),
-                record=_recorded(about.record),
+                record=_portable_record(about.record),
                 expires_us=_time(about.expires_at) if about.expires_at else None,
             )
         except HithertoError as error:
@@ -656,13 +656,13 @@ class _Reading:
         return Setup(setup.provider, setup.model, setup.system_prompt, tools, self._value(setup.raw))
 
 
-def _recorded(found: _Record | None) -> About:
+def _portable_record(found: _Record | None) -> About:
     if found is None:
         return About()
     return About(Details(found.participants, found.consent, found.metrics), found.summaries).portable
 
 
-def _said(m: _Message, value: Callable[[object], object]) -> Said:
+def _portable_message(m: _Message, value: Callable[[object], object]) -> PortableMessage:
     blocks = []
     for b in m.blocks:
         content = value(b.content)
@@ -675,7 +675,7 @@ def _said(m: _Message, value: Callable[[object], object]) -> Said:
         m.role, tuple(blocks), m.label, m.key, m.tool_result_error, _object(value(m.extra)), value(m.raw), m.usage,
         _object(value(m.privacy)),
     )  # fmt: skip
-    return Said(
+    return PortableMessage(
         id=m.id, message=message, parent=m.parent, link=m.link, main=m.main, created_us=_time(m.at), setup=m.setup,
         origin=m.origin, format=m.format,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from ._sections import (
     setup_changes,
     text_in,
 )
-from ._types import Portable, Said
+from ._types import PortableConversation, PortableMessage
 
 _HEADING = re.compile(r"( {0,3})(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"( {0,3})(`{3,}(?!.*`)|~{3,})(.*)")
@@ -30,7 +30,7 @@ _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
 _ROLES = {"tool_result": "Tool result"}
 
 
-def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+def write_to(talks: Iterable[PortableConversation], file: IO[bytes]) -> int:
     count = 0
     for talk in talks:
         for part in _document(talk):
@@ -42,7 +42,7 @@ def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
 FORMAT = OnlyWritten("markdown", (".md", ".markdown"), write_to)
 
 
-def _document(talk: Portable) -> Iterator[str]:
+def _document(talk: PortableConversation) -> Iterator[str]:
     yield f"# {_line(talk.title) or 'Conversation'}"
     setup = opening_setup(talk)
     about = [("id", talk.id), ("project", talk.project), ("provider", setup.provider), ("model", setup.model)]
@@ -73,7 +73,7 @@ def _setup(setup: Setup) -> Iterator[str]:
         yield _text(setup.system_prompt)
 
 
-def _message(said: Said) -> Iterator[str]:
+def _message(said: PortableMessage) -> Iterator[str]:
     m, at = said.message, moment(said)
     words = [_ROLES.get(m.role, m.role.capitalize()), _code(said.id)]
     words += [f"{at:%Y-%m-%d %H:%M:%S} UTC"] if at else []
@@ -89,16 +89,16 @@ def _block(block: Block, role: str, *, error: bool) -> str:
         return f"*[{placeholder(block)}]*"
     if block.type == "tool_call":
         tool, given = call_in(block)
-        return f"**Calls {_code(tool)}**\n\n{_fenced(given, 'json')}"
+        return f"**Calls {_code(tool)}**\n\n{_fence(given, 'json')}"
     if role == "tool_result":
         head = "**The tool failed**\n\n" if error else ""
-        return head + _fenced(text)
+        return head + _fence(text)
     if block.modality != "text":
         return f"*[{_line(block.modality)} at {_code(text)}]*"
     if block.type == "thinking":
         return "\n".join(f"> {line}" for line in ["**Thinking**", "", *_text(text).split("\n")])
     if block.type != "content":
-        return f"**{_line(block.type).capitalize()}**\n\n{_fenced(text)}"
+        return f"**{_line(block.type).capitalize()}**\n\n{_fence(text)}"
     return _text(text)
 
 
@@ -130,7 +130,7 @@ def _harmless(line: str, before: str) -> str:
     return line
 
 
-def _fenced(text: str, language: str = "") -> str:
+def _fence(text: str, language: str = "") -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

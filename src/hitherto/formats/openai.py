@@ -26,7 +26,7 @@ from ..model import Message
 from ..snapshots import Unreadable
 from ._atomic_file import new_file, of_files
 from ._sections import setup_of, thread
-from ._types import Portable, Said, Source
+from ._types import PortableConversation, PortableMessage, Source
 
 name = "openai"
 suffixes = (".openai.jsonl",)
@@ -40,13 +40,13 @@ _DIALECT = "openai-chat"
 # -- out
 
 
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
     _refuse(key)
     with new_file(path) as file:
         return write_to(talks, file)
 
 
-def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+def write_to(talks: Iterable[PortableConversation], file: IO[bytes]) -> int:
     count = 0
     for talk in talks:
         file.write(msgspec.json.encode(_request(talk)) + b"\n")
@@ -54,7 +54,7 @@ def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
     return count
 
 
-def _request(talk: Portable) -> dict[str, object]:
+def _request(talk: PortableConversation) -> dict[str, object]:
     spoken = dialect(_DIALECT)
     try:
         history = spoken.history(repair([said.message for said in thread(talk)], spoken).messages)
@@ -78,7 +78,7 @@ def recognises(source: Source) -> str | None:
     return None
 
 
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     _refuse(key)
     try:
         with open(path, "rb") as file:
@@ -91,25 +91,25 @@ def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
         raise of_files(error, path) from None
 
 
-def _conversation(line: bytes, number: int) -> Portable | Unreadable:
+def _conversation(line: bytes, number: int) -> PortableConversation | Unreadable:
     """The conversation that a line holds; the reason, if it holds none."""
     try:
         body = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             raise InvalidMessage("it is no object with a list of messages")
-        heard = dialect(_DIALECT).heard(body)
+        heard = dialect(_DIALECT).parse_request(body)
     except (msgspec.DecodeError, InvalidMessage) as error:
         return Unreadable(f"line {number}", str(error))
     except RecursionError:
         return Unreadable(f"line {number}", "it is nested too deeply")
-    return Portable(
+    return PortableConversation(
         id=sha256(msgspec.json.encode(body, order="sorted")).hexdigest(),
-        messages=tuple(_said(place, message) for place, message in enumerate(heard.messages, 1)),
+        messages=tuple(_portable_message(place, message) for place, message in enumerate(heard.messages, 1)),
         setups=(heard.setup,),
         setup=1,
     )
 
 
-def _said(place: int, message: Message) -> Said:
+def _portable_message(place: int, message: Message) -> PortableMessage:
     marked = replace(message, extra={**(message.extra or {}), "dialect": _DIALECT})
-    return Said(id=str(place), message=marked, parent=str(place - 1) if place > 1 else None, setup=1)
+    return PortableMessage(id=str(place), message=marked, parent=str(place - 1) if place > 1 else None, setup=1)

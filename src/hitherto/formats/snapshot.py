@@ -19,7 +19,7 @@ from ..snapshots._thread import about, snapshot_of, thread_of
 from ._atomic_file import new_file, of_files
 from ._importing import conversation_id
 from ._sections import setup_of, thread
-from ._types import Portable, Said, Source
+from ._types import PortableConversation, PortableMessage, Source
 
 name = "snapshot"
 suffixes = (".json",)
@@ -37,7 +37,7 @@ def recognises(source: Source) -> str | None:
     return None
 
 
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     id = _id_in(path)
     if id is not None:  # in a folder, which knows about keys, and has the media that it may refer to
         yield portable_of(FileStore(path.parent, key).load(id))
@@ -69,7 +69,7 @@ def _id_in(path: Path) -> str | None:
     return path.name.removesuffix(".json") if path.name.endswith(".json") else None
 
 
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
+def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
     if key is not None:
         raise InvalidArgument("one snapshot in a file is plain", hint="hitherto.snapshots.FileStore(path, key=…) seals")
     given = _one(talks)
@@ -78,12 +78,12 @@ def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:
     return 1
 
 
-def write_to(talks: Iterable[Portable], file: IO[bytes]) -> int:
+def write_to(talks: Iterable[PortableConversation], file: IO[bytes]) -> int:
     file.write(_one(talks))
     return 1
 
 
-def _one(talks: Iterable[Portable]) -> bytes:
+def _one(talks: Iterable[PortableConversation]) -> bytes:
     given = list(talks)
     if len(given) != 1:
         hint = 'one file each, or format="gtb" for a directory of them'
@@ -91,7 +91,7 @@ def _one(talks: Iterable[Portable]) -> bytes:
     return taken_of(given[0]).to_json()
 
 
-def portable_of(snapshot: Snapshot) -> Portable:
+def portable_of(snapshot: Snapshot) -> PortableConversation:
     """The snapshot as a conversation: one thread, in which everything was said when it was taken."""
     messages, setup = thread_of(snapshot)
     title, metadata = about(snapshot)
@@ -99,8 +99,8 @@ def portable_of(snapshot: Snapshot) -> Portable:
     said = []
     for number, message in enumerate(messages, 1):
         parent = str(number - 1) if number > 1 else None
-        said.append(Said(id=str(number), message=message, parent=parent, created_us=at, setup=1))
-    return Portable(
+        said.append(PortableMessage(id=str(number), message=message, parent=parent, created_us=at, setup=1))
+    return PortableConversation(
         id=_conversation(snapshot),
         messages=tuple(said),
         title=title,
@@ -118,7 +118,7 @@ def _conversation(snapshot: Snapshot) -> str:
     return id if conversation_id(id, name) == id else snapshot.id
 
 
-def taken_of(talk: Portable) -> Snapshot:
+def taken_of(talk: PortableConversation) -> Snapshot:
     """The thread that ends at the head of a conversation. Its id is the conversation's, so that writing it again is the
     same snapshot."""
     path = thread(talk)

@@ -32,7 +32,7 @@ from ..model import Block, Message, check_json, check_name, from_datetime
 from ..snapshots import Unreadable
 from ..snapshots._json_text import read as read_json
 from ._atomic_file import of_files
-from ._types import Portable, Said, Source, not_written
+from ._types import PortableConversation, PortableMessage, Source, not_written
 
 name = "vpconv"
 suffixes = (".vpconv",)
@@ -65,16 +65,16 @@ def recognises(source: Source) -> str | None:
     return "a sealed conversation of Agent Voice" + (", under the name of its id" if named else "")
 
 
-def write(talks: Iterable[Portable], path: Path, key: Key | None) -> int:  # noqa: ARG001  # the shape of a format
+def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:  # noqa: ARG001  # the shape of a format
     raise not_written(name)
 
 
-def read(path: Path, key: Key | None) -> Iterator[Portable | Unreadable]:
+def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     """The one conversation in a file. The key is the workspace's, 32 bytes."""
     envelope = _envelope(_content(path), path)
     if key is None:
         hint = "give the key of the workspace that it was kept in: load(path, store, key=…)"
-        raise KeyUnavailable(f"{_shown(path)} is sealed, and no key was given", hint=hint)
+        raise KeyUnavailable(f"{_escape_name(path)} is sealed, and no key was given", hint=hint)
     yield from _conversation(_record(envelope, key, path), envelope, path)
 
 
@@ -85,7 +85,7 @@ def _content(path: Path) -> str:
     try:
         if not path.is_file():
             what = "is not a file" if path.exists() else "is not there"
-            raise CannotOpen(f"{_shown(path)} {what}", hint=_NO_FILE)
+            raise CannotOpen(f"{_escape_name(path)} {what}", hint=_NO_FILE)
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             data = file.read(_LARGEST + 1) if size <= _LARGEST else b""
@@ -94,11 +94,13 @@ def _content(path: Path) -> str:
     except ValueError:
         raise CannotOpen("not a path that can be opened", hint=_NO_FILE) from None  # a NUL in it
     if max(size, len(data)) > _LARGEST:
-        raise InvalidArgument(f"{_shown(path)} is larger than {_LARGEST:,} bytes: no .vpconv file is", hint=_NO_FILE)
+        raise InvalidArgument(
+            f"{_escape_name(path)} is larger than {_LARGEST:,} bytes: no .vpconv file is", hint=_NO_FILE
+        )
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{_shown(path)} is not JSON", hint=_NO_FILE) from None
+        raise InvalidArgument(f"{_escape_name(path)} is not JSON", hint=_NO_FILE) from None
 
 
 def _envelope(text: str, path: Path) -> _Envelope:
@@ -106,25 +108,25 @@ def _envelope(text: str, path: Path) -> _Envelope:
     try:
         found = read_json(text)
     except InvalidMessage as error:
-        raise InvalidArgument(f"{_shown(path)} is not a .vpconv file: {error}", hint=_NO_FILE) from None
+        raise InvalidArgument(f"{_escape_name(path)} is not a .vpconv file: {error}", hint=_NO_FILE) from None
     if not isinstance(found, dict) or not {"conversationId", "schemaVersion", "cipherText"} <= found.keys():
-        raise InvalidArgument(f"{_shown(path)} is not a .vpconv file", hint=_NO_FILE)
+        raise InvalidArgument(f"{_escape_name(path)} is not a .vpconv file", hint=_NO_FILE)
     _check_version(found["schemaVersion"], path)
     id, checksum = found["conversationId"], found.get("checksum")
     parts = [_bytes(found.get(field)) for field in ("iv", "cipherText", "authTag")]
     if not isinstance(id, str) or not id or not isinstance(checksum, str):
-        raise Damaged(f"{_shown(path)} lacks its id or its checksum", hint=_BROKEN)
+        raise Damaged(f"{_escape_name(path)} lacks its id or its checksum", hint=_BROKEN)
     if None in parts or len(parts[0] or b"") != _NONCE or len(parts[2] or b"") != _TAG:
-        raise Damaged(f"{_shown(path)} has a nonce, a text or a tag that cannot be one", hint=_BROKEN)
+        raise Damaged(f"{_escape_name(path)} has a nonce, a text or a tag that cannot be one", hint=_BROKEN)
     at = found.get("createdAt")
     return _Envelope(id, b"".join(part or b"" for part in parts), checksum, at if isinstance(at, str) else "")
 
 
 def _check_version(version: object, path: Path) -> None:
     if type(version) is not int or version < 1:
-        raise Damaged(f"{_shown(path)} has no version that could be one", hint=_BROKEN)
+        raise Damaged(f"{_escape_name(path)} has no version that could be one", hint=_BROKEN)
     if version > _NEWEST:
-        raise NewerFormat(f"{_shown(path)} has version {version:,} of its format; {_NEWEST} is known")
+        raise NewerFormat(f"{_escape_name(path)} has version {version:,} of its format; {_NEWEST} is known")
 
 
 def _bytes(text: object) -> bytes | None:
@@ -147,33 +149,37 @@ def _record(envelope: _Envelope, key: Key, path: Path) -> dict[str, object]:
         plain = Cipher(key._reveal()).open(envelope.sealed, b"")
     except Forged:
         hint = "give the key that it was sealed with; if that is this one, take the file from a backup"
-        raise KeyUnavailable(f"{_shown(path)}: the key is another one, or the file is damaged", hint=hint) from None
+        raise KeyUnavailable(
+            f"{_escape_name(path)}: the key is another one, or the file is damaged", hint=hint
+        ) from None
     if hashlib.sha256(plain).hexdigest() != envelope.checksum.lower():
-        raise Damaged(f"{_shown(path)} holds something else than its checksum says", hint=_BROKEN)
+        raise Damaged(f"{_escape_name(path)} holds something else than its checksum says", hint=_BROKEN)
     try:
         record = read_json(plain.decode())
     except (UnicodeDecodeError, InvalidMessage):
-        raise Damaged(f"{_shown(path)} opens, but what it holds is not JSON", hint=_BROKEN) from None
+        raise Damaged(f"{_escape_name(path)} opens, but what it holds is not JSON", hint=_BROKEN) from None
     if not isinstance(record, dict) or not isinstance(record.get("messages", []), list):
-        raise Damaged(f"{_shown(path)} opens, but what it holds is no conversation", hint=_BROKEN)
+        raise Damaged(f"{_escape_name(path)} opens, but what it holds is no conversation", hint=_BROKEN)
     if record.get("conversationId") != envelope.conversation:
-        raise Damaged(f"{_shown(path)} holds another conversation than it says", hint=_BROKEN)
+        raise Damaged(f"{_escape_name(path)} holds another conversation than it says", hint=_BROKEN)
     _check_version(record.get("version", _NEWEST), path)
     return record
 
 
-def _conversation(record: dict[str, object], envelope: _Envelope, path: Path) -> Iterator[Portable | Unreadable]:
+def _conversation(
+    record: dict[str, object], envelope: _Envelope, path: Path
+) -> Iterator[PortableConversation | Unreadable]:
     """What could not be read of it, and then the conversation."""
-    said: list[Said] = []
+    said: list[PortableMessage] = []
     taken: set[str] = set()
     for number, frame in enumerate(_in_order(record.get("messages", [])), 1):
         try:
-            said.append(_said(frame, said[-1] if said else None, taken))
+            said.append(_frame_message(frame, said[-1] if said else None, taken))
         except InvalidMessage as error:
-            yield Unreadable(f"frame {number:,} of {_shown(path)}", str(error))
+            yield Unreadable(f"frame {number:,} of {_escape_name(path)}", str(error))
     title = record.get("title")
     retention = record.get("retention")
-    yield Portable(
+    yield PortableConversation(
         id=envelope.conversation,
         messages=tuple(said),
         title=title if isinstance(title, str) else "",
@@ -203,7 +209,7 @@ def _in_order(frames: object) -> list[object]:
     return [listed[place] for place in sorted(range(len(listed)), key=lambda place: (numbers[place], place))]
 
 
-def _said(frame: object, before: Said | None, taken: set[str]) -> Said:
+def _frame_message(frame: object, before: PortableMessage | None, taken: set[str]) -> PortableMessage:
     """One frame, below the one before. `InvalidMessage` if it is none; then what comes next goes in its place."""
     if not isinstance(frame, dict) or not isinstance(frame.get("role"), str):
         raise InvalidMessage("it is no message")
@@ -223,11 +229,11 @@ def _said(frame: object, before: Said | None, taken: set[str]) -> Said:
         left["role"] = frame["role"]
     if id != frame.get("frameId") and "frameId" in frame:
         left["frameId"] = frame["frameId"]
-    message = Message(role, (Block.text(frame["content"]),), extra={name: _kept(left)} if left else None)
+    message = Message(role, (Block.text(frame["content"]),), extra={name: _keepable_fields(left)} if left else None)
     if known:
         message = replace(message, privacy=privacy)
     above = before.created_us if before else 0
-    return Said(
+    return PortableMessage(
         id=id, message=message, parent=before.id if before else None, created_us=above if made is None else made
     )
 
@@ -250,7 +256,7 @@ def _fits(value: object) -> bool:
     return True
 
 
-def _kept(fields: dict[str, object]) -> dict[str, object]:
+def _keepable_fields(fields: dict[str, object]) -> dict[str, object]:
     return {field: value if _fits(value) else _json(value) for field, value in fields.items()}
 
 
@@ -269,5 +275,5 @@ def _time(value: object) -> int | None:
         return None
 
 
-def _shown(path: Path) -> str:
+def _escape_name(path: Path) -> str:
     return ascii(path.name)[1:-1][:100]

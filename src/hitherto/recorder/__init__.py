@@ -28,7 +28,7 @@ from ..dialects._repair import repair
 from ..errors import HithertoError, InvalidArgument, ProviderMismatch, Unsupported
 from ..events import warn
 from ..model import Saved, as_list
-from ..snapshots._thread import named, spoken_in
+from ..snapshots._thread import dialect_name, spoken_in
 from ..store import Path, Store
 from ._calls import find, listen, listening_to, unlisten
 from ._checkpoints import Checkpoints
@@ -196,7 +196,7 @@ def record(
     if subagent is not None:
         talk = trace(subagent, run_id, None if within is None else _recorder_of(within))
     if dialect is not None:
-        find_dialect(named(dialect))  # it raises now if there is no dialect of that name
+        find_dialect(dialect_name(dialect))  # it raises now if there is no dialect of that name
     if checkpoint is None and (checkpoint_turns, checkpoint_seconds, checkpoint_keep) != (None, None, None):
         raise InvalidArgument("checkpoints are to go nowhere", hint="checkpoint=FileStore(…), or a function")
     due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds, checkpoint_keep)
@@ -227,7 +227,7 @@ def _attach(
     def make(name: str, provider: str) -> Recorder:
         return Recorder(store, find_dialect(name), provider, about, talk, seconds, due, sanitiser)
 
-    listening = listen(client, make, None if dialect is None else named(dialect))
+    listening = listen(client, make, None if dialect is None else dialect_name(dialect))
     open_recordings(store).expect_requests(listening)
     if talk is not None and listening.provider is not None:
         _spoken[talk] = dialects_of(listening.provider)[0]
@@ -363,7 +363,7 @@ def history(
     while path and not unanswered and _was_sent(path[-1]) and not _is_answered(handle, path[-1].id):
         path.pop()
     known = _spoken.get(handle, setup.provider) if not path and not setup.provider else setup.provider
-    spoken = find_dialect(named(provider) if provider else spoken_in(path, known))
+    spoken = find_dialect(dialect_name(provider) if provider else spoken_in(path, known))
     entries = spoken.history(repair(path, spoken).messages)
     if spoken.name != "openai-chat" or not system_prompt:
         return entries

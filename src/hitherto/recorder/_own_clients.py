@@ -113,7 +113,7 @@ class OwnListener:
         assert self.place is not None  # a question is kept before it is asked
         return self.recorder.open_partial(self.place, assembly)
 
-    def compacted(self, summary: Message, setup: Setup) -> Message:
+    def keep_summary(self, summary: Message, setup: Setup) -> Message:
         if self.place is None:
             self._note_kept([summary], None)
             return summary

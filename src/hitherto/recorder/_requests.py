@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ..dialects import Heard
+from ..dialects import ParsedRequest
 from ..dialects._json import is_entries
 from ..model import Message, Setup
 from ._body import Body, Extension, locate, read_extension
@@ -36,7 +36,7 @@ def _keep_whole(
     recorder: Recorder, data: bytes, model: str | None, session: str | None, known: RecordedConversation | None = None
 ) -> Place:
     body = decode_request(data)
-    heard = recorder.dialect.heard(body)
+    heard = recorder.dialect.parse_request(body)
     setup = recorder.clean_setup(_with_model(heard.setup, model))
     request = recorder.prepare(keepable_messages(heard.messages), setup)
     ask = partial(recorder.ask, request, session=session, found=known)
@@ -73,7 +73,7 @@ def _keep_rest(
     return place
 
 
-def _parse_rest(recorder: Recorder, earlier: SentRequest, found: Extension, *, is_same: bool) -> Heard | None:
+def _parse_rest(recorder: Recorder, earlier: SentRequest, found: Extension, *, is_same: bool) -> ParsedRequest | None:
     """The messages of the new entries, and the setup if it has changed.
 
     None if the provider holds a part of the history, or if the request is invalid: reading all of it raises the error.
@@ -81,13 +81,13 @@ def _parse_rest(recorder: Recorder, earlier: SentRequest, found: Extension, *, i
     entries = found.entries if is_same else [*earlier.lead, *found.entries]
     try:
         fields = {} if is_same else found.body.without_entries()
-        heard = recorder.dialect.heard({**fields, found.body.name: entries})
+        heard = recorder.dialect.parse_request({**fields, found.body.name: entries})
     except ValueError:  # of a decoder, or `InvalidMessage`
         return None
     return None if _is_held_elsewhere(heard) or len(heard.messages) != len(found.entries) else heard
 
 
-def _is_held_elsewhere(heard: Heard) -> bool:
+def _is_held_elsewhere(heard: ParsedRequest) -> bool:
     """Does the provider hold a part of the history, which the request leaves out?"""
     return heard.inherits or heard.after is not None or heard.within is not None
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ..dialects import Answer, Dialect
-from ..dialects._json import decoded_object
+from ..dialects._json import decode_object
 from ..dialects._lossless import answer_as_it_is, keepable, keepable_answer
 from ..errors import InvalidMessage
 from ..events import warn
@@ -21,7 +21,7 @@ _JSON = "application/json"
 def decode_request(body: bytes) -> dict[str, object]:
     """Decode the JSON object of a request. Raises `InvalidMessage` if the body is none."""
     try:
-        return decoded_object(body)
+        return decode_object(body)
     except ValueError as error:
         raise InvalidMessage(f"the body of a request is no JSON object: {error}") from None
 
@@ -29,7 +29,7 @@ def decode_request(body: bytes) -> dict[str, object]:
 def parse_response(dialect: Dialect, data: bytes) -> Answer | None:
     """The answer in the body of a response. None if the body was cut off, or is no JSON."""
     try:
-        return keepable_answer(dialect.answer(decoded_object(data)))
+        return keepable_answer(dialect.answer(decode_object(data)))
     except ValueError as error:  # among them `InvalidMessage`
         answer = answer_as_it_is(data, str(error))
     if answer is None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ..errors import Conflict, Damaged, HithertoError, PayloadTooLarge
 from ._bucket import Bucket, Content
-from ._file_layouts import CATALOG, Envelope, Lock, seal, squeezed, unsqueezed
+from ._file_layouts import CATALOG, Envelope, Lock, compress_body, decompress_body, seal
 from ._summaries import Summary
 
 NAME = ".summaries"
@@ -59,8 +59,8 @@ class Catalog:
     def _entries(self, content: Content) -> dict[str, Entry]:
         """None where it cannot be used, whatever is wrong with it."""
         try:
-            opened = _checked(content.data) if self._lock is None else _opened(self._lock, content)
-            entries = _ENTRIES.decode(unsqueezed(opened, self._most, NAME))
+            opened = _verify_plain(content.data) if self._lock is None else _open_sealed(self._lock, content)
+            entries = _ENTRIES.decode(decompress_body(opened, self._most, NAME))
         except (HithertoError, msgspec.MsgspecError) as error:
             self._say("is not used", error)
             return {}
@@ -111,18 +111,18 @@ class Catalog:
         text = msgspec.msgpack.encode(list(entries))
         if len(text) > self._most:
             raise PayloadTooLarge(len(text), self._most, what="summaries")
-        data = squeezed(text)
+        data = compress_body(text)
         if self._lock is None:
             self._bucket.put(NAME, _PLAIN + hashlib.sha256(data).digest() + data, tag)
         else:
             self._bucket.put(NAME, seal(self._lock, CATALOG, b"", b"", data), tag)
 
 
-def _opened(lock: Lock, content: Content) -> bytes:
+def _open_sealed(lock: Lock, content: Content) -> bytes:
     return Envelope(lock, CATALOG, b"", content, NAME).open_second()
 
 
-def _checked(data: bytes) -> bytes:
+def _verify_plain(data: bytes) -> bytes:
     """What a plain catalog holds. It has a checksum, because a disk may change a bit and a listing must not."""
     digest, rest = data[len(_PLAIN) : len(_PLAIN) + 32], data[len(_PLAIN) + 32 :]
     if not data.startswith(_PLAIN) or hashlib.sha256(rest).digest() != digest:

@@ -32,10 +32,10 @@ from ..errors import (
 )
 from ..keys import Key
 from ._bucket import WHATEVER, Bucket, Content, Whatever
-from ._media import FOLDER, protected, resolved
+from ._media import FOLDER, protect, resolve
 from ._prompts import with_prompt, without_prompt
 from ._snapshot import _ID, Snapshot
-from ._summaries import Summary, skimmed, summarised
+from ._summaries import Summary, skim, summarise
 
 if TYPE_CHECKING:
     from .._sealing.primitives import Cipher
@@ -119,11 +119,11 @@ def too_large(size: int, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(size, limit, what="snapshot", hint=_LARGE_HINT)
 
 
-def _damaged(name: str, why: str) -> Damaged:
+def _damage(name: str, why: str) -> Damaged:
     return Damaged(f"{name}: {why}", hint=_BAD_HINT)
 
 
-def _fetched(bucket: Bucket, name: str, most: int, limit: int) -> Content | None:
+def _fetch(bucket: Bucket, name: str, most: int, limit: int) -> Content | None:
     """`most` is what a snapshot of the largest size that is allowed, `limit`, can be when it is stored."""
     try:
         return bucket.get(name, most)
@@ -131,7 +131,7 @@ def _fetched(bucket: Bucket, name: str, most: int, limit: int) -> Content | None
         raise too_large(error.size, limit) from None
 
 
-def _bounded(data: bytes, most: int) -> bytes:
+def _limit(data: bytes, most: int) -> bytes:
     if len(data) > most:
         raise too_large(len(data), most)
     return data
@@ -156,49 +156,47 @@ class PlainFiles:
         return name.endswith(".json") and _ID.fullmatch(name, 0, len(name) - 5) is not None
 
     def read(self, name: str) -> Snapshot | None:
-        content = self._fetched(name)
+        content = self._fetch(name)
         if content is None:
             return None
-        return self._whole(_checked(name, self._opened(content.data, name), strict=True))
+        return self._whole(_read_snapshot(name, self._unseal(content.data, name), strict=True))
 
     def skim(self, name: str) -> tuple[Summary, str] | None:
-        content = self._fetched(name)
+        content = self._fetch(name)
         if content is None:
             return None
-        found = self._whole(_checked(name, self._opened(content.data, name), strict=False))
-        return summarised(found, content.size), content.tag
+        found = self._whole(_read_snapshot(name, self._unseal(content.data, name), strict=False))
+        return summarise(found, content.size), content.tag
 
-    def _fetched(self, name: str) -> Content | None:
-        return _fetched(self._bucket, name, self._most + _TOO_LITTLE, self._most)
+    def _fetch(self, name: str) -> Content | None:
+        return _fetch(self._bucket, name, self._most + _TOO_LITTLE, self._most)
 
     def _whole(self, snapshot: Snapshot) -> Snapshot:
         """With the media that it refers to, and without the system prompt among its messages."""
-        text = resolved(snapshot.messages_json, self._media, self._most)
+        text = resolve(snapshot.messages_json, self._media, self._most)
         return without_prompt(snapshot if text is snapshot.messages_json else replace(snapshot, messages_json=text))
 
     def _media(self, digits: str) -> bytes:
         name = FOLDER + digits
-        content = self._fetched(name)
+        content = self._fetch(name)
         if content is None:
-            raise _damaged(name[:18] + "…", "it is referred to, and not there")
-        return self._opened(content.data, name, anything=True)
+            raise _damage(name[:18] + "…", "it is referred to, and not there")
+        return self._unseal(content.data, name, anything=True)
 
     def write(self, snapshot: Snapshot, expect: str | Whatever | None = WHATEVER) -> None:
         snapshot = with_prompt(snapshot)
-        text, media = protected(snapshot.messages_json)
-        data = self._closed(
-            _bounded((replace(snapshot, messages_json=text) if media else snapshot).to_json(), self._most)
-        )
+        text, media = protect(snapshot.messages_json)
+        data = self._seal(_limit((replace(snapshot, messages_json=text) if media else snapshot).to_json(), self._most))
         for digits, said in media.items():
-            self._bucket.put(FOLDER + digits, self._closed(said))
+            self._bucket.put(FOLDER + digits, self._seal(said))
         self._bucket.put(self.name_of(snapshot.id), data, expect)
 
-    def _opened(self, data: bytes, name: str, *, anything: bool = False) -> bytes:
+    def _unseal(self, data: bytes, name: str, *, anything: bool = False) -> bytes:
         if not anything and _looks_sealed(data):
             raise KeyUnavailable(f"{name} is sealed, and there is no key; or it is damaged", hint=_KEY_HINT)
         return data
 
-    def _closed(self, data: bytes) -> bytes:
+    def _seal(self, data: bytes) -> bytes:
         return data
 
 
@@ -212,30 +210,30 @@ class GtbFiles(PlainFiles):
         super().__init__(bucket, most)
         self._lock = lock
 
-    def _opened(self, data: bytes, name: str, *, anything: bool = False) -> bytes:
+    def _unseal(self, data: bytes, name: str, *, anything: bool = False) -> bytes:
         from .._sealing.primitives import Forged  # noqa: PLC0415  # see above
 
         if not anything and _looks_plain(data):
             raise NotSealed(f"{name} is plain, and a key was given", hint=_PLAIN_HINT)
         if len(data) < _TOO_LITTLE:
-            raise _damaged(name, f"too short: {len(data)} bytes")
+            raise _damage(name, f"too short: {len(data)} bytes")
         try:
             return self._lock.bare().open(data, b"")
         except Forged:
             raise KeyUnavailable(f"{name}: the key is another one, or the file is damaged", hint=_KEY_HINT) from None
 
-    def _closed(self, data: bytes) -> bytes:
+    def _seal(self, data: bytes) -> bytes:
         self._lock.check()
         return self._lock.bare().seal(data, b"")
 
 
-def _checked(name: str, text: bytes, *, strict: bool) -> Snapshot:
+def _read_snapshot(name: str, text: bytes, *, strict: bool) -> Snapshot:
     try:
-        found = Snapshot.from_json(text) if strict else skimmed(text)
+        found = Snapshot.from_json(text) if strict else skim(text)
     except InvalidArgument as error:
-        raise _damaged(name, str(error)) from None
+        raise _damage(name, str(error)) from None
     if f"{found.id}.json" != name:
-        raise _damaged(name, "the snapshot in it has another id")
+        raise _damage(name, "the snapshot in it has another id")
     return found
 
 
@@ -311,7 +309,7 @@ class Envelope:
     def __init__(self, lock: Lock, kind: int, place: bytes, content: Content, name: str) -> None:
         self._data, self._kind, self._at, self._name = content.data, kind, place, name
         self._header = content.data[: _HEADER.size]
-        salt, commitment, self.first, self.second = self._parsed(lock, content.size)
+        salt, commitment, self.first, self.second = self._parse_header(lock, content.size)
         derived = lock.derive(salt, _PURPOSE + b"snapshot file", 64)
         from .._sealing.primitives import Cipher, same  # noqa: PLC0415  # see above
 
@@ -319,7 +317,7 @@ class Envelope:
             raise self._wrong("the header was changed")
         self._cipher = Cipher(derived[:32])
 
-    def _parsed(self, lock: Lock, size: int) -> tuple[bytes, bytes, int, int]:
+    def _parse_header(self, lock: Lock, size: int) -> tuple[bytes, bytes, int, int]:
         if len(self._header) < _HEADER.size:
             raise self._wrong("too short")
         magic, version, suite, kind, flags, key, salt, commitment, first, second = _HEADER.unpack(self._header)
@@ -339,12 +337,12 @@ class Envelope:
         return _HEADER.size + self.first
 
     def open_first(self) -> bytes:
-        return self._opened(0, self._data[_HEADER.size : self.head])
+        return self._unseal(0, self._data[_HEADER.size : self.head])
 
     def open_second(self) -> bytes:
-        return self._opened(1, self._data[self.head :])
+        return self._unseal(1, self._data[self.head :])
 
-    def _opened(self, part: int, data: bytes) -> bytes:
+    def _unseal(self, part: int, data: bytes) -> bytes:
         from .._sealing.primitives import Forged  # noqa: PLC0415  # see above
 
         try:
@@ -353,7 +351,7 @@ class Envelope:
             raise self._wrong("it was changed, or moved here from elsewhere") from None
 
     def _wrong(self, why: str) -> Damaged:
-        return _damaged(self._name, why)
+        return _damage(self._name, why)
 
 
 class SealedFiles:
@@ -375,25 +373,25 @@ class SealedFiles:
         return name.startswith(self._start) and _NAME.fullmatch(name) is not None
 
     def write(self, snapshot: Snapshot, expect: str | Whatever | None = WHATEVER) -> None:
-        text = _bounded(snapshot._compact(), self._most)
-        summary = msgspec.msgpack.encode(summarised(snapshot))
-        data = seal(self._lock, SNAPSHOT, self._lock.name(snapshot.id), summary, squeezed(text))
+        text = _limit(snapshot._compact(), self._most)
+        summary = msgspec.msgpack.encode(summarise(snapshot))
+        data = seal(self._lock, SNAPSHOT, self._lock.name(snapshot.id), summary, compress_body(text))
         self._bucket.put(self.name_of(snapshot.id), data, expect)
 
     def read(self, name: str) -> Snapshot | None:
-        content = _fetched(self._bucket, name, self._most_stored, self._most)
+        content = _fetch(self._bucket, name, self._most_stored, self._most)
         if content is None:
             return None
         envelope = self._envelope(name, content)
         summary = self._summary(name, envelope, content.size)
         try:
-            found = Snapshot.from_json(unsqueezed(envelope.open_second(), self._most, name))
+            found = Snapshot.from_json(decompress_body(envelope.open_second(), self._most, name))
         except PayloadTooLarge:
             raise
         except InvalidArgument as error:
-            raise _damaged(name, str(error)) from None
+            raise _damage(name, str(error)) from None
         if found.id != summary.id:
-            raise _damaged(name, "the snapshot in it has another id")
+            raise _damage(name, "the snapshot in it has another id")
         return found
 
     def skim(self, name: str) -> tuple[Summary, str] | None:
@@ -417,13 +415,13 @@ class SealedFiles:
         try:
             summary = msgspec.msgpack.decode(opened, type=Summary)
         except msgspec.MsgspecError:
-            raise _damaged(name, "its summary cannot be read") from None
+            raise _damage(name, "its summary cannot be read") from None
         if self.name_of(summary.id) != name:
-            raise _damaged(name, "the snapshot in it has another id")
+            raise _damage(name, "the snapshot in it has another id")
         return replace(summary, size=size)
 
 
-def squeezed(data: bytes) -> bytes:
+def compress_body(data: bytes) -> bytes:
     """The same in fewer bytes where that is worth it, with its size."""
     if len(data) > _LEAST:
         import zstandard  # noqa: PLC0415  # loaded when something is sealed
@@ -434,21 +432,21 @@ def squeezed(data: bytes) -> bytes:
     return _BODY.pack(_PLAIN, len(data)) + data
 
 
-def unsqueezed(data: bytes, most: int, name: str) -> bytes:
+def decompress_body(data: bytes, most: int, name: str) -> bytes:
     """The content again. Never more than `most` bytes, whatever it says of itself."""
     if len(data) < _BODY.size:
-        raise _damaged(name, "too short")
+        raise _damage(name, "too short")
     how, size = _BODY.unpack_from(data)
     if size > most:
         raise too_large(size, most)
     rest = memoryview(data)[_BODY.size :]
-    found = _unpacked(rest, size) if how == _ZSTD else bytes(rest) if how == _PLAIN else None
+    found = _unpack_zstd(rest, size) if how == _ZSTD else bytes(rest) if how == _PLAIN else None
     if found is None or len(found) != size:
-        raise _damaged(name, "its content is not as long as it says")
+        raise _damage(name, "its content is not as long as it says")
     return found
 
 
-def _unpacked(data: memoryview, size: int) -> bytes | None:
+def _unpack_zstd(data: memoryview, size: int) -> bytes | None:
     import zstandard  # noqa: PLC0415  # see above
 
     try:

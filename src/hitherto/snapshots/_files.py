@@ -128,7 +128,7 @@ def _full_path(path: str) -> str:
     except ValueError:
         raise InvalidArgument("not the path of a folder: it is not text") from None
     except OSError as error:
-        raise _translated(error, "the working directory") from error
+        raise _translate_error(error, "the working directory") from error
 
 
 class _Directory:
@@ -217,7 +217,7 @@ class _DiskFolder:
 
     def get(self, name: str, most: int, *, whole: bool = True) -> Content | None:
         above, last = checked_name(name)
-        with self._errors(name), self._opened(above) as directory:
+        with self._errors(name), self._open_folder(above) as directory:
             if directory is None:
                 return None
             try:
@@ -232,7 +232,7 @@ class _DiskFolder:
     def _read(self, descriptor: int, name: str, most: int, whole: bool) -> Content:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise Damaged(f"{self._named(name)} is {describe_kind(found.st_mode)}, not a file", hint=_LINK_HINT)
+            raise Damaged(f"{self._path_of(name)} is {describe_kind(found.st_mode)}, not a file", hint=_LINK_HINT)
         if whole and found.st_size > most:
             raise too_large(self._path, found.st_size, most)
         data = _read_up_to(descriptor, most + 1)
@@ -240,7 +240,7 @@ class _DiskFolder:
             raise too_large(self._path, len(data), most)
         if len(data) != min(found.st_size, most + 1):
             hint = "another program writes into it: what is saved here is replaced, never changed"
-            raise Damaged(f"{self._named(name)} changed while it was read", hint=hint)
+            raise Damaged(f"{self._path_of(name)} changed while it was read", hint=hint)
         return Content(data[:most], found.st_size, _tag(found))
 
     def things(self, prefix: str = "") -> Iterator[Thing]:
@@ -248,7 +248,7 @@ class _DiskFolder:
         if slash:
             checked_name(above)
         found: list[Thing] = []
-        with self._errors(above or prefix), self._opened(above) as directory:
+        with self._errors(above or prefix), self._open_folder(above) as directory:
             for entry in directory.entries() if directory is not None else ():
                 if entry.name.startswith(begin) and entry.name not in _OURS and _is_text(entry.name):
                     with suppress(FileNotFoundError):  # removed meanwhile
@@ -259,7 +259,7 @@ class _DiskFolder:
 
     def stray(self) -> Iterator[tuple[str, str]]:
         found: list[tuple[str, str]] = []
-        with self._errors("its names"), self._opened("") as directory:
+        with self._errors("its names"), self._open_folder("") as directory:
             for entry in directory.entries() if directory is not None else ():
                 if not _is_text(entry.name):
                     found.append((os.fsencode(entry.name).decode("utf-8", "backslashreplace"), "its name is not text"))
@@ -278,7 +278,7 @@ class _DiskFolder:
                     raise in_the_way(name, expect, None)  # and no folder is made
                 try:
                     _make_folder(self._path)
-                    with _Directory(self._path) as folder, self._locked(folder):
+                    with _Directory(self._path) as folder, self._hold_lock(folder):
                         return self._put(folder, above, last, data, expect)
                 except FileNotFoundError:  # somebody removed the folder since we looked
                     continue
@@ -299,10 +299,10 @@ class _DiskFolder:
 
     def remove(self, name: str) -> bool:
         above, last = checked_name(name)
-        with self._errors(name), self._opened(above) as directory:
+        with self._errors(name), self._open_folder(above) as directory:
             if directory is None or directory.state(last) is None:
                 return False
-            with _Directory(self._path) as folder, self._locked(folder):
+            with _Directory(self._path) as folder, self._hold_lock(folder):
                 try:
                     directory.remove(last)
                 except FileNotFoundError:
@@ -314,22 +314,22 @@ class _DiskFolder:
         """Whoever holds the lock knows that an unfinished file is that of a process that died."""
         inner = sorted({thing.name for thing in self._folders()})
         for above in ("", *inner):
-            with self._errors(_UNFINISHED), self._opened(above) as directory:
+            with self._errors(_UNFINISHED), self._open_folder(above) as directory:
                 if directory is None or directory.state(_UNFINISHED) is None:
                     continue
-                with _Directory(self._path) as folder, self._locked(folder), suppress(FileNotFoundError):
+                with _Directory(self._path) as folder, self._hold_lock(folder), suppress(FileNotFoundError):
                     directory.remove(_UNFINISHED)
                     directory.sync()
 
     def _folders(self) -> list[os.DirEntry[str]]:
-        with self._errors("its folders"), self._opened("") as directory:
+        with self._errors("its folders"), self._open_folder("") as directory:
             entries = [] if directory is None else directory.entries()
             return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     # -- the folder and its lock
 
     @contextmanager
-    def _opened(self, above: str) -> Iterator[_Directory | None]:
+    def _open_folder(self, above: str) -> Iterator[_Directory | None]:
         """The folder, or the one in it; None if it is not there."""
         try:
             folder = _Directory(self._path)
@@ -349,7 +349,7 @@ class _DiskFolder:
                 yield below
 
     @contextmanager
-    def _locked(self, folder: _Directory) -> Iterator[None]:
+    def _hold_lock(self, folder: _Directory) -> Iterator[None]:
         """Nobody else writes into the folder meanwhile, in this process or in another."""
         deadline = time.monotonic() + self._timeout_seconds
         while True:
@@ -363,7 +363,7 @@ class _DiskFolder:
             finally:
                 _release(descriptor)
 
-    def _named(self, name: str) -> str:
+    def _path_of(self, name: str) -> str:
         return os.path.join(self._path, name)
 
     @contextmanager
@@ -373,7 +373,7 @@ class _DiskFolder:
         except HithertoError:
             raise
         except OSError as error:
-            raise _translated(error, self._named(name)) from error
+            raise _translate_error(error, self._path_of(name)) from error
 
 
 def _make_folder(path: str) -> None:
@@ -541,7 +541,7 @@ _REFUSED = {errno.EACCES, errno.EPERM}
 _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
-def _translated(error: OSError, what: str) -> HithertoError:
+def _translate_error(error: OSError, what: str) -> HithertoError:
     """The error of ours for one of the operating system's."""
     said = error.strerror or type(error).__name__
     match error.errno:

@@ -34,7 +34,7 @@ _ESCAPED = {c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 def read(text: str) -> object:
     """The value, if the text is strict JSON that every reader understands alike; else `InvalidMessage`."""
-    bounded(text)
+    check_bounds(text)
     try:
         value = _DECODER.decode(text)
         if not text.isascii():
@@ -70,21 +70,21 @@ def written(value: object, what: str) -> str:
         raise InvalidMessage(f"{what} cannot be written as JSON: {type(error).__name__}", hint=_PLAIN) from None
     if type(value) is not str and read(text) != value:  # a text always does
         raise InvalidMessage(f"{what} would not come back equal from JSON", hint=_PLAIN)
-    return _escaped(text)
+    return _escape(text)
 
 
 def compact(text: str) -> str:
     """JSON without the space between its tokens."""
-    return _escaped("".join(_SOLID.findall(text)))
+    return _escape("".join(_SOLID.findall(text)))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     for character, escape in _ESCAPED.items():
         text = text.replace(character, escape)
     return text
 
 
-def indented(text: str) -> str:
+def indent(text: str) -> str:
     """Compact JSON, two spaces for each level; what is empty stays on its line."""
     out = io.StringIO()
     depth = 0
@@ -135,7 +135,7 @@ def _past_space(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def bounded(text: str) -> None:
+def check_bounds(text: str) -> None:
     """Refuse what would become too much, or go too deep, before anything is read."""
     if len(text) <= DEEPEST:
         return

@@ -36,7 +36,7 @@ def references(text: str) -> Iterator[tuple[int, int, str]]:
             yield found.start(), found.end(), reference[1]
 
 
-def resolved(text: str, fetch: Callable[[str], bytes], most: int) -> str:
+def resolve(text: str, fetch: Callable[[str], bytes], most: int) -> str:
     """The text with everything in it that is referred to. `fetch` gives what lies under `media/`; `most` bounds the
     result, as one reference can be made many times. `Damaged` if something is not what its name says."""
     out: list[str] = []
@@ -44,7 +44,7 @@ def resolved(text: str, fetch: Callable[[str], bytes], most: int) -> str:
     at, size = 0, len(text)
     for begin, end, digits in references(text):
         if digits not in known:
-            known[digits] = written(_checked(fetch(digits), digits), "media")
+            known[digits] = written(_check_digest(fetch(digits), digits), "media")
         size += len(known[digits])
         if size > most:
             raise Damaged(f"media would make the snapshot larger than {most:,} bytes", hint=_HINT)
@@ -54,7 +54,7 @@ def resolved(text: str, fetch: Callable[[str], bytes], most: int) -> str:
     return "".join((*out, text[at:])) if out else text
 
 
-def _checked(data: bytes, digits: str) -> str:
+def _check_digest(data: bytes, digits: str) -> str:
     if hashlib.sha256(data).hexdigest() != digits:
         raise Damaged(f"media/{digits[:12]}… is not what its name says", hint=_HINT)
     try:
@@ -63,7 +63,7 @@ def _checked(data: bytes, digits: str) -> str:
         raise Damaged(f"media/{digits[:12]}… is not text", hint=_HINT) from None
 
 
-def protected(text: str) -> tuple[str, dict[str, bytes]]:
+def protect(text: str) -> tuple[str, dict[str, bytes]]:
     """The text with what looks like a reference referred to, and what has to lie under `media/` for that."""
     out: list[str] = []
     kept: dict[str, bytes] = {}

@@ -105,7 +105,7 @@ def bucket_at(url: str, *, timeout_seconds: float = 30.0, retries: int = _RETRIE
     `file://` is a folder; `timeout_seconds` is how long it waits for other writers."""
     if type(retries) is not int or not 0 <= retries <= _MOST_RETRIES:
         raise InvalidArgument(f"retries is a number from 0 to {_MOST_RETRIES:,}")
-    address = _parsed(url)
+    address = _parse_url(url)
     if address.kind == "file":
         return DiskFiles(timeout_seconds=timeout_seconds).folder(address.path)
     where = f"{address.kind}://{address.host}" + (f"/{address.path}" if address.path else "")
@@ -148,7 +148,7 @@ def _without_repetitions(store: "Store") -> "Store":
     )
 
 
-def _parsed(url: str) -> _Address:
+def _parse_url(url: str) -> _Address:
     """Never shows the address: whoever takes credentials into it must not find them in a log."""
     if not isinstance(url, str):
         raise InvalidArgument(f"the address of a bucket is text, not a {type(url).__name__}", hint=_URL_HINT)
@@ -467,7 +467,7 @@ class _Objects:
             return self._send(self._once, name, data, "create")
         if not _TAG.fullmatch(expect):
             return _Failure(_CONFLICT, None)
-        mode: PutMode = {"e_tag": _quoted(expect)}
+        mode: PutMode = {"e_tag": _quote(expect)}
         if self._kind == "gs":
             import obstore  # noqa: PLC0415  # heavy
 
@@ -533,7 +533,7 @@ def _bare(tag: str) -> str:
     return tag[1:-1] if len(tag) >= 2 and tag[0] == tag[-1] == '"' else tag
 
 
-def _quoted(tag: str) -> str:
+def _quote(tag: str) -> str:
     return tag if tag.startswith('W/"') else f'"{tag}"'
 
 

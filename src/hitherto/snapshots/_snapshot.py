@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ..errors import InvalidArgument, InvalidMessage, InvalidSnapshotID, NewerFormat
 from ..model import check_strings, encodable
-from ._json_text import again, compact, indented, object_of, parts, read, written
+from ._json_text import again, compact, indent, object_of, parts, read, written
 
 VERSION = 1
 
@@ -92,7 +92,7 @@ class Snapshot(Described, frozen=True, kw_only=True):
         _check_entries(messages)
         return cls(
             id=str(uuid.uuid4()),
-            provider=_filled(provider, "provider"),
+            provider=_require_text(provider, "provider"),
             model=_text(model, "model"),
             system_prompt=_text(system_prompt, "system_prompt"),
             messages_json=written(messages, "messages"),
@@ -130,7 +130,7 @@ class Snapshot(Described, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         """The bytes of a file in version 1 of the form."""
-        return indented(object_of(self._fields())).encode()
+        return indent(object_of(self._fields())).encode()
 
     def _compact(self) -> bytes:
         """The same without the space between tokens: what nobody reads but `from_json`."""
@@ -151,19 +151,19 @@ class Snapshot(Described, frozen=True, kw_only=True):
     def from_json(cls, data: bytes | str) -> "Snapshot":
         """Read a snapshot. `InvalidArgument` says what is wrong with what is none, `NewerFormat` that this hitherto
         is too old for it."""
-        text = _decoded(data)
+        text = _decode(data)
         value = read(text)
         if not isinstance(value, dict):
             raise InvalidArgument(f"{_kind(value)} where a snapshot is wanted")
         texts = dict(parts(text))
         if (version := _known_version(value)) < VERSION:
-            texts = _migrated(texts, version)
+            texts = _migrate(texts, version)
             value = {name: read(own) for name, own in texts.items()}
         if value.get("messages") is not None:
             _check_entries(value["messages"])
         return cls(
             id=_checked_id(value.get("id", "")),
-            provider=_filled(value.get("provider"), "provider"),
+            provider=_require_text(value.get("provider"), "provider"),
             model=_text(value.get("model"), "model"),
             system_prompt=_text(value.get("system_prompt"), "system_prompt"),
             messages_json=compact(texts.get("messages", "null")),
@@ -176,7 +176,7 @@ class Snapshot(Described, frozen=True, kw_only=True):
 # -- reading a file, piece by piece
 
 
-def _decoded(data: bytes | str) -> str:
+def _decode(data: bytes | str) -> str:
     if isinstance(data, str) and encodable(data):
         return data
     if not isinstance(data, (bytes, bytearray, memoryview)):
@@ -199,7 +199,7 @@ def _known_version(value: dict[str, object]) -> int:
     return version
 
 
-def _migrated(texts: dict[str, str], version: int) -> dict[str, str]:
+def _migrate(texts: dict[str, str], version: int) -> dict[str, str]:
     """The fields as the newest version has them, each still as the text that it was."""
     for step in range(version, VERSION):
         texts = _MIGRATIONS[step](texts)
@@ -240,7 +240,7 @@ def _text(value: object, what: str) -> str:
     return str(value)
 
 
-def _filled(value: object, what: str) -> str:
+def _require_text(value: object, what: str) -> str:
     if not (text := _text(value, what)):
         raise InvalidArgument(f"the snapshot has no {what}")
     return text
@@ -273,7 +273,10 @@ def _tool(tool: object, texts: Mapping[str, str] | None = None) -> _Tool:
     if parameters is not None and not isinstance(parameters, (dict, bool)):
         raise InvalidMessage(f"the parameters of a tool are {_kind(parameters)}, not a JSON schema")
     schema = compact(texts["parameters"]) if texts and "parameters" in texts else written(parameters, "parameters")
-    name, description = _filled(tool.get("name"), "name for a tool"), _text(tool.get("description"), "description")
+    name, description = (
+        _require_text(tool.get("name"), "name for a tool"),
+        _text(tool.get("description"), "description"),
+    )
     return _Tool(name, description, None if parameters is None else schema)
 
 
@@ -300,7 +303,7 @@ def _now() -> str:
 
 
 def _checked_time(value: object) -> str:
-    text = _filled(value, "created_at")
+    text = _require_text(value, "created_at")
     try:
         _datetime(text)
     except (ValueError, OverflowError):

@@ -90,11 +90,11 @@ class SnapshotStore:
             )
         validate_snapshot_id(snapshot.id)
         snapshot = without_prompt(snapshot)  # as it will be read
-        wanted = _wanted(expect)
+        wanted = _expected_revision(expect)
         own, *others = self._layouts
         before = {name: self._tag(name) for name in (other.name_of(snapshot.id) for other in others)}
         try:
-            own.write(snapshot, self._expected(snapshot.id, wanted))
+            own.write(snapshot, self._expected_tag(snapshot.id, wanted))
         except Conflict:
             if isinstance(wanted, Whatever):
                 raise
@@ -112,7 +112,7 @@ class SnapshotStore:
             return None
         return None if found is None else found.tag
 
-    def _expected(self, id: str, wanted: str | Whatever | None) -> str | Whatever | None:
+    def _expected_tag(self, id: str, wanted: str | Whatever | None) -> str | Whatever | None:
         """The tag that has to be there for the revision that has to be there."""
         if isinstance(wanted, Whatever):
             return WHATEVER
@@ -198,7 +198,7 @@ class SnapshotStore:
         known, tag = self._catalog.read()
         found: dict[str, Entry] = {}
         failed: dict[str, HithertoError] = {}
-        for name, result in self._skimmed(known):
+        for name, result in self._skim_new(known):
             if isinstance(result, Entry):
                 found[name] = result
             else:
@@ -211,7 +211,7 @@ class SnapshotStore:
         unreadable += [Unreadable(name, reason) for name, reason in self._bucket.stray() if self._is_ours(name)]
         return Listing(self._in_order(found), sorted(unreadable, key=lambda one: one.name))
 
-    def _skimmed(self, known: Mapping[str, Entry]) -> Iterator[tuple[str, Entry | HithertoError]]:
+    def _skim_new(self, known: Mapping[str, Entry]) -> Iterator[tuple[str, Entry | HithertoError]]:
         unread: builtins.list[Thing] = []
         for thing in self._bucket.things():
             entry = known.get(thing.name)
@@ -221,11 +221,11 @@ class SnapshotStore:
                 unread.append(thing)
             elif thing.name != NAME:
                 _log.debug("a file of others is skipped in %s: %.80r", self._bucket.where, thing.name)
-        for thing, result in zip(unread, self._all_skimmed(unread), strict=True):
+        for thing, result in zip(unread, self._skim_all(unread), strict=True):
             if result is not None:
                 yield thing.name, result
 
-    def _all_skimmed(self, things: Sequence[Thing]) -> Iterable[Entry | HithertoError | None]:
+    def _skim_all(self, things: Sequence[Thing]) -> Iterable[Entry | HithertoError | None]:
         if self._readers == 1 or len(things) < 2 * self._readers:
             return map(self._skim, things)
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # loaded where it is used
@@ -373,7 +373,7 @@ def _id(given: "str | Summary | Snapshot | UUID") -> str:
     return id
 
 
-def _wanted(expect: object) -> str | Whatever | None:
+def _expected_revision(expect: object) -> str | Whatever | None:
     if expect is None or isinstance(expect, (str, Whatever)):
         return expect
     if isinstance(expect, Snapshot):

@@ -14,8 +14,8 @@ from msgspec import Raw, Struct
 
 from ..errors import InvalidArgument, InvalidMessage
 from ..model import approximate_tokens
-from ._json_text import bounded, compact, read
-from ._snapshot import _TIME, VERSION, Described, Snapshot, _checked_id, _checked_time, _filled, _metadata, _tools
+from ._json_text import check_bounds, compact, read
+from ._snapshot import _TIME, VERSION, Described, Snapshot, _checked_id, _checked_time, _metadata, _require_text, _tools
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BASE64 = "[A-Za-z0-9+/_-]"
@@ -80,21 +80,23 @@ def moment(created_at: str) -> int:
     return (whole.days * 86_400 + whole.seconds) * 10**9 + int((found[2] or "").ljust(9, "0"))
 
 
-def summarised(snapshot: Snapshot, size: int = 0) -> Summary:
+def summarise(snapshot: Snapshot, size: int = 0) -> Summary:
     return Summary(
         id=snapshot.id,
         provider=snapshot.provider,
         model=snapshot.model,
         created_at=snapshot.created_at,
-        message_count=_counted(snapshot.messages_json),
-        approximate_tokens=approximate_tokens(_said(snapshot.messages_json) + len(snapshot.system_prompt.encode())),
+        message_count=_count_messages(snapshot.messages_json),
+        approximate_tokens=approximate_tokens(
+            _count_text_bytes(snapshot.messages_json) + len(snapshot.system_prompt.encode())
+        ),
         revision=snapshot.revision,
         metadata_items=snapshot.metadata_items,
         size=size,
     )
 
 
-def _counted(messages_json: str) -> int:
+def _count_messages(messages_json: str) -> int:
     try:
         found = msgspec.json.decode(messages_json.encode(), type=list[Raw] | None)
     except (msgspec.DecodeError, RecursionError):
@@ -102,7 +104,7 @@ def _counted(messages_json: str) -> int:
     return len(found or ())
 
 
-def _said(messages_json: str) -> int:
+def _count_text_bytes(messages_json: str) -> int:
     """Bytes of the texts in the messages. What looks like base64 and is long is a picture, and not counted."""
     text = " ".join([said for said, colon in _SAID.findall(messages_json) if not colon])  # names say nothing
     words = text.split()
@@ -131,12 +133,12 @@ _FIELDS = msgspec.json.Decoder(_Fields)
 _ENTRIES = msgspec.json.Decoder(list[Raw] | None)
 
 
-def skimmed(data: bytes) -> Snapshot:
+def skim(data: bytes) -> Snapshot:
     """A snapshot from a file, for its summary: the messages are only looked at as far as it takes to count them. What
     is odd in any way is left to the strict reader, which says what is wrong."""
     try:
         text = data.decode()
-        bounded(text)
+        check_bounds(text)
         fields = _FIELDS.decode(data)
         entries = _ENTRIES.decode(fields.messages)
     except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
@@ -146,7 +148,7 @@ def skimmed(data: bytes) -> Snapshot:
     tools = bytes(fields.tools).decode()
     return Snapshot(
         id=_checked_id(fields.id),
-        provider=_filled(fields.provider, "provider"),
+        provider=_require_text(fields.provider, "provider"),
         model=fields.model or "",
         system_prompt=fields.system_prompt or "",
         messages_json=compact(bytes(fields.messages).decode()),

@@ -33,10 +33,10 @@ def spoken_in(path: Sequence[Message], provider: str) -> str:
     """The name of the dialect that messages are written in; where they do not say, that of the provider. One that is
     not known here speaks as OpenAI's chat does: most do."""
     written = next((found for m in path if isinstance(found := (m.extra or {}).get("dialect"), str)), None)
-    return written or (named(provider) if provider in (*_DIALECTS, *_PROVIDERS) else "openai-chat")
+    return written or (dialect_name(provider) if provider in (*_DIALECTS, *_PROVIDERS) else "openai-chat")
 
 
-def named(name: str) -> str:
+def dialect_name(name: str) -> str:
     """The dialect of a provider of ours; any other name is taken for that of a dialect."""
     return _DIALECTS.get(name, name)
 
@@ -86,8 +86,8 @@ def thread_of(snapshot: Snapshot) -> tuple[list[Message], Setup]:
     if not isinstance(snapshot, Snapshot):
         raise InvalidArgument(f"a {type(snapshot).__name__} where a Snapshot is wanted")
     spoken = _spoken(snapshot)
-    system_prompt, entries = lifted(snapshot, spoken)
-    messages = [_tagged(_parsed(entry, spoken), spoken) for entry in entries]
+    system_prompt, entries = lift_prompt(snapshot, spoken)
+    messages = [_tag(_parse_entry(entry, spoken), spoken) for entry in entries]
     return messages, Setup(snapshot.provider, snapshot.model, system_prompt, tuple(snapshot.tools))
 
 
@@ -100,7 +100,7 @@ def _spoken(snapshot: Snapshot) -> Dialect:
         return dialect(spoken_in((), snapshot.provider))
 
 
-def _parsed(entry: Raw, spoken: Dialect) -> Message:
+def _parse_entry(entry: Raw, spoken: Dialect) -> Message:
     """One entry as a message. What is none in these words is kept as it is all the same: it is somebody's data, and
     leaves again as it came."""
     try:
@@ -109,11 +109,11 @@ def _parsed(entry: Raw, spoken: Dialect) -> Message:
         return Message("event", raw=entry)
 
 
-def _tagged(message: Message, spoken: Dialect) -> Message:
+def _tag(message: Message, spoken: Dialect) -> Message:
     return replace(message, extra={**(message.extra or {}), "dialect": spoken.name})
 
 
-def lifted(snapshot: Snapshot, spoken: Dialect) -> tuple[str, list[Raw]]:
+def lift_prompt(snapshot: Snapshot, spoken: Dialect) -> tuple[str, list[Raw]]:
     """The system prompt, and the history without it."""
     entries = snapshot.messages
     found: list[str] = []
