@@ -24,7 +24,7 @@ from ._engine.state import Desk, Spot, changed, check_size, clean_together, desc
 from ._engine.steps import Steps, finish
 from ._sealing.codec import Envelope
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
-from .errors import Conflict, Damaged, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
+from .errors import Conflict, Damaged, Hint, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
 from .model import (
     Message,
     Saved,
@@ -316,9 +316,8 @@ class Conversation:
         found = {m.number for m in self._store.backend.messages(numbers=needed, bodies=False)}
         missing = [self._store._names.id(n) for n in needed if n not in found]
         if missing:
-            raise NotFound(
-                "message", missing, hint="it was deleted; get a new handle with store.conversation(id) or fork(at=…)"
-            )
+            text = "it was deleted; get a new handle with store.conversation(id) or fork(at=…)"
+            raise NotFound("message", missing, hint=Hint("message-deleted", text))
         self._rewrites = row.rewrites
 
     def _enqueued(self, entry: Entry, change: Change) -> None:

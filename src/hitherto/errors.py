@@ -48,26 +48,60 @@ Each error says what happened and carries the data that a program needs to react
 traceback shows the hint as a note. No error holds the text of a message, a key or a secret.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+
+
+class Hint(str):
+    """A hint with a code, which becomes the code of the error.
+
+    The code is stable, the words are not. A program that words the hint for its own users, as the command line does,
+    looks up the code and fills in the values."""
+
+    code: str
+    values: Mapping[str, str]
+
+    def __new__(cls, code: str, text: str, **values: str) -> "Hint":
+        """`text` has a field in braces for each value."""
+        self = super().__new__(cls, text.format(**values) if values else text)
+        self.code, self.values = code, values
+        return self
 
 
 class HithertoError(Exception):
-    """The root of all errors of hitherto."""
+    """The root of all errors of hitherto.
+
+    `code` names the trouble and is stable: the name of the class as in `not-found`, or a more exact one if the class
+    has several hints. `values` holds the parts of such a hint that vary."""
 
     hint: str | None = None
+    code: str = "hitherto-error"
+    values: Mapping[str, str] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" not in vars(cls):
+            cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(shorten(message))
         if hint is not None:
-            self.hint = shorten(hint)
+            self._set_hint(hint)
         if self.hint is not None:
             self.add_note(f"{_NOTE}{self.hint}")
 
     def replace_hint(self, hint: str) -> None:
         """Set another hint, and show it in tracebacks instead of the old one."""
-        self.hint = shorten(hint)
+        self._set_hint(hint)
         notes = [note for note in getattr(self, "__notes__", ()) if not note.startswith(_NOTE)]
         self.__notes__ = [f"{_NOTE}{self.hint}", *notes]
+
+    def _set_hint(self, hint: str) -> None:
+        self.hint = shorten(str(hint))
+        if isinstance(hint, Hint):
+            self.code, self.values = hint.code, hint.values
+        else:
+            self.code, self.values = type(self).code, {}
 
 
 _LONGEST = 1000  # characters of an error, and of its hint
@@ -251,7 +285,8 @@ class PayloadTooLarge(InvalidArgument):
         self, size: int, limit: int, *, what: str = "text and JSON in one write", hint: str | None = None
     ) -> None:
         if hint is None and "text" not in what:
-            hint = "a larger max_attachment, given when the store is opened, allows it"
+            text = "a larger max_attachment, given when the store is opened, allows it"
+            hint = Hint("attachment-too-large", text)
         super().__init__(f"{size:,} bytes of {what}; the limit is {limit:,}", hint=hint)
         self.size = size
         self.limit = limit

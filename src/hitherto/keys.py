@@ -33,7 +33,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, NoReturn, SupportsIndex, final
 
 from . import _own_files
-from .errors import AlreadyExists, InvalidArgument, InvalidKey, KeyUnavailable, StorageError
+from .errors import AlreadyExists, Hint, InvalidArgument, InvalidKey, KeyUnavailable, StorageError
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -63,7 +63,10 @@ _FORMS_HINT = (
     "sealed needs its own key, restored from a backup"
 )
 _NO_PATH, _NO_PATH_HINT = "that is not the path of a key file", "give a path; the key itself is for Key(…)"
-_MISSING_HINT = "check the place; what is already sealed needs its own key: Key.generate() is for a new store only"
+_MISSING_HINT = Hint(
+    "no-key-there",
+    "check the place; what is already sealed needs its own key: Key.generate() is for a new store only",
+)
 
 # The keyrings of operating systems, by module and class: they encrypt, and ask the user. Others that the library can be
 # set to use write plain text, or remember nothing.
@@ -484,7 +487,8 @@ def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
     if len(said) > _MOST:
         return _Problem(f"{what} says more than a key", _FORMS_HINT)
     if not heard_all or status is None:
-        hint = "it may wait for an answer that nobody can give; a larger timeout_seconds waits longer"
+        text = "it may wait for an answer that nobody can give; a larger timeout_seconds waits longer"
+        hint = Hint("key-command-timeout", text)
         return _Problem(f"{what} did not end within {timeout_seconds:g} seconds", hint)
     if status != 0:
         how = f"failed with exit status {status}" if status > 0 else f"was killed by signal {-status}"
@@ -564,8 +568,11 @@ def _real_keyrings() -> "list[KeyringBackend] | _Problem":
     refused = ", ".join(map(_class_of, members)) or _class_of(ring)
     return _Problem(
         f"{refused} is refused: not a keyring of the operating system, it may keep keys in plain text or not at all",
-        "use Key.from_file or Key.from_command, or run where there is a Keychain, a Secret Service or KWallet; "
-        "python -m keyring --list-backends shows what there is",
+        Hint(
+            "insecure-keyring",
+            "use Key.from_file or Key.from_command, or run where there is a Keychain, a Secret Service or KWallet; "
+            "python -m keyring --list-backends shows what there is",
+        ),
     )
 
 

@@ -710,7 +710,7 @@ def test_text_is_made_harmless_and_cut_to_columns() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_an_error_has_its_exit_code(error: hitherto.HithertoError, code: int) -> None:
-    assert _exit_codes.code_of(error) == code
+    assert _exit_codes.exit_code_of(error) == code
 
 
 # -- starting up

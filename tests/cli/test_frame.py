@@ -19,7 +19,7 @@ import pytest
 
 import hitherto
 from hitherto import Key, Message, _terminal_text, errors
-from hitherto.cli import _config, _exit_codes, _main, _output, _search, _store_options, _terminal
+from hitherto.cli import _config, _exit_codes, _hints, _main, _output, _search, _store_options, _terminal
 
 from ..support.command import COMMAND, Open, World
 
@@ -335,7 +335,7 @@ def test_every_kind_of_error_has_the_exit_code_that_is_documented() -> None:
         errors.InvalidArgument("x"): 2,
         errors.StorageFull("x"): 1,
     }
-    assert {error: _exit_codes.code_of(error) for error in cases} == cases
+    assert {error: _exit_codes.exit_code_of(error) for error in cases} == cases
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     for code in {*cases.values(), 0, 3, 130}:
         assert f"| {code} |" in page, code
@@ -346,7 +346,7 @@ def test_hints_on_the_command_line_name_commands_not_code() -> None:
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.HithertoError)
     ]
     for kind in kinds:
-        hint = _exit_codes.kind_hint(kind)
+        hint = _hints.kind_hint(kind)
         for code in ("store.", "client.", "Config(", "hitherto.open", "talk.", "error.report", "max_attachment", "()"):
             assert code not in (hint or ""), (kind, hint)
 

@@ -4,21 +4,17 @@ and where the rest comes from if no option says it.
 Requirements: C10, C11, C13 (what `chat` needs of it), and STYLE on the command line.
 """
 
-import ast
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hitherto
-from hitherto import errors
 from hitherto.cli import _files, _slash
-from hitherto.cli._hints import hint_at_prompt, hint_for_question
 
 from ..support.command import COMMAND, Open, Terminal, World
 
@@ -676,60 +672,3 @@ def test_incognito_does_not_mend_a_store_that_somebody_was_killed_in(world: Worl
         assert world.traces() == before
     assert world.run("--store", str(killed_in), "-c", "@", "x").returncode == 0
     assert world.traces() != before
-
-
-# -- advice
-
-
-def _hints() -> Iterator[str]:
-    """What the modules that a chat can meet advise, as it stands in their source."""
-    modules = [*(SOURCE / "chat").glob("*.py"), SOURCE / "keys.py", SOURCE / "errors.py", SOURCE / "opening.py"]
-    modules += [SOURCE / "formats" / "__init__.py", SOURCE / "formats" / "_atomic_file.py"]
-    for path in modules:
-        for node in ast.walk(ast.parse(path.read_text())):
-            values: list[Any] = []
-            if isinstance(node, ast.keyword):
-                values = [node.value] if node.arg == "hint" else []
-            elif isinstance(node, ast.Assign):
-                values = [node.value] if {getattr(target, "id", "") for target in node.targets} & _NAMES else []
-            elif isinstance(node, ast.FunctionDef) and node.name == "_hint":
-                values = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)]
-            for value in values:
-                if isinstance(value, ast.Constant) and isinstance(value.value, str) and " " in value.value:
-                    yield value.value
-                elif isinstance(value, ast.JoinedStr):
-                    yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in value.values)
-
-
-_NAMES = {"hint", "_INSTALL", "_LOOK", "_UNLOADABLE", "_ANOTHER"}
-# What only a program can bring about.
-_NEVER = re.compile(
-    r"Config\(provider|Records\(|own client|set the tools|set_system_prompt|page\.|store\.|Message\.|cursor"
-    r"|export_history|load\(|resume\(|recursive=|on_conflict|hitherto\.open"
-)
-
-
-def test_no_advice_is_for_those_who_write_code() -> None:
-    hints = {hint for hint in _hints() if not _NEVER.search(hint)}
-    assert len(hints) > 30
-    code = re.compile(r"\w\(\w*[)…=]|=…|=True|\bclient\b|Config|api_key|(?<!-)model_path|timeout_seconds")
-    shown = {
-        (hint_at_prompt(error) if prompting else hint_for_question(error, is_kept=False)) or ""
-        for error in (errors.ChatError("x", hint=hint) for hint in hints)
-        for prompting in (False, True)
-    }
-    assert [hint for hint in shown if code.search(hint)] == []
-
-
-def test_a_key_that_is_missing_is_explained_in_words_of_the_command_line(world: World) -> None:
-    done = world.plain(*COMMAND, "chat", "--provider", "openai", "--model", "m", "x", forked=True)
-    assert done.returncode == 1
-    assert re.search(r"hint: set OPENAI_API_KEY in the environment\n", done.stderr), done.stderr
-
-
-@pytest.mark.parametrize("kind", [errors.Busy, errors.KeyUnavailable, errors.NotFound, errors.Damaged])
-def test_what_all_errors_of_a_kind_advise_is_said_at_the_prompt_as_elsewhere(kind: type[Any]) -> None:
-    error = kind("message", ["x"]) if kind is errors.NotFound else kind("x")
-    hint = hint_at_prompt(error)
-    assert hint
-    assert hint != error.hint

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from .._sealing.codec import Envelope
 from ..attachment import LARGE, Attachment
 from ..backend import ConversationRow, MessageRow, PackRow
-from ..errors import Damaged, InvalidMessage
+from ..errors import Damaged, Hint, InvalidMessage
 from ..ids import Names
 from ..model import Block, Message, Saved, Setup, Usage
 from .compression import squeeze, unsqueeze
@@ -183,10 +183,9 @@ def utf8(text: str) -> bytes:
 
 
 def _half_a_pair() -> InvalidMessage:
-    return InvalidMessage(
-        "the text holds half of a surrogate pair, which is not a character",
-        hint="text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace') joins split pairs",
-    )
+    text = "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace') joins split pairs"
+    hint = Hint("half-a-surrogate", text)
+    return InvalidMessage("the text holds half of a surrogate pair, which is not a character", hint=hint)
 
 
 def body_of(m: Message, setup: int, origin: str | None = None) -> Body:

@@ -38,7 +38,7 @@ from .._engine.committer import Entry
 from .._engine.packs import Moved
 from .._engine.workspace import KeyState
 from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
-from ..errors import Busy, Damaged, HithertoError, InvalidArgument, NotFound
+from ..errors import Busy, Damaged, Hint, HithertoError, InvalidArgument, NotFound
 from ..events import KeyRotated, warn
 from ..ids import show_conversation_id
 from ..listing import conversations
@@ -100,7 +100,8 @@ def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[P
     def begin(state: KeyState, row: ConversationRow) -> bool:
         old = state.codec
         if old is None:
-            raise InvalidArgument("the store is not sealed", hint="store.seal(key) seals it")
+            hint = Hint("store-is-plain", "store.seal(key) seals it")
+            raise InvalidArgument("the store is not sealed", hint=hint)
         codec = store._workspace.new_codec(key, like=old)
         same = codec.key_id == old.key_id
         if same and not reencrypt:
@@ -126,7 +127,8 @@ def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | N
         if old is not None:
             if bytes.fromhex(key.id) == old.key_id:
                 return False
-            raise InvalidArgument("the store is sealed already", hint="store.rotate(key) gives it another key")
+            hint = Hint("store-is-sealed", "store.rotate(key) gives it another key")
+            raise InvalidArgument("the store is sealed already", hint=hint)
         codec = store._workspace.new_codec(key)
         first = codec.new_slot(row.id, row.generation + 1, row.generation + 1)
         _set(store, state, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})

@@ -32,6 +32,7 @@ from urllib.parse import urlsplit
 from ..dialects import dialect
 from ..errors import (
     ChatError,
+    Hint,
     InvalidAnswer,
     InvalidArgument,
     InvalidMessage,
@@ -67,7 +68,10 @@ _FORCED = {
 }  # else it reads every file that a prompt names as @path, and sends it
 _ADDRESSES = ("ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL")
 _STOP_SECONDS = 10.0  # how long the program may take to stop an answer nobody waits for any more
-_INSTALL = "npm install -g @anthropic-ai/claude-code, then run claude once to log in; or give Config(command=…)"
+_INSTALL = Hint(
+    "no-claude-program",
+    "npm install -g @anthropic-ai/claude-code, then run claude once to log in; or give Config(command=…)",
+)
 _LOOK = "run claude -p hello in a terminal to see what it says"
 
 
@@ -288,7 +292,7 @@ class ClaudeLocal:
 
     def _ensure_program(self) -> Program:
         if self._over:
-            hint = "make a new client; what was said is not kept"
+            hint = Hint("claude-has-ended", "make a new client; what was said is not kept")
             raise ProviderError(f"the conversation has ended: {self._over}", provider=self.provider, hint=hint)
         if self._program is None:
             self._program = self._start()

@@ -14,7 +14,7 @@ from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import Pieces, as_object, decode_object
 from ..dialects._lossless import answer_as_it_is, keepable_answer
 from ..dialects._repair import repair
-from ..errors import ChatError, Closed, InvalidArgument, InvalidMessage, ProviderError
+from ..errors import ChatError, Closed, Hint, InvalidArgument, InvalidMessage, ProviderError
 from ..events import warn
 from ..model import Message, Usage
 from ..snapshots import Snapshot
@@ -107,7 +107,7 @@ class _Wired(Turns):
         error = body if told is None and body.get("type") == "error" else told
         if isinstance(error, dict) and error:
             said = mask_key(str(error.get("message") or "it does not say why"), self.config.api_key)
-            hint = "nothing is lost: client.retry() asks again"
+            hint = Hint("provider-failed", "nothing is lost: client.retry() asks again")
             raise ProviderError(f"{self.provider} failed: {said[:300]}", provider=self.provider, hint=hint)
 
     def _nonsense(self, error: ValueError) -> ProviderError:
@@ -123,7 +123,8 @@ class _Wired(Turns):
         answer = arriving.answer()
         if not answer.complete:
             arriving.close(keep=True)
-            hint = "what came is kept, if the chat is recorded; client.retry() asks again"
+            text = "what came is kept, if the chat is recorded; client.retry() asks again"
+            hint = Hint("answer-cut-off", text)
             raise ProviderError("the answer was cut off", provider=self.provider, status=None, hint=hint)
         arriving.close()
         return keepable_answer(answer)

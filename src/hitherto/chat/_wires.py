@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from .._http_hooks import Exchange, add_hooks
 from ..dialects._sse import DONE, Events
-from ..errors import ChatError, HithertoError, InvalidBaseURL, MissingExtra, ProviderError
+from ..errors import ChatError, Hint, HithertoError, InvalidBaseURL, MissingExtra, ProviderError
 from ._config import Config
 from ._urls import effective_base_url, validate_base_url
 
@@ -93,7 +93,8 @@ def _making(provider: str, secret: str | None) -> Iterator[None]:
 
 def _missing_key(provider: str, said: str) -> ChatError:
     names = {"claude": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
-    hint = f"set {names.get(provider, 'OPENAI_API_KEY')} in the environment, or give Config(api_key=…)"
+    variable = names.get(provider, "OPENAI_API_KEY")
+    hint = Hint("no-api-key", "set {variable} in the environment, or give Config(api_key=…)", variable=variable)
     return ChatError(f"{provider} cannot be asked: {said[:300]}", hint=hint)
 
 
@@ -139,10 +140,11 @@ def _hint(status: int | None) -> str | None:
     if status in (401, 403):
         return "check the API key, and that it may use this model"
     if status == 429:
-        return "too many requests, or no credit left: wait, then client.retry()"
+        return Hint("rate-limited", "too many requests, or no credit left: wait, then client.retry()")
     if status in (400, 404, 413, 422):
-        return "the request itself was refused: client.undo() takes the question back, to say it differently"
-    return "nothing is lost: client.retry() asks again"
+        text = "the request itself was refused: client.undo() takes the question back, to say it differently"
+        return Hint("request-refused", text)
+    return Hint("provider-failed", "nothing is lost: client.retry() asks again")
 
 
 def load_sdk(package: str, extra: str) -> Any:

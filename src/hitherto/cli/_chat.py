@@ -95,14 +95,13 @@ def chat(place: Place, **given: object) -> int:
     options = Options(**given)  # type: ignore[arg-type]  # click has checked them
     if options.incognito:
         sys.dont_write_bytecode = True  # or Python would leave compiled modules as traces
-    from ._hints import hint_for_question  # noqa: PLC0415  # help needs none
+    from ._hints import WordedError, hint_for_question  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
         try:
             return _chat(options, place, stack)
         except errors.HithertoError as error:
-            error.hint = hint_for_question(error, is_kept=False)
-            raise
+            raise WordedError(error, hint_for_question(error, is_kept=False)) from error
 
 
 def _check(options: Options, said: dict[str, str]) -> None:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import __version__, errors
 from . import _config
 from . import _open_files as _machine
-from ._exit_codes import FAILED, LOCKED, UNSOUND, code_of, hint_of
+from ._exit_codes import FAILED, LOCKED, UNSOUND, exit_code_of
+from ._hints import hint_of
 from ._stats import size
 from ._store_options import Place, has_password
 
@@ -105,7 +106,7 @@ def run_check(check: Check, case: Case) -> Iterator[Finding]:
     try:
         yield from check(case)
     except errors.HithertoError as error:
-        yield Finding(name, PROBLEM, str(error), hint_of(error), code_of(error))
+        yield Finding(name, PROBLEM, str(error), hint_of(error), exit_code_of(error))
     except OSError as error:
         yield Finding(name, PROBLEM, f"cannot be looked at: {error.strerror or type(error).__name__}")
     except Exception as error:  # noqa: BLE001  # any error is a finding
@@ -381,7 +382,7 @@ def content(case: Case) -> Iterator[Finding]:
         level, hint = next((rest for kind, *rest in _EXPLAINED if isinstance(error, kind)), (PROBLEM, hint_of(error)))
         if os.path.exists(f"{case.path}-wal") and not os.path.exists(f"{case.path}-shm"):
             level = WARNING if isinstance(error, errors.CannotOpen) else level
-        yield Finding("content", level, str(error), hint, code_of(error))
+        yield Finding("content", level, str(error), hint, exit_code_of(error))
 
 
 def _inside(opened: "Store") -> Iterator[Finding]:

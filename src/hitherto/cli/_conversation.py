@@ -1,4 +1,7 @@
-"""`hitherto conversation` and `hitherto show`: list all conversations as a tree, print a thread, delete messages."""
+"""`hitherto conversation` and `hitherto show`.
+
+They list all conversations as a tree, print a thread, and delete messages.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

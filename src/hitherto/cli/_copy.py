@@ -227,7 +227,7 @@ def _target(place: Place) -> "Store":
     try:
         return place.open(create=True)
     except (errors.KeyUnavailable, errors.NotSealed) as error:
-        error.hint = "--to-key says where the key of DST comes from; --in-clear, that it is to be plain"
+        error.replace_hint("--to-key says where the key of DST comes from; --in-clear, that it is to be plain")
         raise
 
 

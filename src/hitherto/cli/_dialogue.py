@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import errors
 from ._files import Question, build_question
-from ._hints import hint_at_prompt, hint_for_question
+from ._hints import WordedError, hint_at_prompt, hint_for_question
 from ._ids import here
 from ._prompt import open_prompt
 from ._session import Session
@@ -46,8 +46,7 @@ class Dialogue:
             self._report_interrupt(before)
             return INTERRUPTED
         except errors.HithertoError as error:
-            error.hint = hint_for_question(error, is_kept=session.at != before)
-            raise
+            raise WordedError(error, hint_for_question(error, is_kept=session.at != before)) from error
         finally:
             session.flush()
         return 0

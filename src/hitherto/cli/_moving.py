@@ -18,7 +18,8 @@ import click
 from .. import errors
 from .._terminal_text import harmless
 from ._completion import complete_ids
-from ._exit_codes import PARTIAL, code_of, hint_of
+from ._exit_codes import PARTIAL, exit_code_of
+from ._hints import hint_of
 from ._ids import find_or_newest, is_message
 from ._output import Meter, count_of, print_json
 from ._store_options import Place, key_from, with_place
@@ -212,7 +213,7 @@ class _Importing:
         except errors.StorageFull:
             raise  # the next file would fail, too
         except errors.HithertoError as error:
-            code, failed = code_of(error), str(error)
+            code, failed = exit_code_of(error), str(error)
             locked = isinstance(error, errors.KeyUnavailable)
             hint = "--key-of-file says where the key of the file comes from" if locked else hint_of(error)
             print_error(str(error) if os.path.basename(file) in str(error) else f"{file}: {error}", hint)

@@ -24,6 +24,7 @@ from ..dialects._missing_attachments import holes_in
 from ..errors import (
     Busy,
     Closed,
+    Hint,
     HithertoError,
     InvalidArgument,
     NotExportable,
@@ -133,9 +134,10 @@ def _why(source: Source) -> str:
 
 def _hint(source: Source) -> str:
     if source.head.startswith(b"SQLite format 3"):
-        return "a store is opened with hitherto.open(path), and saved from there"
+        return Hint("format-is-a-store", "a store is opened with hitherto.open(path), and saved from there")
     known = sorted(format.name for format in _all() if getattr(format, "reads", True))
-    return f"known are {', '.join(known)}; load(…, format=…) takes one of them for granted"
+    text = "known are {known}; load(…, format=…) takes one of them for granted"
+    return Hint("unknown-format", text, known=", ".join(known))
 
 
 def _all() -> list[Format]:
@@ -400,7 +402,8 @@ def _by_name(path: Path) -> Format:
     fitting = [format for format in _all() if any(s and path.name.endswith(s) for s in format.suffixes)]
     if not fitting:
         known = ", ".join(suffix for format in _all() if format.writes for suffix in format.suffixes if suffix)
-        raise InvalidArgument(f"{path.name!r:.100} names no format", hint=f"a name that ends in {known}; or format=…")
+        hint = Hint("unknown-suffix", "a name that ends in {known}; or format=…", known=known)
+        raise InvalidArgument(f"{path.name!r:.100} names no format", hint=hint)
     return max(fitting, key=lambda format: max(len(s) for s in format.suffixes if path.name.endswith(s)))
 
 

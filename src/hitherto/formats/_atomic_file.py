@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from .. import _own_files
-from ..errors import AlreadyExists, CannotOpen, Denied, HithertoError, InvalidArgument, StorageError, StorageFull
+from ..errors import AlreadyExists, CannotOpen, Denied, Hint, HithertoError, InvalidArgument, StorageError, StorageFull
 from ..keys import Key
 from ..snapshots import Unreadable
 from ._types import PortableConversation, Source
@@ -137,4 +137,5 @@ def of_files(error: OSError, path: Path) -> StorageError:
         return StorageFull(what)
     if isinstance(error, PermissionError):
         return Denied(what)
-    return CannotOpen(what, hint="look at the path; a file is written into a directory that exists")
+    hint = Hint("path-not-writable", "look at the path; a file is written into a directory that exists")
+    return CannotOpen(what, hint=hint)

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from .._engine.record_items import About
-from ..errors import InvalidArgument
+from ..errors import Hint, InvalidArgument
 from ..keys import Key
 from ..model import Message, Setup
 from ..snapshots import Unreadable
@@ -106,4 +106,5 @@ class Format(Protocol):
 
 def not_written(name: str) -> InvalidArgument:
     """For formats that are only read."""
-    return InvalidArgument(f"the format {name} is read, not written", hint="hitherto.formats.names(writable=True)")
+    hint = Hint("format-not-written", "hitherto.formats.names(writable=True)")
+    return InvalidArgument(f"the format {name} is read, not written", hint=hint)

@@ -10,7 +10,7 @@ from typing import IO
 
 from msgspec.structs import replace
 
-from ..errors import CannotOpen, Damaged, HithertoError, InvalidArgument, NotSealed, PayloadTooLarge
+from ..errors import CannotOpen, Damaged, Hint, HithertoError, InvalidArgument, NotSealed, PayloadTooLarge
 from ..keys import Key
 from ..model import from_datetime
 from ..snapshots import FileStore, Snapshot, Unreadable, validate_snapshot_id
@@ -86,7 +86,7 @@ def write_to(talks: Iterable[PortableConversation], file: IO[bytes]) -> int:
 def _one(talks: Iterable[PortableConversation]) -> bytes:
     given = list(talks)
     if len(given) != 1:
-        hint = 'one file each, or format="gtb" for a directory of them'
+        hint = Hint("one-conversation-per-file", 'one file each, or format="gtb" for a directory of them')
         raise InvalidArgument(f"{len(given)} conversations, and a snapshot is of one", hint=hint)
     return taken_of(given[0]).to_json()
 

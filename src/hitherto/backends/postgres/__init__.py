@@ -42,7 +42,7 @@ from ...backend import (
     Totals,
     Where,
 )
-from ...errors import InvalidArgument, NotFound
+from ...errors import Hint, InvalidArgument, NotFound
 from ...ids import RUN, new_conversation_id
 from ...textindex import TextIndex
 from .address import Address
@@ -143,7 +143,8 @@ class PostgresBackend:
         found = connection.execute(query, (self._w,)).fetchall()
         if not found:
             if self._bound.shared.address.read_only or not create:
-                raise NotFound("workspace", [name], hint="the store has no workspace of that name")
+                hint = Hint("no-workspace", "the store has no workspace of that name{only}", only="")
+                raise NotFound("workspace", [name], hint=hint)
             insert = (
                 "INSERT INTO hitherto.workspace (workspace_id, name, identity, retired, forgotten) "
                 "VALUES (%s, %s, %s, -1, '0') ON CONFLICT DO NOTHING"

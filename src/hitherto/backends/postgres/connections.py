@@ -30,7 +30,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ... import _forks
-from ...errors import Busy, CannotOpen, Closed, HithertoError, ReadOnly, Unavailable
+from ...errors import Busy, CannotOpen, Closed, Hint, HithertoError, ReadOnly, Unavailable
 from . import schema
 from .address import Address, is_local
 from .connection import Link, Watch
@@ -251,10 +251,12 @@ class Shared:
         if not self.address.read_only and "on" in (status("in_hot_standby"), status("default_transaction_read_only")):
             standby = status("in_hot_standby") == "on"
             which = "a standby" if standby else "default_transaction_read_only is on"
-            hint = (
-                "name the primary, or all servers: the one that takes writes is found" if standby else "switch it off"
-            )
-            raise ReadOnly(f"the server is read-only ({which})", hint=f"{hint}; read_only=True reads here")
+            if standby:
+                text = "name the primary, or all servers: the one that takes writes is found; read_only=True reads here"
+                hint = Hint("connected-to-standby", text)
+            else:
+                hint = Hint("read-only-by-default", "switch it off; read_only=True reads here")
+            raise ReadOnly(f"the server is read-only ({which})", hint=hint)
         [(system, standby, timeline, fsync, process)] = connection.execute(_IDENTITY).fetchall()
         if process != connection.info.backend_pid and not self.address.names_pooler:
             hint = "pooler=transaction in the address works with any; pooler=session with one that is set to sessions"
@@ -311,7 +313,7 @@ class Shared:
                     raise trouble.with_traceback(None) from None  # or it would hold on to all who ever raised it
                 if over:
                     self._make_good()
-                    hint = "raise pool_size in the address, or timeout_seconds"
+                    hint = Hint("pool-exhausted", "raise pool_size in the address, or timeout_seconds")
                     raise Busy("all connections are in use", hint=hint) from None
 
     def _make_good(self) -> None:

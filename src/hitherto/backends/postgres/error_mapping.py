@@ -14,6 +14,7 @@ from ...errors import (
     CannotOpen,
     Damaged,
     Denied,
+    Hint,
     HithertoError,
     InvalidArgument,
     NotAStore,
@@ -100,7 +101,10 @@ _KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
     "57014": (
         Busy,
         "something took too long, or had to wait for others for too long",
-        "try again; a larger timeout_seconds waits longer, unless the server's statement_timeout is in the way",
+        Hint(
+            "statement-timeout",
+            "try again; a larger timeout_seconds waits longer, unless the server's statement_timeout is in the way",
+        ),
     ),
     "54": (
         InvalidArgument,

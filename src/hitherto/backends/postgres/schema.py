@@ -24,7 +24,7 @@ import psycopg
 from msgspec import Struct
 from psycopg import errors
 
-from ...errors import Busy, CannotOpen, Denied, NewerFormat, NotAStore, ReadOnly
+from ...errors import Busy, CannotOpen, Denied, Hint, NewerFormat, NotAStore, ReadOnly
 from . import text_index as _words
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -208,7 +208,7 @@ def check_current(connection: Connection) -> None:
     """Refuse a database that would have to be written to before it can be used."""
     found = version(connection)
     if found == 0:
-        raise _nothing("open it once for writing, which makes one")
+        raise _nothing(Hint("no-store", "open it once for writing, which makes one"))
     if found < len(MIGRATIONS):
         hint = "open it once for writing, which brings it up to date"
         raise ReadOnly(f"the database has format {found}, which is an older one", hint=hint)
@@ -227,7 +227,7 @@ def migrate(
     deadline = time.monotonic() + seconds
     while (now := version(connection)) < len(MIGRATIONS):
         if now == 0 and not create:
-            raise _nothing("open it with create=True, which makes one")
+            raise _nothing(Hint("no-store", "open it with create=True, which makes one"))
         step = MIGRATIONS[now]
         if now == 0 and partitions:
             step = Step(step.name, statements(partitions))
@@ -238,11 +238,13 @@ def migrate(
             else:
                 _take(connection, step, now, by=connection)
         except errors.InsufficientPrivilege as error:
-            hint = "let a role that may do it open the store once: it needs CREATE on the database"
+            text = "let a role that may do it open the store once: it needs CREATE on the database"
+            hint = Hint("no-right-to-make-tables", text)
             raise Denied("this role may not make the tables, or change them", hint=hint) from error
         except _IN_THE_WAY as error:
             if time.monotonic() > deadline:
-                hint = "another process may be at it, or holds a lock for long; try again, or raise timeout_seconds"
+                text = "another process may be at it, or holds a lock for long; try again, or raise timeout_seconds"
+                hint = Hint("tables-are-locked", text)
                 raise Busy("the database could not be brought up to date: others are in the way", hint=hint) from error
             time.sleep(random.random() * _PAUSE_SECONDS)
 

@@ -23,7 +23,7 @@ import apsw
 
 from ... import _forks
 from ..._own_files import check_sidecars
-from ...errors import Busy, CannotOpen, Closed, Damaged, NotAStore, StorageError
+from ...errors import Busy, CannotOpen, Closed, Damaged, Hint, NotAStore, StorageError
 from .files import lacks_room, make_private, sync, translated
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
@@ -176,7 +176,7 @@ class Pool:
             connection.before = before
             return connection
         if not os.path.exists(f"{self.path}-shm"):
-            hint = "open it once for writing, which puts the two together"
+            hint = Hint("wal-not-merged", "open it once for writing, which puts the two together")
             raise CannotOpen(f"{self.path}-wal holds changes that cannot be read without writing", hint=hint)
         return apsw.Connection(f"{place}?mode=ro&readonly_shm=1", flags=flags, vfs=self.vfs)
 
@@ -316,7 +316,8 @@ def empty_wal(connection: apsw.Connection, timeout_seconds: float) -> bool:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StorageError(f"{wal} cannot be synced: {error.strerror}", hint="call scrub() again") from error
+        hint = Hint("wal-not-synced", "call scrub() again")
+        raise StorageError(f"{wal} cannot be synced: {error.strerror}", hint=hint) from error
     return True
 
 

@@ -9,7 +9,7 @@ import time
 
 import apsw
 
-from ...errors import Damaged, NewerFormat, NotAStore, NotFound, ReadOnly
+from ...errors import Damaged, Hint, NewerFormat, NotAStore, NotFound, ReadOnly
 from ...ids import new_conversation_id
 from .connections import Pool, ensure_wal, transaction
 from .older_formats import READABLE_FROM, complete
@@ -108,7 +108,8 @@ def find_workspace(connection: apsw.Connection, name: str) -> tuple[int, bytes]:
     if found is None:
         names = [other for (other,) in fetch_all(connection, "SELECT name FROM workspace LIMIT 2")]
         only = f"; its only one is {names[0]!r:.60}" if len(names) == 1 else ""  # a copy often has a single one
-        raise NotFound("workspace", [name], hint=f"the store has no workspace of that name{only}")
+        hint = Hint("no-workspace", "the store has no workspace of that name{only}", only=only)
+        raise NotFound("workspace", [name], hint=hint)
     return found[0], found[1]
 
 
