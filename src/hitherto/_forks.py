@@ -1,10 +1,10 @@
-"""How often this process came out of os.fork.
+"""Count the forks of this process.
 
-What was opened before a fork must not be used after it: locks were copied in whatever state they were, and SQLite's
-idea of which locks it holds is wrong in the child. A holder remembers the count and compares.
+Objects that were opened before a fork must not be used after it: locks are copied in any state, and SQLite in the child
+is wrong about the locks that it holds. An object stores the count when it is opened, and compares.
 
-What works in the background holds `still` while it uses files, a moment at a time; a fork waits for it. So nobody finds
-in a child that a file was in use when it was forked, by a thread that they did not start.
+Background threads hold `still` while they use files, for a moment at a time, and a fork waits for it. So a child never
+finds a file that was in use during the fork by a thread that the caller did not start.
 """
 
 import os
@@ -19,7 +19,7 @@ def count() -> int:
 
 
 def _raise() -> None:
-    global _count  # noqa: PLW0603  # one number per process is what this module is
+    global _count  # noqa: PLW0603  # there is one count for each process
     _count += 1
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from ._task_threads import shared
+from ._task_threads import shared_threads
 
 _NAME = "hitherto"  # the key of our exchange in the extensions of a request
 
@@ -70,7 +70,7 @@ def _before_async(listener: Listener) -> Callable[[Any], Any]:
     async def hook(request: Any) -> None:
         if _NAME not in request.extensions:
             body = await request.aread()
-            _attach(request, await shared().run(listener, _describe(request, body)))
+            _attach(request, await shared_threads().run(listener, _describe(request, body)))
 
     return hook
 
@@ -109,7 +109,7 @@ def _after(response: Any) -> None:
 async def _after_async(response: Any) -> None:
     exchange = _exchange(response)
     if exchange is not None and response.is_stream_consumed:
-        await shared().run(_feed_whole, response, exchange)
+        await shared_threads().run(_feed_whole, response, exchange)
     elif exchange is not None:
         response.stream = _streams(response)[1](response.stream, exchange, _decompressor(response))
 
@@ -203,6 +203,6 @@ def _async_stream(kind: type) -> type:
 
         async def _end(self) -> None:
             if not self.has_ended:
-                await shared().run(self.end)
+                await shared_threads().run(self.end)
 
     return Observed

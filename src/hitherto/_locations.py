@@ -1,8 +1,8 @@
-"""Where a store is: which place is meant, and what file that is.
+"""Resolve the location of a store.
 
-Without an argument the store is looked for in `HITHERTO_STORE`, then in a `.hitherto` folder in this directory or one
-above it, then in the user's data directory. There is no other fallback: a place that cannot be used is an error,
-never a reason to write somewhere else.
+Without an argument the store is searched in `HITHERTO_STORE`, then in a `.hitherto` folder in this directory or one
+above it, then in the user's data directory. There is no other fallback: a location that cannot be used is an error, and
+never a reason to write to another one.
 """
 
 import os
@@ -52,12 +52,12 @@ def near(directory: str | os.PathLike[str] | None = None) -> str | None:
 
 
 def is_server(location: str | os.PathLike[str]) -> bool:
-    """Does it mean a database server, and no file?"""
+    """Is this the location of a database server?"""
     return isinstance(location, str) and location.startswith(("postgresql://", "postgres://"))
 
 
-def shown(location: str | os.PathLike[str]) -> str:
-    """A location as people may see it: without the user and the password of a server."""
+def hide_credentials(location: str | os.PathLike[str]) -> str:
+    """The location without the user and the password of a server, for output."""
     if not is_server(location):
         return os.fspath(location)
     from re import fullmatch  # noqa: PLC0415  # paths need none of these
@@ -66,13 +66,13 @@ def shown(location: str | os.PathLike[str]) -> str:
     base, _, query = str(location).partition("://")[2].partition("?")
     place, slash, database = base.rpartition("@")[2].partition("/")
     if "@" in query or not fullmatch(r"(?:[\w.%-]*|\[[\da-fA-F:.%]*\])(?::\d*)?(?:,(?:[\w.%-]*)(?::\d*)?)*", place):
-        return "postgresql://…"  # what is a password in it, and what is not, cannot be told
+        return "postgresql://…"  # it is unclear which part is the password
     place = place or parse_qs(query).get("host", [""])[0]
     return f"postgresql://{place}{slash}{database.partition('#')[0]}"
 
 
 def path_of(location: str | os.PathLike[str]) -> str | None:
-    """The file that a location means; None if it means none, but memory or a server."""
+    """The file of a location; None for memory or a server."""
     if isinstance(location, str):
         if location in ("memory:", "memory://"):
             return None
@@ -97,8 +97,8 @@ def path_of(location: str | os.PathLike[str]) -> str | None:
 
 
 def _has_user(location: str) -> bool:
-    """Does it begin like the address of a server whose first part is missing: user:password@host/…? As the name of a
-    folder, it would have a password in it."""
+    """Does this look like the address of a server without its scheme, user:password@host/…? It must not become the name
+    of a folder, which would show the password."""
     first, slash, _ = location.partition("/")
     user, at, host = first.rpartition("@")
     return bool(slash and at and host and ":" in user)

@@ -1,22 +1,22 @@
-"""Create, check and publish the files that are ours, in folders where other people may put files, too.
+"""Create, check and publish our files in folders where other users may put files, too.
 
 A store has files beside it: SQLite's `-wal`, `-shm` and `-journal`, the search index, the ballast. Their names are
-known, so that somebody who can put a file there once (a project that is cloned brings a folder along) can plant a link,
-a pipe or a file of their choice under such a name. Three rules keep that harmless:
+known, so an attacker who can put a file there once (a cloned project brings a folder along) can plant a link, a pipe or
+any file under such a name. Three rules make that harmless:
 
 - **A new file is created with `O_EXCL`** and private. Nothing that is there is opened, followed or truncated by it. A
   file that has to appear complete is written under a random name and then linked to its own (`publish`): a link never
   replaces anything.
 - **A file that is there is examined before it is used**: by `lstat`, which follows nothing. It has to be a regular file
-  with one name (a hard link would give us somebody's file under another name), owned by a user whom we trust.
-- **What is opened to be read is judged by its descriptor**, and opening never waits: a pipe without a writer would stop
-  us for ever.
+  with one name (a hard link could be a foreign file under another name), owned by a user whom we trust.
+- **A file that is read is checked by its descriptor**, and opening never waits: a pipe without a writer would block for
+  ever.
 
-Whether the content is ours is for the caller to say, who knows the format. The folder and the store's own file may be
-reached through links: people have linked home directories, and move a store to another disk by a link.
+The caller knows the format, and checks the content. The folder and the store's own file may be reached through links:
+home directories may be links, and a link may move a store to another disk.
 
-Between examining a name and using it there is a moment. Somebody who can write to the folder at that moment, and not
-only earlier, can use it; `hitherto doctor` says if others can write to the folder.
+There is a moment between examining a name and using it. An attacker who can write to the folder at that moment, and not
+only earlier, can use it; `hitherto doctor` reports folders that other users can write to.
 """
 
 import os
@@ -74,7 +74,7 @@ def trusted_owners(store: str) -> frozenset[int] | None:
 def examine(path: str, owners: frozenset[int] | None) -> os.stat_result | None:
     """Return the state of a file that should be ours, or None if nothing is there.
 
-    Raises `CannotOpen` if it is not a regular file, has a second name, or belongs to somebody else. Opens nothing.
+    Raises `CannotOpen` if it is not a regular file, has a second name, or belongs to another user. Opens nothing.
     """
     try:
         found = os.lstat(path)
@@ -100,7 +100,7 @@ def find_problem(found: os.stat_result, owners: frozenset[int] | None) -> str | 
 
 
 @contextmanager
-def opened(path: str, flags: int = TO_READ) -> Iterator[int]:
+def open_descriptor(path: str, flags: int = TO_READ) -> Iterator[int]:
     """Open a file without following a link or waiting, and yield its descriptor. Raises OSError.
 
     Not for a file that SQLite locks: closing the descriptor would drop the locks of this process.
@@ -114,14 +114,14 @@ def opened(path: str, flags: int = TO_READ) -> Iterator[int]:
 
 def read_start(path: str, size: int, flags: int = TO_READ) -> bytes:
     """Return up to `size` bytes from the start of a regular file. Raises OSError, and `CannotOpen` if it is none."""
-    with opened(path, flags) as descriptor:
+    with open_descriptor(path, flags) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise CannotOpen(f"{path} is {describe_kind(os.fstat(descriptor).st_mode)}", hint=MOVE_IT)
         return os.read(descriptor, size)
 
 
 def identify(found: os.stat_result) -> tuple[int, int]:
-    """Return what stays the same for as long as it is the same file."""
+    """Return the identity of a file: its device and inode."""
     return found.st_dev, found.st_ino
 
 
@@ -138,7 +138,7 @@ def create(path: str) -> int:
 
 
 def name_unfinished(path: str) -> str:
-    """Return a name beside the path that nobody can have planted something under."""
+    """Return a random name beside the path, which an attacker cannot have guessed."""
     return f"{path}.unfinished-{os.urandom(8).hex()}"
 
 

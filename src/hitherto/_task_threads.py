@@ -1,8 +1,8 @@
-"""Waiting in async code: calls that wait run in threads of our own.
+"""Threads for async code: blocking calls run in threads of our own.
 
-The loop's default executor has a handful, and others wait in it too. A task that is cancelled while a call is on its
-way waits for its outcome and is cancelled then: nothing is left between done and not done. The price is that cancelling
-waits for at most one commit.
+The loop's default executor has few threads, and the program uses them too. A task that is cancelled during a call waits
+for the result of the call and is cancelled then, so no call stays half done. The price: cancelling waits for at most
+one commit.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from typing import ParamSpec, TypeVar
 
 from .errors import Closed
 
-MOST_THREADS = 64  # of one store; they are made when they are needed
+MOST_THREADS = 64  # of one store; they are started on demand
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Threads:
-    """Our threads, and the rule for cancelled calls."""
+    """A pool of threads, with the rule for cancelled calls."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="hitherto")
         self.closed = False
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The function's result. If this task is cancelled, the function is waited for first."""
+        """Run a function in a thread. If this task is cancelled, wait for the function first."""
         if self.closed:
             raise Closed("the store is closed")
         submitted = self.submit(copy_context().run, partial(function, *args, **kwargs))
@@ -40,11 +40,11 @@ class Threads:
 
     def close(self) -> None:
         self.closed = True
-        self._pool.shutdown(wait=False)  # what still runs ends by itself; the loop does not wait for it
+        self._pool.shutdown(wait=False)  # running calls end by themselves; the loop does not wait for them
 
 
 async def outlast(future: "asyncio.Future[T]") -> T:
-    """The result of a future that is not cancelled with this task: it is waited for first."""
+    """Wait for a future, even if this task is cancelled meanwhile."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -55,10 +55,10 @@ async def outlast(future: "asyncio.Future[T]") -> T:
         if cancelled is None:
             return future.result()
         if not future.cancelled():
-            future.exception()  # it is not lost: the caller did not wait for it
+            future.exception()  # mark it as retrieved: the task raises the cancellation
         raise cancelled
     finally:
-        del future, cancelled  # an error refers to this frame: it is to be freed at once
+        del future, cancelled  # an error refers to this frame, which has to be freed at once
 
 
 _shared: list[Threads] = []
@@ -66,8 +66,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_shared.clear)  # a child has none of the threads
 
 
-def shared() -> Threads:
-    """Threads for whoever has none of his own, made when they are first needed."""
+def shared_threads() -> Threads:
+    """The threads of this process for code without a store, made on first use."""
     if not _shared:
         _shared.append(Threads())
     return _shared[0]

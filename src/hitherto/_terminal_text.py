@@ -1,12 +1,12 @@
-"""Signs for characters that do something.
+"""Escape control characters in text that is shown.
 
-Stored text may hold anything: sequences that clear the screen or set the clipboard, and characters that make a line
-read otherwise than it is. Where text is shown, each of these is shown as what it is, by a sign of its own.
+Stored text may hold anything: sequences that clear the screen or set the clipboard, and characters that change the
+order in which a line is read. Each of these is shown as a visible sign.
 """
 
 
 def _signs() -> dict[int, str]:
-    """Every character that does something to a terminal, and what is shown for it."""
+    """The visible sign for each character that controls a terminal."""
     signs = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: "\u2421"}
     turning = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]  # left to right, or back
     others = [*range(0x80, 0xA0), 0x2028, 0x2029, 0xFEFF, *range(0xFFF9, 0xFFFC)]
@@ -18,7 +18,7 @@ SIGNS = _signs()
 
 
 def harmless(text: str) -> str:
-    """The text with a sign in place of each character that would do something.
+    """Replace each control character by a visible sign.
 
     >>> harmless("red: \\x1b[31m")
     'red: ␛[31m'

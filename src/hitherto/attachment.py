@@ -1,7 +1,7 @@
-"""Large content that stays where it is until somebody reads it: a video in a store, a file about to be kept.
+"""Large content that is read on demand: a video in a store, a file that is about to be stored.
 
-A block's content may be an `Attachment` instead of bytes. Going in, it is read in pieces, so a file of any size passes
-through little memory; coming out, `thread(attachments="lazy")` gives attachments instead of bytes.
+A block's content may be an `Attachment` instead of bytes. A write reads it in pieces, so a file of any size needs
+little memory. A read with `thread(attachments="lazy")` returns attachments instead of bytes.
 
 If a store has lost the bytes of an attachment, its message comes back with a **hole**: an `Attachment` in the place of
 the content, also where bytes were asked for, whose `is_missing` is true. Reading a hole raises `MissingAttachment`. A
@@ -23,7 +23,7 @@ class Attachment:
 
         Block.video(Attachment.from_file("talk.mp4"), "video/mp4")
 
-    `size` is in bytes; `text` is true for what was text before it was kept (a long string in `raw`).
+    `size` is in bytes; `text` is true for content that was text before it was stored (a long string in `raw`).
     """
 
     __slots__ = ("_base64", "_is_hole", "_name", "_pieces", "in_memory", "size", "text")
@@ -31,7 +31,7 @@ class Attachment:
     def __init__(
         self, size: int, pieces: Callable[[], Iterator[bytes]], *, text: bool = False, in_memory: bool = False
     ) -> None:
-        """`pieces` begins to read from the beginning, every time it is called. `in_memory`: it is all there already."""
+        """Each call of `pieces` reads from the beginning. `in_memory`: the content is in memory already."""
         if type(size) is not int or size < 0:
             raise InvalidArgument("the size of an attachment is a number of bytes")
         self.in_memory = in_memory
@@ -39,7 +39,9 @@ class Attachment:
         self.text = text
         self._pieces = pieces
         self._name: bytes | None = None  # its fingerprint, if it is in a store
-        self._base64: tuple[Attachment, int, str] | None = None  # the bytes that this text says, and how it says them
+        self._base64: tuple[Attachment, int, str] | None = (
+            None  # the bytes that this text encodes, and the form of the encoding
+        )
         self._is_hole = False
 
     @classmethod
@@ -83,15 +85,15 @@ class Attachment:
         return self._pieces()
 
     def read(self) -> bytes:
-        """All of it."""
+        """Read the whole content."""
         return b"".join(self)
 
     def load(self) -> str | bytes:
-        """All of it, as what it was: text or bytes."""
+        """Read the whole content as text or bytes, as it was stored."""
         return self.read().decode() if self.text else self.read()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a new file, which appears when it is complete."""
+        """Write the content to a new file, which appears when it is complete."""
         name = _path(path)
         unfinished = _own_files.name_unfinished(name)
         try:

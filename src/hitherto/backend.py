@@ -1,7 +1,7 @@
 """The backend protocol: rows, and the few verbs over them.
 
 A backend keeps rows whose bodies are opaque bytes. It decides nothing: heads, sequence, numbers, conflicts, sealing,
-limits and retention are the store's. What it promises is small and exact:
+limits and retention are the store's. Its contract is small and exact:
 
 - **Every write to a conversation gives its row a new token**, 16 random bytes, and raises its version. The token is
   the only compare-and-swap: the store prepares a `Change` from the row it last saw and names that row's token; the
@@ -15,14 +15,14 @@ limits and retention are the store's. What it promises is small and exact:
   under way still: a later `commit` to the same rows waits for it, a read does not. `commit([])` waits until all that
   can be read is durable.
 - **A batch may require something of every conversation** (`every_key`). It is checked in the batch's own transaction,
-  after the rows that the batch names are locked. So if everybody who gives a conversation another `data_key` requires
-  the workspace's row, as the store does, and the batch changes that row, then the answer holds until the commit. This
-  is how the store knows that nothing needs a key any more before it forgets it. The answer is `Stale` with one of those
-  that do not fit.
+  after the rows that the batch names are locked. So if every batch that gives a conversation another `data_key`
+  requires the workspace's row, as the store's batches do, and this batch changes that row, then the answer holds until
+  the commit. This is how the store knows that no row needs a key any more before it forgets the key. The answer is
+  `Stale` with one conversation that does not fit.
 - **A backend on which writers meet may let them queue** (`info.can_queue`). Then it has a second verb,
-  `commit_queued`. It locks a row that has moved, has the batch made anew from it, and commits that while nobody else
-  can change the row. Who loses a race waits once instead of racing again.
-- **Patience is the backend's**: every verb waits for passing trouble up to its timeout before it raises.
+  `commit_queued`. It locks a row that has moved, has the batch prepared anew from it, and commits while the lock keeps
+  other writers away. A writer that loses a race waits once instead of racing again.
+- **The backend retries**: every verb waits for transient errors up to its timeout before it raises.
 - **Reads see every commit that was acknowledged before they began.** Iterators hold no transaction between the lists
   they yield, so an abandoned one pins nothing.
 - **A pack** holds the bodies of the first messages of a run as one opaque body, closed and opened by the store. Packing
@@ -36,7 +36,7 @@ limits and retention are the store's. What it promises is small and exact:
   number before it as its parent; backends may lay rows out accordingly.
 
 A backend object is bound to one workspace, may be used from any thread, and does not survive `os.fork`. Differences
-are declared in `info`, never found out by trying.
+are declared in `info`, never discovered by trying.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,15 +58,15 @@ class ConversationRow(Struct, frozen=True, gc=False):
     id: bytes
     kind: str
     key: bytes | None  # the caller's own name for it, unique per kind
-    version: int  # raised by every commit; begins at the time of creation, so an id that is used again is told apart
-    token: bytes  # of the last write: what a change is compared with
+    version: int  # raised by every commit; begins at the time of creation, so a reused id has other versions
+    token: bytes  # of the last write; a change names it
     generation: int  # of the data key
     head: int | None  # the message that resume continues
     tips: tuple[int, ...]  # the last number dealt in each run that may still grow, newest first
     next_seq: int
     count: int
     size: int
-    rewrites: int  # commits that dropped or changed messages: while it stands still, each is as it was
+    rewrites: int  # commits that dropped or changed messages: if it is equal, no message has changed
     created_at: int  # microseconds
     active_at: int  # of the newest message; only messages move it
     expires_at: int | None
@@ -83,7 +83,7 @@ class MessageRow(Struct, frozen=True, gc=False):
     conversation: bytes
     seq: int
     parent: int | None
-    link: int | None  # on a root: what it continues (main) or serves (not main)
+    link: int | None  # on a root: the message that it continues (main) or serves (not main)
     main: bool  # on the main flow
     role: str
     revision: int
@@ -130,7 +130,7 @@ class Tag(Struct, frozen=True, gc=False):
 
 
 class Change(Struct, frozen=True, gc=False):
-    """What one batch does to one conversation."""
+    """The changes of one batch to one conversation."""
 
     conversation: bytes
     expect: bytes | None  # the token of the row it was prepared from; None: the conversation must not exist
@@ -150,8 +150,8 @@ class Change(Struct, frozen=True, gc=False):
 
 
 class KeyShape(Struct, frozen=True):
-    """What a `data_key` has to look like: so many bytes, and these bytes at these offsets. Backends compare the bytes
-    and do not know what they mean."""
+    """The form of a `data_key`: so many bytes, and these bytes at these offsets. Backends compare the bytes and do not
+    know their meaning."""
 
     length: int
     parts: tuple[tuple[int, bytes], ...] = ()
@@ -168,12 +168,16 @@ class Batch(Struct, frozen=True, gc=False):
 
     changes: tuple[Change, ...]
     require: tuple[tuple[bytes, bytes], ...] = ()  # conversations whose token must be this until the commit is done
-    arriving: bool = False  # its messages come with their numbers from a copy: what was dropped here may be used again
-    every_key: KeyShape | None = None  # the `data_key` of every conversation, but the workspace's own row, looks so
+    arriving: bool = (
+        False  # its messages come with their numbers from a copy: numbers that were dropped here may be used again
+    )
+    every_key: KeyShape | None = (
+        None  # the form of the `data_key` of every conversation, except the workspace's own row
+    )
 
 
 def removes(batch: Batch) -> bool:
-    """Does it make the store smaller, and nothing else? What is amended or packed anew by it is less than before."""
+    """Does the batch only make the store smaller? The rows that it amends or packs anew are smaller than before."""
     return all(
         change.row is None or (not (change.add or change.attach) and bool(change.drop or change.unput or change.detach))
         for change in batch.changes
@@ -181,12 +185,12 @@ def removes(batch: Batch) -> bool:
 
 
 class Done(Struct, frozen=True):
-    """It is kept."""
+    """The batch is committed."""
 
 
 class Stale(Struct, frozen=True):
-    """The token moved, or the `data_key` is not as the batch requires of all. `row` is the conversation as it is now,
-    None if it is not there."""
+    """The token has changed, or a `data_key` does not fit. `row` is the current row of the conversation; None if it
+    does not exist."""
 
     conversation: bytes
     row: ConversationRow | None
@@ -209,17 +213,17 @@ class Missing(Struct, frozen=True):
 Outcome = Done | Stale | Taken | Missing
 DONE = Done()
 
-# Makes the batches at these places, which all change one conversation, anew from its row as it is: each from the row
-# that the one before leaves. None for a batch that cannot be made anew; it is answered `Stale`.
+# Prepares the batches at these places, which all change one conversation, anew from its current row: each from the row
+# that the batch before leaves. None for a batch that cannot be prepared anew; its outcome is `Stale`.
 Rebase = Callable[[ConversationRow, Sequence[int]], Sequence[Batch | None]]
 
 
 class Where(Struct, frozen=True):
-    """Which conversations a listing shows."""
+    """The conversations of a listing."""
 
     kind: str = CHAT
     tags: tuple[bytes, ...] = ()  # it has all of these
-    alive_at: int | None = None  # leave out those that expired by then, but not what is on hold
+    alive_at: int | None = None  # leave out those that expired by then, unless they are on hold
     expired_at: int | None = None  # leave out all but those that expired by then
 
 
@@ -231,10 +235,10 @@ class Loose(Struct, frozen=True, gc=False):
 
 
 class Changes(Struct, frozen=True):
-    """What moved since a position in the feed."""
+    """The conversations that changed since a position in the feed."""
 
-    position: bytes  # ask with this next time
-    everything: bool  # the position asked with is unknown: all conversations may have moved
+    position: bytes  # for the next call
+    everything: bool  # the position of the call is unknown: all conversations may have changed
     moved: list[bytes]
     gone: list[bytes]
 
@@ -248,28 +252,28 @@ class Position(Struct, frozen=True, array_like=True):
 
 
 class Info(Struct, frozen=True):
-    """What this backend is."""
+    """The properties of a backend."""
 
     name: str
     workspace: bytes  # 16 random bytes
-    location: str  # for people; no secrets in it
+    location: str  # for output; it holds no secrets
     durable: bool  # acknowledged writes outlive the process
     can_backup: bool = False
-    workspace_name: str = ""  # what people call the workspace
-    distant: bool = False  # an answer takes longer than finding it: who has many questions asks several at once
+    workspace_name: str = ""  # the name of the workspace
+    distant: bool = False  # the network takes longer than the query: callers send several queries at once
     can_queue: bool = False  # it is a `QueueingBackend`
 
 
 class Disk(Struct, frozen=True):
-    """What there is for more, in bytes."""
+    """The free and the total space of a disk, in bytes."""
 
     free: int
     total: int
-    reserve: bool = True  # some is set aside, so that something can be purged when nothing is free
+    reserve: bool = True  # a reserve is set aside, so that a purge works on a full disk
 
 
 class Totals(Struct, frozen=True):
-    """What the rows of the conversations of one kind come to."""
+    """The sums over all conversations of one kind."""
 
     conversations: int = 0
     messages: int = 0
@@ -279,7 +283,7 @@ class Totals(Struct, frozen=True):
 
 
 class Lifetime(Struct, frozen=True, gc=False):
-    """What retention has to know of a conversation."""
+    """The facts about a conversation that retention needs."""
 
     id: bytes
     active_at: int
@@ -288,7 +292,7 @@ class Lifetime(Struct, frozen=True, gc=False):
 
 
 class Said(Struct, frozen=True):
-    """How many messages of a role were said on one day."""
+    """The number of messages of a role on one day."""
 
     day: int
     role: str
@@ -316,11 +320,11 @@ class Backend(Protocol):
         Missing ones are left out."""
 
     def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
-        """Where conversations stand in a listing: by (active_at, id), newest first, strictly after the position; or by
-        (created_at, id), oldest first. `lookup` gets their rows."""
+        """The positions of conversations in a listing: by (active_at, id), newest first, strictly after the position;
+        or by (created_at, id), oldest first. `lookup` gets their rows."""
 
     def count(self, where: Where) -> int:
-        """How many `page` would list in all."""
+        """The number of conversations that `page` lists in all."""
 
     def totals(self, kind: str) -> Totals:
         """All conversations of this kind, summed up."""
@@ -414,29 +418,32 @@ class Backend(Protocol):
         """Remove attachments that no message refers to and that were staged before then; how many."""
 
     def changes(self, since: bytes | None) -> Changes:
-        """What was committed to after the call that returned the position `since`. May repeat, never misses: neither
-        clocks nor the order of commits matter. Positions of long ago, and of another copy of the store, are unknown:
-        who follows keeps the position beside what it made of it."""
+        """The conversations that were changed after the call that returned the position `since`.
+
+        Conversations may be repeated, but none is missed: neither clocks nor the order of commits matter. Very old
+        positions, and those of another copy of the store, are unknown. A reader stores the position together with the
+        data that it derived.
+        """
 
     def text_index(self, *, create: bool) -> "TextIndex | None":
-        """An index beside the rows, for words in clear: made if need be, with `create`. None if there is none; without
-        a place for one, the store keeps it in memory."""
+        """The index beside the rows, for words in clear. `create` makes one. None if there is none; without a place for
+        one, the store keeps it in memory."""
 
     def maintain(self, seconds: float) -> bool:
         """Give free space back and keep reading fast, for about so long. False if there is more to do."""
 
     def backup(self, path: str) -> None:
-        """Write a copy to a file that is not there yet: all that was committed before the call, nothing half done,
-        while others go on. Only where `info.can_backup`."""
+        """Write a copy to a new file: all commits before the call, and no commit in part. Other threads go on
+        meanwhile. Only if `info.can_backup`."""
 
     def check(self) -> list[str]:
-        """What is wrong with the storage itself, in words; empty if all is well."""
+        """The problems of the storage itself, in words; empty if there are none."""
 
     def scrub(self) -> bool:
         """Take deleted bytes out of the files. False if a reader delays it: call again later."""
 
     def is_scrubbed(self) -> bool:
-        """Is nothing left of what was removed, by anybody, as far as `scrub` could do something about it?"""
+        """Are all deleted bytes, also those of other processes, removed as far as `scrub` can remove them?"""
 
     def size(self) -> int:
         """About how many bytes it takes, on disk or in memory."""
@@ -446,11 +453,11 @@ class Backend(Protocol):
         are kept, adopted or not. Reads every conversation's row."""
 
     def disk(self) -> Disk | None:
-        """The disk that it lies on; None if it knows of none. On a full one all that writes raises `StorageFull`, but
-        for what only removes."""
+        """The disk of the store; None if it is unknown. On a full disk every write raises `StorageFull`, except one
+        that only removes."""
 
     def close(self, *, untouched: bool = False) -> None:
-        """Let go of everything. Idempotent. `untouched`: it was opened in vain, and nothing is to be changed."""
+        """Release all resources. Idempotent. `untouched`: opening failed, so closing must change nothing."""
 
 
 class QueueingBackend(Backend, Protocol):
@@ -461,7 +468,7 @@ class QueueingBackend(Backend, Protocol):
 
         `rebase` is called in the calling thread, at least once for each conversation that has moved, with its row as it
         is, and with the places of the first batch that is stale and of all that follow it: batches of one conversation
-        are kept in their order. Nobody else changes that row until the commit. What `rebase` reads from this backend in
-        that thread sees the row as it was given; it must not write. It is called again if the transaction has to begin
-        again; what an earlier call made was not kept then.
+        are kept in their order. The lock keeps other writers away from that row until the commit. If `rebase` reads
+        from this backend in that thread, it sees the same row; it must not write. It is called again if the transaction
+        is retried; the batches of the earlier call were not committed then.
         """

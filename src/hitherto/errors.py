@@ -120,7 +120,7 @@ def shorten(text: str, longest: int = _LONGEST) -> str:
     return f"{text[: longest - end - 3]}...{text[-end:]}"
 
 
-def _named(ids: Sequence[str], most: int = 5, longest: int = 40) -> str:
+def _list_names(ids: Sequence[str], most: int = 5, longest: int = 40) -> str:
     """List ids in an error message. They are escaped and shortened: they may be hostile input."""
     shown = ", ".join(ascii(i[:longest])[1:-1] + ("..." if len(i) > longest else "") for i in ids[:most])
     return shown + (f" and {len(ids) - most} more" if len(ids) > most else "")
@@ -132,7 +132,7 @@ class NotFound(HithertoError):
     hint = "list what is there with store.conversations() or store.messages()"
 
     def __init__(self, what: str, ids: Sequence[str], *, hint: str | None = None) -> None:
-        super().__init__(f"no such {what}: {_named(ids)}", hint=hint)
+        super().__init__(f"no such {what}: {_list_names(ids)}", hint=hint)
         self.ids = tuple(ids)
 
 
@@ -142,7 +142,7 @@ class Ambiguous(HithertoError):
     hint = "give more characters of the id"
 
     def __init__(self, prefix: str, candidates: Sequence[str]) -> None:
-        super().__init__(f"{_named([prefix])} fits more than one: {_named(candidates)}")
+        super().__init__(f"{_list_names([prefix])} fits more than one: {_list_names(candidates)}")
         self.candidates = tuple(candidates)
 
 
@@ -152,7 +152,7 @@ class AlreadyExists(HithertoError):
     hint = "open it with store.conversation(id), or use store.ensure(key=…) to get or start"
 
     def __init__(self, what: str, name: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{what} already exists: {_named([name], longest=300)}", hint=hint)
+        super().__init__(f"{what} already exists: {_list_names([name], longest=300)}", hint=hint)
         self.name = name
 
 
@@ -196,7 +196,7 @@ class HasChildren(HithertoError):
     hint = "delete with recursive=True to take the whole subtree"
 
     def __init__(self, ids: Sequence[str]) -> None:
-        super().__init__(f"other messages stand below: {_named(ids)}")
+        super().__init__(f"other messages stand below: {_list_names(ids)}")
         self.ids = tuple(ids)
 
 
@@ -214,7 +214,7 @@ class NotExportable(HithertoError):
     def __init__(self, conversation: str, *others: str) -> None:
         self.conversation = conversation
         self.conversations = (conversation, *others)  # all conversations that must not leave
-        many = f"conversations {_named(self.conversations)} are" if others else f"conversation {conversation} is"
+        many = f"conversations {_list_names(self.conversations)} are" if others else f"conversation {conversation} is"
         super().__init__(f"{many} not to leave the store")
 
 
@@ -228,7 +228,7 @@ class InvalidID(InvalidArgument):
     hint = "message ids have 6 letters and digits; conversation ids are UUIDs"
 
     def __init__(self, given: object, *, hint: str | None = None) -> None:
-        shown = _named([given]) if isinstance(given, str) else f"a {type(given).__name__}"
+        shown = _list_names([given]) if isinstance(given, str) else f"a {type(given).__name__}"
         super().__init__(f"not an id: {shown or 'an empty string'}", hint=hint)
 
 
@@ -272,7 +272,7 @@ class InvalidSnapshotID(InvalidArgument):
     hint = "a snapshot's id is a UUID in small letters: 8-4-4-4-12 hexadecimal digits"
 
     def __init__(self, given: object) -> None:
-        shown = _named([given]) if isinstance(given, str) else f"a {type(given).__name__}"
+        shown = _list_names([given]) if isinstance(given, str) else f"a {type(given).__name__}"
         super().__init__(f"not the id of a snapshot: {shown or 'an empty string'}")
 
 
@@ -325,7 +325,7 @@ class MissingAttachment(Damaged):
     hint = "the rest of the message can be read; restore the attachment from a backup, or go on without it"
 
     def __init__(self, size: int, message: str | None = None) -> None:
-        of = "" if message is None else f" of message {_named([message])}"
+        of = "" if message is None else f" of message {_list_names([message])}"
         super().__init__(f"an attachment{of} is missing: its {size:,} bytes are not in the store")
         self.size = size
         self.message = message
@@ -347,10 +347,10 @@ class ProviderMismatch(HithertoError):
 
     def __init__(self, *, expected: str, found: str, what: str = "snapshot", hint: str | None = None) -> None:
         hint = hint or (
-            f"restore it into a client of {_named([found])}; or put it into a store, and "
+            f"restore it into a client of {_list_names([found])}; or put it into a store, and "
             "hitherto.resume(client, store, store.restore(snapshot), convert=True)"
         )
-        super().__init__(f"the {what} is of {_named([found])}, the client of {_named([expected])}", hint=hint)
+        super().__init__(f"the {what} is of {_list_names([found])}, the client of {_list_names([expected])}", hint=hint)
         self.expected = expected
         self.found = found
 

@@ -1,12 +1,14 @@
-"""What a store tells those who listen: things that happened, as typed values.
+"""The events of a store, as typed values for its listeners.
 
     store.subscribe(print)
 
-An event is told after the commit that made it true, in the order of the commits, at most once. Whoever writes only
-puts it into a queue: each listener has a queue and a thread of its own, so that one that is slow, hangs or raises
-delays neither those who write nor the other listeners. What does not fit into a queue any more is dropped, counted and
-said. What should reach people who listen to nothing goes to the logger `hitherto`, by `warn`: but never by somebody who
-holds what others need, because a handler of the log may itself write to the store.
+An event is emitted after the commit that made it true, in the order of the commits, at most once. The writing thread
+only puts it into queues: each listener has a queue and a thread of its own, so that a listener that is slow, hangs or
+raises delays neither writers nor other listeners. If a queue is full, the event is dropped and counted, and a warning
+says so.
+
+`warn` sends warnings to the logger `hitherto`, for programs without listeners. A thread that holds a lock defers them:
+a log handler may itself write to the store.
 """
 
 import os
@@ -24,19 +26,19 @@ from msgspec import Struct
 from . import _forks
 from .errors import Closed, HithertoError, InvalidArgument
 
-_MOST = 10_000  # events that wait for one listener
-MOST_LISTENERS = 100  # of one store: each is woken by every event, while others wait to write
+_MAX_QUEUE = 10_000  # events that wait for one listener
+MOST_LISTENERS = 100  # of one store: every event wakes each of them, while writers wait
 
 
 class Event(Struct, frozen=True):
-    """Something that happened."""
+    """The base of all events."""
 
     at: datetime
 
 
 class Quarantined(Event, frozen=True):
-    """A record that was tampered with or damaged was put into quarantine. `message` is None if it is the conversation
-    itself that cannot be trusted."""
+    """A record that was tampered with or damaged was put into quarantine. `message` is None if the whole conversation
+    cannot be trusted."""
 
     conversation: str
     message: str | None
@@ -44,14 +46,14 @@ class Quarantined(Event, frozen=True):
 
 
 class SnapshotRebuilt(Event, frozen=True):
-    """A recovery snapshot was torn, and was made anew from the tree."""
+    """A recovery snapshot was damaged, and was rebuilt from the tree."""
 
     conversation: str
     problem: str
 
 
 class TurnedReadOnly(Event, frozen=True):
-    """The store does not take writes any more."""
+    """The store refuses writes from now on."""
 
     reason: str
 
@@ -71,30 +73,30 @@ class ConversationDeleted(Event, frozen=True):
 
 
 class PurgeFailure(NamedTuple):
-    """What a purge or a sweep could not do: for which conversation or message, and why."""
+    """An error of a purge or a sweep: the conversation or message, and the reason."""
 
     id: str
     error: str
 
 
 def as_failures(found: Mapping[str, str]) -> tuple[PurgeFailure, ...]:
-    """Errors by id, as a report has them."""
+    """Convert errors by id into the entries of a report."""
     return tuple(PurgeFailure(id, error) for id, error in found.items())
 
 
 class PurgeCompleted(Event, frozen=True):
-    """What was purged is out of the files, too: `privacy.purge.completed`."""
+    """The purged bytes are removed from the files, too: `privacy.purge.completed`."""
 
     reason: str
     purged_count: int
     failures: tuple[PurgeFailure, ...] = ()
-    seconds: float = 0.0  # from the call until the last byte was gone
+    seconds: float = 0.0  # from the call to the removal of the last byte
 
 
 class SweepFinished(Event, frozen=True):
-    """Retention was carried out."""
+    """A sweep of retention is complete."""
 
-    days: int | None  # of the policy; None: there is none
+    days: int | None  # of the policy; None: no policy is set
     purged_count: int
     skipped: int
     failures: int
@@ -102,7 +104,7 @@ class SweepFinished(Event, frozen=True):
 
 
 class CapacityWarning(Event, frozen=True):
-    """Space runs out, or has run out: of the `quota`, or of the `disk`."""
+    """The `quota` or the `disk` is nearly or completely full."""
 
     what: str
     used_bytes: int
@@ -110,7 +112,7 @@ class CapacityWarning(Event, frozen=True):
 
 
 class SlowCommit(Event, frozen=True):
-    """Of the last commits, one in twenty took longer than this."""
+    """One in twenty of the last commits took longer than the limit."""
 
     p95_seconds: float
     limit_seconds: float
@@ -124,72 +126,79 @@ class BreakerChanged(Event, frozen=True):
 
 
 class KeyRotated(Event, frozen=True):
-    """The workspace has another key; `key_id` says which, None that it is plain now."""
+    """The workspace has another key, `key_id`; None if it is plain now."""
 
     key_id: str | None
     conversations: int
 
 
-_silent: set[int] = set()  # threads that hold what others wait for
-_unsaid: dict[int, list[str]] = {}  # what they will have to say
-os.register_at_fork(after_in_child=_silent.clear)  # a thread of the child may get the number of one that it lacks
+_deferring: set[int] = set()  # threads that hold a lock
+_deferred: dict[int, list[str]] = {}  # the warnings of these threads
+os.register_at_fork(after_in_child=_deferring.clear)  # a thread of the child may get the number of a missing one
 
 
-def hush() -> None:
-    """From now on this thread holds what others need, and warns of nothing. It has to `speak` in the end."""
-    _silent.add(get_ident())
+def defer_warnings() -> None:
+    """Defer this thread's warnings until `resume_warnings`: it holds the commit lock, and a log handler may write to
+    the store."""
+    _deferring.add(get_ident())
 
 
-def speak() -> None:
-    """It holds nothing any more: what it was to warn of is said. A handler of the log may write to the store."""
+def resume_warnings() -> None:
+    """Log the deferred warnings of this thread, which holds no lock any more."""
     me = get_ident()
-    _silent.discard(me)
-    if _unsaid:
-        for what in _unsaid.pop(me, ()):
-            warn(what)
+    _deferring.discard(me)
+    if _deferred:
+        for message in _deferred.pop(me, ()):
+            warn(message)
 
 
-def warn(what: str) -> None:
-    """Say what somebody should look at, as soon as we may `speak`. No message text, key or secret stands in it."""
-    if get_ident() in _silent:
-        _unsaid.setdefault(get_ident(), []).append(what)
+hush, speak = defer_warnings, resume_warnings  # the engine still uses these names
+
+
+hush, speak = defer_warnings, resume_warnings  # the engine still uses these names
+
+
+def warn(message: str) -> None:
+    """Log a warning, or defer it until `resume_warnings`. It must hold no text of messages, no key and no secret."""
+    if get_ident() in _deferring:
+        _deferred.setdefault(get_ident(), []).append(message)
         return
     import logging  # noqa: PLC0415  # rarely needed
 
-    logging.getLogger("hitherto").warning(what)
+    logging.getLogger("hitherto").warning(message)
 
 
 Listener = Callable[[Event], object]
 
 
 class _Queue:
-    """What waits for one listener. It knows neither the listener nor the store, so that the thread that waits at it
-    keeps nobody alive."""
+    """The queue of one listener. It refers neither to the listener nor to the store, so that the thread that waits for
+    it keeps neither alive."""
 
     __slots__ = ("dropped", "events", "thread")
 
     def __init__(self) -> None:
-        from queue import SimpleQueue  # noqa: PLC0415  # nobody may ever listen
+        from queue import SimpleQueue  # noqa: PLC0415  # most programs have no listeners
 
-        self.events: SimpleQueue[Event | threading.Event | None] = SimpleQueue()  # a mark to be set; None: it is over
+        self.events: SimpleQueue[Event | threading.Event | None] = SimpleQueue()  # a mark to be set; None: the end
         self.dropped = 0
         self.thread: threading.Thread | None = None
 
     def put(self, event: Event) -> None:
-        if self.events.qsize() < _MOST:
+        if self.events.qsize() < _MAX_QUEUE:
             self.events.put(event)
             return
         self.dropped += 1
         if self.dropped == 1:
-            warn(f"a listener is too slow: {_MOST:,} events wait for it, and what comes now is dropped")
+            warn(f"a listener is too slow: {_MAX_QUEUE:,} events wait for it, and what comes now is dropped")
 
     def end(self, _: object = None) -> None:
-        """May be called anywhere, by the collector of garbage, too: `put` of this queue allows for it."""
+        """End the queue. The garbage collector may call this anywhere: `put` of this queue is reentrant."""
         self.events.put(None)
 
 
 class _Subscription:
-    """One who listens."""
+    """A listener with its queue and its thread."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -204,10 +213,10 @@ class _Subscription:
             raise HithertoError(f"nobody can listen: {error}", hint="end some threads first") from None
         self.queue.thread = thread
 
-    def hear(self, event: Event) -> None:
+    def deliver(self, event: Event) -> None:
         try:
             self.listener(event)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, it is not ours, and is said, once of a kind
+        except BaseException as error:  # noqa: BLE001  # a listener may raise anything: one warning for each type
             if type(error).__name__ not in self._failures:
                 self._failures.add(type(error).__name__)
                 warn(f"a listener failed: {type(error).__name__}")
@@ -223,22 +232,22 @@ def _deliver(queue: _Queue, own: "weakref.ref[_Subscription]") -> None:
         if subscription is None:
             return
         if not subscription.over:
-            subscription.hear(event)
-        del subscription, event  # what was heard, and by whom, is not kept while we wait
+            subscription.deliver(event)
+        del subscription, event  # neither must be kept alive while the thread waits
 
 
 class Listeners:
-    """Those who listen to one store."""
+    """The listeners of one store."""
 
     def __init__(self, watch: Listener = lambda _: None) -> None:
-        """`watch` hears all that is told, at once: it measures, and neither waits nor fails."""
+        """`watch` is called with each event at once, for telemetry. It neither waits nor fails."""
         self._watch = watch
-        self.some: tuple[_Subscription, ...] = ()  # empty: nobody listens, and nothing need be told
+        self.some: tuple[_Subscription, ...] = ()  # empty: no event has to be made
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._closed = False
-        self._lock = threading.RLock()  # a signal may find us in it, and its handler may close the store
+        self._lock = threading.RLock()  # reentrant: a signal handler may close the store
         self._forks = _forks.count()
-        self._dropped = 0  # of those who have stopped
+        self._dropped = 0  # of listeners that have ended
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         if not callable(listener):
@@ -257,7 +266,7 @@ class Listeners:
 
     @property
     def are_here(self) -> bool:
-        """Is it a listener of this store that asks?"""
+        """Does a listener of this store call this?"""
         return threading.current_thread() in self._threads
 
     def _unsubscribe(self, subscription: "weakref.ref[_Subscription]") -> None:
@@ -269,20 +278,22 @@ class Listeners:
                 self.some = tuple(one for one in self.some if one is not found)
                 self._dropped += found.queue.dropped
 
-    def tell(self, event: Event) -> None:
-        """Put it into every queue. Never waits for a listener."""
+    def emit(self, event: Event) -> None:
+        """Put an event into every queue. Never waits for a listener."""
         self._watch(event)
         for subscription in self.some:
             subscription.queue.put(event)
 
-    def wait(self, timeout_seconds: float) -> bool:
-        """Wait until all that was told so far was heard. False if the time ran out. Who waits in a listener does not
-        wait for itself."""
-        return all(self._heard(self.some, timeout_seconds))
+    tell = emit  # the engine still uses this name
 
-    def _heard(self, some: tuple[_Subscription, ...], timeout_seconds: float) -> list[bool]:
-        """Which of these have heard all that was told so far: each is sent a mark, and all have the same time."""
-        if self._forks != _forks.count():  # the threads are the parent's
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until all listeners have got all events so far. False if the time ran out. A listener that calls this
+        does not wait for itself."""
+        return all(self._wait_for_each(self.some, timeout_seconds))
+
+    def _wait_for_each(self, some: tuple[_Subscription, ...], timeout_seconds: float) -> list[bool]:
+        """For each listener: has it got all events so far? Each queue gets a mark, and all have the same deadline."""
+        if self._forks != _forks.count():  # the threads belong to the parent process
             return [True for _ in some]
         deadline = time.monotonic() + timeout_seconds
         marks = [threading.Event() for _ in some]
@@ -294,13 +305,14 @@ class Listeners:
         return [mark.wait(max(0.0, deadline - time.monotonic())) for mark in marks]
 
     def close(self, timeout_seconds: float) -> int:
-        """Wait until all was heard, then end the threads; how many events were not heard, or not to their end."""
+        """Wait until all events are delivered, then end the threads. Returns how many events were not delivered, or not
+        completely."""
         with self._lock:
             some, self.some, self._closed = self.some, (), True
         lost = self._dropped
-        for subscription, heard in zip(some, self._heard(some, timeout_seconds), strict=True):
+        for subscription, is_done in zip(some, self._wait_for_each(some, timeout_seconds), strict=True):
             subscription.over = True
             lost += subscription.queue.dropped
-            lost += 0 if heard else subscription.queue.events.qsize()  # the mark stands for what is being heard now
+            lost += 0 if is_done else subscription.queue.events.qsize()  # the mark counts for the current event
             subscription.queue.end()
         return lost

@@ -1,23 +1,23 @@
-"""The key of a sealed workspace, and the places it comes from.
+"""The key of a sealed workspace, and its sources.
 
-A key is 32 random bytes. `Key` holds them, tells them to nobody, and remembers where it got them: when another process
-has rotated the key, the same place is asked again. There is no fallback anywhere. A key that cannot be fetched, or that
-lies where others can read it, is an error, never a new key and never "then without".
+A key is 32 random bytes. `Key` holds them, never shows them, and remembers its source: after another process has
+rotated the key, the same source is read again. There is no fallback anywhere. A key that cannot be fetched, or that
+other users can read, is an error. It never leads to a new key, or to a store without one.
 
 **Forms.** `to_file` and `to_keyring` write one line of text: `hitherto-key-1:`, then the 32 bytes in base64url without
-padding (43 characters), then, in a file, a newline. What is read may be
+padding (43 characters), then, in a file, a newline. A source may hold
 
-- 32 raw bytes and nothing else (not from a keyring: what is in there is text),
+- 32 raw bytes and nothing else (not in a keyring, which holds text),
 - 64 hexadecimal digits,
 - base64 or base64url of 32 bytes, with or without padding,
 - the line that we write,
 
-the last three with one newline, `\\n` or `\\r\\n`, or none. Everything else is refused, and no more than a few hundred
-bytes of it are read.
+the last three with one newline, `\\n` or `\\r\\n`, or none. Everything else is refused after at most a few hundred
+bytes.
 
-**Silence.** Error reporters send tracebacks with the values of local variables. So nothing raises while it has a secret
-in hand: the functions below return a `_Problem` in place of one, and `Key` raises when the secret is out of sight,
-outside of any `except`, so that no other exception hangs on to it.
+**Tracebacks.** Error reporters send tracebacks with the values of local variables. So no function raises while a local
+variable holds a secret: the functions below return a `_Problem` instead, and `Key` raises when no frame holds the
+secret, outside of any `except`, so that no other exception refers to it.
 """
 
 import os
@@ -42,10 +42,10 @@ _SIZE = 32  # bytes
 _MOST = 256  # bytes that are read at most: more than any form has
 _LONGEST = 66  # bytes of the longest form: hexadecimal digits and \r\n
 _DERIVED_MOST = 255 * 32  # bytes: the limit of HKDF-SHA256
-_GRACE_SECONDS = 1.0  # for a process that was killed to be gone
+_GRACE_SECONDS = 1.0  # for a killed process to end
 
 _POSIX = os.name == "posix"
-# A key file may be reached through a link, as secrets are mounted into a container: what was opened is judged.
+# A key file may be reached through a link, as secrets are mounted into a container: the opened file is checked.
 _TO_READ = _own_files.TO_READ_THROUGH_LINKS
 
 _OURS = "hitherto-key-1:"
@@ -83,7 +83,7 @@ _REAL_KEYRINGS = frozenset(
 
 
 class _Problem(NamedTuple):
-    """What is wrong, and what to do now, without the secret."""
+    """A problem and its hint, without the secret."""
 
     what: str
     hint: str
@@ -95,12 +95,12 @@ _Source = Callable[[], bytearray | _Problem]
 
 @final
 class Key:
-    """The key of a sealed workspace: 32 bytes, and where they come from.
+    """The key of a sealed workspace: 32 bytes, and their source.
 
-    `Key.generate().to_file(path)` makes one, once; `Key.from_file(path)` fetches it from then on.
+    `Key.generate().to_file(path)` creates one, once; `Key.from_file(path)` fetches it from then on.
 
-    It is not printed, pickled or copied. Keep a backup of it away from the data: without the key, what was sealed with
-    it cannot be read by anybody.
+    It is not printed, pickled or copied. Keep a backup of it away from the data: without the key, a sealed store can
+    never be read again.
     """
 
     __slots__ = ("__weakref__", "_id", "_secret", "_source")
@@ -111,7 +111,7 @@ class Key:
 
     def __init__(self, secret: bytes | bytearray) -> None:
         self._id, self._source = "", None  # a traceback may show this object before it is complete
-        problem = _unfit(secret)
+        problem = _find_problem(secret)
         if problem is not None:
             del secret
             raise InvalidKey(problem.what, hint=problem.hint or None)
@@ -121,10 +121,10 @@ class Key:
 
     @property
     def id(self) -> str:
-        """16 hexadecimal digits that say which key it is without telling it."""
+        """16 hexadecimal digits that identify the key without revealing it."""
         return self._id
 
-    # -- where keys come from
+    # -- sources of keys
 
     @classmethod
     def generate(cls) -> "Key":
@@ -135,10 +135,10 @@ class Key:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Key":
-        """The key in a file that belongs to us or to root, and that nobody else may read: `chmod 600`.
+        """The key in a file that belongs to us or to root, and that no other user may read: `chmod 600`.
 
-        Links are followed, as mounted secrets need it; it is the file they lead to that is judged. On Windows, where
-        files have no such mode, who may read it is not checked.
+        Links are followed, because mounted secrets need it; the file at their end is checked. On Windows, where files
+        have no such mode, the permissions are not checked.
         """
         where = _place(path)
         del path
@@ -150,12 +150,12 @@ class Key:
     def from_command(cls, command: str | Sequence[str], *, timeout_seconds: float = 30.0) -> "Key":
         """The key that a command writes to its standard output: `"pass show hitherto"`, `["op", "read", "op://…"]`.
 
-        There is no shell: a string is split as a shell would split it, and no more (on Windows, where backslashes
-        would be taken for escapes, give a list). Standard input is empty, the environment is ours, and so is standard
-        error: what the command says there is shown wherever our own goes, and is never part of an error.
+        There is no shell: a string is only split as a shell would split it (on Windows, where backslashes would count
+        as escapes, give a list). Standard input is empty. The command inherits the environment and standard error; its
+        messages there are never part of an error.
         """
         source = _command(command, timeout_seconds)
-        del command  # its arguments may be secret too
+        del command  # its arguments may be secrets too
         if isinstance(source, _Problem):
             raise InvalidArgument(source.what, hint=source.hint)
         return cls._fetch(source)
@@ -174,22 +174,22 @@ class Key:
                 hint="put LoadCredential= or LoadCredentialEncrypted= into the service's unit",
             )
         where = os.path.join(directory, name)
-        # Where it can, systemd gives the file to root and the service's user an ACL entry, whose mask then shows in
-        # the place of the group's bits, as 0440: so the group's right to read is no sign of anything here.
+        # If possible, systemd gives the file to root and the service's user an ACL entry. The mask of that entry
+        # appears in the group's bits, as 0440, so the group's right to read means nothing here.
         return cls._fetch(lambda: _read_file(where, "the credential", forbidden=0o037))
 
     @classmethod
     def from_keyring(cls, service: str, username: str = "hitherto") -> "Key":
         """The key in the keyring of the operating system, which may ask the user to unlock it.
 
-        Only keyrings of operating systems are asked, whatever else the `keyring` library is set to use.
+        Only keyrings of operating systems are read, even if the `keyring` library is configured for others.
         """
         _check_entry(service, username)
         return cls._fetch(lambda: _from_keyring(service, username))
 
     @classmethod
     def _fetch(cls, source: _Source) -> "Key":
-        from ._sealing import primitives  # noqa: F401, PLC0415  # if it cannot be loaded, let it fail before there is a secret here
+        from ._sealing import primitives  # noqa: F401, PLC0415  # if it cannot be loaded, it fails before this frame holds a secret
 
         found = source()
         if isinstance(found, _Problem):
@@ -200,11 +200,11 @@ class Key:
         return key
 
     def _can_change(self) -> bool:
-        """Is there a place to ask again?"""
+        """Is there a source that can be read again?"""
         return self._source is not None
 
     def _again(self) -> "Key | None":
-        """Ask the place where this key came from once more: the key that is there now if it is another one."""
+        """Read the source again. Returns its key if it has changed, and None if not."""
         self._reveal()
         if self._source is None:
             return None
@@ -214,7 +214,7 @@ class Key:
         now.wipe()
         return None
 
-    # -- where keys are kept
+    # -- storing keys
 
     def to_file(self, path: str | os.PathLike[str]) -> None:
         """Write the key into a new file that only we may read (0600), durably. An existing file is never touched.
@@ -233,8 +233,8 @@ class Key:
             raise StorageError(problem.what, hint=problem.hint)
 
     def to_keyring(self, service: str, username: str = "hitherto") -> None:
-        """Put the key into the keyring of the operating system. Another entry of that name is never replaced; if it is
-        this very key, there is nothing to do."""
+        """Store the key in the keyring of the operating system. An existing entry of that name is never replaced; if it
+        holds the same key, nothing is done."""
         _check_entry(service, username)
         problem = _into_keyring(service, username, self._text())
         if problem is _TAKEN:
@@ -249,7 +249,7 @@ class Key:
     # -- use
 
     def _reveal(self) -> bytes:
-        secret = bytes(self._secret)  # looked at as a copy: `wipe` may run in another thread
+        secret = bytes(self._secret)  # a copy: `wipe` may run in another thread
         if not any(secret):
             raise KeyUnavailable(f"the key {self._id} was wiped", hint="fetch the key again from where it is kept")
         return secret
@@ -261,7 +261,7 @@ class Key:
         """A key for one purpose: HKDF-SHA256."""
         from ._sealing.primitives import derive  # noqa: PLC0415  # see above
 
-        # Checked here, because what fails in there fails with the secret in hand.
+        # Checked here, because `derive` would fail in a frame that holds the secret.
         if not (isinstance(salt, bytes) and isinstance(purpose, bytes) and 0 < length <= _DERIVED_MOST):
             raise InvalidArgument(
                 "a key is derived from a salt and a purpose, both bytes", hint="ask for 1 to 8,160 bytes"
@@ -271,15 +271,15 @@ class Key:
     def wipe(self) -> None:
         """Overwrite our copy of the key with zeros; from now on, using it raises `KeyUnavailable`.
 
-        This is no promise that the key has left the memory. What you made the key from is yours to wipe; Python and
-        `cryptography` make short-lived copies while a key is read and used, and free them without overwriting; keys
-        derived from this one live as long as the store that uses them; and what the operating system swapped out, or
-        wrote into a core dump, stays there.
+        This does not guarantee that the key has left the memory. The caller wipes the bytes that the key was made from.
+        Python and `cryptography` make short-lived copies while a key is read and used, and free them without
+        overwriting. Keys derived from this one live as long as the store that uses them. Swap space and core dumps may
+        keep copies.
         """
         self._secret[:] = bytes(_SIZE)
         self._source = None
 
-    # -- silence
+    # -- no way to reveal the key by accident
 
     def __repr__(self) -> str:
         return f"<Key {self._id[:8]}…>"
@@ -301,8 +301,8 @@ class Key:
         )
 
 
-def _unfit(secret: object) -> _Problem | None:
-    """Why this is not a key; a problem without a hint has the usual one."""
+def _find_problem(secret: object) -> _Problem | None:
+    """The problem with a value that is no key; None if it is one. A problem without a hint has the usual hint."""
     if not isinstance(secret, bytes | bytearray):
         hint = "keys kept as text are read by Key.from_file, Key.from_command, Key.from_credential and Key.from_keyring"
         return _Problem(f"a key is 32 bytes, not a {type(secret).__name__}", hint)
@@ -314,7 +314,7 @@ def _unfit(secret: object) -> _Problem | None:
 
 
 def _parse(data: bytes, what: str, *, raw: bool = True) -> bytearray | _Problem:
-    """The key in what was read."""
+    """Parse the bytes of a source."""
     if raw and len(data) == _SIZE:
         secret = bytearray(data)
     elif (found := _TEXT.fullmatch(data)) is None:
@@ -328,7 +328,7 @@ def _parse(data: bytes, what: str, *, raw: bool = True) -> bytearray | _Problem:
 
 
 def _not_a_key(data: bytes) -> str:
-    """What is wrong with it, in words that do not tell what it says."""
+    """Describe bytes that are no key, without revealing them."""
     if not data:
         return "is empty"
     if len(data) > _LONGEST:
@@ -339,7 +339,7 @@ def _not_a_key(data: bytes) -> str:
 
 
 def _looks_like_a_key(text: str) -> bool:
-    """Whoever takes one thing for the other must not find the key in the message about it."""
+    """Is this text a key, passed by mistake? Then it must not appear in an error."""
     return _TEXT.fullmatch(text.encode(errors="replace")) is not None
 
 
@@ -351,24 +351,24 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _place(path: object) -> str | None:
-    """The absolute path that is meant, so that it is the same file when it is asked again; none, if it is no path."""
+    """The absolute path, so that a later read finds the same file. None if the value is no path."""
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or not given or _looks_like_a_key(given):
         return None
     given = os.path.expanduser(given)
-    with suppress(OSError):  # the working directory is gone: opening the file will say so
+    with suppress(OSError):  # the working directory was deleted: opening the file raises the error
         return os.path.abspath(given)
     return given
 
 
 def _read_file(path: str, kind: str, *, forbidden: int) -> bytearray | _Problem:
-    """The key in a file; what was opened is judged, not what its name leads to a moment earlier."""
+    """Read the key in a file. The opened descriptor is checked, because the name may lead to another file by then."""
     what = f"{kind} {path!r}"
     data = b""
     try:
         descriptor = os.open(path, _TO_READ)
         try:
-            problem = _distrust(os.fstat(descriptor), what, path, forbidden)
+            problem = _check_file(os.fstat(descriptor), what, path, forbidden)
             if problem is not None:
                 return problem
             while piece := os.read(descriptor, _MOST + 1 - len(data)):
@@ -380,12 +380,12 @@ def _read_file(path: str, kind: str, *, forbidden: int) -> bytearray | _Problem:
     return _parse(data, what)
 
 
-def _distrust(info: os.stat_result, what: str, path: str, forbidden: int) -> _Problem | None:
-    """Why this is not a file to take a key from."""
+def _check_file(info: os.stat_result, what: str, path: str, forbidden: int) -> _Problem | None:
+    """The problem with a file that must not hold a key; None if there is none."""
     if not stat.S_ISREG(info.st_mode):
         kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
         return _Problem(f"{what} is {kind}", "give the path of a regular file with the key in it")
-    if not _POSIX:  # Windows has access lists, which Python does not show, and makes up the mode: nothing to go by
+    if not _POSIX:  # Windows has access lists, which Python does not show, and its mode means nothing
         return None
     if info.st_uid not in (0, os.geteuid()):
         hint = f"chown it to the user who runs this, if you know where it comes from: {shlex.quote(path)}"
@@ -398,13 +398,13 @@ def _distrust(info: os.stat_result, what: str, path: str, forbidden: int) -> _Pr
 
 
 def _write_new(path: str, text: str) -> _Problem | None:
-    """Make the file, whole and durable, or none at all."""
+    """Create the complete file durably, or no file at all."""
     try:
         descriptor = _own_files.create(path)
     except FileExistsError:
         return _TAKEN
     except (OSError, ValueError) as error:
-        return _unwritten(path, error)
+        return _write_problem(path, error)
     try:
         with open(descriptor, "wb") as file:
             file.write(text.encode() + b"\n")
@@ -413,15 +413,15 @@ def _write_new(path: str, text: str) -> _Problem | None:
         _own_files.sync_names(os.path.dirname(path))
     except OSError as error:
         _remove(path)
-        return _unwritten(path, error)
-    except BaseException:  # somebody wants us to stop
+        return _write_problem(path, error)
+    except BaseException:  # an interruption
         del text
         _remove(path)
         raise
     return None
 
 
-def _unwritten(path: str, error: OSError | ValueError) -> _Problem:
+def _write_problem(path: str, error: OSError | ValueError) -> _Problem:
     hint = "check that its directory is there, that you may write to it, and that there is space"
     return _Problem(f"the key file {path!r} cannot be written: {_reason(error)}", hint)
 
@@ -435,12 +435,12 @@ def _remove(path: str) -> None:
 
 
 def _command(command: object, timeout_seconds: object) -> _Source | _Problem:
-    """A source that runs the command; it does not show the arguments."""
+    """A source that runs the command. Errors do not show its arguments."""
     words: object = command
     if isinstance(command, str):
         try:
             words = shlex.split(command)
-        except ValueError:  # it would say what it has read so far
+        except ValueError:  # its message would show a part of the command
             return _Problem("the key command has a quotation that does not end", "give a list of arguments instead")
     if not isinstance(words, Sequence) or isinstance(words, bytes | bytearray) or not words:
         return _Problem("a key command is a str or a list of them", 'for instance ["pass", "show", "hitherto"]')
@@ -455,11 +455,11 @@ def _command(command: object, timeout_seconds: object) -> _Source | _Problem:
 
 
 def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
-    """The key that a command says, if it ends well and in time."""
+    """Run a command and parse its output, if it succeeds in time."""
     import subprocess  # noqa: PLC0415  # only key commands need it
 
     what = f"the key command {arguments[0]!r}"
-    said, deadline = bytearray(), time.monotonic() + timeout_seconds
+    output, deadline = bytearray(), time.monotonic() + timeout_seconds
     try:
         process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
     except (OSError, ValueError) as error:
@@ -467,39 +467,39 @@ def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
         return _Problem(f"{what} cannot be started: {_reason(error)}", hint)
     try:
         # A thread, because Windows cannot wait for a pipe with a time limit in any other way.
-        listener = threading.Thread(target=_listen, args=(process.stdout, said), daemon=True)
+        listener = threading.Thread(target=_listen, args=(process.stdout, output), daemon=True)
         listener.start()
         listener.join(timeout_seconds)
-        heard_all = not listener.is_alive()
-        if heard_all and len(said) <= _MOST:
+        is_complete = not listener.is_alive()
+        if is_complete and len(output) <= _MOST:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         status = process.poll()
-    except BaseException:  # somebody wants us to stop
-        del said  # not emptied: the thread may be about to add to it
+    except BaseException:  # an interruption
+        del output  # not cleared: the thread may still add to it
         raise
     finally:
-        with suppress(OSError):  # it may run as another user by now, as under sudo
+        with suppress(OSError):  # it may run as another user now, as under sudo
             process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
-    listener.join(_GRACE_SECONDS)  # it lives on for as long as a grandchild keeps the pipe open
-    if len(said) > _MOST:
+    listener.join(_GRACE_SECONDS)  # it runs as long as a grandchild keeps the pipe open
+    if len(output) > _MOST:
         return _Problem(f"{what} says more than a key", _FORMS_HINT)
-    if not heard_all or status is None:
+    if not is_complete or status is None:
         text = "it may wait for an answer that nobody can give; a larger timeout_seconds waits longer"
         hint = Hint("key-command-timeout", text)
         return _Problem(f"{what} did not end within {timeout_seconds:g} seconds", hint)
     if status != 0:
         how = f"failed with exit status {status}" if status > 0 else f"was killed by signal {-status}"
         return _Problem(f"{what} {how}", "run it by hand to see why; its own messages went to standard error")
-    return _parse(bytes(said), f"the output of {what}")
+    return _parse(bytes(output), f"the output of {what}")
 
 
-def _listen(pipe: IO[bytes], said: bytearray) -> None:
+def _listen(pipe: IO[bytes], output: bytearray) -> None:
     with pipe:
-        while piece := pipe.read(_MOST + 1 - len(said)):
-            said += piece
+        while piece := pipe.read(_MOST + 1 - len(output)):
+            output += piece
 
 
 # -- keyrings
@@ -517,11 +517,11 @@ def _from_keyring(service: str, username: str) -> bytearray | _Problem:
     rings = _real_keyrings()
     if isinstance(rings, _Problem):
         return rings
-    said = _ask(rings, service, username)
-    if said is None:
+    output = _ask(rings, service, username)
+    if output is None:
         names = ", ".join(map(_class_of, rings))
         return _Problem(f"there is no entry {username!r} for {service!r} in the keyring ({names})", _MISSING_HINT)
-    return said if isinstance(said, _Problem) else _parse_entry(said, service, username)
+    return output if isinstance(output, _Problem) else _parse_entry(output, service, username)
 
 
 def _into_keyring(service: str, username: str, text: str) -> _Problem | None:
@@ -537,8 +537,8 @@ def _into_keyring(service: str, username: str, text: str) -> _Problem | None:
     try:
         rings[0].set_password(service, username, text)
     except Exception as error:  # noqa: BLE001  # see _ask
-        return _failed(rings[0], error)
-    kept = _ask(rings, service, username)  # it is the only copy, perhaps: better to know now
+        return _describe_failure(rings[0], error)
+    kept = _ask(rings, service, username)  # this may be the only copy, so it is checked now
     if isinstance(kept, str) and _parse_entry(kept, service, username) == wanted:
         return None
     return _Problem(f"the keyring {_class_of(rings[0])} did not keep the key", "use Key.to_file until it does")
@@ -551,7 +551,7 @@ def _parse_entry(text: str, service: str, username: str) -> bytearray | _Problem
 def _real_keyrings() -> "list[KeyringBackend] | _Problem":
     """The keyrings of the operating system among those that the library is set to use, the preferred one first."""
     try:
-        import keyring  # noqa: PLC0415  # an extra, for those who keep keys there
+        import keyring  # noqa: PLC0415  # an extra
         from keyring.backends.chainer import ChainerBackend  # noqa: PLC0415  # see above
     except ImportError:
         return _Problem("the keyring library is not installed", 'pip install "hitherto[keyring]"')
@@ -559,7 +559,7 @@ def _real_keyrings() -> "list[KeyringBackend] | _Problem":
         ring = keyring.get_keyring()
         # A chain would answer from any of its members, and the last of them may be a file of plain text.
         members: list[KeyringBackend] = list(ring.backends) if type(ring) is ChainerBackend else [ring]
-    except Exception as error:  # noqa: BLE001  # it loads whatever class its configuration names
+    except Exception as error:  # noqa: BLE001  # it loads any class that its configuration names
         hint = "check PYTHON_KEYRING_BACKEND and keyringrc.cfg; python -m keyring diagnose shows them"
         return _Problem(f"the keyring library cannot be used here: {type(error).__name__}", hint)
     real = [member for member in members if _is_real(member)]
@@ -577,7 +577,7 @@ def _real_keyrings() -> "list[KeyringBackend] | _Problem":
 
 
 def _is_real(ring: object) -> bool:
-    """Is it exactly one of these classes? A class can say that it comes from anywhere: so it must be found there."""
+    """Is this exactly one of the known classes? A class can claim any module, so it must be found in that module."""
     kind = type(ring)
     module, name = kind.__module__, kind.__qualname__
     return (module, name) in _REAL_KEYRINGS and getattr(sys.modules.get(module), name, None) is kind
@@ -588,18 +588,18 @@ def _class_of(ring: object) -> str:
 
 
 def _ask(rings: "list[KeyringBackend]", service: str, username: str) -> str | _Problem | None:
-    """The first entry of that name. A keyring that fails ends it: what comes after may hold an older key."""
+    """The first entry of that name. A keyring that fails ends the search: the next one may hold an older key."""
     for ring in rings:
         try:
-            said: object = ring.get_password(service, username)
-        except Exception as error:  # noqa: BLE001  # D-Bus, GLib and Windows raise what they like, with secrets in it
-            return _failed(ring, error)
-        if said is not None:
-            return str(said)
+            output: object = ring.get_password(service, username)
+        except Exception as error:  # noqa: BLE001  # D-Bus, GLib and Windows may raise anything, with secrets in it
+            return _describe_failure(ring, error)
+        if output is not None:
+            return str(output)
     return None
 
 
-def _failed(ring: object, error: Exception) -> _Problem:
+def _describe_failure(ring: object, error: Exception) -> _Problem:
     from keyring.errors import KeyringLocked  # noqa: PLC0415  # see above
 
     how = "is locked" if isinstance(error, KeyringLocked) else f"failed with {type(error).__name__}"

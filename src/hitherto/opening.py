@@ -1,7 +1,7 @@
-"""Opening a store: what stands behind the place that is meant.
+"""Open a store: choose and load the backend of a location.
 
-The place decides which backend it is, and the backend is loaded only then. Everything that was given is checked before
-a file is touched, and what was opened is closed again if the key does not fit.
+The location decides the backend, which is loaded only then. All arguments are checked before a file is touched, and the
+backend is closed again if the key does not fit.
 """
 
 import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .sanitiser import Sanitiser
 
 
-_ANSWER_SECONDS = 5.0  # that a server may take to say something
+_ANSWER_SECONDS = 5.0  # that a server may take to answer
 
 
 def open(
@@ -42,18 +42,18 @@ def open(
     vfs: str | None = None,
     clock: Callable[[], int] | None = None,
 ) -> Store:
-    """Open a store, making it if it is not there, and the workspace in it, unless `create` is False.
+    """Open a store. It is created if it does not exist, and so is the workspace in it, unless `create` is False.
 
     `location` is a path, `sqlite:///absolute/path`, `postgresql://…`, or `memory:`. `key` opens a sealed store, and
-    seals one that is made now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace`
+    seals one that is created now; a sealed store without its key, or with another one, is `KeyUnavailable`. `workspace`
     names the tenant. `timeout_seconds` is how long a write waits for other processes. `max_write_bytes` limits the text
     and JSON of one write, `max_attachment` the bytes of one binary block, `max_conversation_bytes` those of a
     conversation, attachments included: a write that would exceed it is `ConversationFull`. With `maintenance=False`
-    nothing happens in the background, and `maintain` is the caller's to call. With `quarantine_days`, what has been in
-    quarantine for so long is purged by maintenance; without, by command only. With `read_only` a store that is there is
-    read without leaving a trace: no file is made, no byte is written, nothing happens in the background, and what would
-    write is `ReadOnly`. With a `sanitiser`, secrets are taken out of all that is written through this store, before it
-    is. `vfs` names an SQLite VFS; `clock` gives microseconds since 1970; both are for tests.
+    nothing runs in the background, and the caller calls `maintain`. With `quarantine_days`, maintenance purges records
+    that have been in quarantine for so long; without, only a command does. With `read_only` an existing store is read
+    without a trace: no file is created, no byte is written, nothing runs in the background, and a write raises
+    `ReadOnly`. A `sanitiser` removes secrets from all messages before this store writes them. `vfs` names an SQLite
+    VFS; `clock` returns microseconds since 1970; both are for tests.
     """
     if not isinstance(workspace, str) or not workspace or not encodable(workspace):
         raise InvalidArgument("the workspace is a name, and not empty")
@@ -106,7 +106,7 @@ def _backend(
     create: bool = True,
     identity: bytes | None = None,
 ) -> Backend:
-    """What stands behind a place. A workspace that is made now gets this `identity`, if it is to be a copy."""
+    """The backend of a location. A workspace that is created as a copy gets this `identity`."""
     if is_server(location):
         found_only = bool(read_only), bool(create)
         return _on_server(str(location), workspace, timeout_seconds, identity, *found_only)
@@ -139,7 +139,7 @@ def _backend(
 
 @contextmanager
 def _needs_psycopg() -> Iterator[None]:
-    """Without it, a store on a server is for those who install it."""
+    """Turn a missing psycopg into `MissingExtra`."""
     try:
         yield
     except ImportError as error:
@@ -164,7 +164,7 @@ def _on_server(
 
 
 def workspaces_of(location: str | os.PathLike[str]) -> list[str] | None:
-    """The workspaces of a store; None if that cannot be told, as on a server, where nobody sees those of others."""
+    """The workspaces of a store; None where they are hidden: on a server a role cannot see foreign workspaces."""
     path = path_of(location)
     if path is None:
         return None
@@ -174,14 +174,14 @@ def workspaces_of(location: str | os.PathLike[str]) -> list[str] | None:
 
 
 def server_of(location: str) -> "Server":
-    """What the server says of itself that a location names. Needs no store there, and no key."""
+    """The report of a server about itself. Needs no store there, and no key."""
     with _needs_psycopg():
         from .backends.postgres.server_report import look  # noqa: PLC0415  # see above
     return look(location)
 
 
 def rights_of(role: str, workspace: str | None = None, *, read_only: bool = False) -> list[str]:
-    """The SQL statements that give a role of a server its rights; with a workspace, on the rows of that one alone."""
+    """The SQL statements that grant a role of a server its rights; with a workspace, only on its rows."""
     with _needs_psycopg():
         from .backends.postgres import workspace_id  # noqa: PLC0415  # see above
         from .backends.postgres.schema import rights  # noqa: PLC0415  # see above
@@ -189,7 +189,7 @@ def rights_of(role: str, workspace: str | None = None, *, read_only: bool = Fals
 
 
 def key_id_of(location: str | os.PathLike[str], workspace: str) -> str | None:
-    """Which key a workspace asks for; None if it is plain. Needs no key, and leaves no trace."""
+    """The id of the key of a workspace; None if it is plain. Needs no key, and changes nothing."""
     backend = _backend(location, workspace, _ANSWER_SECONDS if is_server(location) else 0.0, read_only=True)
     try:
         rows = backend.lookup(key=(WORKSPACE, b"workspace"))

@@ -1,17 +1,16 @@
-"""Retention: how long conversations are kept, decided before anything is done.
+"""Retention: decide how long conversations are kept.
 
-A policy says after how many days without a word a conversation goes. What that means for each one follows from the
-conversation, the policy and the time alone: a **plan**, which says whether it goes or stays, and why. Nothing is read
-and nothing is destroyed here. Whoever sweeps asks `decide` once more, about the conversation as it is in the moment in
-which it would go.
+A policy says after how many inactive days a conversation is purged. A **plan** follows from the conversations, the
+policy and the time alone: it says of each conversation whether it is purged or kept, and why. This module reads nothing
+and destroys nothing. A sweep calls `decide` once more for the current state of each conversation before it purges it.
 
 Age is counted from the last interaction, so a conversation from the future is young. An expiry of its own outranks the
-policy, and is a promise that was made for this one: when it has come the conversation goes, even where no policy is
-set. A hold outranks both, and what is being recorded is not touched. The reason that a plan names is the one that
-decides: a conversation on hold that is not due anyway stays because it is not due.
+policy: it is a promise for this conversation, which is purged then even if no policy is set. A hold outranks both, and
+a conversation that is being recorded is never purged. A plan names the reason that decides: a conversation on hold that
+is not due is kept because it is not due.
 
-A last interaction from before there was anybody to talk to is the work of a clock that had lost its time. How old such
-a conversation is nobody knows; it is counted from when a sweep saw it first.
+A last interaction from before the first models was written by a clock with a wrong time. The true age of such a
+conversation is unknown; it is counted from the first sweep that saw it.
 """
 
 from collections import Counter
@@ -27,7 +26,7 @@ from .model import from_datetime
 
 SHORTEST_DAYS, LONGEST_DAYS = 1, 3650
 RECOMMENDED_DAYS = range(7, 180 + 1)
-DATED = datetime(2020, 1, 1, tzinfo=UTC)  # nobody talked to a model before
+DATED = datetime(2020, 1, 1, tzinfo=UTC)  # there were no chats with models before
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 Action = Literal["keep", "purge"]
@@ -35,7 +34,8 @@ Reason = Literal["expired", "own-expiry", "recent", "undated", "held", "being-re
 
 
 class RetentionPolicy(Struct, frozen=True):
-    """How many days after the last interaction a conversation is kept: 1 to 3,650. 7 to 180 are recommended."""
+    """The number of days that a conversation is kept after its last interaction: 1 to 3,650. 7 to 180 are
+    recommended."""
 
     days: int = 30
 
@@ -46,7 +46,7 @@ class RetentionPolicy(Struct, frozen=True):
 
     @property
     def warning(self) -> str | None:
-        """Why the number of days is not a recommended one; None if it is."""
+        """A warning if the number of days is not a recommended one; None if it is."""
         if self.days in RECOMMENDED_DAYS:
             return None
         if self.days < RECOMMENDED_DAYS.start:
@@ -62,21 +62,21 @@ def _days(count: int) -> str:
 
 
 class Candidate(Struct, frozen=True, gc=False):
-    """What a plan has to know of a conversation."""
+    """The facts about a conversation that a plan needs."""
 
     conversation: str
-    active_at: datetime | None  # None: it is damaged, and nobody knows
+    active_at: datetime | None  # None: unknown, because it is damaged
     expires_at: datetime | None = None  # of its own
     held: bool = False
-    recorded: bool = False  # an answer is on its way into it
-    seen_at: datetime | None = None  # by a sweep, for the first time; only of one whose time cannot be right
+    recorded: bool = False  # an answer is being recorded into it
+    seen_at: datetime | None = None  # by the first sweep; only if its last interaction cannot be right
 
 
 class SweepItem(Struct, frozen=True, gc=False):
-    """What becomes of one conversation, and why."""
+    """The decision about one conversation, with its reason."""
 
     conversation: str
-    active_at: datetime | None  # None: it is damaged, and nobody knows
+    active_at: datetime | None  # None: unknown, because it is damaged
     expires_at: datetime | None  # when it is due: by its own expiry, or else by the policy; None: never
     action: Action
     reason: Reason
@@ -86,7 +86,7 @@ class SweepItem(Struct, frozen=True, gc=False):
 
 
 class SweepPlan(Struct, frozen=True):
-    """What a sweep would do: what goes comes first, then what stays, each by when it is due."""
+    """The plan of a sweep: first the conversations to purge, then those to keep, each by the time when they are due."""
 
     policy: RetentionPolicy | None
     now: datetime
@@ -94,20 +94,20 @@ class SweepPlan(Struct, frozen=True):
 
     @property
     def purges(self) -> tuple[SweepItem, ...]:
-        """What goes."""
+        """The conversations to purge."""
         return tuple(item for item in self.items if item.action == "purge")
 
     @property
     def held(self) -> tuple[SweepItem, ...]:
-        """What would go, but is on hold."""
+        """The conversations that are due, but on hold."""
         return tuple(item for item in self.items if item.reason == "held")
 
     def explain(self) -> str:
-        """The plan in words: one line in all, then one for each conversation."""
+        """The plan as text: one summary line, then one line for each conversation."""
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """The same, line by line."""
+        """The lines of `explain`."""
         counted = Counter(item.reason for item in self.items)
         if self.policy is None and not counted.keys() & {"own-expiry", "held", "being-recorded"}:
             yield f"Retention is off: no policy is set, and everything is kept ({_many(len(self.items))})."
@@ -124,17 +124,17 @@ class SweepPlan(Struct, frozen=True):
 
 
 class SweepReport(Struct, frozen=True):
-    """What a sweep did."""
+    """The result of a sweep."""
 
     policy: RetentionPolicy | None
     started_at: datetime
     completed_at: datetime
-    swept: tuple[str, ...]  # ids of what was purged
-    skipped: tuple[tuple[str, str], ...] = ()  # id and reason: due by the plan, and there still, or gone without us
+    swept: tuple[str, ...]  # ids of the conversations that were purged
+    skipped: tuple[tuple[str, str], ...] = ()  # id and reason: due by the plan, but kept, or deleted by another process
     failures: tuple[PurgeFailure, ...] = ()
-    scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
+    scrub_pending: bool = False  # a reader delays the removal of bytes from the files; `scrub` finishes it
     reason: str = "retention-expired"
-    behind_seconds: float = 0.0  # the clock ran ahead, and was not believed: it went by a time so much earlier
+    behind_seconds: float = 0.0  # how far the clock was ahead of the time that the sweep trusted
 
     @property
     def purged_count(self) -> int:
@@ -142,7 +142,7 @@ class SweepReport(Struct, frozen=True):
 
 
 def plan(candidates: Iterable[Candidate], policy: RetentionPolicy | None, now: datetime) -> SweepPlan:
-    """What becomes of these conversations under this policy.
+    """Decide about these conversations under this policy.
 
     >>> old, new = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
     >>> found = plan([Candidate("a", old), Candidate("b", old, held=True), Candidate("c", new)], RetentionPolicy(), new)
@@ -156,7 +156,7 @@ def plan(candidates: Iterable[Candidate], policy: RetentionPolicy | None, now: d
 
 
 def decide(one: Candidate, policy: RetentionPolicy | None, now: datetime) -> SweepItem:
-    """What becomes of one conversation."""
+    """Decide about one conversation."""
     id, active = one.conversation, one.active_at
     young: Reason = "recent"
     old: Reason = "expired"
@@ -177,7 +177,7 @@ def decide(one: Candidate, policy: RetentionPolicy | None, now: datetime) -> Swe
     return SweepItem(id, active, due, "purge", old)
 
 
-_ASIDE: dict[Reason, str] = {  # what the first line says beside what goes
+_ASIDE: dict[Reason, str] = {  # the words of the summary line for other reasons
     "held": "due, but on hold",
     "being-recorded": "due, but being recorded",
     "damaged": "damaged, and kept",

@@ -1,11 +1,11 @@
-"""Numbers for those who watch: OpenTelemetry metrics and spans, if the program uses OpenTelemetry.
+"""Telemetry: OpenTelemetry metrics and spans, if the program uses OpenTelemetry.
 
-Nothing here loads it. As soon as the program itself has (`opentelemetry` is among its modules) and has set a provider,
-a store measures: how long commits take, how large they are, how many meet in one, what is purged, and so on. Libraries
-load the API for programs that set none: then nothing is measured, and now and then we look again.
-`HITHERTO_TELEMETRY=0` switches it off. No text, title, name or key ever stands in an attribute.
+This module does not load OpenTelemetry. As soon as the program itself has loaded it (`opentelemetry` is among its
+modules) and has set a provider, a store measures: the duration and size of commits, the batches in one commit, purges,
+and so on. Libraries load the API for programs that set no provider: then nothing is measured, and a check is repeated
+now and then. `HITHERTO_TELEMETRY=0` switches it off. No attribute holds a text, a title, a name or a key.
 
-Whatever goes wrong in here is not the business of whoever writes: it is said once, and they go on.
+An error in here never fails a write: one warning says it.
 """
 
 import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Attributes = dict[str, str | int]
 
-_AGAIN_SECONDS = 0.1  # after which we look again whether anybody watches
+_AGAIN_SECONDS = 0.1  # between two checks for a provider
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CHAT_SECONDS = tuple(0.01 * 2**n for n in range(14))  # these and the tokens as the conventions for GenAI advise
 _TOKENS = tuple(float(4**n) for n in range(14))
@@ -58,7 +58,7 @@ _COUNTED: dict[type[events.Event], str] = {
 
 
 class Instruments:
-    """What is measured with."""
+    """The instruments and the tracer of this process."""
 
     def __init__(self, meter: "Meter", tracer: "Tracer") -> None:
         self.tracer = tracer
@@ -76,31 +76,31 @@ class Instruments:
         (self._counters.get(name) or self._states[name]).add(number, about)
 
     def span(self) -> "Span":
-        """The one that we are in."""
-        from opentelemetry.trace import get_current_span  # noqa: PLC0415  # it is loaded
+        """The current span."""
+        from opentelemetry.trace import get_current_span  # noqa: PLC0415  # the program has loaded it
 
         return get_current_span()
 
 
 _instruments: Instruments | None = None
 _off = False
-_look_at = 0.0  # when we look again whether anybody watches
+_look_at = 0.0  # the time of the next check for a provider
 _failed = False
 
 
 def _may_be_watched() -> bool:
-    """Is it time to look whether anybody watches?"""
+    """Is it time to check for a provider?"""
     return "opentelemetry" in sys.modules and not _off and time.monotonic() >= _look_at
 
 
 def _look() -> Instruments | None:
-    """What to measure with, made as soon as the program has loaded OpenTelemetry and set a provider."""
+    """The instruments, made as soon as the program has loaded OpenTelemetry and set a provider. None before."""
     global _instruments, _off, _look_at  # noqa: PLW0603  # one set of instruments per process, as OpenTelemetry wants it
     if _instruments is None and _may_be_watched():
         _look_at = time.monotonic() + _AGAIN_SECONDS
         try:
-            from opentelemetry import metrics, trace  # noqa: PLC0415  # whoever does not use it does not load it
-        except ImportError:  # the API is not installed: the module is of something else below that name
+            from opentelemetry import metrics, trace  # noqa: PLC0415  # only if the program has loaded it
+        except ImportError:  # the API is not installed: another package has this name
             _off = True
             return None
         _off = os.environ.get("HITHERTO_TELEMETRY") == "0"
@@ -113,25 +113,25 @@ def _look() -> Instruments | None:
 
 
 def _idles(provider: object) -> bool:
-    """Is it one of the API's own, which do nothing until the program sets another?"""
+    """Is this a provider of the API itself, which does nothing until the program sets another?"""
     return type(provider).__module__.startswith(("opentelemetry.metrics", "opentelemetry.trace"))
 
 
 def measure(work: Callable[[Instruments], None]) -> None:
-    """Measure, if anybody watches. What goes wrong is said once in a process: it would go wrong with every write."""
+    """Measure, if a provider is set. An error is warned of once in a process: it would occur with every write."""
     global _failed  # noqa: PLW0603
     try:
         to = _look()
         if to is not None:
             work(to)
-    except Exception as error:  # noqa: BLE001  # whatever it is, whoever writes goes on
+    except Exception as error:  # noqa: BLE001  # no error in telemetry may fail a write
         if not _failed:
             _failed = True
             events.warn(f"telemetry failed: {type(error).__name__}")
 
 
 class Telemetry:
-    """What one store measures. Its calls never raise."""
+    """The telemetry of one store. Its methods never raise."""
 
     def __init__(self, system: str) -> None:
         """`system` is the name of the backend."""
@@ -141,11 +141,11 @@ class Telemetry:
     @property
     def is_on(self) -> bool:
         if _instruments is None and _may_be_watched():
-            measure(lambda _: None)  # which looks
+            measure(lambda _: None)  # checks for a provider
         return _instruments is not None
 
     def committed(self, size: int, batches: int, seconds: float, error: str = "") -> None:
-        """A transaction of so many bytes and batches is over."""
+        """Record a transaction of so many bytes and batches."""
 
         def work(to: Instruments) -> None:
             to.record("hitherto.commit.duration", seconds, self._system)
@@ -160,11 +160,11 @@ class Telemetry:
         to.record("db.client.operation.duration", seconds, about)
 
     def conflict(self, kind: str) -> None:
-        """Somebody was faster."""
+        """Count a conflict with a faster writer."""
         measure(lambda to: to.count("hitherto.conflicts", self._system | {"kind": kind}))
 
     def heard(self, event: events.Event) -> None:
-        """Count what happened: all that is told is told here, too."""
+        """Count an event. Every event of the store is passed here, too."""
         measure(lambda to: self._count(to, event))
 
     def _count(self, to: Instruments, event: events.Event) -> None:
@@ -188,12 +188,12 @@ class Telemetry:
         self._state = state
 
     def close(self) -> None:
-        """The store is closed, and its breaker is in no state any more."""
+        """Remove the state of the breaker, because the store is closed."""
         if self._state != "closed":
             measure(lambda to: self._turn(to, "closed"))
 
     def span(self, name: str) -> AbstractContextManager[object]:
-        """A span around a call, `hitherto.<name>`; how long it took is measured, too."""
+        """A span around a call, `hitherto.<name>`, with its duration as a metric."""
         return _Around(self, name, self._system) if self.is_on else _NOTHING
 
 
@@ -201,7 +201,7 @@ _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 class _Around:
-    """A span around a call. Of an error only its kind is told: what it says may be anything."""
+    """A span around a call. It records only the type of an error: the message may hold anything."""
 
     def __init__(self, telemetry: Telemetry, name: str, system: Attributes) -> None:
         self._telemetry, self._name = telemetry, name
@@ -230,7 +230,7 @@ class _Around:
         self._telemetry.took(to, self._name, time.perf_counter() - self._began, error)
 
     def _fail(self, error: str) -> None:
-        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415  # it is loaded
+        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415  # the program has loaded it
 
         self._span.set_attribute("error.type", error)
         self._span.set_status(Status(StatusCode.ERROR, error))
@@ -247,7 +247,7 @@ _Method = Callable[Concatenate[S, P], T]
 
 
 def spanned(method: _Method[S, P, T]) -> _Method[S, P, T]:
-    """A method of a store with a span of its name around it."""
+    """Decorate a method of a store with a span of its name."""
 
     @wraps(method)
     def around(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,9 +1,9 @@
-"""The text index: which messages have which words.
+"""The text index: the words of each message.
 
-Bodies are opaque to backends, so search is not theirs. A text index is fed by the store, behind the append path: it
-remembers how far it got (the `position`, which means something to the backend's feed alone) and what it holds of each
-conversation, and it catches up when a search asks or when the store is idle. It is never the truth: every hit is looked
-up in the store before anybody sees it, and a damaged index is thrown away and made again.
+Bodies are opaque to backends, so they cannot search. The store feeds a text index outside the append path. The index
+stores its position in the backend's feed, and a summary of each conversation; it catches up before a search and when
+the store is idle. It is never the source of truth: every hit is read from the store before it is returned, and a
+damaged index is deleted and rebuilt.
 
 The index keeps words and where they occur, never the text itself. Entries are put in the order of time, so that newest
 first is its natural order.
@@ -59,16 +59,16 @@ class TextIndex(Protocol):
     was_reset: bool  # there was one that could not be read, and it was begun again
 
     def state(self) -> tuple[int, bytes | None]:
-        """A stamp that every update changes; and how far it got, None if it is new or was cleared."""
+        """A stamp that every update changes, and the position in the feed; None if the index is new or was cleared."""
 
     def known(self, conversation: bytes) -> Known | None:
-        """What it holds of a conversation."""
+        """The state of a conversation in the index."""
 
     def conversations(self) -> list[bytes]:
-        """The conversations of which it holds anything."""
+        """The conversations with messages in the index."""
 
     def holds(self, conversation: bytes) -> dict[int, int]:
-        """The messages of a conversation that it has: number and revision."""
+        """The messages of a conversation in the index: number and revision."""
 
     def update(
         self,
@@ -80,9 +80,9 @@ class TextIndex(Protocol):
         forget: Sequence[bytes] = (),
         position: bytes | None = None,
     ) -> int | None:
-        """All of this, or none of it: forget whole conversations, drop messages, put others (a number that is there
-        already is replaced and keeps its place in time), and note what is known now. The stamp afterwards; None, and
-        nothing is done, if the stamp is not this one any more."""
+        """Apply all of these changes, or none: forget whole conversations, drop messages, put messages (an existing
+        number is replaced and keeps its place in time), and note the state of conversations. Returns the new stamp. If
+        the stamp has changed meanwhile, nothing is done and the result is None."""
 
     def find(
         self,
@@ -95,11 +95,11 @@ class TextIndex(Protocol):
         since: int | None = None,
         until: int | None = None,
     ) -> list[Found]:
-        """Messages that fit: newest first, or the best first. `since` <= created_at < `until`."""
+        """The matching messages: newest first, or the best first. `since` <= created_at < `until`."""
 
     def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:
-        """Take the words of dropped messages out of the files. False if there was not enough time, or a reader delays
-        it: call again later. With `rebuild`, a last step that cannot be divided may take longer than that."""
+        """Remove the words of dropped messages from the files. False if there was not enough time, or a reader delays
+        it: call again later. With `rebuild`, a last step that cannot be divided may take longer than `seconds`."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -108,4 +108,4 @@ class TextIndex(Protocol):
         """Bytes used."""
 
     def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release all resources. Idempotent."""

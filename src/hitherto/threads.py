@@ -1,7 +1,6 @@
-"""Threads as values, and the narrow protocols: what functions ask for that need only a part of a store.
+"""Threads as values, and narrow protocols for functions that need only a part of a store.
 
-A function that only reads takes a `MessageGetter`; anything with such a `get` will do.
-`thread` is such a function.
+A function that only reads takes a `MessageGetter`: any object with such a `get`. `thread` is such a function.
 """
 
 from collections.abc import Coroutine, Iterable, Iterator
@@ -47,7 +46,7 @@ class MessageDeleter(Protocol):
 
 
 def thread(getter: MessageGetter, message_id: str) -> list[Saved]:
-    """The messages from the root to this one, over anything that gets messages. A store knows a faster way."""
+    """The messages from the root to this one, read from any `MessageGetter`. For a store it uses the faster way."""
     if isinstance(getter, Store):
         return getter.thread(message_id)
     path: list[Saved] = []
@@ -64,7 +63,7 @@ def thread(getter: MessageGetter, message_id: str) -> list[Saved]:
 
 
 class Comparison(Struct, frozen=True):
-    """Two threads side by side: what they share from the root on, and what each has after that."""
+    """Two threads side by side: the messages that they share from the root on, and the rest of each."""
 
     shared: list[Saved]
     left: list[Saved]
@@ -94,7 +93,7 @@ def _thread_of(given: object) -> list[Saved]:
     found = thread() if callable(thread) else None
     if isinstance(found, list):
         return found
-    if isinstance(found, Coroutine):  # of an async conversation: nobody awaits it
+    if isinstance(found, Coroutine):  # of an async conversation: it will not be awaited
         found.close()
     hint = "compare(talk, other), with conversations of a store; those of an async one have .sync"
     raise InvalidArgument(f"a {type(given).__name__} where a conversation is wanted", hint=hint)

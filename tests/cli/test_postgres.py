@@ -178,7 +178,7 @@ def test_every_command_works_and_none_shows_the_password(
 def test_the_password_would_be_found_if_one_command_showed_it(on_server: World, url: str) -> None:
     """The control of the test above."""
     well(on_server, "init")
-    with patch.object(_locations, "shown", str):
+    with patch.object(_locations, "hide_credentials", str):
         said = [well(on_server, "where")]
     assert leaks(on_server, said) != []
     assert leaks(on_server, [well(on_server, "where")]) == []

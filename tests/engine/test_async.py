@@ -167,10 +167,10 @@ def test_a_store_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
 
 _FORKED = """
 import asyncio, os
-from hitherto._task_threads import shared
+from hitherto._task_threads import shared_threads
 
 async def wait():
-    return await shared().run(lambda: 5)
+    return await shared_threads().run(lambda: 5)
 
 assert asyncio.run(wait()) == 5  # the threads are there, and idle
 child = os.fork()

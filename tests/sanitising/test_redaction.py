@@ -717,7 +717,7 @@ def test_a_history_is_cleaned_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from hitherto.sanitiser import redactor as _redaction
 
-    monkeypatch.setattr(_redaction, "_REMEMBERED", 10_000)
+    monkeypatch.setattr(_redaction, "_MAX_BYTES", 10_000)
     ours = redactor()
     for n in range(300):
         assert ours.message(Message.user(SECRET)) == ours.messages([Message.user(SECRET)])[0]

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar, overload, runtime_checkable
 
-from .._task_threads import shared
+from .._task_threads import shared_threads
 from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import Pieces, as_object, decode_object
 from ..dialects._lossless import answer_as_it_is, keepable_answer
@@ -330,7 +330,7 @@ class AsyncClient(_Wired):
         else:
             found = summary(self.messages) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
-        await shared().run(self._summed_up, message)
+        await shared_threads().run(self._summed_up, message)
         return message.text
 
     async def _chat(self, turn: Turn) -> str:
@@ -348,7 +348,7 @@ class AsyncClient(_Wired):
                     return
                 reply = None
                 if isinstance(step, Keep):
-                    await shared().run(self._keep_now, step)
+                    await shared_threads().run(self._keep_now, step)
                 elif isinstance(step, Run):
                     done = self._running_notice(step)
                     try:
@@ -366,7 +366,7 @@ class AsyncClient(_Wired):
                         if rest := pieces.rest():
                             yield rest
                     except BaseException:  # as in `Client`
-                        await shared().run(partial(arriving.close, keep=True))
+                        await shared_threads().run(partial(arriving.close, keep=True))
                         raise
                     reply = self._whole(arriving)
                 else:
@@ -412,21 +412,21 @@ class AsyncClaudeLocal:
         await self.close()
 
     async def close(self) -> None:
-        await shared().run(self._client.close)
+        await shared_threads().run(self._client.close)
 
     async def chat(self, prompt: Prompt) -> str:
-        return await shared().run(self._client.chat, prompt)
+        return await shared_threads().run(self._client.chat, prompt)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[str]:
         pieces = self._client.stream(prompt)
         try:
-            while (piece := await shared().run(next, pieces, None)) is not None:
+            while (piece := await shared_threads().run(next, pieces, None)) is not None:
                 yield piece
         finally:
-            await shared().run(_close_pieces, pieces)
+            await shared_threads().run(_close_pieces, pieces)
 
     async def ask(self, prompt: Prompt, schema: Schema) -> object:
-        return await shared().run(self._client.ask, prompt, schema)
+        return await shared_threads().run(self._client.ask, prompt, schema)
 
 
 def _close_pieces(pieces: Iterator[str]) -> None:

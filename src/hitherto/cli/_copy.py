@@ -174,12 +174,12 @@ def _row_counts(done: "StoreCopy") -> dict[str, object]:
 
 
 def _way_fields(way: _Way, how: str) -> dict[str, object]:
-    from .._locations import shown  # noqa: PLC0415  # help needs none
+    from .._locations import hide_credentials  # noqa: PLC0415  # help needs none
 
     return {
-        "source": shown(way.here.location),
+        "source": hide_credentials(way.here.location),
         "workspace": way.here.workspace,
-        "target": shown(way.there.location),
+        "target": hide_credentials(way.there.location),
         "to_workspace": way.there.workspace,
         "way": how,
     }

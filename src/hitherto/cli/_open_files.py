@@ -20,7 +20,7 @@ def holder(path: str, byte: int) -> str | None:
     if not sys.platform.startswith(("linux", "darwin")) or struct.calcsize("P") != 8:
         return None
     try:
-        with _own_files.opened(f"{path}-shm") as file:
+        with _own_files.open_descriptor(f"{path}-shm") as file:
             pid = _lock_holder(file, byte)
     except FileNotFoundError:
         return ""

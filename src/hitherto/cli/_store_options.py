@@ -101,9 +101,9 @@ class Place:
     @property
     def display_name(self) -> str:
         """The location without user and password, for output."""
-        from .._locations import shown  # noqa: PLC0415  # as above
+        from .._locations import hide_credentials  # noqa: PLC0415  # as above
 
-        return self.path or shown(self.location)
+        return self.path or hide_credentials(self.location)
 
     def sanitiser(self) -> "Sanitiser | None":
         """Return the sanitiser for everything that is written; None if it is off."""

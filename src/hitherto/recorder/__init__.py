@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta
-from .._task_threads import shared
+from .._task_threads import shared_threads
 from ..chat._claude_local import ClaudeLocal
 from ..chat._clients import AsyncClaudeLocal, AsyncClient, Client
 from ..chat._turn import Restored
@@ -88,7 +88,7 @@ class Recording:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await shared().run(self.__exit__, kind, error, trace)
+        await shared_threads().run(self.__exit__, kind, error, trace)
 
     def _all(self) -> list[Recorder]:
         return self._recorders.recorders() if isinstance(self._recorders, Listening) else [self._recorders]

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .._http_hooks import Exchange, Listener, Sent
-from .._task_threads import shared
+from .._task_threads import shared_threads
 
 
 async def listen_to_aiohttp(request: Any, send: Callable[[], Awaitable[Any]], listener: Listener) -> Any:
@@ -20,13 +20,13 @@ async def listen_to_aiohttp(request: Any, send: Callable[[], Awaitable[Any]], li
     body = data if isinstance(data, bytes) else json.dumps(data).encode()
     headers = {name.lower(): value for name, value in request.headers.items()}
     sent = Sent(request.method.upper(), urlsplit(request.url).path, body, headers)
-    exchange = await shared().run(listener, sent)
+    exchange = await shared_threads().run(listener, sent)
     response = await send()
     if exchange is not None:
         types = [value for name, value in response.headers.items() if name.lower() == "content-type"]
         exchange.head(types[0] if types else "")
         if isinstance(response.response_stream, list):
-            await shared().run(_feed_whole, exchange, response.response_stream)
+            await shared_threads().run(_feed_whole, exchange, response.response_stream)
         else:
             _Content.put_into(response.response_stream, exchange)
     return response
@@ -79,12 +79,12 @@ class _Content:
         try:
             data = await reading
         except BaseException:
-            await shared().run(self.end)
+            await shared_threads().run(self.end)
             raise
         if data:
             self._exchange.feed(data)
         else:
-            await shared().run(self.end)
+            await shared_threads().run(self.end)
         return data
 
     def end(self) -> None:

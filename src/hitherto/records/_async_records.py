@@ -1,7 +1,7 @@
-"""The same names, awaited: records over a store that was opened with `open_async`.
+"""Async records: records over a store that was opened with `open_async`.
 
-Everything is decided in `Records`; here the waiting moves out of the event loop, as it does for the store itself. Each
-method is made from the one that it awaits, so that the two cannot differ.
+`Records` makes all decisions; here its methods run in a thread, outside the event loop, as those of the store do. A
+decorator makes each async method from the sync one, so that the two cannot differ.
 """
 
 import threading
@@ -13,23 +13,23 @@ from ..aio import AsyncStore
 from ..retention import RetentionPolicy
 from ._inputs import check_kind
 from ._records import Records
-from ._types import Record
+from ._types import Record, load_contents
 
 if TYPE_CHECKING:
     from ..sanitiser import Sanitiser
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_Awaited = Callable[Concatenate["AsyncRecords", P], Coroutine[None, None, T]]
+_AsyncMethod = Callable[Concatenate["AsyncRecords", P], Coroutine[None, None, T]]
 
 
-def _awaited(method: Callable[Concatenate[Records, P], T]) -> _Awaited[P, T]:
+def _make_async(method: Callable[Concatenate[Records, P], T]) -> _AsyncMethod[P, T]:
     @wraps(method)
     async def call(self: "AsyncRecords", /, *args: P.args, **how: P.kwargs) -> T:
         def run() -> T:
             found = method(self._records(), *args, **how)
             if isinstance(found, Record):
-                found._load()  # nobody is to wait for it in the event loop
+                load_contents(found)  # here, so that the event loop does not wait for it
             return found
 
         return await self._store._threads.run(run)
@@ -38,7 +38,7 @@ def _awaited(method: Callable[Concatenate[Records, P], T]) -> _Awaited[P, T]:
 
 
 class AsyncRecords:
-    """Conversations as records, awaited. See `Records`. A retention is kept in the store by the first call."""
+    """Async `Records`. The first call writes a retention to the store."""
 
     def __init__(
         self,
@@ -53,19 +53,19 @@ class AsyncRecords:
         self._made: Records | None = None
 
     def _records(self) -> Records:
-        """Made by the first call, because it may have to write."""
+        """The sync records. The first call creates them, because that may write."""
         with self._lock:
             if self._made is None:
                 retention, sanitiser = self._given
                 self._made = Records(self._store.sync, retention=retention, sanitiser=sanitiser)
             return self._made
 
-    create = _awaited(Records.create)
-    update = _awaited(Records.update)
-    get = _awaited(Records.get)
-    list = _awaited(Records.list)
-    delete = _awaited(Records.delete)
-    purge_all = _awaited(Records.purge_all)
-    commit_conversation = _awaited(Records.commit_conversation)
-    commit_snapshot = _awaited(Records.commit_snapshot)
-    get_snapshot = _awaited(Records.get_snapshot)
+    create = _make_async(Records.create)
+    update = _make_async(Records.update)
+    get = _make_async(Records.get)
+    list = _make_async(Records.list)
+    delete = _make_async(Records.delete)
+    purge_all = _make_async(Records.purge_all)
+    commit_conversation = _make_async(Records.commit_conversation)
+    commit_snapshot = _make_async(Records.commit_snapshot)
+    get_snapshot = _make_async(Records.get_snapshot)

@@ -1,8 +1,8 @@
-"""What callers give, checked and cleaned, before anything is written.
+"""Check and clean the arguments of callers before anything is written.
 
-Values come as the structs that records are read as, or as dicts with the same names. A name that is not known is
-refused: somebody who writes `expire_at` means something. The error names that field, cleaned like everything that is
-given, and the fields that there are; no value that was given stands in it.
+Values are the structs that records return, or dicts with the same names. An unknown name is refused: a caller who
+writes `expire_at` by mistake should know it. The error names that field, which is cleaned like all input, and lists the
+valid fields; it holds none of the values.
 """
 
 import re
@@ -31,8 +31,8 @@ _ROLES = ("user", "assistant", "system")
 _Count = Annotated[int, Limits(ge=0, le=2**63 - 1)]
 
 
-class Said(Struct, frozen=True):
-    """A message on its way into a record."""
+class NewMessage(Struct, frozen=True):
+    """A message that is to be added to a record."""
 
     message: Message
     sequence: int | None = None
@@ -76,19 +76,19 @@ class _Privacy(Struct, forbid_unknown_fields=True):
     classification: str = "Confidential"
 
 
-class Given:
-    """Turns what is given into what is kept, for one store."""
+class Inputs:
+    """Converts arguments into stored values, for one store."""
 
     def __init__(self, store: "Store", redactors: "Sequence[Redactor]") -> None:
         self._store, self._redactors = store, redactors
 
-    def _as(self, given: object, kind: type[T], like: type | None, what: str) -> T:
-        """The value as one of this kind, from a dict, or from the struct that it is read as."""
+    def _convert(self, value: object, kind: type[T], like: type | None, what: str) -> T:
+        """Convert a dict, or the struct that records return, into this type."""
         known = ", ".join(getattr(kind, "__struct_fields__", ()))
-        if not isinstance(given, Mapping) and (like is None or type(given) is not like):
-            raise InvalidArgument(f"{what} is a dict, not a {type(given).__name__}", hint=f"with {known}")
+        if not isinstance(value, Mapping) and (like is None or type(value) is not like):
+            raise InvalidArgument(f"{what} is a dict, not a {type(value).__name__}", hint=f"with {known}")
         try:
-            return msgspec.convert(dict(_fields(given)), kind, from_attributes=True)
+            return msgspec.convert(dict(_fields(value)), kind, from_attributes=True)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"{what} cannot be taken: {self._reason(error)}", hint=f"with {known}") from None
         except UnicodeEncodeError:
@@ -96,7 +96,8 @@ class Given:
             raise InvalidArgument(what) from None
 
     def _reason(self, error: msgspec.ValidationError) -> str:
-        """What is wrong, in msgspec's words. The name of an unknown field is the caller's own, so it is cleaned."""
+        """The reason of an error, as msgspec says it. The name of an unknown field is the caller's own, so it is
+        cleaned."""
         found = _UNKNOWN.search(str(error))
         if found is None:
             return shorten(ascii(str(error))[1:-1], 200)
@@ -108,30 +109,30 @@ class Given:
 
     # -- messages
 
-    def messages(self, given: object) -> list[Said]:
-        """Messages in order, each frame once."""
-        found: dict[object, Said] = {}
-        for place, one in enumerate(as_list(given, "messages")):
-            said = self._message(one) if isinstance(one, Message) else self._frame(one, f"message {place + 1}")
-            found.setdefault(said.message.key or place, said)
+    def messages(self, value: object) -> list[NewMessage]:
+        """The new messages in order, each frame once."""
+        found: dict[object, NewMessage] = {}
+        for place, one in enumerate(as_list(value, "messages")):
+            new = self._message(one) if isinstance(one, Message) else self._frame(one, f"message {place + 1}")
+            found.setdefault(new.message.key or place, new)
         return list(found.values())
 
-    def _message(self, message: Message) -> Said:
+    def _message(self, message: Message) -> NewMessage:
         if not isinstance(message, Saved) and message.parent is not None:
             hint = "give messages without a parent; store.save([...]) puts one elsewhere"
             raise InvalidArgument("a record goes on at its end", hint=hint)
-        return Said(self._clean(message))
+        return NewMessage(self._clean(message))
 
-    def _frame(self, given: object, what: str) -> Said:
-        frame = self._as(given, _Frame, Frame, what)
-        _one_of(frame.role, _ROLES, f"the role of {what}")
+    def _frame(self, value: object, what: str) -> NewMessage:
+        frame = self._convert(value, _Frame, Frame, what)
+        _check_choice(frame.role, _ROLES, f"the role of {what}")
         note: dict[str, object] = {}
         if frame.role == "system":
             note["role"] = frame.role
         if frame.attachments:
             note["attachments"] = [msgspec.to_builtins(_attachment(ref, what)) for ref in frame.attachments]
         if frame.audio is not None:
-            _one_of(frame.audio.format, _FORMATS, f"the audio format of {what}")
+            _check_choice(frame.audio.format, _FORMATS, f"the audio format of {what}")
             if not 0 <= frame.audio.duration_ms < 2**63:
                 raise InvalidArgument(f"the audio of {what} takes a time from 0 up")
             note["audio"] = msgspec.to_builtins(frame.audio)
@@ -140,14 +141,14 @@ class Given:
             (Block("content", frame.content),),
             key=frame.frame_id or None,
             extra={NOTE: note} if note else None,
-            privacy=_noted(frame.privacy),
+            privacy=_privacy_notes(frame.privacy),
         )
         at = None if frame.created_at is None else from_datetime(frame.created_at, "created_at")
-        return Said(self._clean(message), frame.sequence, at)
+        return NewMessage(self._clean(message), frame.sequence, at)
 
     def _clean(self, message: Message) -> Message:
-        """Without what is not to be kept. By its key a message is found again: one that holds a secret is refused, and
-        one with something personal, or with what by chance looks so, becomes another, always the same."""
+        """Remove secrets and personal data. The key of a message is used for lookups: a key with a secret is refused. A
+        key with personal data, or with text that looks so by chance, is replaced, always by the same key."""
         check(message)
         key = message.key
         for redactor in self._redactors:
@@ -155,17 +156,17 @@ class Given:
             message = redactor.message(message if key is None else replace(message, key=None))
         return message if key is None else replace(message, key=key)
 
-    def time(self, given: object, what: str) -> int:
-        """The microseconds of a datetime, or of one as ISO text, as frames take it."""
-        if isinstance(given, str):
+    def time(self, value: object, what: str) -> int:
+        """The microseconds of a datetime, or of the same as ISO text."""
+        if isinstance(value, str):
             try:
-                given = msgspec.convert(given, Time)
+                value = msgspec.convert(value, Time)
             except (msgspec.ValidationError, UnicodeEncodeError):
                 hint = "2026-01-02T03:04:05Z, or datetime.now(UTC)"
                 raise InvalidArgument(f"{what} is no time with a time zone", hint=hint) from None
-        return from_datetime(given, what)  # type: ignore[arg-type]  # it checks what it is
+        return from_datetime(value, what)  # type: ignore[arg-type]  # it checks the type
 
-    # -- what is said of the record
+    # -- the other fields of a record
 
     def title(self, title: str | None) -> str | None:
         return None if title is None else self._text(title, "the title")
@@ -181,28 +182,32 @@ class Given:
             text = redactor.text(text)
         return text
 
-    def participants(self, given: object) -> tuple[Participant, ...] | None:
-        if given is None:
+    def participants(self, value: object) -> tuple[Participant, ...] | None:
+        if value is None:
             return None
-        found = [self._as(one, Participant, Participant, "a participant") for one in as_list(given, "participants")]
+        found = [
+            self._convert(one, Participant, Participant, "a participant") for one in as_list(value, "participants")
+        ]
         for one in found:
-            _one_of(one.role, _ROLES, "the role of a participant")
-        return tuple(replace(p, id=self._id(p.id), display_name=self._maybe(p.display_name)) for p in found)
+            _check_choice(one.role, _ROLES, "the role of a participant")
+        return tuple(
+            replace(p, id=self._clean_id(p.id), display_name=self._optional_text(p.display_name)) for p in found
+        )
 
-    def _id(self, id: str) -> str:
-        """Two participants stay two, whatever is taken out of their ids."""
+    def _clean_id(self, id: str) -> str:
+        """Clean the id of a participant. Distinct ids stay distinct."""
         self._check_text(id, "the id of a participant")
         for redactor in self._redactors:
             id = redactor.id(id)
         return id
 
-    def _maybe(self, text: str | None) -> str | None:
+    def _optional_text(self, text: str | None) -> str | None:
         return None if text is None else self._text(text, "the text")
 
-    def summary(self, given: object) -> ConversationSummary | None:
-        if given is None:
+    def summary(self, value: object) -> ConversationSummary | None:
+        if value is None:
             return None
-        found = self._as(given, _Summary, ConversationSummary, "the summary")
+        found = self._convert(value, _Summary, ConversationSummary, "the summary")
         at = to_datetime(
             self._store._clock()
             if found.last_updated_at is None
@@ -215,20 +220,22 @@ class Given:
             tuple(self._text(item, "an action item") for item in found.action_items),
         )
 
-    def metrics(self, given: object) -> dict[Measure, int]:
-        found = {} if given is None else msgspec.to_builtins(self._as(given, _Metrics, Metrics, "the metrics"))
+    def metrics(self, value: object) -> dict[Measure, int]:
+        found = {} if value is None else msgspec.to_builtins(self._convert(value, _Metrics, Metrics, "the metrics"))
         return dict(found)
 
-    def retention(self, given: object) -> Amendment:
-        if given is None:
+    def retention(self, value: object) -> Amendment:
+        if value is None:
             return Amendment()
-        if isinstance(given, Retention):
-            given = {"policy": given.policy, "hold": given.hold} | (
-                {"expires_at": given.expires_at} if given.policy == "custom" else {}
+        if isinstance(value, Retention):
+            value = {"policy": value.policy, "hold": value.hold} | (
+                {"expires_at": value.expires_at} if value.policy == "custom" else {}
             )
-        found = self._as(given, _Retention, None, "the retention")
+        found = self._convert(value, _Retention, None, "the retention")
         own = found.expires_at is not UNSET and found.expires_at is not None
-        _one_of(found.policy, (None, "custom" if own else "workspace-default"), "the policy beside this expires_at")
+        _check_choice(
+            found.policy, (None, "custom" if own else "workspace-default"), "the policy beside this expires_at"
+        )
         expires: int | UnsetType | None = UNSET
         if isinstance(found.expires_at, UnsetType | None):
             expires = UNSET if found.expires_at is UNSET and found.policy is None else None
@@ -236,12 +243,12 @@ class Given:
             expires = from_datetime(found.expires_at, "expires_at")
         return Amendment(held=found.hold, expires_at=expires)
 
-    def privacy(self, given: object) -> Amendment:
-        if given is None:
+    def privacy(self, value: object) -> Amendment:
+        if value is None:
             return Amendment()
-        found = self._as(given, _Privacy, Privacy, "the privacy")
-        _one_of(found.classification, ("Confidential",), "the classification")
-        consent = found.consent if isinstance(found.consent, UnsetType) else self._maybe(found.consent)
+        found = self._convert(value, _Privacy, Privacy, "the privacy")
+        _check_choice(found.classification, ("Confidential",), "the classification")
+        consent = found.consent if isinstance(found.consent, UnsetType) else self._optional_text(found.consent)
         return Amendment(exportable=found.exportable, consent=consent)
 
     def amendment(
@@ -254,27 +261,27 @@ class Given:
         participants: object = None,
         privacy: object = None,
     ) -> Amendment:
-        """All of it."""
-        kept, seen = self.retention(retention), self.privacy(privacy)
+        """Convert all fields of an update."""
+        amendment, access = self.retention(retention), self.privacy(privacy)
         return replace(
-            kept,
+            amendment,
             title=self.title(title),
-            exportable=seen.exportable,
-            consent=seen.consent,
+            exportable=access.exportable,
+            consent=access.consent,
             participants=self.participants(participants),
             metrics=self.metrics(metrics),
             summary=self.summary(summary),
         )
 
 
-def check_kind(given: object, kind: type, hint: str) -> None:
-    if not isinstance(given, kind):
-        raise InvalidArgument(f"a {type(given).__name__} where a {kind.__name__} is wanted", hint=hint)
+def check_kind(value: object, kind: type, hint: str) -> None:
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"a {type(value).__name__} where a {kind.__name__} is wanted", hint=hint)
 
 
-def check_places(said: Iterable[Said], first: int) -> None:
-    """A sequence that was given has to be the place that the message gets."""
-    for place, one in enumerate(said, first):
+def check_places(new: Iterable[NewMessage], first: int) -> None:
+    """Refuse a message whose sequence is not the place that it gets."""
+    for place, one in enumerate(new, first):
         if one.sequence not in (None, place):
             hint = "leave the sequence out, or read the record again: it may have grown"
             raise InvalidArgument(
@@ -282,33 +289,33 @@ def check_places(said: Iterable[Said], first: int) -> None:
             )
 
 
-_UNKNOWN = re.compile(r"unknown field `(.*?)`(?: - at `([^`]*)`)?$", re.DOTALL)  # as msgspec says it
+_UNKNOWN = re.compile(r"unknown field `(.*?)`(?: - at `([^`]*)`)?$", re.DOTALL)  # in the words of msgspec
 
 
-def _fields(given: object) -> Iterator[tuple[object, object]]:
-    if isinstance(given, Mapping):
-        yield from given.items()
+def _fields(value: object) -> Iterator[tuple[object, object]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
     else:
-        yield from ((name, getattr(given, name)) for name in getattr(given, "__struct_fields__", ()))
+        yield from ((name, getattr(value, name)) for name in getattr(value, "__struct_fields__", ()))
 
 
-def _one_of(value: object, allowed: Sequence[object], what: str) -> None:
+def _check_choice(value: object, allowed: Sequence[object], what: str) -> None:
     if value not in allowed:
         shown = ", ".join(str(one) for one in allowed if one is not None)
         raise InvalidArgument(f"{what} is none that is known", hint=f"one of {shown}")
 
 
 def _attachment(ref: AttachmentRef, what: str) -> AttachmentRef:
-    _one_of(ref.type, _KINDS, f"the type of an attachment of {what}")
-    known = len(ref.checksum) == 64 and not set(ref.checksum) - set("0123456789abcdef")
-    if ref.byte_length < 0 or not (known or (ref.missing and not ref.checksum)):
+    _check_choice(ref.type, _KINDS, f"the type of an attachment of {what}")
+    has_checksum = len(ref.checksum) == 64 and not set(ref.checksum) - set("0123456789abcdef")
+    if ref.byte_length < 0 or not (has_checksum or (ref.missing and not ref.checksum)):
         hint = "the SHA-256 in 64 small hexadecimal digits, and a length from 0 up"
         raise InvalidArgument(f"an attachment of {what} has no checksum or length that could be one", hint=hint)
     return ref
 
 
-def _noted(privacy: FramePrivacy) -> dict[str, object] | None:
-    """What is known of a frame already, in the words of the sanitiser."""
+def _privacy_notes(privacy: FramePrivacy) -> dict[str, object] | None:
+    """The privacy of a frame that was cleaned before, in the form of the sanitiser's notes."""
     if privacy == FramePrivacy():
         return None
     rules, hashes = list(privacy.rules_applied), list(privacy.pii_tokens)

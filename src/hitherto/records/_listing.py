@@ -1,7 +1,7 @@
-"""Records in a list: by last interaction, newest first, without those that are due and not on hold.
+"""List records by last interaction, newest first, without records that are due and not on hold.
 
-What is due by an expiry of its own is left out by the backend. What is due by the policy of the workspace has been
-quiet for so many days, so that it stands at the end of the list: from there on each is looked at.
+The backend leaves out records whose own expiry has passed. Records that are due by the policy of the workspace have
+been inactive for so many days, so they stand at the end of the list: only there each record is checked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 _LISTING = "records"
 _DAY = 86_400_000_000
-_AT_ONCE = 500
+_BATCH_SIZE = 500
 
 
 def expiry(row: ConversationRow, policy: RetentionPolicy | None, now: datetime) -> Retention:
-    """How long a conversation is kept."""
+    """The retention of a conversation under this policy."""
     own = None if row.expires_at is None else to_datetime(row.expires_at)
-    due = decide(Candidate("", to_datetime(row.active_at), own), policy, now).expires_at
-    return Retention(due, "workspace-default" if own is None else "custom", row.held, due is not None and due <= now)
+    expires = decide(Candidate("", to_datetime(row.active_at), own), policy, now).expires_at
+    is_due = expires is not None and expires <= now
+    return Retention(expires, "workspace-default" if own is None else "custom", row.held, is_due)
 
 
 def page(store: "Store", limit: int, cursor: str | None, *, include_expired: bool, total: bool) -> RecordPage:
@@ -38,23 +39,23 @@ def page(store: "Store", limit: int, cursor: str | None, *, include_expired: boo
         raise InvalidArgument("total is true or false")
     after = None if cursor is None else Position(*read_cursor(store.backend, _LISTING, cursor)[:2])
     policy, now = store.retention, store._clock()
-    gone = None if include_expired or policy is None else _Gone(store, policy, now)
-    found = list(islice(_places(store, after, gone, limit + 1, include_expired=include_expired), limit + 1))
+    due = None if include_expired or policy is None else _DueRecords(store, policy, now)
+    found = list(islice(_places(store, after, due, limit + 1, include_expired=include_expired), limit + 1))
     last = found[limit - 1] if len(found) > limit else None
     shown = [_summary(info, policy, to_datetime(now)) for info in infos(store, [place.id for place in found[:limit]])]
     return RecordPage(
         tuple(shown),
         None if last is None else write_cursor(store.backend, _LISTING, (last.at, last.id, 0)),
-        _total(store, gone, include_expired=include_expired) if total else None,
+        _total(store, due, include_expired=include_expired) if total else None,
     )
 
 
-class _Gone:
-    """What is due by the policy of the workspace, and is there still."""
+class _DueRecords:
+    """The records that are due by the policy of the workspace and not swept yet."""
 
     def __init__(self, store: "Store", policy: RetentionPolicy, now: int) -> None:
         self._store, self._policy, self._now = store, policy, to_datetime(now)
-        self.cut = now - policy.days * _DAY  # those that were active since are not
+        self.cut = now - policy.days * _DAY  # records that were active later are not due
 
     def has(self, row: ConversationRow) -> bool:
         return row.active_at <= self.cut and not row.held and expiry(row, self._policy, self._now).expired
@@ -65,43 +66,43 @@ class _Gone:
 
     def count(self, where: Sequence[Where]) -> int:
         after, counted, out = Position(self.cut + 1, b""), 0, left_out(self._store)
-        while places := self._store._page(where, after, _AT_ONCE):
+        while places := self._store._page(where, after, _BATCH_SIZE):
             counted += len(self.among(places) - out)
             after = places[-1]
         return counted
 
 
 def _places(
-    store: "Store", after: Position | None, gone: _Gone | None, most: int, *, include_expired: bool
+    store: "Store", after: Position | None, due: _DueRecords | None, most: int, *, include_expired: bool
 ) -> Iterator[Position]:
-    """Where records stand, newest first, without those that are gone as far as this list is concerned."""
+    """The positions of the records of this list, newest first."""
     where = store._where(None, include_expired=include_expired)
     while True:
         places = store._page(where, after, most)
-        without = set() if gone is None else gone.among(places)
+        without = set() if due is None else due.among(places)
         yield from (place for place in places if place.id not in without)
         if len(places) < most:
             return
-        after, most = places[-1], _AT_ONCE
+        after, most = places[-1], _BATCH_SIZE
 
 
-def _total(store: "Store", gone: _Gone | None, *, include_expired: bool) -> int:
+def _total(store: "Store", due: _DueRecords | None, *, include_expired: bool) -> int:
     where = store._where(None, include_expired=include_expired)
-    return count_all(store, where[0]) - (0 if gone is None else gone.count(where))
+    return count_all(store, where[0]) - (0 if due is None else due.count(where))
 
 
 def _summary(info: ConversationInfo, policy: RetentionPolicy | None, now: datetime) -> RecordSummary:
     row, problem = info._row, info.problem
     try:
         meta = info._described()
-        title, begun, exportable = meta.title, meta.created or row.created_at, not meta.kept_in
+        title, created, exportable = meta.title, meta.created or row.created_at, not meta.kept_in
     except Damaged:
-        title, begun, exportable = "", row.created_at, False
+        title, created, exportable = "", row.created_at, False
     return RecordSummary(
         info.id,
         revision_of(row),
         title,
-        to_datetime(begun),
+        to_datetime(created),
         to_datetime(row.active_at),
         row.count,
         row.size,

@@ -1,6 +1,6 @@
-"""Purging all records of a workspace: as a sweep does it, some in one commit, whether they are due or not.
+"""Purge all records of a workspace, due or not, in the same way as a sweep: some records in each commit.
 
-What is on hold stays, and is named. What a purge that was killed left over goes with the next.
+Records on hold stay, and the report names them. If a purge is killed, the next one deletes the rest.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,20 +17,20 @@ from ..store import PurgeReport, check_reason
 if TYPE_CHECKING:
     from ..store import Store
 
-_AT_ONCE = 16  # conversations looked at together
+_BATCH_SIZE = 16  # conversations that are read at once
 
 
 def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] | None) -> PurgeReport:
     check_reason(reason)
     store._ensure_removing()
-    job, tell = _Everything(store, reason), progress or (lambda _, __: None)
+    job, report = _Everything(store, reason), progress or (lambda _, __: None)
     total, seen = store.backend.count(Where()), 0
     with job.under_way():
         for ids in _all(store):
-            tell(seen, max(total, seen))
+            report(seen, max(total, seen))
             job.take(ids)
             seen += len(ids)
-        tell(seen, seen)
+        report(seen, seen)
         done = job.finished()
     parts = done.purged_count, done.failures, done.scrub_pending, done.swept
     return PurgeReport(reason, done.started_at, done.completed_at, *parts)
@@ -38,7 +38,7 @@ def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] 
 
 def _all(store: "Store") -> Iterator[list[bytes]]:
     after: Position | None = None
-    while places := store.backend.page(Where(), after, _AT_ONCE, oldest_first=True):
+    while places := store.backend.page(Where(), after, _BATCH_SIZE, oldest_first=True):
         if after is not None and (places[-1].at, places[-1].id) <= (after.at, after.id):
             raise Damaged("conversations are listed out of order")
         after = places[-1]
@@ -46,14 +46,15 @@ def _all(store: "Store") -> Iterator[list[bytes]]:
 
 
 class _Everything(Sweep):
-    """A sweep to which everything is due."""
+    """A sweep for which every record is due."""
 
     def __init__(self, store: "Store", reason: str) -> None:
         self.reason = reason
         super().__init__(store, None, to_datetime(store._clock()), planned=True, given=True)
 
     def _still_due(self, row: ConversationRow) -> bool:
-        """What is not as it was proven may have been on hold: whoever purges it has to say that it is for that."""
+        """Raise `Damaged` for a row that fails its integrity proof, unless the reason says so: it may have been on
+        hold."""
         try:
             self._store._steady(row, self._store._checked)
         except NotFound:
@@ -67,4 +68,4 @@ class _Everything(Sweep):
         return True
 
     def _tell(self, report: SweepReport) -> None:
-        """It is told as the purge that it is."""
+        """Report no sweep: the caller reports a purge."""

@@ -1,7 +1,7 @@
-"""Records: conversations as a product keeps them, over the same tree and the same store.
+"""Records: conversations with the fields that a product needs, over the same tree and the same store.
 
-A record is not stored beside a conversation: it is one, and every conversation of the store is a record. What is
-written here is cleaned first, always, and each call is one commit.
+A record is not stored beside a conversation: every conversation of the store is a record. All values that are written
+here are cleaned first, and each call is one commit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ from ..ids import new_conversation_id, parse_conversation_id, show_conversation_
 from ..model import Message, Saved, Setup, id_of, to_datetime
 from ..retention import RetentionPolicy
 from ..store import More, PurgeReport, Store
-from ._inputs import Given, Said, check_kind, check_places
+from ._inputs import Inputs, NewMessage, check_kind, check_places
 from ._listing import expiry, page
 from ._purging import purge_all
 from ._types import (
@@ -50,8 +50,9 @@ from ._types import (
     Storage,
     Sums,
     checksum,
+    deferred_record,
     frames,
-    shown,
+    record_messages,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
     Id: TypeAlias = str | UUID | Conversation | AsyncConversation | ConversationInfo
 
-_LOOKS = 100
+_MAX_READ_ATTEMPTS = 100
 _EARLIEST = 1 << 41  # microseconds: some weeks into 1970, so that there is a time before it
 
 T = TypeVar("T")
@@ -71,8 +72,8 @@ Fields = Mapping[str, object]
 
 
 class Records:
-    """Conversations as records. `retention` is kept in the store, for everybody; the sanitiser cleans what is written
-    here, and takes out everything it knows of unless another is given."""
+    """Conversations as records. `retention` is stored for the whole workspace. The sanitiser cleans all values that are
+    written here; by default it removes all secrets and personal data that it knows."""
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class Records:
         check_kind(store, Store, "AsyncRecords takes what open_async gives")
         store._ensure_open()
         if sanitiser is None:
-            from ..sanitiser import Sanitiser  # noqa: PLC0415  # its rules are made when they are first needed
+            from ..sanitiser import Sanitiser  # noqa: PLC0415  # its rules are compiled when they are first needed
 
             sanitiser = Sanitiser.everything()
         own = store._redactor_for(sanitiser)
         self._store = store
-        self._given = Given(store, [own] if store._redactor is None else [own, store._redactor])
+        self._inputs = Inputs(store, [own] if store._redactor is None else [own, store._redactor])
         self._redactor = own
         self._sums: Sums = {}
         if retention is not None and retention != store.retention:
@@ -108,14 +109,14 @@ class Records:
         retention: Retention | Fields | None = None,
         privacy: Privacy | Fields | None = None,
     ) -> Record:
-        """A new record. `AlreadyExists` if its id is taken. `created_at` is a datetime with a time zone, or the same
-        as text: "2026-01-02T03:04:05Z"."""
+        """Create a record. Raises `AlreadyExists` if its id is taken. `created_at` is a datetime with a time zone, or
+        the same as text: "2026-01-02T03:04:05Z"."""
         store = self._store
         store._ensure_open()
         id = new_conversation_id() if conversation_id is None else parse_conversation_id(id_of(conversation_id))
-        said = self._given.messages(messages)
-        check_places(said, 1)
-        given = self._given.amendment(
+        new = self._inputs.messages(messages)
+        check_places(new, 1)
+        amendment = self._inputs.amendment(
             title=title,
             participants=participants,
             summary=summary,
@@ -123,26 +124,28 @@ class Records:
             retention=retention,
             privacy=privacy,
         )
-        beside = _beside(given)
-        times = [one.at for one in said if one.at is not None]
-        begun = min(times, default=0) if created_at is None else self._given.time(created_at, "created_at")
+        beside = _new_details(amendment)
+        times = [one.at for one in new if one.at is not None]
+        begun = min(times, default=0) if created_at is None else self._inputs.time(created_at, "created_at")
         begun = max(begun, _EARLIEST) if begun else 0
-        meta = Meta(given.title or "", created=begun, kept_in=given.exportable is False, record=beside.details.number)
-        if isinstance(given.expires_at, int):
+        meta = Meta(
+            amendment.title or "", created=begun, kept_in=amendment.exportable is False, record=beside.details.number
+        )
+        if isinstance(amendment.expires_at, int):
             self._store._schedule.expect_expiry()
 
         def make(desk: Desk) -> list[Draft]:
-            return _drafts(desk, said, 0, given)
+            return _drafts(desk, new, 0, amendment)
 
         def put(desk: Desk, _: list[Saved]) -> Iterable[ItemRow]:
             return items(desk.envelope, id, beside)
 
-        expires = given.expires_at if isinstance(given.expires_at, int) else None
-        made = store._create(id, meta, [Setup()], make, More(None, given.held is True, put, expires))
+        expires = amendment.expires_at if isinstance(amendment.expires_at, int) else None
+        made = store._create(id, meta, [Setup()], make, More(None, amendment.held is True, put, expires))
         if made is None:
             hint = "records.get(id) gives it, records.update(id, …) adds to it"
             raise AlreadyExists("a record", show_conversation_id(id), hint=hint)
-        return self._written(id)
+        return self._read_later(id)
 
     def update(
         self,
@@ -158,15 +161,16 @@ class Records:
         expect_revision: int | None = None,
         expect_version: int | None = None,
     ) -> Record:
-        """Add messages at the end of a record, and change what is given; the record as it is then.
+        """Add messages at the end of a record, and change the given fields. Returns the changed record.
 
-        `Conflict` if its revision is not the expected one any more: then nothing is written, and the error has the
-        revision in `head`. Without one, what is given goes on top of what is there. `expect_version` is the same.
+        With `expect_revision`, a record with another revision raises `Conflict`: then nothing is written, and the error
+        has the current revision in `head`. Without it, the changes apply to the current revision. `expect_version` is
+        another name for the same.
         """
         self._store._ensure_open()
-        expected = _expected(expect_revision, expect_version)
-        said = self._given.messages(() if append_messages is None else append_messages)
-        given = self._given.amendment(
+        expected = _check_expected(expect_revision, expect_version)
+        new = self._inputs.messages(() if append_messages is None else append_messages)
+        amendment = self._inputs.amendment(
             title=title,
             summary=summary,
             retention=retention,
@@ -176,50 +180,53 @@ class Records:
         )
         desk = self._desk(id)
         talk = Conversation(desk, desk.row.head)
-        drafts = _drafts(desk, said, talk._setup_number(), given)
-        if isinstance(given.expires_at, int):
+        drafts = _drafts(desk, new, talk._setup_number(), amendment)
+        if isinstance(amendment.expires_at, int):
             self._store._schedule.expect_expiry()
-        _Writing(desk, said, given, expected).run(drafts)
-        return self._written(desk.id)
+        _Writing(desk, new, amendment, expected).run(drafts)
+        return self._read_later(desk.id)
 
     def get(self, id: "Id") -> Record:
-        """A record, `NotFound` if there is none. Of a record that is due `retention.expired` says so, until it is
-        swept."""
+        """Read a record. Raises `NotFound` if there is none. If it is due, `retention.expired` is true until a sweep
+        deletes it."""
         self._store._ensure_open()
         return self._read(parse_conversation_id(id_of(id)))
 
     def list(
         self, *, limit: int = 20, cursor: str | None = None, include_expired: bool = False, total: bool = True
     ) -> RecordPage:
-        """Records by last interaction, newest first, with the number of all unless `total` is false. Those that are
-        due are left out, unless they are asked for."""
+        """List records by last interaction, newest first, with their total number unless `total` is false. Records that
+        are due are left out, unless `include_expired` is true."""
         self._store._ensure_open()
         return page(self._store, limit, cursor, include_expired=include_expired, total=total)
 
     def delete(self, id: "Id", *, reason: str) -> PurgeReport:
-        """Destroy a record, and take its bytes out of the files: `store.purge`."""
+        """Destroy a record, and remove its bytes from the files, as `store.purge` does."""
         return self._store.purge(id_of(id), reason=reason)
 
     def purge_all(self, *, reason: str, progress: Callable[[int, int], None] | None = None) -> PurgeReport:
-        """Destroy all records of the workspace, some in one commit. What cannot be destroyed, because it is on hold, is
-        in the report with its error. `progress` hears how many were looked at, and of how many. What was interrupted is
-        finished by the same call again."""
+        """Destroy all records of the workspace, some in each commit.
+
+        The report lists the records that could not be destroyed, for example because of a hold, with their errors.
+        `progress` is called with the number of records that were checked, and with the total. After an interruption the
+        same call finishes the purge.
+        """
         self._store._ensure_open()
         return purge_all(self._store, reason, progress)
 
     def commit_conversation(
         self, id: "Id", *, summary: ConversationSummary | Fields | None = None, metrics: Metrics | Fields | None = None
     ) -> Record:
-        """The conversation is over, for now: keep its metrics, counted where they are not given, and let go of its
-        recovery snapshot, in one commit. Idempotent."""
+        """End a conversation for now: store its metrics and remove its recovery snapshot, in one commit. Metrics that
+        are not given are counted. Idempotent."""
         self._store._ensure_open()
         desk = self._desk(id)
-        commit(self._store, desk.id, summary=self._given.summary(summary), metrics=self._given.metrics(metrics))
-        return self._written(desk.id)
+        commit(self._store, desk.id, summary=self._inputs.summary(summary), metrics=self._inputs.metrics(metrics))
+        return self._read_later(desk.id)
 
     def commit_snapshot(self, id: "Id", snapshot: RecoverySnapshot | Fields) -> None:
-        """Keep what is to be restored if the end never comes: a state of the caller's, as a dict, or a snapshot that
-        was changed. The messages are in the tree already."""
+        """Store a recovery snapshot, in case that the conversation is never ended: a state of the caller as a dict, or
+        a changed snapshot. The messages are in the tree already."""
         self._store._ensure_open()
         state = snapshot.state if isinstance(snapshot, RecoverySnapshot) else snapshot
         if not isinstance(state, Mapping):
@@ -228,11 +235,11 @@ class Records:
         clean = self._redactor.value(dict(state))
         if not isinstance(clean, dict):
             raise InvalidArgument("the state of a snapshot is a dict")
-        given = replace(snapshot, state=clean) if isinstance(snapshot, RecoverySnapshot) else clean
-        keep_snapshot(self._store, self._desk(id).name, given)
+        cleaned = replace(snapshot, state=clean) if isinstance(snapshot, RecoverySnapshot) else clean
+        keep_snapshot(self._store, self._desk(id).name, cleaned)
 
     def get_snapshot(self, id: "Id") -> RecoverySnapshot | None:
-        """What can be restored of a conversation whose end never came; None if there is nothing."""
+        """The recovery snapshot of a conversation that was never ended; None if there is none."""
         self._store._ensure_open()
         return load_snapshot(self._store, id_of(id))
 
@@ -242,29 +249,29 @@ class Records:
         return self._store._desk(self._store._fresh_row(parse_conversation_id(id_of(id))))
 
     def _read(self, id: bytes) -> Record:
-        """The record, with its contents, as of one moment."""
+        """Read a record with its contents, as of one moment."""
 
         def look(desk: Desk) -> tuple[Fields, Contents]:
-            known, details = self._known(desk)
+            known, details = self._read_fields(desk)
             return known, self._contents(desk, desk.row, known["title"], details)
 
-        known, contents = self._steadily(id, look)
-        return Record._later(known, lambda: contents)
+        known, contents = self._read_consistently(id, look)
+        return deferred_record(known, lambda: contents)
 
-    def _written(self, id: bytes) -> Record:
-        """The record as it was written. Its contents are read when they are wanted: up to where it stands now."""
+    def _read_later(self, id: bytes) -> Record:
+        """The record as it was written. Its contents are read on access, up to the current end of the record."""
 
         def read() -> Contents:
-            return self._steadily(id, lambda desk: self._contents(desk, row, known["title"], details))
+            return self._read_consistently(id, lambda desk: self._contents(desk, row, known["title"], details))
 
-        row, (known, details) = self._steadily(id, lambda desk: (desk.row, self._known(desk)))
-        return Record._later(known, read)
+        row, (known, details) = self._read_consistently(id, lambda desk: (desk.row, self._read_fields(desk)))
+        return deferred_record(known, read)
 
-    def _steadily(self, id: bytes, look: Callable[[Desk], T]) -> T:
-        """What is seen of a conversation at one moment."""
+    def _read_consistently(self, id: bytes, look: Callable[[Desk], T]) -> T:
+        """Read a conversation as of one moment, and try again if it changed meanwhile."""
         store = self._store
         store._ensure_open()
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_READ_ATTEMPTS):
             row = store._fresh_row(id)
             desk = store._steady(row, lambda found: Desk(store, found, own=True))
             try:
@@ -276,11 +283,11 @@ class Records:
                 continue
             after = store._fresh_row(id)
             if (after.rewrites, after.data_key) == (desk.row.rewrites, desk.row.data_key):
-                return found  # without what was added since we looked, which does no harm
+                return found  # messages that were added meanwhile are not part of it
         raise Busy(f"record {show_conversation_id(id)} changes faster than it can be read")
 
-    def _known(self, desk: Desk) -> tuple[Fields, Details]:
-        """What is in a record but its contents."""
+    def _read_fields(self, desk: Desk) -> tuple[Fields, Details]:
+        """The fields of a record except its contents."""
         store, row = self._store, desk.row
         meta, (details, summary) = open_meta(desk.envelope, row), newest(store, desk.envelope, row)
         known: Fields = {
@@ -297,23 +304,23 @@ class Records:
         return known, details
 
     def _contents(self, desk: Desk, row: ConversationRow, title: object, details: Details) -> Contents:
-        """The contents up to where the row stands, which may be older than the desk."""
+        """The contents up to the end of this row, which may be older than the desk."""
         store = self._store
         if not desk.serves(row):
             raise NotFound("conversation", [desk.name])
         path, all_ = thread(store, desk, row), summaries(store, desk.envelope, row.id, details)
-        said = frames(path, self._sums)
-        sum_ = checksum(title, details.participants, said, all_)
+        new = frames(path, self._sums)
+        sum_ = checksum(title, details.participants, new, all_)
         return Contents(
             all_,
-            said,
-            tuple(ref for frame in said for ref in frame.attachments),
+            new,
+            tuple(ref for frame in new for ref in frame.attachments),
             metrics_of(details, row, path),
             Storage(store.backend.info.location, revision_of(row), row.size, sum_),
         )
 
 
-def _expected(revision: int | None, version: int | None) -> int | None:
+def _check_expected(revision: int | None, version: int | None) -> int | None:
     for one in (revision, version):
         if one is not None and type(one) is not int:
             raise InvalidArgument("a revision is a number", hint="record.revision")
@@ -322,17 +329,22 @@ def _expected(revision: int | None, version: int | None) -> int | None:
     return version if revision is None else revision
 
 
-def _beside(given: Amendment) -> About:
-    """What lies beside the messages of a new record."""
-    consent = None if given.consent is UNSET else given.consent
-    details = Details(given.participants or (), consent, dict(given.metrics))
-    return About(details, () if given.summary is None else (given.summary,)).portable
+def _new_details(amendment: Amendment) -> About:
+    """The items beside the messages of a new record."""
+    consent = None if amendment.consent is UNSET else amendment.consent
+    details = Details(amendment.participants or (), consent, dict(amendment.metrics))
+    return About(details, () if amendment.summary is None else (amendment.summary,)).portable
 
 
-def _drafts(desk: Desk, said: Sequence[Said], setup: int, given: Amendment) -> list[Draft]:
-    """The messages, ready to get their places. With what is said of the record they are one write."""
-    drafts = [draft(desk, one.message, setup, at=one.at) for one in said]
-    texts = [given.title, given.participants, given.summary, *([given.consent] if given.consent else ())]
+def _drafts(desk: Desk, new: Sequence[NewMessage], setup: int, amendment: Amendment) -> list[Draft]:
+    """Prepare the messages. They count together with the other fields for the limit of one write."""
+    drafts = [draft(desk, one.message, setup, at=one.at) for one in new]
+    texts = [
+        amendment.title,
+        amendment.participants,
+        amendment.summary,
+        *([amendment.consent] if amendment.consent else ()),
+    ]
     limit, beside = desk.store._max_write_bytes, len(msgpack.encode(texts))
     try:
         check_size(drafts, limit - beside)
@@ -342,38 +354,39 @@ def _drafts(desk: Desk, said: Sequence[Said], setup: int, given: Amendment) -> l
 
 
 class _Writing:
-    """Adds messages at the end of a record, and changes what is said of it, in one commit."""
+    """Adds messages at the end of a record and changes its fields, in one commit."""
 
-    def __init__(self, desk: Desk, said: Sequence[Said], given: Amendment, expected: int | None) -> None:
-        self._desk, self._said, self._given, self._expected = desk, said, given, expected
+    def __init__(self, desk: Desk, new: Sequence[NewMessage], amendment: Amendment, expected: int | None) -> None:
+        self._desk, self._new, self._amendment, self._expected = desk, new, amendment, expected
 
     def run(self, drafts: Sequence[Draft]) -> None:
         self._desk.write(drafts, self._prepare)
 
     def _prepare(self, drafts: Sequence[Draft], _: ConversationRow) -> "Prepared[None]":
-        """From the row as it is stored: what lies beside it is read now, too, and has to be of the same time."""
+        """Prepare the change from the stored row. The items beside it are read now too, and must belong to the same
+        row."""
         while True:
             row = self._fresh()
             if self._expected not in (None, revision_of(row)):
                 hint = "get the record again, and decide"
                 raise Conflict(expected=self._expected, head=revision_of(row), what="the revision", hint=hint)
             try:
-                return amended(self._desk, row, self._given, self._added(row, drafts)), None
+                return amended(self._desk, row, self._amendment, self._prepare_messages(row, drafts)), None
             except Damaged:
                 if self._fresh().token == row.token:
                     raise
 
-    def _added(self, row: ConversationRow, drafts: Sequence[Draft]) -> Change | None:
-        """The change that adds what is not there yet, by its key."""
+    def _prepare_messages(self, row: ConversationRow, drafts: Sequence[Draft]) -> Change | None:
+        """The change that adds the messages whose keys are not in the record yet."""
         known = self._desk._known(drafts)
-        new = [n for n, d in enumerate(drafts) if d.message.key is None or d.message.key not in known]
-        if any(self._said[n].sequence is not None for n in new):
+        missing = [n for n, d in enumerate(drafts) if d.message.key is None or d.message.key not in known]
+        if any(self._new[n].sequence is not None for n in missing):
             path = thread(self._desk.store, self._desk, row)
-            check_places([self._said[n] for n in new], len(shown(path)) + 1)
-        return self._desk.prepare(row, [drafts[n] for n in new], Spot(row.head))[0]
+            check_places([self._new[n] for n in missing], len(record_messages(path)) + 1)
+        return self._desk.prepare(row, [drafts[n] for n in missing], Spot(row.head))[0]
 
     def _fresh(self) -> ConversationRow:
-        """The row as it is stored, and believed from now on."""
+        """Read the stored row, and adopt it."""
         row = self._desk.store._fresh_row(self._desk.id)
         if row.token != self._desk.row.token:
             self._desk.believe(row, self._desk.epoch)

@@ -1,6 +1,6 @@
-"""A record as a value: what a product that keeps histories wants to know of a conversation.
+"""The values of records: the fields of a conversation that a product needs.
 
-Each name is that of the record's schema; times are aware. What is given out holds of one moment.
+The names are those of the record's schema. Times are aware. A record describes its conversation at one moment.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from ..model import Saved
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
-_SUMS = 10_000  # checksums that are remembered
-NOTE = "record"  # in a message's extra: what a frame has that a message has no word for
-_SYSTEM = (NOTE, "vpconv")  # where it stands that an event was said by the system
+_SUMS = 10_000  # checksums that are cached
+NOTE = "record"  # the name in a message's extra for the fields of a frame that a message does not have
+_SYSTEM = (NOTE, "vpconv")  # the notes that mark an event as a message of the system
 
 
 class AttachmentRef(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Content beside a frame: where it lies, and what it must be."""
+    """A reference to content beside a frame, with its checksum."""
 
     attachment_id: str
     type: str  # audio, transcript, code or document; image and video
     uri: str
-    checksum: str  # SHA-256, in hexadecimal; empty if it is not known, because the content is missing
+    checksum: str  # SHA-256, in hexadecimal; empty if the content is missing
     byte_length: int
     missing: bool = False  # the store has lost the content
 
@@ -44,7 +44,7 @@ class AudioRef(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class FramePrivacy(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """What was taken out of a frame before it was kept."""
+    """The secrets and personal data that were removed from a frame before it was stored."""
 
     contains_secrets: bool = False
     rules_applied: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class FramePrivacy(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """Something said."""
+    """A message of a record."""
 
     frame_id: str  # the key of the message, or its id
     sequence: int  # its place in the record, from 1
@@ -65,34 +65,34 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Retention(Struct, frozen=True):
-    """How long a record is kept."""
+    """The retention of a record."""
 
-    expires_at: datetime | None  # None: for as long as nobody says otherwise
+    expires_at: datetime | None  # None: never
     policy: str = "workspace-default"  # or custom: an expiry of its own
-    hold: bool = False  # nothing may destroy it
-    expired: bool = False  # it is due, and goes with the next sweep, unless it is on hold
+    hold: bool = False  # it must not be destroyed
+    expired: bool = False  # it is due; the next sweep deletes it, unless it is on hold
 
 
 class Privacy(Struct, frozen=True):
-    """Who may see a record."""
+    """The privacy of a record."""
 
     exportable: bool = True  # it may leave its store
-    consent: str | None = None  # who agreed to what
+    consent: str | None = None  # in the words of the caller
     classification: str = "Confidential"
 
 
 class Storage(Struct, frozen=True):
-    """Where a record lies."""
+    """The storage of a record."""
 
     location: str
     revision: int
     size_bytes: int  # of content
-    checksum: str  # SHA-256 of what the record says
-    last_compacted_at: datetime | None = None  # packing is the store's own business, and not told apart
+    checksum: str  # SHA-256 of the content of the record
+    last_compacted_at: datetime | None = None  # always None: the store does not record when it packs
 
 
 class Contents(Struct, frozen=True):
-    """What takes time to read of a record."""
+    """The fields of a record that take time to read."""
 
     summaries: tuple[ConversationSummary, ...]
     messages: tuple[Frame, ...]
@@ -103,11 +103,14 @@ class Contents(Struct, frozen=True):
 
 @dataclass(frozen=True, repr=False)
 class Record:
-    """A conversation, as a record. Who wrote to it has it without its contents, which are read when somebody looks at
-    one of them: `NotFound` if it was purged since."""
+    """A conversation as a record.
+
+    A call that writes returns the record without its contents. They are read on first access, which raises `NotFound`
+    if the record was purged since.
+    """
 
     conversation_id: str
-    revision: int  # what `expect_revision` is compared with
+    revision: int  # to be passed as `expect_revision`
     title: str
     created_at: datetime
     last_interaction_at: datetime
@@ -122,36 +125,38 @@ class Record:
     storage: Storage
     schema_version: int = SCHEMA_VERSION
 
-    @classmethod
-    def _later(cls, known: Mapping[str, object], read: Callable[[], Contents]) -> "Record":
-        """One whose contents are read when they are wanted."""
-        made = cls.__new__(cls)
-        made.__dict__.update(known, _read=read)
-        return made
-
-    def _load(self) -> None:
-        read = self.__dict__.get("_read")
-        if read is not None:
-            self.__dict__.update(msgspec.structs.asdict(read()))
-            self.__dict__.pop("_read", None)
-
-    if not TYPE_CHECKING:  # or every name would be one that a record has
+    if not TYPE_CHECKING:  # or type checkers would accept every name
 
         def __getattr__(self, name: str) -> object:
-            """Called for what is not there: so far, or at all."""
+            """Read the contents on first access to one of them."""
             if name in Contents.__struct_fields__:
-                self._load()
+                load_contents(self)
             if name not in self.__dict__:
                 raise AttributeError(f"a record has no {name}")
             return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, object]:
-        self._load()
+        load_contents(self)
         return self.__dict__
 
     def __repr__(self) -> str:
-        """Without what was said: it ends up in logs."""
+        """The id and the revision, without content: reprs end up in logs."""
         return f"<Record {self.conversation_id}, revision {self.revision}>"
+
+
+def deferred_record(known: Mapping[str, object], read: Callable[[], Contents]) -> Record:
+    """A record whose contents are read on first access."""
+    record = Record.__new__(Record)
+    record.__dict__.update(known, _read=read)
+    return record
+
+
+def load_contents(record: Record) -> None:
+    """Read the contents of a deferred record now."""
+    read = record.__dict__.get("_read")
+    if read is not None:
+        record.__dict__.update(msgspec.structs.asdict(read()))
+        record.__dict__.pop("_read", None)
 
 
 class RecordSummary(Struct, frozen=True):
@@ -191,31 +196,31 @@ _CLEAN = FramePrivacy()
 Sums = dict[tuple[str, bytes], str]  # checksums of attachments, by conversation and fingerprint
 
 
-def shown(path: list[Saved]) -> list[tuple[Saved, str]]:
-    """What of a thread is in its record, and as whose: every message, but for events that nobody said."""
+def record_messages(path: list[Saved]) -> list[tuple[Saved, str]]:
+    """The messages of a thread that belong to its record, with their roles: all except events without a speaker."""
     said = ((message, _role(message)) for message in path)
     return [(message, role) for message, role in said if role != "event"]
 
 
 def frames(path: list[Saved], sums: Sums) -> tuple[Frame, ...]:
-    """The frames of a thread. What is known of attachments is not read again."""
-    return tuple(_frame(message, role, place, sums) for place, (message, role) in enumerate(shown(path), 1))
+    """The frames of a thread. Attachments with a cached checksum are not read again."""
+    return tuple(_frame(message, role, place, sums) for place, (message, role) in enumerate(record_messages(path), 1))
 
 
 def _role(message: Saved) -> str:
-    """What the system says is kept as an event: no model is sent it again."""
-    if message.role == "event" and any(_noted(message, name).get("role") == "system" for name in _SYSTEM):
+    """The role of a message in its record. Messages of the system are stored as events, so that no model gets them."""
+    if message.role == "event" and any(_read_note(message, name).get("role") == "system" for name in _SYSTEM):
         return "system"
     return message.role
 
 
-def _noted(message: Saved, name: str = NOTE) -> Mapping[str, object]:
+def _read_note(message: Saved, name: str = NOTE) -> Mapping[str, object]:
     found = (message.extra or {}).get(name)
     return found if isinstance(found, dict) else {}
 
 
 def _frame(message: Saved, role: str, place: int, sums: Sums) -> Frame:
-    note = _noted(message) if message.extra else {}
+    note = _read_note(message) if message.extra else {}
     bare = not note and all(type(block.content) is str for block in message.blocks)
     return Frame(
         message.key or message.id,
@@ -225,32 +230,32 @@ def _frame(message: Saved, role: str, place: int, sums: Sums) -> Frame:
         message.created_at,
         () if bare else tuple(_attachments(message, note, sums)),
         _privacy(message.privacy) if message.privacy else _CLEAN,
-        _converted(note.get("audio"), AudioRef) if note else None,
+        _convert(note.get("audio"), AudioRef) if note else None,
     )
 
 
 def _attachments(message: Saved, note: Mapping[str, object], sums: Sums) -> Iterator[AttachmentRef]:
-    """What a frame refers to, and what its message holds beside text."""
+    """The attachments of a frame: references in its note, and the content of its message beside text."""
     listed = note.get("attachments")
     for given in listed if isinstance(listed, list) else ():
-        ref = _converted(given, AttachmentRef)
+        ref = _convert(given, AttachmentRef)
         if ref is not None:
             yield ref
     for number, block in enumerate(message.blocks):
         if not isinstance(block.content, str):
-            yield _held(message, number, block.content, block.modality, sums)
+            yield _reference(message, number, block.content, block.modality, sums)
 
 
-def _converted(value: object, kind: type[T]) -> T | None:
-    """What somebody else may have written under our name is not taken for ours."""
+def _convert(value: object, kind: type[T]) -> T | None:
+    """Convert a note. None if it does not have our form: a foreign program may have written it."""
     try:
         return msgspec.convert(value, kind) if isinstance(value, dict) else None
     except msgspec.ValidationError:
         return None
 
 
-def _held(message: Saved, number: int, content: bytes | Attachment, modality: str, sums: Sums) -> AttachmentRef:
-    """What is in the store itself."""
+def _reference(message: Saved, number: int, content: bytes | Attachment, modality: str, sums: Sums) -> AttachmentRef:
+    """A reference to content in the store itself."""
     size = content.size if isinstance(content, Attachment) else len(content)
     kind = modality if modality in ("audio", "image", "video") else "document"
     missing = isinstance(content, Attachment) and content.is_missing
@@ -259,7 +264,8 @@ def _held(message: Saved, number: int, content: bytes | Attachment, modality: st
 
 
 def _checksum(conversation: str, content: bytes | Attachment, sums: Sums) -> str:
-    """In a plain store an attachment is named by it; in a sealed one it is read once."""
+    """The SHA-256 of content. In a plain store it is the name of the attachment; in a sealed one the content is read
+    once."""
     name = content._name if isinstance(content, Attachment) else None
     if name is not None and len(name) == hashlib.sha256().digest_size:
         return name.hex()
@@ -285,5 +291,5 @@ def _privacy(noted: Mapping[str, object]) -> FramePrivacy:
 
 
 def checksum(*said: object) -> str:
-    """Of what a record says."""
+    """The SHA-256 of the content of a record."""
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()

@@ -1,11 +1,11 @@
-"""What has to be true of a match besides its pattern: checksums, and whether a value looks like a secret at all.
+"""Checks of a match besides its pattern: checksums, and whether a value looks like a secret at all.
 
-A pattern knows characters; it does not know a card number from any other number, nor `get_token_v2` from a token. Each
-check here is given the text and where in it the match and the secret are, looks at these and at what stands beside them
-in the same line, and answers with where the secret really is, or with None: it is none.
+A pattern sees characters. It cannot tell a card number from another number, or a token from `get_token_v2`. Each check
+here takes the text and the positions of the match and of the secret. It looks at these and at their neighbours in the
+same line. It returns the exact position of the secret, or None if there is none.
 
-Words are told from random characters by their pairs of letters: most pairs in any word of English, or of code, are
-among some 190 usual ones; of random letters, it is one in four.
+Pairs of letters distinguish words from random characters: in words of English or of code most pairs are among some 190
+usual ones; of random letters, it is one in four.
 """
 
 import base64
@@ -21,10 +21,10 @@ from urllib.parse import unquote
 Span = tuple[int, int]
 Check = Callable[[str, int, int, int], Span | None]  # text, start and end of the secret, start of the match
 
-_listed = re.compile(r"\S+").findall
+_split = re.compile(r"\S+").findall
 
 _PAIRS = frozenset(
-    _listed(
+    _split(
         "th he in er an re nd at on nt ha es st en ed to it ou ea hi is or ti as te et ng of al de se le sa si "
         "ar ve ra ld ur ic ro me ne co li io ll ta no ma el ec om ri di ch ca us ce la il ns tr ee lo ho so ss "
         "mi pe ut ac be po pr ai em mo un id ad ot ts wa su ge wi sh rs ke op av tt fo ap gh ci ck ab ul ly ow "
@@ -48,7 +48,7 @@ _EMAIL = re.compile(r"[^@\s]+@[\w-]+(\.[\w-]+)+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"(?i)[0-9a-f]+")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:(?:\.|::|->)[A-Za-z_]\w*)+")
-_ADDRESS = re.compile(r"0x[0-9A-Fa-f]{40}")  # of a contract: a token is what it deals in
+_ADDRESS = re.compile(r"0x[0-9A-Fa-f]{40}")  # of a smart contract, which calls its currency a token
 _COMPONENT = re.compile(r"<[A-Z][\w.]*(?:[ \t]+[\w-]+=[^\s<>]+)*[ \t]+\Z")
 _ENDS_A_NAME = ":|\uff1a"  # rather than being a part of a program; the last is the colon of Chinese texts
 _CELL_BEGINS = re.compile(r"\|[ \t`*]*(?:\w+[ \t]){0,2}[\w.-]*\Z")
@@ -66,34 +66,34 @@ _TOKEN = re.compile(r"[\w-]+")
 _PORT = re.compile(r"[0-9]{1,5}(?:[/?#]|\Z)")
 _NEXT_FIELD = re.compile(r"&[\w.-]{1,40}=")  # of the query of a URL
 _STRONG = re.compile(r"[^\w\s.,:;/'\"()\[\]{}<>\\-]")
-# What manuals and tests write where a password would stand.
+# Words that manuals and tests write in the place of a password.
 _GUESS = re.compile(r"(?i)pass.?w(?:or)?d|secret|token|dummy|sample|fake|insert|^test|test$|foo|_key|key_|apikey")
 _MASK = re.compile(r"/[0-9]")
 _VERSION = re.compile(r"(?i)(?:\bv|version|release|rev|section|assembly|build|[=<>~^]=?|#|§)[ :]*\Z")
 
-# Words in a name, by what they promise of the value.
+# Words in a name, by the kind of value that they promise.
 _PASSWORDS = (
     *("password", "passwd", "pwd", "passphrase", "passcode", "dbpass"),
     *("passwort", "kennwort", "wachtwoord", "senha"),
 )
-_SHORT = frozenset(_listed("pass pw psk passe contrasena contrase"))  # too short to be the end of any other word
-_STRICT = frozenset(_listed("token cred creds credential credentials auth authorization login bearer webhook dsn"))
+_SHORT = frozenset(_split("pass pw psk passe contrasena contrase"))  # too short to be the end of any other word
+_STRICT = frozenset(_split("token cred creds credential credentials auth authorization login bearer webhook dsn"))
 _JOINED = ("token", "apikey", "secretkey", "accesskey", "privatekey", "authkey")
 _NO_KEYS = frozenset(
-    _listed(
+    _split(
         "public pub cache primary foreign sort partition row hot object idempotency dict map index field group "
         "unique lookup search order data translation i18n item session short arrow parent child query bucket "
         "column sorting natural socket"
     )
 )
 _NO_TOKENS = frozenset(
-    _listed(
+    _split(
         "page next continuation sync cursor pad eos bos unk sep mask cls stop special end start resume prev "
         "previous key per first last csrf middleware"
     )
 )
 _NO_REST = frozenset(
-    _listed(
+    _split(
         "version length len size name names type types count path paths file filename url uri expires expiry "
         "expiration expired index at ttl hash sha sha1 sha256 digest checksum fingerprint regex pattern field "
         "fields column table prefix suffix class error errors limit usage format policy manager provider store "
@@ -105,7 +105,7 @@ _NO_REST = frozenset(
 
 
 def entropy(value: str) -> float:
-    """Bits for each character, as often as each of them occurs in it."""
+    """The entropy of the characters, in bits for each character."""
     size = len(value)
     return -sum(n / size * log2(n / size) for n in Counter(value).values())
 
@@ -114,24 +114,24 @@ def _pairs(value: str) -> list[str]:
     return [run[i : i + 2].lower() for run in _RUNS.findall(value) for i in range(len(run) - 1)]
 
 
-def _usual(value: str) -> float:
-    """How many of its pairs of letters are usual ones, of one."""
+def _usual_share(value: str) -> float:
+    """The share of usual pairs among the pairs of letters, from 0 to 1."""
     pairs = _pairs(value)
     return sum(pair in _PAIRS for pair in pairs) / len(pairs) if pairs else 0.0
 
 
-def wordy(value: str) -> bool:
-    """Is it made of words, rather than of random characters?"""
+def is_wordy(value: str) -> bool:
+    """Does the value consist of words rather than of random characters?"""
     if _CAMEL.fullmatch(value) and sum(map(str.isupper, value)) < len(value) / 3:
         return True
     if len(_pairs(value)) < 3:
         return sum(c.isdigit() for c in value) < len(value) / 2 and len(value) < 12
-    return _usual(value) > (0.8 if len(_MIXED.findall(value)) >= 3 else 0.6)
+    return _usual_share(value) > (0.8 if len(_MIXED.findall(value)) >= 3 else 0.6)
 
 
 def is_no_word(value: str) -> bool:
-    """Can it be recognised by itself, because no text has it by chance?"""
-    return any(map(str.isdigit, value)) or _STRONG.search(value) is not None or not wordy(value)
+    """Is the value so unusual that no other text has it by chance?"""
+    return any(map(str.isdigit, value)) or _STRONG.search(value) is not None or not is_wordy(value)
 
 
 def _looks_random(value: str, shortest: int = 10) -> bool:
@@ -148,16 +148,16 @@ def _looks_random(value: str, shortest: int = 10) -> bool:
     upper = sum(c.isupper() for c in value)
     lower = sum(c.islower() for c in value)
     mixed = upper >= 2 and lower >= 2
-    if not (digits or (mixed and len(value) >= 20) or (len(value) >= 20 and _usual(value) < 0.4)) or entropy(
+    if not (digits or (mixed and len(value) >= 20) or (len(value) >= 20 and _usual_share(value) < 0.4)) or entropy(
         value
     ) < min(3.0, log2(len(value)) - 0.7):
         return False
-    return not wordy(value) and not (_DOTTED.fullmatch(value) and len(max(parts, key=len)) < 16)
+    return not is_wordy(value) and not (_DOTTED.fullmatch(value) and len(max(parts, key=len)) < 16)
 
 
-def buried(text: str, start: int, since: int) -> bool:
-    """Is what begins here in the middle of something random, such as base64, where any prefix occurs by chance? What
-    lies before `since` is known to be something else."""
+def is_inside_random(text: str, start: int, since: int) -> bool:
+    """Does this position lie inside a random text, such as base64, where any prefix occurs by chance? The text before
+    `since` does not count."""
     before = text[start - 1 : start] if start else " "
     if before not in "-.+/" or (before in "+/" and not text[start : start + 12].isalnum()):
         return False  # a slash is of one alphabet, a hyphen or an underscore in the prefix of the other
@@ -176,13 +176,13 @@ def _looks_like_a_password(value: str) -> bool:
 
 
 def _is_tangled(value: str) -> bool:
-    """Has it brackets that do not pair, and other signs besides? Code has not."""
+    """Has the value brackets without a partner, and other signs? Code has neither."""
     paired = all(value.count(one) == value.count(other) for one, other in ("()", "[]", "{}", "<>"))
     return not paired and len(value) >= 12 and len(set(_STRONG.findall(value))) >= 2
 
 
-def _name(text: str, begin: int, start: int) -> list[str]:
-    """The words of the name whose value this is, in small letters."""
+def _name_words(text: str, begin: int, start: int) -> list[str]:
+    """The words in the name of the value, in small letters."""
     before = _NAME_BEFORE.search(text, max(0, begin - 40), begin)
     here = _NAME_HERE.match(text, begin, start)
     whole = (before[0] if before else "") + (here[0] if here else "")
@@ -191,8 +191,9 @@ def _name(text: str, begin: int, start: int) -> list[str]:
     return [word.lower() for word in _WORDS.findall(whole)]
 
 
-def _promise(words: list[str]) -> str:
-    """What a name promises: "loose", a password; "strict", something random; "key", hardly anything; "": nothing."""
+def _judge_name(words: list[str]) -> str:
+    """The kind of value that a name promises: "loose" a password, "strict" a random value, "key" probably none, ""
+    none."""
     for at in range(len(words) - 1, -1, -1):
         word, before = words[at], words[at - 1] if at else ""
         if word in _NO_REST:
@@ -202,7 +203,7 @@ def _promise(words: list[str]) -> str:
         if word.endswith(_JOINED) or word in _STRICT:
             return "" if before in _NO_TOKENS or word.startswith(("publickey", "nextpage")) else "strict"
         if word == "salt":
-            return "strict" if before else ""  # alone it stands beside a hash, for all to see
+            return "strict" if before else ""  # a salt alone stands beside a hash, and is public
         if word == "key":
             return "" if before in _NO_KEYS else "strict" if before else "key"
         if word == "id" and before in ("client", "access", "clientid"):
@@ -212,12 +213,12 @@ def _promise(words: list[str]) -> str:
     return ""
 
 
-def _kept(value: str, promise: str) -> bool:
-    """Is this a secret, under a name that promises so much?"""
+def _is_secret(value: str, promise: str) -> bool:
+    """Is this value a secret under a name with this promise?"""
     if not promise or "://" in value or value.startswith(("/", "./", "../", "~/")):
         return False
     if value.startswith("arn:"):
-        return False  # names of things at Amazon, and of their keys
+        return False  # names of resources at Amazon, and of their keys
     if promise == "loose" and _looks_like_a_password(value) and not _GUESS.search(value):
         return True
     if promise == "strict" and _is_tangled(value):
@@ -227,94 +228,94 @@ def _kept(value: str, promise: str) -> bool:
     return _looks_random(value, 10 if promise != "key" else 20)
 
 
-def _assigned(text: str, start: int, end: int, begin: int) -> Span | None:
+def _check_assigned(text: str, start: int, end: int, begin: int) -> Span | None:
     """A quoted value with a name that promises a secret."""
     value = text[start:end].rstrip(",;")
     end = start + len(value)
-    words = _name(text, begin, start)
-    if (_ADDRESS.fullmatch(value) and words[-1:] == ["token"]) or (words == ["key"] and _in_a_tag(text, begin)):
+    words = _name_words(text, begin, start)
+    if (_ADDRESS.fullmatch(value) and words[-1:] == ["token"]) or (words == ["key"] and _is_in_a_tag(text, begin)):
         return None
-    if text[begin:start].rstrip(" \t`*\"'").endswith("|") and not _in_a_table(text, begin, end):
+    if text[begin:start].rstrip(" \t`*\"'").endswith("|") and not _is_in_a_table(text, begin, end):
         return None  # it is a pipe
     if words[-1:] == ["id"] and _UUID.fullmatch(value):
-        return None  # as keys are named where they are kept
-    return (start, end) if _kept(value, _promise(words)) else None
+        return None  # such an id names a key, and is none
+    return (start, end) if _is_secret(value, _judge_name(words)) else None
 
 
-def _in_a_table(text: str, begin: int, end: int) -> bool:
+def _is_in_a_table(text: str, begin: int, end: int) -> bool:
     return bool(_CELL_BEGINS.search(text, max(0, begin - 80), begin) and _CELL_ENDS.match(text, end))
 
 
-def _in_a_tag(text: str, begin: int) -> bool:
+def _is_in_a_tag(text: str, begin: int) -> bool:
     return _COMPONENT.search(text, max(0, begin - 100), begin) is not None
 
 
-def _assigned_bare(text: str, start: int, end: int, begin: int) -> Span | None:
-    """The same without quotes, where a value may as well be a piece of code."""
+def _check_assigned_bare(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A value without quotes, which may be a piece of code."""
     value = _NEXT_FIELD.split(text[start:end])[0].rstrip(".,;:&")
     following = text[start + len(value) : start + len(value) + 2]
     if following.startswith(("(", "[")):
         return None  # a call
-    found = _assigned(text, start, start + len(value), begin)
+    found = _check_assigned(text, start, start + len(value), begin)
     if found is None:
         return None
-    if not wordy(value) or _STRONG.search(value):
+    if not is_wordy(value) or _STRONG.search(value):
         return found
     operator = text[begin:start]
-    if set(operator) & set(_ENDS_A_NAME) or " is " in operator or _name_is_upper(text, begin):
+    if set(operator) & set(_ENDS_A_NAME) or " is " in operator or _is_name_upper(text, begin):
         return found
     return found if _is_a_setting(value, following) else None
 
 
 def _is_a_setting(value: str, following: str) -> bool:
-    """A value of a file or a command, rather than a variable: few names have such digits, and behind an argument of a
-    call there is a bracket, or a comma and a space."""
+    """Is this a value in a file or a command, and not a variable? Few names of variables have such digits, and an
+    argument of a call is followed by a bracket, or a comma and a space."""
     return _NO_VARIABLE.search(value) is not None and not _ARGUMENT.match(following)
 
 
-def _assigned_list(text: str, start: int, end: int, begin: int) -> Span | None:
-    """Values in a row, under a name that may be a plural. All of them go, if one is a secret."""
-    words = _name(text, begin, start)
-    promise = _promise([*words[:-1], words[-1].removesuffix("s")] if words else [])
+def _check_assigned_list(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A list of values under a name that may be a plural. All of them count, if one is a secret."""
+    words = _name_words(text, begin, start)
+    promise = _judge_name([*words[:-1], words[-1].removesuffix("s")] if words else [])
     items = [item.span() for item in _ITEM.finditer(text, start, end)]
-    secret = any(_kept(text[first:last], promise) for first, last in items)
+    secret = any(_is_secret(text[first:last], promise) for first, last in items)
     return (items[0][0], items[-1][1]) if secret else None
 
 
-def _named_apart(text: str, start: int, end: int, begin: int) -> Span | None:
-    """A value that stands beside its name, which is a value, too."""
+def _check_named_apart(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A value beside its name, where the name is a value too."""
     named = _NAMED.search(text, begin, start)
     words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
-    return (start, end) if _kept(text[start:end], _promise(words)) else None
+    return (start, end) if _is_secret(text[start:end], _judge_name(words)) else None
 
 
-def _compared(text: str, start: int, end: int, _: int) -> Span | None:
-    """A quoted value that is compared with a name behind it."""
+def _check_compared(text: str, start: int, end: int, _: int) -> Span | None:
+    """A quoted value that is compared with the name behind it."""
     named = _NAME_AFTER.match(text, end)
     words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
-    return (start, end) if _kept(text[start:end], _promise(words)) else None
+    return (start, end) if _is_secret(text[start:end], _judge_name(words)) else None
 
 
-def _assigned_line(text: str, start: int, end: int, begin: int) -> Span | None:
-    """A value that is all there is behind the name. Code has its brackets in pairs, and a password has not."""
+def _check_assigned_line(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A value that fills the line behind its name. Brackets come in pairs in code, but not in a password."""
     value = text[start:end].rstrip(",;")
     if not _is_tangled(value) and len(set(_STRONG.findall(value))) < 4:
-        return None  # `assigned-value` looks at those without brackets
+        return None  # the rule `assigned-value` finds values without brackets
     named = _LAST_NAME_OF_LINE.search(text, begin, start)
     words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
-    return (start, start + len(value)) if _kept(value, _promise(words)) else None
+    return (start, start + len(value)) if _is_secret(value, _judge_name(words)) else None
 
 
-def _directive(text: str, start: int, end: int, begin: int) -> Span | None:
+def _check_directive(text: str, start: int, end: int, begin: int) -> Span | None:
     """A value behind a name and a space, where a keyword of the shell or of a Dockerfile stands before the name."""
     named = _LAST_NAME.search(text, begin, start)
     words = [word.lower() for word in _WORDS.findall(named[1])] if named else []
-    return (start, end) if _kept(text[start:end], _promise(words)) else None
+    return (start, end) if _is_secret(text[start:end], _judge_name(words)) else None
 
 
-def _mentioned(text: str, start: int, end: int, begin: int) -> Span | None:
-    """A value in a sentence, behind the word for it. A word or a name would be there as often, so that it has to look
-    random all the more: digits and letters, and no path, address or commit."""
+def _check_mentioned(text: str, start: int, end: int, begin: int) -> Span | None:
+    """A value in a sentence, behind a word such as "password". An ordinary word is as likely there, so the value must
+    look very random: with digits and letters, and no path, address or commit."""
     value = text[start:end].rstrip(".:!?")
     before = _WORD_BEFORE.search(text, max(0, begin - 20), begin)
     if before and before[1].lower() in _NO_KEYS | _NO_TOKENS:
@@ -325,52 +326,52 @@ def _mentioned(text: str, start: int, end: int, begin: int) -> Span | None:
     digits, letters = any(map(str.isdigit, value)), any(map(str.isalpha, value))
     if not digits or not letters or _GUESS.search(value):
         return None
-    if is_password and len(value) >= 8 and _STRONG.search(value) and not wordy(value):
+    if is_password and len(value) >= 8 and _STRONG.search(value) and not is_wordy(value):
         return start, start + len(value)
     return (start, start + len(value)) if _looks_random(value, 16) else None
 
 
-def _name_is_upper(text: str, begin: int) -> bool:
+def _is_name_upper(text: str, begin: int) -> bool:
     here = _NAME_HERE.match(text, begin)
     return here is not None and here[0].isupper()
 
 
-def _random(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_random(text: str, start: int, end: int, _: int) -> Span | None:
     return (start, end) if _looks_random(text[start:end]) else None
 
 
-def _password(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_password(text: str, start: int, end: int, _: int) -> Span | None:
     return (start, end) if _looks_like_a_password(text[start:end]) else None
 
 
-def _mixed(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_mixed(text: str, start: int, end: int, _: int) -> Span | None:
     value = text[start:end]
     letters = any(c.isalpha() for c in value)
-    return (start, end) if letters and any(c.isdigit() for c in value) and not wordy(value) else None
+    return (start, end) if letters and any(c.isdigit() for c in value) and not is_wordy(value) else None
 
 
-def _one_case(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_one_case(text: str, start: int, end: int, _: int) -> Span | None:
     value = text[start:end]
-    return (start, end) if value.isupper() or (value.islower() and not wordy(value)) else None
+    return (start, end) if value.isupper() or (value.islower() and not is_wordy(value)) else None
 
 
-def _decoded(value: str) -> bytes | None:
+def _decode_base64(value: str) -> bytes | None:
     try:
         return base64.urlsafe_b64decode(value.replace("+", "-").replace("/", "_") + "=" * (-len(value) % 4))
     except (binascii.Error, ValueError):
         return None
 
 
-def _jwt(text: str, start: int, end: int, _: int) -> Span | None:
-    head = _decoded(text[start:end].partition(".")[0])
+def _check_jwt(text: str, start: int, end: int, _: int) -> Span | None:
+    head = _decode_base64(text[start:end].partition(".")[0])
     try:
         return (start, end) if head and isinstance(json.loads(head), dict) else None
     except ValueError:
         return None
 
 
-def _cookies(text: str, start: int, end: int, _: int) -> Span | None:
-    """From the first that opens something to the last. Those that count visitors do not."""
+def _check_cookies(text: str, start: int, end: int, _: int) -> Span | None:
+    """The span from the first cookie with a secret to the last. Cookies that count visitors have none."""
     found = [
         cookie.span(2)
         for cookie in _COOKIE.finditer(text, start, end)
@@ -379,16 +380,16 @@ def _cookies(text: str, start: int, end: int, _: int) -> Span | None:
     return (found[0][0], found[-1][1]) if found else None
 
 
-def _url_password(text: str, start: int, end: int, _: int) -> Span | None:
-    """What stands before an at sign in a URL, unless it is the name of a user, or the number of a port and a path."""
+def _check_url_password(text: str, start: int, end: int, _: int) -> Span | None:
+    """The text before an at sign in a URL, unless it is the name of a user, or a port and a path."""
     value = text[start:end]
     if text[start - 1] == "/":
         return (start, end) if len(value) >= 20 and _TOKEN.fullmatch(value) and _looks_random(value) else None
     return None if _PORT.match(value) and not value.isalnum() else (start, end)
 
 
-def _basic(text: str, start: int, end: int, _: int) -> Span | None:
-    plain = _decoded(text[start:end].rstrip("="))
+def _check_basic(text: str, start: int, end: int, _: int) -> Span | None:
+    plain = _decode_base64(text[start:end].rstrip("="))
     return (start, end) if plain and b":" in plain and plain.isascii() and min(plain) >= 32 else None
 
 
@@ -396,7 +397,7 @@ def _basic(text: str, start: int, end: int, _: int) -> Span | None:
 
 _IBAN_LENGTHS = {
     item[:2]: int(item[3:])
-    for item in _listed(
+    for item in _split(
         "AD:24 AE:23 AL:28 AT:20 AZ:28 BA:20 BE:16 BG:22 BH:22 BI:27 BR:29 BY:28 CH:21 CR:22 CY:28 CZ:24 DE:22 "
         "DJ:27 DK:18 DO:28 EE:20 EG:29 ES:24 FI:18 FK:18 FO:18 FR:27 GB:22 GE:22 GI:23 GL:18 GR:27 GT:28 HR:21 "
         "HU:28 IE:22 IL:23 IQ:23 IS:26 IT:27 JO:30 KW:30 KZ:20 LB:28 LC:32 LI:21 LT:20 LU:20 LV:21 LY:25 MC:27 "
@@ -407,20 +408,20 @@ _IBAN_LENGTHS = {
 }
 
 
-def _luhn(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_luhn(text: str, start: int, end: int, _: int) -> Span | None:
     if text[end : end + 1] == "-" and text[end + 1 : end + 2].isalnum():
-        return None  # a part of something longer: a UUID, a part number
+        return None  # a part of a longer number: a UUID, a part number
     digits = [int(c) for c in text[start:end] if c.isdigit()]
     if not 13 <= len(digits) <= 19 or len(set(digits)) < 2:
         return None
     if len(digits) == 15 and (digits[0] != 3 or digits[1] not in (4, 7)):
-        return None  # only American Express has fifteen; a telephone has a number of that length, too
+        return None  # of cards only American Express has fifteen; phone numbers may have that length too
     odd, even = digits[-1::-2], digits[-2::-2]
     total = sum(odd) + sum(sum(divmod(2 * d, 10)) for d in even)
     return (start, end) if total % 10 == 0 else None
 
 
-def _iban(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_iban(text: str, start: int, end: int, _: int) -> Span | None:
     wanted = _IBAN_LENGTHS.get(text[start : start + 2])
     if wanted is None:
         return None
@@ -432,7 +433,7 @@ def _iban(text: str, start: int, end: int, _: int) -> Span | None:
     return (start, places[-1] + 1) if int(moved) % 97 == 1 else None
 
 
-def _ip(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_ip(text: str, start: int, end: int, _: int) -> Span | None:
     value = text[start:end]
     try:
         address = ipaddress.ip_address(value)
@@ -449,12 +450,12 @@ def _ip(text: str, start: int, end: int, _: int) -> Span | None:
     return None if like_a_version or numbers[0] == 255 else (start, end)
 
 
-def _phone(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_phone(text: str, start: int, end: int, _: int) -> Span | None:
     value = text[start:end]
     if text[max(0, start - 3) : start].rstrip(" \t-")[-1:].isdigit() or _DEGREES.search(value):
-        return None  # in a row of numbers, or a place on the globe
+        return None  # in a row of numbers, or coordinates
     if value[0].isdigit() and text[end : end + 3].lstrip(" \t")[:1].isdigit():
-        return None  # in a row again
+        return None  # in a row of numbers
     digits = [c for c in value if c.isdigit()]
     fewest = 9 if value[1:].isdigit() else 8
     return (start, end) if fewest <= len(digits) <= 15 and len(set(digits)) > 2 else None
@@ -464,31 +465,31 @@ _DEGREES = re.compile(r"[0-9]\.[0-9]+[ ,]+[+-]?[0-9]+\.[0-9]")
 _NO_HOSTS = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".avif", ".ico", ".local")
 
 
-def _email(text: str, start: int, end: int, _: int) -> Span | None:
+def _check_email(text: str, start: int, end: int, _: int) -> Span | None:
     value = text[start:end].lower()
     return None if value.endswith(_NO_HOSTS) or value.startswith("git@") else (start, end)
 
 
 CHECKS: dict[str, Check] = {
-    "assigned": _assigned,
-    "assigned-bare": _assigned_bare,
-    "assigned-line": _assigned_line,
-    "assigned-list": _assigned_list,
-    "basic": _basic,
-    "compared": _compared,
-    "cookies": _cookies,
-    "directive": _directive,
-    "email": _email,
-    "iban": _iban,
-    "ip": _ip,
-    "jwt": _jwt,
-    "luhn": _luhn,
-    "mentioned": _mentioned,
-    "mixed": _mixed,
-    "named-apart": _named_apart,
-    "one-case": _one_case,
-    "password": _password,
-    "phone": _phone,
-    "random": _random,
-    "url-password": _url_password,
+    "assigned": _check_assigned,
+    "assigned-bare": _check_assigned_bare,
+    "assigned-line": _check_assigned_line,
+    "assigned-list": _check_assigned_list,
+    "basic": _check_basic,
+    "compared": _check_compared,
+    "cookies": _check_cookies,
+    "directive": _check_directive,
+    "email": _check_email,
+    "iban": _check_iban,
+    "ip": _check_ip,
+    "jwt": _check_jwt,
+    "luhn": _check_luhn,
+    "mentioned": _check_mentioned,
+    "mixed": _check_mixed,
+    "named-apart": _check_named_apart,
+    "one-case": _check_one_case,
+    "password": _check_password,
+    "phone": _check_phone,
+    "random": _check_random,
+    "url-password": _check_url_password,
 }

@@ -63,7 +63,7 @@ class Ballast:
 
     def _truncate(self, size: int) -> None:
         """By a descriptor, so that it is the file that was examined, or none."""
-        with _own_files.opened(self.path, _own_files.TO_CHANGE) as descriptor:
+        with _own_files.open_descriptor(self.path, _own_files.TO_CHANGE) as descriptor:
             if _own_files.find_problem(os.fstat(descriptor), None) is None:
                 os.ftruncate(descriptor, size)
 
