@@ -412,7 +412,7 @@ def test_one_that_raises_anything_is_said_once_and_goes_on(store: Store, caplog:
 def test_what_does_not_fit_is_dropped_and_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(events, "_MOST", 5)
+    monkeypatch.setattr(events, "_MAX_QUEUE", 5)
     hanging, go_on = threading.Event(), threading.Event()
     heard: list[Event] = []
 

@@ -722,9 +722,9 @@ def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
     for n in range(300):
         assert ours.message(Message.user(SECRET)) == ours.messages([Message.user(SECRET)])[0]
         assert SECRET not in repr(ours.messages([Message.user(f"{n} {SECRET} {'x' * 50}")]))
-    assert ours._memory._size <= 10_000
-    assert 10 < len(ours._memory._kept) < 60
-    assert SECRET not in repr(ours._memory._kept)
+    assert ours._cache._size <= 10_000
+    assert 10 < len(ours._cache._entries) < 60
+    assert SECRET not in repr(ours._cache._entries)
 
 
 # -- values that stand again

@@ -197,7 +197,7 @@ class Sanitiser:
         """Replace the matches of the rules, without a search for repeated values."""
         if complete and len(text) <= WINDOW and not self._cleaner.engine.block(text):
             return self._cleaner.clean_stretch(text, 0)  # a stream would do the same
-        stream = Stream(self._cleaner)
+        stream = Stream(self)
         out = stream.feed(text)
         return Cleaned(out + stream.finish() if complete else out, tuple(stream.findings))
 
@@ -245,7 +245,7 @@ class Sanitiser:
 
     def stream(self) -> "Stream":
         """A stream for a text that arrives in pieces."""
-        return Stream(self._cleaner)
+        return Stream(self)
 
 
 def values_in(text: str, findings: Iterable[Finding], at: int = 0) -> dict[str, Rule]:
@@ -326,10 +326,10 @@ class Stream:
     more than `WINDOW` characters are held back.
     """
 
-    def __init__(self, cleaner: _Cleaner) -> None:
+    def __init__(self, sanitiser: Sanitiser) -> None:
         self.findings: list[Finding] = []
         self.values: dict[str, Rule] = {}  # to search elsewhere: see `values_in`
-        self._cleaner = cleaner
+        self._cleaner = sanitiser._cleaner
         self._held, self._from = "", 0  # the text that is held, and how much of it is done
         self._at = 0  # the position of the rest in the whole text
         self._seen = 0  # characters of the rest that are known to have no end of a stretch
