@@ -39,7 +39,7 @@ from hitherto import (
 )
 from hitherto._copying import copy_store as moving
 from hitherto._copying import row_pages, workspace_copy
-from hitherto._copying.workspace_copy import House
+from hitherto._copying.workspace_copy import WorkspaceCopier
 from hitherto.backend import Backend, Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
@@ -232,7 +232,7 @@ def test_a_sealed_workspace_gets_another_name_only_with_its_key(
     assert copy_store(tmp_path / "source.db", tmp_path / "copy.db", to_workspace="w", key=KEY).ok
     with hitherto.open(tmp_path / "copy.db", key=KEY, workspace="w") as copy:
         assert copy.verify().ok
-    monkeypatch.setattr(House, "_renamed", lambda _, row: row)
+    monkeypatch.setattr(WorkspaceCopier, "_set_name", lambda _, row: row)
     with pytest.raises(Damaged, match="under another name"):
         copy_store(tmp_path / "source.db", tmp_path / "control.db", to_workspace="v", key=KEY)
 
@@ -324,13 +324,13 @@ def progress(done):
     if done >= 8:
         print("now", flush=True)
         time.sleep(1000)
-commit = workspace_copy.House._commit
+commit = workspace_copy.WorkspaceCopier._commit
 def counted(self, *changes):
     commit(self, *changes)
     if any(len(change.add) for change in changes):
         progress(8)
 if int(sys.argv[3]) < 1000:
-    workspace_copy.House._commit = counted
+    workspace_copy.WorkspaceCopier._commit = counted
 hitherto.copy_store(sys.argv[1], sys.argv[2], progress=progress)
 """
 
@@ -370,12 +370,12 @@ def test_half_a_conversation_would_be_taken_for_whole_if_it_had_the_token_of_the
             if control:
                 patched.setattr(workspace_copy._Growing, "_write", early)
             else:
-                patched.setattr(House, "_count", lambda *_: stopping(0)(1))
+                patched.setattr(WorkspaceCopier, "_count", lambda *_: stopping(0)(1))
             with pytest.raises(StopError):
                 copy_store(source, target, progress=stopping(1))
-            patched.setattr(House, "_compare", lambda _: True)
+            patched.setattr(WorkspaceCopier, "_compare", lambda _: True)
             patched.undo()
-            patched.setattr(House, "_compare", lambda _: True)
+            patched.setattr(WorkspaceCopier, "_compare", lambda _: True)
             done = copy_store(source, target)
         assert done.ok is not control
         target.unlink()
@@ -437,7 +437,7 @@ def test_a_conversation_is_copied_as_it_was_at_one_moment(
 ) -> None:
     for module in (workspace_copy, row_pages):
         monkeypatch.setattr(module, "PIECE", piece)
-    monkeypatch.setattr(House, "_compare", lambda _: True)  # which would find it
+    monkeypatch.setattr(WorkspaceCopier, "_compare", lambda _: True)  # which would find it
     source = hitherto.open(tmp_path / "source.db", maintenance=False)
     talk = source.start(title="T")
     talk.extend([Message.user("first" + "x" * 1500) for _ in range(3)])
@@ -451,7 +451,7 @@ def test_a_conversation_is_copied_as_it_was_at_one_moment(
     watched = cast("Backend", Watched(source.backend, "scan", grow))
     target = MemoryBackend(identity=source.backend.info.workspace)
     if trusting:
-        monkeypatch.setattr(House, "_tokens", lambda *_: Trusting())
+        monkeypatch.setattr(WorkspaceCopier, "_tokens", lambda *_: Trusting())
     done = moving.copy_rows(watched, target, source)
     assert done.ok is not trusting
     if not trusting:
@@ -511,16 +511,16 @@ def test_what_is_purged_while_the_copy_is_compared_is_not_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many(tmp_path / "source.db", 3)
-    compare = House._compare
+    compare = WorkspaceCopier._compare
     with hitherto.open(tmp_path / "source.db") as source:
         gone = source.conversations(limit=1).items[0].id
 
-        def purge(self: House) -> bool:
+        def purge(self: WorkspaceCopier) -> bool:
             found = compare(self)
             source.purge(gone, reason="user-requested")
             return found
 
-        monkeypatch.setattr(House, "_compare", purge)
+        monkeypatch.setattr(WorkspaceCopier, "_compare", purge)
         assert copy_store(source, tmp_path / "copy.db").ok
     with hitherto.open(tmp_path / "copy.db") as copy:
         assert gone not in {info.id for info in copy.conversations(limit=9).items}
@@ -613,9 +613,9 @@ CHANGES = {
 def test_what_is_changed_in_the_copy_behind_its_back_is_found(
     sealed_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, compared: bool
 ) -> None:
-    target, compare = tmp_path / "copy.db", House._compare
+    target, compare = tmp_path / "copy.db", WorkspaceCopier._compare
 
-    def after_a_change(self: House) -> bool:
+    def after_a_change(self: WorkspaceCopier) -> bool:
         connection = apsw.Connection(str(target))
         connection.execute(CHANGES[what])
         assert connection.changes() > 0
@@ -623,7 +623,7 @@ def test_what_is_changed_in_the_copy_behind_its_back_is_found(
         return compare(self) if compared else True
 
     with monkeypatch.context() as patched:
-        patched.setattr(House, "_compare", after_a_change)
+        patched.setattr(WorkspaceCopier, "_compare", after_a_change)
         done = copy_store(sealed_source, target)
     assert done.ok is not compared
     assert done.finished is not compared

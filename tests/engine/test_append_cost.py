@@ -63,5 +63,5 @@ def test_no_checkpoint_comes_early_in_a_small_store(tmp_path: Path) -> None:
 
 def test_beside_a_small_ballast_checkpoints_come_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: more must not gather in the WAL than the ballast can make room for."""
-    monkeypatch.setattr(Ballast, "wanted", LEAST)
+    monkeypatch.setattr(Ballast, "wanted_size", LEAST)
     assert moved(tmp_path / "chats.db") > 300_000

@@ -16,7 +16,8 @@ import hitherto
 from hitherto import Key, Message
 from hitherto.backend import Batch, Change
 from hitherto.backends.postgres import PostgresBackend, erasure, workspace_id
-from hitherto.backends.postgres.schema import TABLES, Connection, rights
+from hitherto.backends.postgres.connection import Connection
+from hitherto.backends.postgres.schema import TABLES, rights
 from hitherto.testing.conformance import A, create, message_row, noise, token
 
 from ..support.databases import PATIENCE, Database, new_database

@@ -43,8 +43,8 @@ from hitherto.backend import (
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.postgres import PostgresBackend
 from hitherto.backends.postgres import feed as _feed
+from hitherto.backends.postgres.connection import Connection
 from hitherto.backends.postgres.connections import Bound
-from hitherto.backends.postgres.schema import Connection
 from hitherto.backends.postgres.writing import Writer
 from hitherto.errors import Closed, CommitUnknown
 from hitherto.ids import RUN, new_conversation_id
@@ -160,10 +160,10 @@ class HeldWriter(Writer):
         super().__init__(bound)
         self.arrived, self.go = threading.Event(), threading.Event()
 
-    def _finish(self, connection: Connection) -> None:
+    def finish(self, connection: Connection) -> None:
         self.arrived.set()
         assert self.go.wait(PATIENCE)
-        super()._finish(connection)
+        super().finish(connection)
 
 
 class HeldBackend(PostgresBackend):
@@ -333,7 +333,7 @@ def test_what_is_required_of_all_conversations_holds_for_those_that_are_on_their
     other.commit([create(id=B, kind=WORKSPACE, key=b"w")])
     forget = replace(update(1, B), every_key=KeyShape(0))
     if not locked:  # the answer of before the locks
-        early = Writer._with_another_key
+        early = Writer._find_other_key
         lock, answers = Writer._lock, []
 
         def look_and_lock(self: Writer, connection: Connection, batches: Sequence[Batch]) -> Any:
@@ -342,7 +342,7 @@ def test_what_is_required_of_all_conversations_holds_for_those_that_are_on_their
             return lock(self, connection, batches)
 
         monkeypatch.setattr(Writer, "_lock", look_and_lock)
-        monkeypatch.setattr(Writer, "_with_another_key", lambda *_: answers[-1])
+        monkeypatch.setattr(Writer, "_find_other_key", lambda *_: answers[-1])
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(held.commit, [Batch(create(data_key=b"old").changes, require=((B, token(1)),))])
         assert held.arrived.wait(PATIENCE)
@@ -415,10 +415,10 @@ def test_making_the_same_conversations_in_opposite_order_does_not_hurt(opened: O
         def _lock(self, connection: Connection, batches: Sequence[Batch]) -> dict[bytes, ConversationRow]:
             return Writer._lock(self, connection, batches)
 
-        def _commit_one(
+        def commit_one(
             self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow], *, frugal: bool = False
         ) -> Outcome:
-            outcome = super()._commit_one(connection, batch, rows, frugal=frugal)
+            outcome = super().commit_one(connection, batch, rows, frugal=frugal)
             self._meet()
             return outcome
 
@@ -615,9 +615,9 @@ def test_the_feed_never_misses_while_four_write(opened: Opener) -> None:
     class Slow(Writer):
         short_way = False
 
-        def _finish(self, connection: Connection) -> None:
+        def finish(self, connection: Connection) -> None:
             time.sleep(random.random() * 0.004)  # so that commits overtake each other
-            super()._finish(connection)
+            super().finish(connection)
 
     writers, reader = [opened(writing(Slow)) for _ in range(4)], opened(PostgresBackend)
     known: dict[bytes, int] = {}
@@ -760,12 +760,12 @@ class StuckWriter(Writer):
     armed = False
     wire = -1
 
-    def _finish(self, connection: Connection) -> None:
+    def finish(self, connection: Connection) -> None:
         if self.armed:
             self.armed = False
             self.wire = connection.pgconn.socket
             connection.execute("SET LOCAL synchronous_commit = on")
-        super()._finish(connection)
+        super().finish(connection)
 
 
 class StuckBackend(PostgresBackend):
@@ -902,7 +902,7 @@ def test_the_feed_of_a_server_that_crashed_is_read_from_the_beginning() -> None:
             time.sleep(0.01)
         backend.commit([update(1)])
         assert backend.changes(position).everything
-        assert not backend.changes(_feed.lasting(position)).everything
+        assert not backend.changes(_feed.without_server_start(position)).everything
         backend.close()
     finally:
         crashing.stop()

@@ -21,10 +21,10 @@ from hitherto import Message
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Outcome, Stale
 from hitherto.backends.postgres import PostgresBackend, connections, workspace_id
 from hitherto.backends.postgres import connection as _link
-from hitherto.backends.postgres.connection import Link, Watch
+from hitherto.backends.postgres.connection import Connection, Link, Watch
 from hitherto.backends.postgres.connections import Shared
 from hitherto.backends.postgres.erasure import Eraser
-from hitherto.backends.postgres.schema import TABLES, Connection, rights
+from hitherto.backends.postgres.schema import TABLES, rights
 from hitherto.backends.postgres.writing import Writer
 from hitherto.errors import Busy, CommitUnknown, Unavailable
 from hitherto.testing.conformance import A, B, conversation_row, create, message_row, token, update
@@ -248,10 +248,10 @@ class Held(Writer):
         super().__init__(bound)
         self.arrived, self.go = threading.Event(), threading.Event()
 
-    def _finish(self, connection: Connection) -> None:
+    def finish(self, connection: Connection) -> None:
         self.arrived.set()
         assert self.go.wait(PATIENCE)
-        super()._finish(connection)
+        super().finish(connection)
 
 
 @pytest.mark.parametrize("chosen", [True, False], ids=["read committed", "control"])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import hitherto
 from hitherto import Key, Message
 from hitherto._search.query import parse, split
-from hitherto.backends.postgres import PostgresBackend, lexemes, schema, workspace_id
+from hitherto.backends.postgres import PostgresBackend, lexemes, schema, word_tables, workspace_id
 from hitherto.backends.postgres import text_index as _words
 from hitherto.backends.postgres.lexemes import Spelling
 from hitherto.backends.postgres.text_index import PostgresIndex
@@ -73,7 +73,7 @@ def server() -> Iterator[Server]:
             connection.execute("CREATE ROLE service LOGIN")
             connection.execute("GRANT USAGE ON SCHEMA hitherto TO service")
             connection.execute("GRANT SELECT ON hitherto.migration TO service")
-            for table in ("workspace", "conversation", *_words.TABLES):
+            for table in ("workspace", "conversation", *word_tables.TABLES):
                 connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON hitherto.{table} TO service")
         yield server
     finally:
@@ -452,7 +452,7 @@ def test_all_tables_have_row_level_security_that_their_owner_is_bound_by(admin: 
         "SELECT relname FROM pg_class WHERE relnamespace = 'hitherto'::regnamespace AND relname = ANY(%s) "
         "AND relrowsecurity AND relforcerowsecurity"
     )
-    assert {name for (name,) in admin.execute(query, (list(_words.TABLES),))} == set(_words.TABLES)
+    assert {name for (name,) in admin.execute(query, (list(word_tables.TABLES),))} == set(word_tables.TABLES)
 
 
 # -- scrubbing
@@ -570,12 +570,12 @@ def test_it_is_the_same_in_tables_that_are_partitioned(server: Server, admin: Co
     conninfo = server.conninfo.replace("dbname=postgres", "dbname=split")
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA hitherto")
-        for name, columns in {"workspace": schema._TABLES["workspace"], **_words.TABLES}.items():
+        for name, columns in {"workspace": schema._TABLES["workspace"], **word_tables.TABLES}.items():
             connection.execute(f"CREATE TABLE hitherto.{name} ({columns}) PARTITION BY HASH (workspace_id)")
             for n in range(3):
                 part = f"hitherto.{name}_{n} PARTITION OF hitherto.{name}"
                 connection.execute(f"CREATE TABLE {part} FOR VALUES WITH (MODULUS 3, REMAINDER {n})")
-        for statement in _words.INDEXES:
+        for statement in word_tables.INDEXES:
             connection.execute(statement)
     ids = [workspace_id(f"split{n}") for n in range(6)]
     with ExitStack() as opened:
@@ -611,6 +611,6 @@ def test_a_sealed_store_puts_no_word_into_the_tables(server: Server, admin: Conn
     with hitherto.open(url(server), workspace=name, key=Key.generate()) as store:
         store.start().append(Message.user("Where do apples grow?"))
         assert len(list(store.search("apples"))) == 1
-    for table in _words.TABLES:
+    for table in word_tables.TABLES:
         query = f"SELECT count(*) FROM hitherto.{table} WHERE workspace_id = %s"
         assert admin.execute(query, (workspace_id(name),)).fetchall() == [(0,)]

@@ -534,7 +534,7 @@ def test_words_of_what_is_deleted_this_moment_are_not_saved(path: Path) -> None:
         words = mine._search._words
         assert words is not None
         theirs.delete([secret.id])
-        assert cache.save(mine, words, words.unsaved()) is False
+        assert cache.save(mine, words, words.list_unsaved()) is False
         assert rows_of(path) == []
         assert mine.maintain().complete
         assert rows_of(path) != []  # the control: it saves what is left

@@ -451,7 +451,7 @@ def test_each_step_may_be_the_last_of_a_process(path: Path) -> None:
 
 def test_without_copying_again_what_changed_is_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of all that is said about writing meanwhile."""
-    monkeypatch.setattr(_rebuild, "_changed", lambda *_: [])
+    monkeypatch.setattr(_rebuild, "_find_changed", lambda *_: [])
     with hitherto.open(path, maintenance=False) as store:
         store.purge(by_turns(store), reason="user-requested")
         talk = store.start()

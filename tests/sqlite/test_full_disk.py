@@ -211,7 +211,7 @@ def test_without_the_ballast_nothing_can_be_purged(disk: Disk, monkeypatch: pyte
 
 def test_removing_that_overwrites_all_would_not_fit(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of `secure_delete = FAST`: ten megabytes that go would have to be written once more."""
-    monkeypatch.setattr("hitherto.backends.sqlite.disk_space.sparing", contextlib.nullcontext)
+    monkeypatch.setattr("hitherto.backends.sqlite.disk_space.sparing_writes", contextlib.nullcontext)
     with hitherto.open(disk.store) as store:
         _, goes = filled(disk, store, "an attachment")
         with pytest.raises(StorageFull):

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 import hitherto
 from hitherto import Block, Key, Message, Saved, Store
 from hitherto.backends.sqlite import SqliteBackend, opening
-from hitherto.backends.sqlite.files import translated
+from hitherto.backends.sqlite.files import map_error
 from hitherto.backends.sqlite.rows import check_headers
 from hitherto.backends.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from hitherto.errors import (
@@ -804,7 +804,7 @@ def test_every_error_of_sqlite_becomes_one_of_ours(store: Store, path: Path) -> 
     assert named <= kinds
     assert len(kinds) > 30
     for kind in kinds:
-        ours = translated(kind("reason"), str(path))
+        ours = map_error(kind("reason"), str(path))
         assert isinstance(ours, StorageError | Damaged)
         assert str(path) in str(ours)
         with pytest.raises(type(ours)) as caught, backend_of(store)._connection():
@@ -828,7 +828,7 @@ def test_every_error_of_sqlite_becomes_one_of_ours(store: Store, path: Path) -> 
 def test_errors_that_people_can_act_on_have_their_own_class(
     path: Path, theirs: type[apsw.Error], ours: type[HithertoError]
 ) -> None:
-    assert type(translated(theirs("reason"), str(path))) is ours
+    assert type(map_error(theirs("reason"), str(path))) is ours
 
 
 def test_an_error_of_sqlite_is_ours_on_every_way_in(store: Store, path: Path) -> None:

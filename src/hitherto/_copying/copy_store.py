@@ -20,7 +20,7 @@ from ..ids import show_conversation_id
 from ..opening import _backend
 from ..store import Store, as_key
 from .row_pages import pages
-from .workspace_copy import House, described, holds_others, is_kept_in, maybe_described
+from .workspace_copy import WorkspaceCopier, find_workspace_row, holds_others, is_kept_in, workspace_row
 
 if TYPE_CHECKING:
     from ..aio import AsyncStore
@@ -85,7 +85,7 @@ def copy_rows(
     why = obstacle(source, target, opened=store is not None)
     if why is not None:
         raise InvalidArgument(f"the rows cannot be copied as they are: {why}", hint=_HINT)
-    done = House(source, target, store, progress or (lambda _: None)).run(more=more)
+    done = WorkspaceCopier(source, target, store, progress or (lambda _: None)).run(more=more)
     counts = (done.conversations, done.messages, done.unchanged, done.compared)
     opened = done.finished and store is not None
     problems = _problems(target, store) if done.finished else ()
@@ -97,7 +97,7 @@ _HINT = "copy into a new workspace, and give the key, if there is one; formats.c
 
 def obstacle(source: Backend, target: Backend, *, opened: bool) -> str | None:
     """Why rows of the one cannot go into the other as they are; None if they can."""
-    ours, theirs = described(source), maybe_described(target)
+    ours, theirs = workspace_row(source), find_workspace_row(target)
     going_on = theirs is not None and theirs.id == ours.id
     if theirs is None or theirs.meta:
         if going_on:
@@ -145,7 +145,7 @@ def open_source(
     except (ReadOnly, CannotOpen):
         backend = _backend(location, workspace, _SECONDS, read_only=True)
     stack.callback(backend.close, untouched=True)
-    if key is None and described(backend).data_key:
+    if key is None and workspace_row(backend).data_key:
         return backend, None
     store = Store(backend, key=key, maintenance=False)
     stack.callback(store.close)
@@ -171,7 +171,7 @@ def open_target(location: Location, workspace: str, source: Backend, store: Stor
     if path_of(location) is None and not is_server(location):
         hint = "give a MemoryBackend, which is still there when the copy is done"
         raise InvalidArgument("a copy in memory would be gone at once", hint=hint)
-    why = _nameless(described(source), source.info.workspace_name, workspace, opened=store is not None)
+    why = _nameless(workspace_row(source), source.info.workspace_name, workspace, opened=store is not None)
     if why is not None:
         raise InvalidArgument(f"the rows cannot be copied as they are: {why}", hint=_HINT)
     if store is not None:
@@ -202,7 +202,7 @@ def _problems(target: Backend, store: Store | None) -> tuple[str, ...]:
 
 def key_id(backend: Backend) -> str | None:
     """Which key a store that is there asks for; None if it is plain."""
-    return _key_of(described(backend))
+    return _key_of(workspace_row(backend))
 
 
 def _key_of(row: ConversationRow) -> str | None:

@@ -49,16 +49,16 @@ _ROUNDS = 5  # how often everything is looked through before we say that the sou
 _LOOKS = 8  # the same for a single conversation
 
 
-def described(backend: Backend) -> ConversationRow:
+def workspace_row(backend: Backend) -> ConversationRow:
     """The row that describes the workspace: what makes it a store."""
-    found = maybe_described(backend)
+    found = find_workspace_row(backend)
     if found is None or not found.meta:
         hint = "it is empty, or a copy into it is not finished"
         raise NotFound("workspace", [backend.info.workspace_name], hint=hint)
     return found
 
 
-def maybe_described(backend: Backend) -> ConversationRow | None:
+def find_workspace_row(backend: Backend) -> ConversationRow | None:
     """That row, if it is there; while a copy is on its way in, without a description."""
     return next(iter(backend.lookup(key=(WORKSPACE, b"workspace"))), None)
 
@@ -88,14 +88,14 @@ class _MovedError(Exception):
     """The conversation changed while it was read, or what it is called is still another's in the target."""
 
 
-class House:
+class WorkspaceCopier:
     """A copy under way."""
 
     def __init__(
         self, source: Backend, target: Backend, store: "Store | None", progress: Callable[[int], None]
     ) -> None:
         self._source, self._target, self._store, self._progress = source, target, store, progress
-        self._mark = _without_words(described(source))
+        self._mark = _without_words(workspace_row(source))
         self._waiting: list[tuple[ConversationRow, Change, int]] = []  # small conversations that go in one commit
         self._left: list[bytes] = []  # conversations that did not stand still
         self._conversations = self._messages = self._unchanged = self._compared = 0
@@ -117,7 +117,7 @@ class House:
 
     def _begin(self) -> None:
         """Close the target, or take over from the copy that has."""
-        there = maybe_described(self._target)
+        there = find_workspace_row(self._target)
         if there is not None and there.id == self._mark.id:
             stray = tuple(m.number for m in self._target.scan(there.id, limit=PAGE, bodies=False))
             self._must(Change(there.id, there.token, self._mark, drop=stray))  # see `_finish`
@@ -144,17 +144,17 @@ class House:
         (Who gives the workspace another key moves its row first: what was copied before may be wrapped under a key that
         is gone.)"""
         for _ in range(_ROUNDS):
-            row = described(self._source)
+            row = workspace_row(self._source)
             self._clear()
             if self._bring() and self._compare():
                 self._clear(only_gone=True)
                 items = tuple(item for items in items_of(self._source, row.id) for item in items)
-                if described(self._source).token == row.token:
-                    return Change(row.id, None, self._renamed(row), put=items)  # over the row that says nothing
+                if workspace_row(self._source).token == row.token:
+                    return Change(row.id, None, self._set_name(row), put=items)  # over the row that says nothing
         hint = "stop what writes to it; with more=True (--more) copy most of it before"
         raise Busy("the store changes faster than it can be copied", hint=hint)
 
-    def _renamed(self, row: ConversationRow) -> ConversationRow:
+    def _set_name(self, row: ConversationRow) -> ConversationRow:
         """The row of the workspace, with the name that it has in the target: in a sealed one it is sealed, too."""
         name = self._target.info.workspace_name
         if not row.data_key or self._store is None or name == self._source.info.workspace_name:
@@ -347,7 +347,7 @@ class _Growing:
             self._write()
         id, name, at = self._row.id, attachment.name, attachment.staged_at
         start = 0
-        for some in _grouped(source.chunks(id, name)):
+        for some in _group_chunks(source.chunks(id, name)):
             target.stage(id, name, start, some, last=start + len(some) == attachment.chunks, at=at)
             start += len(some)
         self._fields.setdefault("attach", []).extend((number, name) for number in attachment.messages)
@@ -363,7 +363,7 @@ def _is_there(row: ConversationRow, there: ConversationRow | None) -> bool:
     return there is not None and there.token == row.token
 
 
-def _grouped(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _group_chunks(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
     some: list[bytes] = []
     for chunk in chunks:
         some.append(chunk)

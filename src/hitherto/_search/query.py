@@ -61,13 +61,13 @@ class _Folding(dict[int, str]):
     uses as many different ones but to fill our memory."""
 
     def __missing__(self, code: int) -> str:
-        folded = _folded(chr(code))
+        folded = _fold(chr(code))
         if len(self) < 50_000:
             self[code] = folded
         return folded
 
 
-def _folded(character: str) -> str:
+def _fold(character: str) -> str:
     if _OVERLOOKED.match(character):
         return ""
     kind = unicodedata.category(character)
@@ -299,16 +299,16 @@ def _written(tree: Tree) -> str:
     if isinstance(tree, Term):
         return f'"{" ".join(tree.words)}"{" *" if tree.prefix else ""}'
     if isinstance(tree, Either):
-        return _joined(tree.parts, "OR")
-    kept = _joined(tree.having, "AND")
+        return _join(tree.parts, "OR")
+    kept = _join(tree.having, "AND")
     if not tree.without:
         return kept
     kept = _inside(tree.having[0]) if len(tree.having) == 1 else f"({kept})"
-    away = _inside(tree.without[0]) if len(tree.without) == 1 else f"({_joined(tree.without, 'OR')})"
+    away = _inside(tree.without[0]) if len(tree.without) == 1 else f"({_join(tree.without, 'OR')})"
     return f"{kept} NOT {away}"
 
 
-def _joined(parts: tuple[Tree, ...], operator: str) -> str:
+def _join(parts: tuple[Tree, ...], operator: str) -> str:
     return f" {operator} ".join(map(_inside, parts))
 
 

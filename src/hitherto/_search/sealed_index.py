@@ -203,10 +203,10 @@ class WordIndex:
             for id in self._owning(drop):
                 after[id] = _without(after.get(id, self._held.get(id, ())), set(drop))
             for id in self._owning(ready):
-                segments, there = _replaced(id, after.get(id, self._held.get(id, ())), ready, words)
+                segments, there = _replace_segments(id, after.get(id, self._held.get(id, ())), ready, words)
                 after[id] = segments
                 ready = {number: entry for number, entry in ready.items() if number not in there}
-            for id, messages in _grouped(ready.values(), words).items():
+            for id, messages in _group_by_conversation(ready.values(), words).items():
                 after[id] = _with(after.get(id, self._held.get(id, ())), messages)
             self._apply(after, known, forget)
             self._position = self._position if position is None else position
@@ -225,13 +225,13 @@ class WordIndex:
             before = self._known.get(one.conversation)
             if before != one:
                 self._known[one.conversation] = one
-                self._changed(one.conversation, urgent=before is not None and before.rewrites != one.rewrites)
+                self._note_change(one.conversation, urgent=before is not None and before.rewrites != one.rewrites)
         for id, segments in after.items():
             if segments != self._held.get(id, ()):
-                self._changed(id, urgent=False)
+                self._note_change(id, urgent=False)
                 self._take(id, segments)
 
-    def _changed(self, id: bytes, *, urgent: bool) -> None:
+    def _note_change(self, id: bytes, *, urgent: bool) -> None:
         self._unsaved[id] = urgent or self._unsaved.get(id, False)
 
     def _take(self, id: bytes, segments: tuple[Segment, ...]) -> None:
@@ -289,7 +289,7 @@ class WordIndex:
 
     # -- for whoever keeps it
 
-    def unsaved(self, *, urgent_only: bool = False) -> list[bytes]:
+    def list_unsaved(self, *, urgent_only: bool = False) -> list[bytes]:
         """The conversations of which something changed since it was last saved, those first of which messages went or
         changed: what is saved has words that are gone."""
         with self._open():
@@ -301,7 +301,7 @@ class WordIndex:
         with self._open():
             return self._known.get(conversation), self._held.get(conversation, ())
 
-    def saved(self, conversation: bytes, known: Known | None, segments: tuple[Segment, ...]) -> None:
+    def mark_saved(self, conversation: bytes, known: Known | None, segments: tuple[Segment, ...]) -> None:
         """These were saved: if they are still the ones, there is nothing more to save."""
         with self._open():
             if (self._known.get(conversation), self._held.get(conversation, ())) == (known, segments):
@@ -314,7 +314,7 @@ class WordIndex:
                 self._known[known.conversation] = known
                 self._take(known.conversation, segments)
                 if not saved:
-                    self._changed(known.conversation, urgent=True)
+                    self._note_change(known.conversation, urgent=True)
 
     # -- care
 
@@ -339,7 +339,7 @@ def _message(entry: Entry, words: dict[int, list[str]]) -> Message:
     return Message(entry.number, entry.revision, entry.role, entry.created_at, words[entry.number])
 
 
-def _grouped(entries: Iterable[Entry], words: dict[int, list[str]]) -> dict[bytes, list[Message]]:
+def _group_by_conversation(entries: Iterable[Entry], words: dict[int, list[str]]) -> dict[bytes, list[Message]]:
     """By conversation."""
     groups: dict[bytes, list[Message]] = {}
     for entry in entries:
@@ -357,7 +357,7 @@ def _without(segments: tuple[Segment, ...], numbers: set[int]) -> tuple[Segment,
     return tuple(left)
 
 
-def _replaced(
+def _replace_segments(
     id: bytes, segments: tuple[Segment, ...], ready: dict[int, Entry], words: dict[int, list[str]]
 ) -> tuple[tuple[Segment, ...], set[int]]:
     """The segments with those of these entries in them that were there already, and which these are. What is now in

@@ -63,13 +63,15 @@ def load(store: "Store", index: "WordIndex", row: ConversationRow) -> None:
     """Let the index take in what is kept of a conversation, if it has nothing of it yet."""
     if index.parts(row.id) == (None, ()):
         items = store.backend.items(row.id, PREFIX)
-        kept = _opened(store, row, items)
+        kept = _open_saved(store, row, items)
         if kept is not None:
             known, segments = kept
             index.adopt(known, segments, saved=len(items) == len(segments) + 1)
 
 
-def _opened(store: "Store", row: ConversationRow, items: Sequence[ItemRow]) -> tuple[Known, tuple[Segment, ...]] | None:
+def _open_saved(
+    store: "Store", row: ConversationRow, items: Sequence[ItemRow]
+) -> tuple[Known, tuple[Segment, ...]] | None:
     """What is kept of a conversation, if all of it can be read and may be of this one."""
     bodies = {item.key: item.body for item in items}
     if _LIST not in bodies:
@@ -114,7 +116,7 @@ def _save(store: "Store", index: "WordIndex", ids: Sequence[bytes]) -> bool:
     for id, (known, segments) in parts.items():
         row = rows.get(id)
         if row is None:  # purged
-            index.saved(id, known, segments)
+            index.mark_saved(id, known, segments)
         elif known is None or (known.created_at, known.rewrites) != (row.created_at, row.rewrites):
             complete = False  # messages went or changed this moment, and their words must not be written now
         else:
@@ -122,12 +124,12 @@ def _save(store: "Store", index: "WordIndex", ids: Sequence[bytes]) -> bool:
             with suppress(Damaged):  # a row that was tampered with: nothing of it can be kept
                 change = _change(store, row, known, segments)
             if change is None:
-                index.saved(id, known, segments)
+                index.mark_saved(id, known, segments)
             else:
                 changes.append(change)
-    done = _committed(store, changes)
+    done = _commit_all(store, changes)
     for change in done:
-        index.saved(change.conversation, *parts[change.conversation])
+        index.mark_saved(change.conversation, *parts[change.conversation])
     return complete and len(done) == len(changes)
 
 
@@ -137,7 +139,7 @@ def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[
     there = {item.key for item in items}
     envelope = store._codec.envelope(row)
     if not envelope.proves or sum(segment.length for segment in segments) < _LEAST:  # it may become plain this moment
-        return _emptied(store, row, there)
+        return _clear_items(store, row, there)
     names = [segment.name for segment in segments]
     wanted = {_key(segment.name): segment for segment in segments}
     if there and not there & wanted.keys() and _saved_by_others(store, row, items, known):
@@ -147,7 +149,7 @@ def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[
     return Change(
         row.id,
         row.token,
-        _touched(store, row),
+        _new_version(store, row),
         put=tuple(ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), data)) for key, data in put.items()),
         unput=tuple(sorted(there - wanted.keys() - {_LIST})),
     )
@@ -155,22 +157,22 @@ def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[
 
 def _saved_by_others(store: "Store", row: ConversationRow, items: Sequence[ItemRow], known: Known) -> bool:
     """Does what lies there, of another process, cover as much, and nothing that is gone?"""
-    kept = _opened(store, row, items)
+    kept = _open_saved(store, row, items)
     if kept is None or len(items) != len(kept[1]) + 1:
         return False
     return kept[0].rewrites == known.rewrites and kept[0].next_seq >= known.next_seq
 
 
-def _emptied(store: "Store", row: ConversationRow, there: Collection[bytes]) -> Change | None:
-    return Change(row.id, row.token, _touched(store, row), unput=tuple(sorted(there))) if there else None
+def _clear_items(store: "Store", row: ConversationRow, there: Collection[bytes]) -> Change | None:
+    return Change(row.id, row.token, _new_version(store, row), unput=tuple(sorted(there))) if there else None
 
 
-def _touched(store: "Store", row: ConversationRow) -> ConversationRow:
+def _new_version(store: "Store", row: ConversationRow) -> ConversationRow:
     """The row after a write that nobody who reads can tell: the version stays."""
     return next_row(store._codec.envelope(row), row, version=row.version)
 
 
-def _committed(store: "Store", changes: Sequence[Change]) -> list[Change]:
+def _commit_all(store: "Store", changes: Sequence[Change]) -> list[Change]:
     """Commit these, each for itself, in one transaction; those that were kept for certain."""
     if not changes:
         return []
@@ -202,7 +204,7 @@ def drop_outdated(store: "Store", ids: Sequence[bytes]) -> bool:
     for _ in range(_TRIES):
         rows = [row for row in store.backend.lookup(ids=ids) if row.kind == CHAT]
         found = [change for row in rows if (change := _without_outdated(store, row)) is not None]
-        if len(_committed(store, found)) == len(found):
+        if len(_commit_all(store, found)) == len(found):
             return True
     return False
 
@@ -211,6 +213,6 @@ def _without_outdated(store: "Store", row: ConversationRow) -> Change | None:
     items = store.backend.items(row.id, PREFIX)
     if not items:
         return None
-    kept = _opened(store, row, items)
+    kept = _open_saved(store, row, items)
     fits = kept is not None and kept[0].rewrites == row.rewrites and len(items) == len(kept[1]) + 1
-    return None if fits else _emptied(store, row, [item.key for item in items])
+    return None if fits else _clear_items(store, row, [item.key for item in items])

@@ -96,7 +96,7 @@ class Search:
             raise Closed("the store is gone")
         return store
 
-    def _opened(self, *, create: bool) -> TextIndex | None:
+    def _open_index(self, *, create: bool) -> TextIndex | None:
         with self._opening:
             if self._index is None:
                 store = self._store
@@ -141,7 +141,7 @@ class Search:
         self._looked = True
 
     def size(self) -> int:
-        index = self._opened(create=False)
+        index = self._open_index(create=False)
         return 0 if index is None else index.size()
 
     # -- asking
@@ -180,7 +180,7 @@ class Search:
             index.close()
 
     def _find(self, asked: Asked, progress: Progress | None) -> list[Hit]:
-        index = self._opened(create=True)
+        index = self._open_index(create=True)
         if index is None:
             raise AssertionError("there is always an index in memory")
         for attempt in (1, 2):
@@ -252,7 +252,7 @@ class Search:
         and whether that was all. With `rebuild`, the last step may take longer than that."""
         if not self._looked and not self._store._codec.in_clear:
             self._forget_words_in_clear()
-        index = self._opened(create=False)
+        index = self._open_index(create=False)
         if index is None:
             return 0, True
         deadline = time.monotonic() + seconds
@@ -283,7 +283,7 @@ class Search:
 
     def _keep_up_or_clear(self, seconds: float) -> bool:
         """Taking words out of an index takes room. Without any, all of them go: it is made again when there is some."""
-        index = self._opened(create=False)
+        index = self._open_index(create=False)
         try:
             if index is None or self._words is not None or not self.is_tight:
                 return self.keep_up(seconds, rebuild=False)[1]
@@ -301,12 +301,12 @@ class Search:
 
     def scrub(self) -> bool:
         """The same, however long it takes. False if a reader delays it, or there is no room for it."""
-        index = self._opened(create=False)
+        index = self._open_index(create=False)
         if index is None:
             return True
         try:
             self._catch_up(index)
-            if self._words is not None and self._words.unsaved():
+            if self._words is not None and self._words.list_unsaved():
                 return self._save() and self._store.backend.scrub()
             return index.scrub()
         except StorageFull:
@@ -324,7 +324,7 @@ class Search:
     def _save(self, deadline: float = float("inf"), *, urgent_only: bool = False) -> bool:
         """Keep what is new in the index of a sealed store, or only take out what must not stay. False if there was not
         enough time, or others are at it."""
-        if self._words is None or not (unsaved := self._words.unsaved(urgent_only=urgent_only)):
+        if self._words is None or not (unsaved := self._words.list_unsaved(urgent_only=urgent_only)):
             return True
         if not self._saving.acquire(blocking=False):
             return False
@@ -413,7 +413,7 @@ class Search:
         """The conversations to look at, by the time of their creation. `forget` gets those that are gone, or had
         another one's id."""
         if not changes.everything:
-            yield from self._moved(index, changes.moved, forget)
+            yield from self._starts_of_moved(index, changes.moved, forget)
             return
         strangers = set(index.conversations())
         for row in conversations(self._store.backend, Where(CHAT), oldest_first=True):
@@ -421,7 +421,7 @@ class Search:
             strangers.discard(row.id)
         forget += strangers
 
-    def _moved(self, index: TextIndex, ids: Sequence[bytes], forget: list[bytes]) -> list["_Start"]:
+    def _starts_of_moved(self, index: TextIndex, ids: Sequence[bytes], forget: list[bytes]) -> list["_Start"]:
         """Rows are read some at a time: what is held of them is small."""
         found: list[_Start] = []
         for first in range(0, len(ids), _ROWS):
@@ -438,7 +438,7 @@ class Search:
         before = {start.now.conversation: start for start in starts}
 
         def open_one(now: Known, limit: "Limit") -> Iterator[MessageRow]:
-            return self._unindexed(index, before.pop(now.conversation), grown, drop, limit)
+            return self._rows_to_index(index, before.pop(now.conversation), grown, drop, limit)
 
         return self._with_content(by_time((start.now for start in starts), open_one))
 
@@ -453,7 +453,7 @@ class Search:
             for row in self._store.backend.lookup(ids=ids):
                 if self._words is not None:
                     load(self._store, self._words, row)
-                found = self._unindexed(index, _start(row, index, []), grown, drop, lambda: _BATCH)
+                found = self._rows_to_index(index, _start(row, index, []), grown, drop, lambda: _BATCH)
                 yield from self._of_one(row, found)
 
     def _of_one(self, row: ConversationRow, found: Iterator[MessageRow]) -> Iterator[MessageRow]:
@@ -466,7 +466,7 @@ class Search:
         yield from self._with_content(chain([header], found))
         del desk
 
-    def _unindexed(
+    def _rows_to_index(
         self, index: TextIndex, start: "_Start", grown: dict[bytes, Known], drop: list[int], limit: "Limit"
     ) -> Iterator[MessageRow]:
         """The new and changed messages of a conversation by sequence, without their content. `grown` gets it if

@@ -159,7 +159,7 @@ def _matches(text: str, pattern: re.Pattern[str], begin: int, end: int) -> Itera
         return
     origins: range | list[int] = range(len(piece))
     if not piece.isascii():
-        folded, origins = _traced(piece)
+        folded, origins = _trace(piece)
     for match in pattern.finditer(folded):
         start = first + origins[match.start()]
         if start >= end:
@@ -191,7 +191,7 @@ def _plain_end(piece: str, at: int) -> int:
 _fold_letter = lru_cache(maxsize=4096)(fold)
 
 
-def _traced(piece: str) -> tuple[str, list[int]]:
+def _trace(piece: str) -> tuple[str, list[int]]:
     """The piece folded letter by letter, and where each character of it came from."""
     folded: list[str] = []
     origins: list[int] = []

@@ -204,7 +204,7 @@ class MemoryBackend:
 
     def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
         with self._open():
-            rows = list(self._listed(where))
+            rows = list(self._select(where))
         if oldest_first:
             places = sorted((row.created_at, row.id) for row in rows)
             places = [place for place in places if after is None or place > (after.at, after.id)]
@@ -215,11 +215,11 @@ class MemoryBackend:
 
     def count(self, where: Where) -> int:
         with self._open():
-            return sum(1 for _ in self._listed(where))
+            return sum(1 for _ in self._select(where))
 
     def totals(self, kind: str) -> Totals:
         with self._open():
-            rows = list(self._listed(Where(kind)))
+            rows = list(self._select(Where(kind)))
         if not rows:
             return Totals()
         count, size = sum(row.count for row in rows), sum(row.size for row in rows)
@@ -227,17 +227,17 @@ class MemoryBackend:
 
     def lifetimes(self, kind: str) -> Iterator[list[Lifetime]]:
         with self._open():
-            rows = list(self._listed(Where(kind)))
+            rows = list(self._select(Where(kind)))
         yield [Lifetime(row.id, row.active_at, row.expires_at, row.held) for row in rows]
 
     def said(self, kind: str, since: int, day: int) -> list[Said]:
         with self._open():
-            wanted = {row.id for row in self._listed(Where(kind)) if row.active_at >= since}
+            wanted = {row.id for row in self._select(Where(kind)) if row.active_at >= since}
             new = (m for m in self._messages.values() if m.created_at >= since and m.conversation in wanted)
             found = Counter((m.created_at // day, m.role) for m in new)
         return [Said(*what, count) for what, count in found.items()]
 
-    def _listed(self, where: Where) -> Iterable[ConversationRow]:
+    def _select(self, where: Where) -> Iterable[ConversationRow]:
         for row in self._conversations.values():
             if row.kind != where.kind:
                 continue

@@ -46,11 +46,11 @@ from ...errors import Hint, InvalidArgument, NotFound
 from ...ids import RUN, new_conversation_id
 from ...textindex import TextIndex
 from .address import Address
+from .connection import Connection
 from .connections import Bound, Shared
 from .erasure import Eraser
-from .feed import changes
+from .feed import read_changes
 from .rows import CONVERSATION, MARK, columns, conversation, may_prepare, message, shelf, unbroken
-from .schema import Connection
 from .writing import Writer
 
 _GRAVES = 1000  # purged conversations that the feed remembers after maintenance
@@ -505,7 +505,15 @@ class PostgresBackend:
         return self._bound.do(lambda connection: self._changes(connection, since))
 
     def _changes(self, connection: Connection, since: bytes | None) -> Changes:
-        return changes(connection, self._bound.shared, self._w, since)
+        shared = self._bound.shared
+        return read_changes(
+            connection,
+            self._w,
+            since,
+            system=shared.system,
+            timeline=shared.timeline,
+            in_transaction=shared.address.by_transaction,
+        )
 
     def text_index(self, *, create: bool) -> TextIndex | None:
         if self._bound.shared.address.read_only:  # what has come since could not be taken in

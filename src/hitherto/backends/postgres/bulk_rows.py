@@ -14,8 +14,8 @@ from typing import Any
 from uuid import UUID
 
 from ...backend import Batch, Change, ConversationRow, MessageRow
+from .connection import Connection
 from .rows import CONVERSATION, MESSAGE, conversation_values, message_values, shelf
-from .schema import Connection
 
 _TYPES = {
     **dict.fromkeys(("id", "kind", "key", "token", "tips", "data_key", "meta", "proof"), "bytea"),

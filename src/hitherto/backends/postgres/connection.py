@@ -16,7 +16,7 @@ from uuid import UUID
 
 import psycopg
 
-from .schema import Connection
+Connection = psycopg.Connection[tuple[Any, ...]]
 
 _WATCH_SECONDS = 0.25
 _LEAST_SECONDS = 1.0  # that a commit is given, however little patience there is: it may only be large

@@ -33,9 +33,8 @@ from ... import _forks
 from ...errors import Busy, CannotOpen, Closed, Hint, HithertoError, ReadOnly, Unavailable
 from . import schema
 from .address import Address, is_local
-from .connection import Link, Watch
-from .error_mapping import TOO_MANY, LostRaceError, in_clear, may_pass, translated, unreached
-from .schema import Connection
+from .connection import Connection, Link, Watch
+from .error_mapping import TOO_MANY, LostRaceError, clear_text_error, map_connect_error, map_error, may_pass
 
 T = TypeVar("T")
 
@@ -88,7 +87,7 @@ class Shared:
         self._pool: ConnectionPool[Link] = ConnectionPool(
             address.conninfo,
             connection_class=Link,
-            kwargs={"makes": self._made},
+            kwargs={"makes": self._make_for_pool},
             min_size=0,
             max_size=address.pool_size,
             open=False,
@@ -139,7 +138,7 @@ class Shared:
             try:
                 _patiently(lambda: self._enter(create, timeout_seconds), timeout_seconds)
             except psycopg.Error as error:
-                raise unreached(error, self.address.shown) from error
+                raise map_connect_error(error, self.address.shown) from error
             self._pool.open()
 
     def enter(self) -> Link:
@@ -217,7 +216,7 @@ class Shared:
         """A server has kept somebody waiting: has another one taken its place, and it does not know?"""
         self._look_around()
 
-    def _made(self) -> Link:
+    def _make_for_pool(self) -> Link:
         """For the pool. What is wrong is kept: the pool does not say."""
         try:
             return self._connect()
@@ -239,7 +238,7 @@ class Shared:
         connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type, so that a statement is prepared once
         connection.isolation_level = IsolationLevel.READ_COMMITTED  # who looks after a lock sees what it waited for
         if not (self.address.decided or connection.pgconn.ssl_in_use or is_local(connection.info.host)):
-            raise in_clear(self.address.shown)  # a service file has named the host
+            raise clear_text_error(self.address.shown)  # a service file has named the host
         status = connection.info.parameter_status
         if connection.info.server_version < OLDEST:
             version = connection.info.server_version // 10000
@@ -415,7 +414,7 @@ class Bound:
         races = 0
         while True:
             try:
-                with self.lease(deadline) as connection, self._watched(connection, writes=writes):
+                with self.lease(deadline) as connection, self._watch(connection, writes=writes):
                     if bound or not self.shared.address.by_transaction:
                         return work(connection)
                     with connection.transaction():
@@ -426,12 +425,12 @@ class Bound:
                 if races > _RACES or time.monotonic() > deadline or not may_pass(error):
                     if isinstance(error, HithertoError):
                         raise
-                    raise translated(error, self.shared.address.shown) from error
+                    raise map_error(error, self.shared.address.shown) from error
                 self.retries += 1
                 waited = isinstance(error, psycopg.OperationalError | Unavailable | ReadOnly)
             time.sleep(random.random() * (0.05 if waited else 0.005))
 
-    def _watched(self, connection: Connection, *, writes: bool) -> AbstractContextManager[None]:
+    def _watch(self, connection: Connection, *, writes: bool) -> AbstractContextManager[None]:
         return self.shared.watch.over(connection, self.timeout_seconds) if writes else nullcontext()
 
 

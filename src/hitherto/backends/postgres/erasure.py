@@ -18,8 +18,8 @@ import msgspec
 import psycopg
 
 from . import schema
+from .connection import Connection
 from .connections import Bound
-from .schema import Connection
 
 _SMALL = 64 << 20  # bytes of all tables: up to that, a purge is worth a vacuum of its own
 _LATE_SECONDS = 60  # until a server has counted everything
@@ -68,7 +68,7 @@ class Eraser:
 
     def _scrub(self, connection: Connection) -> bool:
         query = f"SELECT untidy::text, awaited, {_SEEN} FROM hitherto.workspace w WHERE workspace_id = %s"
-        found = self._said(connection, query, (self._w,))
+        found = self._rows(connection, query, (self._w,))
         if not found or found[0][0] is None:
             return True
         [(untidy, awaited, seen)] = found
@@ -79,9 +79,9 @@ class Eraser:
             "UPDATE hitherto.workspace w SET untidy = NULL, untidy_at = NULL, awaited = NULL WHERE workspace_id = %s "
             f"AND untidy = %s::xid8 AND NOT ({_SEEN}) RETURNING 1"
         )
-        return bool(self._said(connection, query, (self._w, untidy)))
+        return bool(self._rows(connection, query, (self._w, untidy)))
 
-    def _said(self, connection: Connection, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+    def _rows(self, connection: Connection, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
         """A statement by itself, bound: a vacuum is part of no transaction, so that nothing around it is."""
         if not self._bound.shared.address.by_transaction:
             return connection.execute(query, values).fetchall()
@@ -106,15 +106,15 @@ class Eraser:
         """By the server. When we look first, we note what has to be there the next time."""
         counts: dict[str, tuple[int, bool]] = {
             str(table): (int(str(count)), bool(untouched))
-            for table, count, untouched in self._said(connection, _COUNTS, (self._w,))
+            for table, count, untouched in self._rows(connection, _COUNTS, (self._w,))
         }
         wanted = msgspec.json.decode(awaited, type=dict[str, int]) if isinstance(awaited, bytes) else {}
         known = all(table in wanted and count >= wanted[table] - 2 for table, (count, _) in counts.items())
         if not known:  # or the server counts anew, after a crash
-            under_way = bool(self._said(connection, _UNDER_WAY, ())[0][0])
+            under_way = bool(self._rows(connection, _UNDER_WAY, ())[0][0])
             wanted = {table: count + 1 + under_way for table, (count, _) in counts.items()}
             query = (
                 "UPDATE hitherto.workspace SET awaited = %s WHERE workspace_id = %s AND untidy = %s::xid8 RETURNING 1"
             )
-            self._said(connection, query, (msgspec.json.encode(wanted), self._w, untidy))
+            self._rows(connection, query, (msgspec.json.encode(wanted), self._w, untidy))
         return all(untouched or count >= wanted[table] for table, (count, untouched) in counts.items())

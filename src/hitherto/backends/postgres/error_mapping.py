@@ -43,7 +43,7 @@ def may_pass(error: Exception) -> bool:
         return False
     state = error.sqlstate
     if state is None:
-        return not _refused(error)
+        return not _is_refusal(error)
     return state[:2] in ("08", "40", "57") or state == "53300"
 
 
@@ -77,7 +77,7 @@ _REFUSALS = (
 TOO_MANY = ("too many clients already", "too many connections for", "remaining connection slots are reserved")
 
 
-def _refused(error: psycopg.OperationalError) -> bool:
+def _is_refusal(error: psycopg.OperationalError) -> bool:
     """Of what goes wrong when one connects, libpq has no code, but only the words of the server."""
     said = str(error)
     return any(words in said for words in _REFUSALS)
@@ -123,7 +123,7 @@ _KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
 }
 
 
-def translated(error: Exception, where: str) -> HithertoError:
+def map_error(error: Exception, where: str) -> HithertoError:
     """What went wrong, as ours. Nothing of what was being written is in it."""
     if isinstance(error, HithertoError):
         return error
@@ -170,15 +170,15 @@ def _unreachable(error: psycopg.OperationalError, where: str) -> HithertoError:
     return Unavailable(f"{where}: {said or 'the server does not answer'}")
 
 
-def in_clear(where: str) -> CannotOpen:
+def clear_text_error(where: str) -> CannotOpen:
     """It should have been encrypted."""
     what, hint = _TLS["does not support SSL"]
     return CannotOpen(f"{where}: {what}", hint=hint)
 
 
-def unreached(error: Exception, where: str) -> HithertoError:
+def map_connect_error(error: Exception, where: str) -> HithertoError:
     """What went wrong before anything was written."""
-    raised = translated(error, where)
+    raised = map_error(error, where)
     if raised.hint == Unavailable.hint:
         raised.replace_hint("check the address, and whether the server is running")
     return raised

@@ -6,20 +6,16 @@ became visible. It holds for one history of transaction ids, and so it names the
 - **the database system and its timeline**: on another one, the same ids mean something else;
 - **since when the server counts**, in a position that is kept outside of the database. After a crash a server counts
   anew, and may give out ids again that it had given out before and had no reason to write down. What is kept *in* the
-  database cannot know more than the database does: it is `lasting` without.
+  database cannot know more than the database does, so it is stored `without_server_start`.
 
 A standby does not list the transactions under way in its snapshots. There, everything from the oldest of them on counts
 as not seen: it repeats, and misses nothing.
 """
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ...backend import Changes
-
-if TYPE_CHECKING:
-    from .connections import Shared
-    from .schema import Connection
+from .connection import Connection
 
 _NOW = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(s)::text || ':' || pg_snapshot_xmin(s)::text || ':' "
@@ -38,15 +34,25 @@ _GONE = (
 _REMEMBERED = "SELECT forgotten < pg_snapshot_xmin(%s::pg_snapshot) FROM hitherto.workspace WHERE workspace_id = %s"
 
 
-def changes(connection: "Connection", shared: "Shared", w: UUID, since: bytes | None) -> Changes:
-    """What moved since then, and where we are now."""
+def read_changes(
+    connection: Connection,
+    w: UUID,
+    since: bytes | None,
+    *,
+    system: int | None,
+    timeline: int,
+    in_transaction: bool,
+) -> Changes:
+    """Return what moved since the position `since`, and the position of now.
+
+    `timeline` is used where the connection does not know its own. With `in_transaction` the caller has begun one."""
     execute = connection.execute
     with connection.transaction():
-        if not shared.address.by_transaction:  # where it is one of ours, something was done in it
+        if not in_transaction:  # a statement has run in the caller's transaction: it is too late to change its level
             execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         [(now, counts)] = execute(_NOW).fetchall()
-        timeline = getattr(connection, "timeline", None) or shared.timeline
-        here = f"{shared.system}/{timeline}/{w.hex}/"
+        timeline = getattr(connection, "timeline", None) or timeline
+        here = f"{system}/{timeline}/{w.hex}/"
         position = f"{here}{now}/{counts}".encode()
         if since is None or not since.startswith(here.encode()):
             return Changes(position, True, [], [])
@@ -55,12 +61,12 @@ def changes(connection: "Connection", shared: "Shared", w: UUID, since: bytes | 
             return Changes(position, True, [], [])
         moved = [id for (id,) in execute(_MOVED, (w, then, then, then), binary=True)]
         gone = [id for (id,) in execute(_GONE, (w, then, then, w), binary=True)]
-        # Last: what is forgotten while we look is not among what we found, but is known to be forgotten.
+        # Last: a purge that is forgotten meanwhile is missing from `gone`, but this query notices it.
         if execute(_REMEMBERED, (then, w)).fetchall() != [(True,)]:
             return Changes(position, True, [], [])
         return Changes(position, False, moved, gone)
 
 
-def lasting(position: bytes) -> bytes:
-    """The same position, to be kept in the database that it is of."""
+def without_server_start(position: bytes) -> bytes:
+    """Return the same position without the start of the server's count, to be stored in the database itself."""
     return b"/".join(position.split(b"/")[:4])

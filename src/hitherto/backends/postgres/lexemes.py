@@ -49,7 +49,7 @@ class Spelling:
 
     def whole(self, tree: Tree) -> str:
         """What a message that is kept as a whole must fit."""
-        return _written(tree, lambda term: self._phrase(term.words, _WHOLE, prefix=term.prefix))
+        return _write_query(tree, lambda term: self._phrase(term.words, _WHOLE, prefix=term.prefix))
 
     def stretches(self, tree: Tree) -> dict[str, str]:
         """What is looked for in parts, each with the name that `combined` gives it."""
@@ -60,14 +60,14 @@ class Spelling:
                 found.setdefault(stretch, f"t{len(found) + 1}")
             return ""
 
-        _written(tree, note)
+        _write_query(tree, note)
         return found
 
-    def combined(self, tree: Tree, names: dict[str, str]) -> str:
+    def combine(self, tree: Tree, names: dict[str, str]) -> str:
         """What the names of all that was found in any part of a message must fit."""
-        return _written(tree, lambda term: "(" + " & ".join(names[stretch] for stretch in self._short(term)) + ")")
+        return _write_query(tree, lambda term: "(" + " & ".join(names[stretch] for stretch in self._short(term)) + ")")
 
-    def wanted(self, query: Query) -> str:
+    def rank(self, query: Query) -> str:
         """What makes one message fit better than another: any of the terms, wherever it is kept."""
         found = [*map(self.whole, query.terms), *self.stretches(Either(query.terms))]
         return " | ".join(found)
@@ -149,11 +149,11 @@ def _cut(word: str, *, prefix: bool = False) -> str:
     return kept if prefix else kept + blake2b(data, digest_size=16).hexdigest()
 
 
-def _written(tree: Tree, term: Callable[[Term], str]) -> str:
+def _write_query(tree: Tree, term: Callable[[Term], str]) -> str:
     """A query in the language of tsquery. Words have letters, digits and marks in them, and nothing to be escaped."""
     if isinstance(tree, Term):
         return term(tree)
     if isinstance(tree, Either):
-        return "(" + " | ".join(_written(part, term) for part in tree.parts) + ")"
-    having = [_written(part, term) for part in tree.having]
-    return "(" + " & ".join([*having, *(f"!{_written(part, term)}" for part in tree.without)]) + ")"
+        return "(" + " | ".join(_write_query(part, term) for part in tree.parts) + ")"
+    having = [_write_query(part, term) for part in tree.having]
+    return "(" + " & ".join([*having, *(f"!{_write_query(part, term)}" for part in tree.without)]) + ")"

@@ -21,10 +21,9 @@ from psycopg import errors
 
 from ...backend import DONE, Batch, ConversationRow, Outcome, Rebase, Stale
 from ...errors import CommitUnknown, HithertoError
-from .connection import roll_back
+from .connection import Connection, roll_back
 from .error_mapping import LostRaceError
 from .rows import conversation
-from .schema import Connection
 
 if TYPE_CHECKING:
     from .writing import Writer
@@ -155,7 +154,7 @@ class QueuedCommit:
             if self._is_careful or not writer.is_short(batch):
                 self._send(connection, together)
                 together = []
-                outcomes.append(writer._commit_one(connection, batch, rows))
+                outcomes.append(writer.commit_one(connection, batch, rows))
                 continue
             change = batch.changes[0]
             row = rows.get(change.conversation)
@@ -178,7 +177,7 @@ class QueuedCommit:
         if DONE not in outcomes:
             connection.execute("ROLLBACK")
         elif not together:
-            self._writer._finish(connection)
+            self._writer.finish(connection)
         else:
             with self._writer.committing(connection):
                 with connection.pipeline():

@@ -18,16 +18,14 @@ import random
 import re
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from msgspec import Struct
 from psycopg import errors
 
 from ...errors import Busy, CannotOpen, Denied, Hint, NewerFormat, NotAStore, ReadOnly
-from . import text_index as _words
-
-Connection = psycopg.Connection[tuple[Any, ...]]
+from . import word_tables
+from .connection import Connection
 
 SCHEMA = "hitherto"
 BOUND = "workspace_id = nullif(current_setting('hitherto.workspace_id', true), '')::uuid"
@@ -120,10 +118,10 @@ class Step(Struct, frozen=True):
 def statements(partitions: int = 0) -> tuple[str, ...]:
     """The first step: all tables. With `partitions`, each is split into so many by its workspace."""
     made: list[str] = []
-    for name, columns in {**_TABLES, **_words.TABLES}.items():
+    for name, columns in {**_TABLES, **word_tables.TABLES}.items():
         made += [*_table(name, columns, partitions), *_security(name)]
     made += [f"ALTER TABLE hitherto.{name} ALTER COLUMN body SET STORAGE EXTERNAL" for name in _OPAQUE]
-    return (*made, *_INDEXES, *_words.INDEXES)
+    return (*made, *_INDEXES, *word_tables.INDEXES)
 
 
 def _table(name: str, columns: str, partitions: int) -> list[str]:
@@ -142,13 +140,13 @@ def _table(name: str, columns: str, partitions: int) -> list[str]:
 def _security(name: str) -> list[str]:
     return [
         f"ALTER TABLE hitherto.{name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
-        f"CREATE POLICY bound ON hitherto.{name} USING ({_words.visible(name, BOUND)}) WITH CHECK ({BOUND})",
+        f"CREATE POLICY bound ON hitherto.{name} USING ({word_tables.visible(name, BOUND)}) WITH CHECK ({BOUND})",
     ]
 
 
 MIGRATIONS: tuple[Step, ...] = (Step("the tree of messages", statements()),)
 
-TABLES = (*_TABLES, *_words.TABLES)  # that belong to workspaces
+TABLES = (*_TABLES, *word_tables.TABLES)  # that belong to workspaces
 
 _RECORD = (
     "CREATE TABLE hitherto.migration (version integer PRIMARY KEY, name text NOT NULL, "
@@ -312,6 +310,6 @@ def rights(role: str, workspace_id: str | None = None, *, read_only: bool = Fals
     made += [f"DROP POLICY IF EXISTS {policy} ON hitherto.{table}" for table in TABLES]
     for table in TABLES if workspace_id is not None else ():
         own = f"workspace_id = '{workspace_id}'::uuid"
-        only = f"USING ({_words.visible(table, own)}) WITH CHECK ({own})"
+        only = f"USING ({word_tables.visible(table, own)}) WITH CHECK ({own})"
         made.append(f"CREATE POLICY {policy} ON hitherto.{table} AS RESTRICTIVE TO {name} {only}")
     return made

@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from ...errors import HithertoError
 from .address import Address
+from .connection import Connection
 from .connections import OLDEST, Shared
-from .error_mapping import unreached
-from .schema import MIGRATIONS, Connection, version
+from .error_mapping import map_connect_error
+from .schema import MIGRATIONS, version
 
 _SETTINGS = (
     "server_version",
@@ -87,9 +88,9 @@ def look(url: str) -> Server:
     address = Address(url, read_only=True)
     try:
         with _connection(url, address) as connection:
-            return _seen(connection, address)
+            return _read_server(connection, address)
     except psycopg.Error as error:
-        raise unreached(error, address.shown) from error
+        raise map_connect_error(error, address.shown) from error
 
 
 def _connection(url: str, address: Address) -> Connection:
@@ -100,7 +101,7 @@ def _connection(url: str, address: Address) -> Connection:
     return psycopg.connect(address.conninfo, autocommit=True)
 
 
-def _seen(connection: Connection, address: Address) -> Server:
+def _read_server(connection: Connection, address: Address) -> Server:
     def all_of(query: str) -> list[tuple[object, ...]]:
         return list(connection.execute(query).fetchall())
 

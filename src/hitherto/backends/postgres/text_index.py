@@ -32,54 +32,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
-
-import psycopg
 
 from ..._search.query import Query, split
 from ...errors import Closed
 from ...textindex import Entry, Found, Known
-from .feed import lasting
+from .connection import Connection
+from .feed import without_server_start
 from .lexemes import Spelling, Vector, VectorDumper
 from .rows import MARK
 
 T = TypeVar("T")
-Connection = psycopg.Connection[tuple[Any, ...]]
-
-# -- the tables
-
-# No word is as short as x, so everything is without it.
-_ASKED = "workspace_words @@ coalesce(nullif(current_setting('hitherto.words', true), ''), '!x')::tsquery"
-
-TABLES: Final = {
-    "word_state": (
-        "workspace_id uuid PRIMARY KEY, stamp bigint NOT NULL, position bytea, next_place bigint NOT NULL, "
-        "residue bigint[]"
-    ),
-    "word_known": (
-        "workspace_id uuid, conversation bytea, created_at bigint, rewrites bigint, next_seq bigint, "
-        "PRIMARY KEY (workspace_id, conversation)"
-    ),
-    "word": (
-        "workspace_id uuid, place bigint, part integer, number bigint NOT NULL, conversation bytea NOT NULL, "
-        "revision bigint NOT NULL, role bytea NOT NULL, created_at bigint NOT NULL, workspace_words tsvector NOT NULL, "
-        "PRIMARY KEY (workspace_id, place, part)"
-    ),
-}
-INDEXES: Final = (
-    "CREATE UNIQUE INDEX word_by_number ON hitherto.word (workspace_id, number, part)",
-    "CREATE INDEX word_by_conversation ON hitherto.word (workspace_id, conversation, place)",
-    "CREATE INDEX word_by_words ON hitherto.word USING gin (workspace_words) WITH (gin_pending_list_limit = 512)",
-)
-
-
-def visible(table: str, bound: str) -> str:
-    """What a policy lets be read of this table: what is `bound`, and of the words what was asked for."""
-    return f"{bound} AND {_ASKED}" if table == "word" else bound
-
-
-# -- the index
 
 _NEWEST = 8  # how many messages are looked through first, for each hit that is wanted
 _AT_LEAST, _AT_MOST = 256, 16_384  # messages that are looked through
@@ -200,7 +164,7 @@ class PostgresIndex:
         def work(connection: Connection) -> int | None:
             with connection.pipeline(), connection.transaction():
                 after = _new_stamp()
-                place = None if position is None else lasting(position)
+                place = None if position is None else without_server_start(position)
                 found = connection.execute(_CHANGE, (after, place, len(ready), self._id, stamp)).fetchall()
                 if not found:
                     return None
@@ -212,12 +176,12 @@ class PostgresIndex:
                 if known:
                     self._note(connection, known)
                 if dropped:
-                    self._left(connection)
+                    self._mark_residue(connection)
                 return after
 
         return self._do(work, writes=True)
 
-    def _left(self, connection: Connection) -> None:
+    def _mark_residue(self, connection: Connection) -> None:
         """Words are left in the files, of the index and of the table."""
         connection.execute(_FORGOTTEN, (self._id,))
         connection.execute(MARK, (self._id,))
@@ -266,7 +230,7 @@ class PostgresIndex:
                 for table in ("word_known", "word"):
                     gone = connection.execute(f"DELETE FROM hitherto.{table} WHERE workspace_id = %s", (self._id,))
                 if gone.rowcount:
-                    self._left(connection)
+                    self._mark_residue(connection)
 
         self._do(work)
 
@@ -323,8 +287,8 @@ class PostgresIndex:
             "query": " | ".join([self._spelling.whole(query.tree), *names]),
             "stretches": list(names),
             "names": list(names.values()),
-            "combined": self._spelling.combined(query.tree, names),
-            "wanted": self._spelling.wanted(query),
+            "combined": self._spelling.combine(query.tree, names),
+            "wanted": self._spelling.rank(query),
             "role": None if role is None else _role(role),
             "since": since,
             "until": until,
@@ -346,7 +310,7 @@ class PostgresIndex:
         while span <= _AT_MOST:
             floor = (self._edge or 0) - span
             values = {**given, "floor": floor}
-            found = self._do(lambda connection: _found(connection, statement, values))  # noqa: B023  # called at once
+            found = self._do(lambda connection: _find(connection, statement, values))  # noqa: B023  # called at once
             if len(found) >= limit or floor <= 0:
                 return found
             promised = span * limit // len(found) if found else _AT_MOST
@@ -367,7 +331,7 @@ class PostgresIndex:
             return True
         [(residue, files)] = found
         if not set(residue).isdisjoint(files):
-            files = self._connections.do(_written_anew, bound=True)  # VACUUM is never part of a transaction
+            files = self._connections.do(_rewrite_table, bound=True)  # VACUUM is never part of a transaction
         return set(residue).isdisjoint(files) and bool(self._all(done, residue))
 
     def close(self) -> None:
@@ -383,7 +347,7 @@ def _statement(given: dict[str, Any], source: str, *, ranked: bool) -> str:
     return _FOUND.format(score=score, source=source, filters=filters, order=order)
 
 
-def _found(connection: Connection, statement: str, given: dict[str, Any], *, may_prepare: bool = True) -> list[Found]:
+def _find(connection: Connection, statement: str, given: dict[str, Any], *, may_prepare: bool = True) -> list[Found]:
     rows = connection.execute(statement, given, prepare=None if may_prepare else False).fetchall()
     return [Found(number, conversation, score) for _, number, conversation, score in rows]
 
@@ -395,10 +359,10 @@ def _ask_index(connection: Connection, given: dict[str, Any], *, ranked: bool) -
     settings = "SELECT set_config('hitherto.words', %s, true), set_config('enable_seqscan', 'off', true)"
     with connection.pipeline(), connection.transaction():  # one way there and back
         connection.execute(settings, (given["query"],))
-        return _found(connection, statement, given, may_prepare=False)
+        return _find(connection, statement, given, may_prepare=False)
 
 
-def _written_anew(connection: Connection) -> list[int]:
+def _rewrite_table(connection: Connection) -> list[int]:
     """Write the table anew if it is small; the files that the index is in then."""
     if connection.execute(f"SELECT sum(pg_total_relation_size(i.indrelid)) {_INDEX}").fetchall()[0][0] <= _SMALL:
         [(now,)] = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()

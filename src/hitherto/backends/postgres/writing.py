@@ -47,7 +47,7 @@ from ...backend import (
 from ...errors import CommitUnknown, Unavailable
 from ...ids import RUN
 from .bulk_rows import only_arrive, put_all, put_messages
-from .connection import roll_back
+from .connection import Connection, roll_back
 from .connections import Bound
 from .error_mapping import LostRaceError
 from .queueing import Contested, QueuedCommit
@@ -64,7 +64,6 @@ from .rows import (
     mutable,
     shelf,
 )
-from .schema import Connection
 
 _OWNED = ("tag", "item", "pack", "reference", "attachment", "chunk", "message")  # an attachment locks its chunks
 _MOST = 16  # messages in one statement of the short way
@@ -258,17 +257,17 @@ class Writer:
             with self.bound.shared.watch.over(connection, self.bound.timeout_seconds):
                 yield
         except psycopg.Error as error:
-            if connection.closed or _ends(error):
-                reason = self._over(connection)
+            if connection.closed or _hangs_up(error):
+                reason = self._timeout_reason(connection)
                 raise CommitUnknown("the connection was lost during the commit", reason=reason) from error
             raise
         finally:
             connection.remove_notice_handler(listen)
         if _WARNING in warnings:
             connection.close()
-            raise CommitUnknown("the commit may not have reached the replicas", reason=self._over(connection))
+            raise CommitUnknown("the commit may not have reached the replicas", reason=self._timeout_reason(connection))
 
-    def _over(self, connection: Connection) -> Unavailable | CommitUnknown | None:
+    def _timeout_reason(self, connection: Connection) -> Unavailable | CommitUnknown | None:
         """Was it we who ended the wait, because the time was over? Then nothing is to be tried again. If the server did
         not say how it ended, it may still be at it, and nobody sees yet what will be kept."""
         if not getattr(connection, "gave_up", False):
@@ -287,7 +286,7 @@ class Writer:
             with connection.pipeline():
                 self.bound.begin(connection)
                 rows = self._lock(connection, batches)
-            outcomes = [_stands(batch, rows) for batch in batches]
+            outcomes = [_check_tokens(batch, rows) for batch in batches]
             changes = [
                 change
                 for batch, outcome in zip(batches, outcomes, strict=True)
@@ -312,7 +311,7 @@ class Writer:
             with connection.pipeline():
                 self.bound.begin(connection)
                 rows = self._lock(connection, batches)
-            outcomes = [self._commit_one(connection, batch, rows, frugal=frugal) for batch in batches]
+            outcomes = [self.commit_one(connection, batch, rows, frugal=frugal) for batch in batches]
         except (psycopg.Error, LostRaceError):
             roll_back(connection)
             raise
@@ -321,11 +320,11 @@ class Writer:
 
     def _end(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
         if DONE in outcomes:
-            self._finish(connection)
+            self.finish(connection)
         else:
             connection.execute("ROLLBACK")
 
-    def _finish(self, connection: Connection) -> None:
+    def finish(self, connection: Connection) -> None:
         with self.committing(connection):
             connection.execute("COMMIT")
 
@@ -338,26 +337,26 @@ class Writer:
         have to stand."""
         changed = {change.conversation for batch in batches for change in batch.changes}
         required = {id for batch in batches for id, _ in batch.require} - changed
-        locked = [self._locked(connection, list(changed), "FOR NO KEY UPDATE")]
+        locked = [self._lock_ids(connection, list(changed), "FOR NO KEY UPDATE")]
         if required:
-            locked.append(self._locked(connection, list(required), "FOR SHARE"))
+            locked.append(self._lock_ids(connection, list(required), "FOR SHARE"))
         return locked
 
-    def _locked(self, connection: Connection, ids: list[bytes], how: str) -> "psycopg.Cursor[tuple[Any, ...]]":
+    def _lock_ids(self, connection: Connection, ids: list[bytes], how: str) -> "psycopg.Cursor[tuple[Any, ...]]":
         which, value = ("id = %s", ids[0]) if len(ids) == 1 else ("id = ANY(%s::bytea[])", ids)
         query = (
             f"SELECT {CONVERSATION} FROM hitherto.conversation WHERE workspace_id = %s AND {which} ORDER BY id {how}"
         )
         return connection.execute(query, (self._w, value), prepare=may_prepare(query), binary=True)
 
-    def _commit_one(
+    def commit_one(
         self, connection: Connection, batch: Batch, rows: dict[bytes, ConversationRow], *, frugal: bool = False
     ) -> Outcome:
         for id, token in batch.require:
             row = rows.get(id)
             if row is None or row.token != token:
                 return Stale(id, row)
-        other = None if batch.every_key is None else self._with_another_key(connection, batch.every_key)
+        other = None if batch.every_key is None else self._find_other_key(connection, batch.every_key)
         if other is not None:
             return Stale(other.id, other)
         for change in batch.changes:
@@ -395,7 +394,7 @@ class Writer:
                 if other != id:
                     return Taken("key", other)
         for message in change.add:
-            if message.number % RUN == 0 and self._run_taken(connection, message.number, arriving=arriving):
+            if message.number % RUN == 0 and self._is_run_taken(connection, message.number, arriving=arriving):
                 return Taken("number", id)
             if message.key is not None:
                 query = "SELECT 1 FROM hitherto.message WHERE workspace_id = %s AND conversation = %s AND key = %s"
@@ -403,7 +402,7 @@ class Writer:
                     return Taken("message key", id)
         return self._missing(connection, change)
 
-    def _with_another_key(self, connection: Connection, shape: KeyShape) -> ConversationRow | None:
+    def _find_other_key(self, connection: Connection, shape: KeyShape) -> ConversationRow | None:
         """A conversation whose data key does not look like this. A statement of its own, after the locks: it sees all
         that was committed until we had them."""
         fits = ["length(data_key) = %s", *("substr(data_key, %s::int, %s::int) = %s" for _ in shape.parts)]
@@ -428,7 +427,7 @@ class Writer:
                 return Missing(change.conversation, name)
         return None
 
-    def _run_taken(self, connection: Connection, first: int, *, arriving: bool) -> bool:
+    def _is_run_taken(self, connection: Connection, first: int, *, arriving: bool) -> bool:
         """In one statement: between two, a purge could move the run from the one place to the other, unseen."""
         query = (
             "SELECT 1 FROM hitherto.message WHERE workspace_id = %s AND number BETWEEN %s AND %s UNION ALL "
@@ -443,7 +442,7 @@ class Writer:
             let_go = self._drop(connection, change)
             self._put_messages(connection, change)
             self._put_items(connection, change)
-        self._let_go(connection, change.conversation, let_go)
+        self._release_attachments(connection, change.conversation, let_go)
 
     def _put_row(self, connection: Connection, change: Change, row: ConversationRow) -> None:
         if change.expect is None:
@@ -501,10 +500,10 @@ class Writer:
             )
         place = "workspace_id = %s AND value = %s AND conversation = %s AND message = %s"
         for tag in change.untag:
-            execute(f"DELETE FROM hitherto.tag WHERE {place}", (w, tag.value, id, _of(tag.message)))
+            execute(f"DELETE FROM hitherto.tag WHERE {place}", (w, tag.value, id, _message_number(tag.message)))
         for tag in change.tag:
             query = "INSERT INTO hitherto.tag VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
-            execute(query, (w, tag.value, id, _of(tag.message)))
+            execute(query, (w, tag.value, id, _message_number(tag.message)))
 
     def _check_numbers(self, connection: Connection, change: Change) -> None:
         """The runs are ours now; but since we looked, somebody may have used one and purged it."""
@@ -539,7 +538,7 @@ class Writer:
         query = f"UPDATE hitherto.workspace SET retired = greatest(retired, %s), {MARKED} WHERE workspace_id = %s"
         connection.execute(query, (number, self._w))
 
-    def _let_go(self, connection: Connection, conversation: bytes, names: list[bytes]) -> None:
+    def _release_attachments(self, connection: Connection, conversation: bytes, names: list[bytes]) -> None:
         """Of these attachments, those that no message refers to any more go. Their conversation is locked."""
         for name in names:
             values = (self._w, conversation, name)
@@ -549,7 +548,7 @@ class Writer:
                 connection.execute(f"DELETE FROM hitherto.chunk {same}", values)
 
 
-def _stands(batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
+def _check_tokens(batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
     """Is everything as the batch was prepared for, as far as tokens tell?"""
     for id, token in (*batch.require, *((change.conversation, change.expect) for change in batch.changes)):
         row = rows.get(id)
@@ -566,11 +565,11 @@ def _replaces(change: Change, row: ConversationRow | None) -> bool:
     return bool(change.amend or change.unpack or change.detach) or rewrapped
 
 
-def _of(message: int | None) -> int:
+def _message_number(message: int | None) -> int:
     return -1 if message is None else message
 
 
-def _ends(error: psycopg.Error) -> bool:
+def _hangs_up(error: psycopg.Error) -> bool:
     """Does the server hang up with it, as when it is told to stop? It may say so between the commit and the answer, and
     the connection does not count as closed until its end has come as well."""
     return error.sqlstate is None or error.diag.severity_nonlocalized in ("FATAL", "PANIC")

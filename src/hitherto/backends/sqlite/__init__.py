@@ -39,7 +39,7 @@ from .connections import Pool, transaction
 from .disk_space import OFTEN, Room, size_of
 from .erasure import Erasure
 from .feed import read_changes
-from .files import free_bytes, translated
+from .files import free_bytes, map_error
 from .opening import (
     check_current,
     ensure_workspace,
@@ -83,7 +83,7 @@ class SqliteBackend(Reader):
         pool.make_room = self._room.ballast.give_for_opening
         self._erasure = Erasure(pool)
         self._scrubbing = threading.Lock()  # one scrub at a time
-        with pool.mapped():
+        with pool.mapping_errors():
             first = pool.connect()
             try:
                 if read_only:
@@ -129,14 +129,16 @@ class SqliteBackend(Reader):
             try:
                 outcomes = self._transact(connection, batches)
             except (apsw.Error, CommitUnknown) as error:
-                if not self._room.was_missing(error, connection):
+                if not self._room.is_about(error, connection):
                     raise
                 if all(map(removes, batches)):
-                    return self._room.by_force(connection, lambda begun: self._transact(connection, batches, begun))
-                if not self._room.gained(connection):
+                    return self._room.run_with_ballast(
+                        connection, lambda begun: self._transact(connection, batches, begun)
+                    )
+                if not self._room.gain_room(connection):
                     raise
                 outcomes = self._transact(connection, batches)
-            self._room.wrote(connection, weight)
+            self._room.note_write(connection, weight)
             return outcomes
 
     def _transact(
@@ -153,7 +155,7 @@ class SqliteBackend(Reader):
         try:
             connection.execute("COMMIT" if DONE in outcomes else "ROLLBACK")
         except apsw.Error as error:
-            reason = translated(error, self._path, connection)
+            reason = map_error(error, self._path, connection)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise CommitUnknown(f"the commit was interrupted: {reason}", reason=reason) from error
@@ -169,10 +171,10 @@ class SqliteBackend(Reader):
             try:
                 stage_chunks(connection, key, start, chunks, last=last, at=at)
             except apsw.Error as error:
-                if not self._room.was_missing(error, connection) or not self._room.gained(connection):
+                if not self._room.is_about(error, connection) or not self._room.gain_room(connection):
                     raise
                 stage_chunks(connection, key, start, chunks, last=last, at=at)
-            self._room.wrote(connection, weight)
+            self._room.note_write(connection, weight)
 
     def unstage(self, conversation: bytes, names: Sequence[bytes]) -> None:
         query = (
@@ -187,7 +189,7 @@ class SqliteBackend(Reader):
                     mine = (self._workspace, conversation)
                     return sum(remove_attachments(connection, query, (*mine, name)) for name in names)
 
-            self._room.removing(connection, work)
+            self._room.run_removal(connection, work)
 
     def collect(self, before: int) -> int:
         query = (
@@ -204,7 +206,7 @@ class SqliteBackend(Reader):
                     begun()
                     return remove_attachments(connection, query, values)
 
-            return self._room.removing(connection, work)
+            return self._room.run_removal(connection, work)
 
     # -- care
 

@@ -18,7 +18,7 @@ from ...errors import (
     StorageError,
 )
 from .connections import Pool
-from .files import make_private, sync, translated
+from .files import make_private, map_error, sync
 from .rebuild import drop_copies, is_under_way, live_tables
 from .rows import FRONT, fetch_all
 
@@ -57,7 +57,7 @@ def write_backup(pool: Pool, path: str) -> None:
     except FileExistsError:
         raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites") from None
     except apsw.Error as error:
-        raise translated(error, unfinished) from error
+        raise map_error(error, unfinished) from error
     except OSError as error:
         raise StorageError(f"the backup cannot be written to {target}: {error.strerror}") from error
     finally:
@@ -70,7 +70,7 @@ def _copy_into(connection: apsw.Connection, path: str) -> None:
     try:
         connection.execute("VACUUM INTO ?", (path,))
     except apsw.FullError as error:  # the disk of the copy is full, not that of the store
-        raise translated(error, path) from error
+        raise map_error(error, path) from error
 
 
 def find_problems(pool: Pool) -> list[str]:

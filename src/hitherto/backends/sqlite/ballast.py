@@ -68,22 +68,22 @@ class Ballast:
                 os.ftruncate(descriptor, size)
 
     @property
-    def _kept(self) -> int:
+    def _folded_size(self) -> int:
         """The size beside a store that nobody has open."""
         size = os.path.getsize(self._store)
         return _LITTLE if size < _SMALL else min(MOST, max(LEAST, size // _PART))
 
     @property
-    def wanted(self) -> int:
+    def wanted_size(self) -> int:
         """The size beside a store that is written to. Where little is free, most of it is left to those who write."""
         try:
-            return max(LEAST, self._kept, min(MOST, free_bytes(self._store) // _FREE_PART))
+            return max(LEAST, self._folded_size, min(MOST, free_bytes(self._store) // _FREE_PART))
         except OSError:
             return LEAST
 
     def is_enough(self, least: int) -> bool:
         """It is not made larger with every page that the store grows by."""
-        return 4 * self.size >= 3 * max(least, self.wanted)
+        return 4 * self.size >= 3 * max(least, self.wanted_size)
 
     @property
     def is_own(self) -> bool:
@@ -121,12 +121,12 @@ class Ballast:
         """Nobody has the store open any more: give back what is more than an eighth of it, until somebody writes again.
         Beside a small store only a little stays, which says that the free pages hold nothing."""
         with suppress(OSError):
-            if self.size > self._kept:
-                self._truncate(self._kept)
+            if self.size > self._folded_size:
+                self._truncate(self._folded_size)
 
     def lay(self, least: int = LEAST) -> bool:
         """Set aside what is wanted, or what there is. False if there is nothing to set aside, or not here."""
-        size = min(max(least, self.wanted), self.size + free_bytes(self._store))
+        size = min(max(least, self.wanted_size), self.size + free_bytes(self._store))
         if size <= self.size:
             return self.size > 0
         try:  # what is there and counts as none is foreign, and is left alone

@@ -24,7 +24,7 @@ import apsw
 from ... import _forks
 from ..._own_files import check_sidecars
 from ...errors import Busy, CannotOpen, Closed, Damaged, Hint, NotAStore, StorageError
-from .files import lacks_room, make_private, sync, translated
+from .files import lacks_room, make_private, map_error, sync
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
 _inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
@@ -77,7 +77,7 @@ class Lease:
         if type(self._connection) is Still and self._connection.before[:3] != _state(self._pool.path)[:3]:
             self._pool.drop(self._connection)
             raise Busy(f"{self._pool.path} was changed while it was read", hint="try again") from error
-        ours = translated(error, self._pool.path, self._connection) if isinstance(error, apsw.Error) else None
+        ours = map_error(error, self._pool.path, self._connection) if isinstance(error, apsw.Error) else None
         if self._pool.read_only and ours is not None:  # others got in its way: the next may be luckier
             self._pool.drop(self._connection)
         else:
@@ -186,11 +186,11 @@ class Pool:
 
     def take(self) -> apsw.Connection:
         if self._closed or self._forks != _forks.count():
-            raise self._gone()
+            raise self._closed_error()
         try:
             found = self.idle.pop()
         except IndexError:
-            with self.mapped():
+            with self.mapping_errors():
                 return self.connect()
         if type(found) is Still and found.before != _state(self.path):
             self.drop(found)
@@ -205,18 +205,18 @@ class Pool:
         if self._closed:  # while it was in use
             self.close_idle()
 
-    def _gone(self) -> Closed:
+    def _closed_error(self) -> Closed:
         if self._forks == _forks.count():
             return Closed("the store is closed")
         return Closed("the store was opened before os.fork, in another process")
 
     @contextmanager
-    def mapped(self) -> Iterator[None]:
+    def mapping_errors(self) -> Iterator[None]:
         """SQLite's errors become ours."""
         try:
             yield
         except apsw.Error as error:
-            raise translated(error, self.path) from error
+            raise map_error(error, self.path) from error
 
     def close(self, *, untouched: bool = False) -> None:
         """`untouched`: leave what is in the WAL there."""
@@ -227,7 +227,7 @@ class Pool:
 
     def close_idle(self) -> None:
         if self._forks == _forks.count():
-            with self._lock, self.mapped():
+            with self._lock, self.mapping_errors():
                 while self.idle:
                     self.drop(self.idle.pop())
 

@@ -21,7 +21,7 @@ import apsw
 from ...errors import CommitUnknown, StorageFull
 from .ballast import LEAST, Ballast, lay_if_clean
 from .connections import empty_wal, transaction
-from .files import free_bytes, full, lacks_room
+from .files import free_bytes, full_error, lacks_room
 
 OFTEN = LEAST // 8  # bytes of a write that is expected to fit; the least after which it is looked what the WAL holds
 _WORTHWHILE = 8 << 10  # bytes in the WAL that are moved when there is no more room
@@ -45,7 +45,7 @@ class Room:
     def set_aside(self, connection: apsw.Connection, least: int = LEAST) -> bool:
         return lay_if_clean(connection, self.ballast, least)
 
-    def was_missing(self, error: apsw.Error | CommitUnknown, connection: apsw.Connection) -> bool:
+    def is_about(self, error: apsw.Error | CommitUnknown, connection: apsw.Connection) -> bool:
         """Is that what the error is about?"""
         if isinstance(error, CommitUnknown):
             return isinstance(error.reason, StorageFull)
@@ -54,53 +54,53 @@ class Room:
     def expect(self, connection: apsw.Connection, weight: int) -> None:
         """Refuse what does not fit before the WAL has taken the last that is free: it is written there, and once more
         when it is moved into the database. What cannot be moved there may not outgrow the ballast."""
-        fits = self._fits(connection, weight) or (self.gained(connection) and self._fits(connection, weight))
+        fits = self._fits(connection, weight) or (self.gain_room(connection) and self._fits(connection, weight))
         if not fits and weight:
-            raise full(self._path, f"{weight:,} more would take twice that, for a while")
+            raise full_error(self._path, f"{weight:,} more would take twice that, for a while")
 
     def _fits(self, connection: apsw.Connection, weight: int) -> bool:
         free = free_bytes(self._path)
-        self.is_outgrown = growth(connection, self._path) > max(free, self._allowed // 2)
+        self.is_outgrown = growth(connection, self._path) > max(free, self._wal_limit // 2)
         return not self.is_outgrown and weight <= free and 2 * weight <= free + size_of(f"{self._path}-wal")
 
     @property
-    def _allowed(self) -> int:
+    def _wal_limit(self) -> int:
         """How much may be in the WAL that makes the database larger: so that there is room for a purge beside it."""
         return max(LEAST, self.ballast.size)
 
-    def wrote(self, connection: apsw.Connection, weight: int) -> None:
+    def note_write(self, connection: apsw.Connection, weight: int) -> None:
         """Move what is in the WAL into the database before that would take more room than the ballast can give."""
         self._unmoved += weight
         if self._unmoved <= self._look_after:
             return
         try:
             self.set_aside(connection)
-            allowed = self._allowed
+            allowed = self._wal_limit
             if growth(connection, self._path) > allowed // 4:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             self._unmoved, self._look_after = 0, max(OFTEN, allowed // 32)
         except apsw.Error:  # what was written is kept, and must not be said not to be: the next one looks again
             self.is_outgrown = True
 
-    def removing(self, connection: apsw.Connection, work: _Work[_T]) -> _T:
+    def run_removal(self, connection: apsw.Connection, work: _Work[_T]) -> _T:
         """Do work that only removes, on a full disk too."""
         try:
             return work(lambda: None)
         except apsw.Error as error:
-            if not self.was_missing(error, connection):
+            if not self.is_about(error, connection):
                 raise
-        return self.by_force(connection, work)
+        return self.run_with_ballast(connection, work)
 
-    def by_force(self, connection: apsw.Connection, work: _Work[_T]) -> _T:
+    def run_with_ballast(self, connection: apsw.Connection, work: _Work[_T]) -> _T:
         """Do it with the ballast, and with what the WAL has taken."""
-        self.gained(connection)
-        with sparing(connection):
+        self.gain_room(connection)
+        with sparing_writes(connection):
             try:
                 return work(self.ballast.give_up)
             finally:
                 self.shrink(connection)
 
-    def gained(self, connection: apsw.Connection) -> bool:
+    def gain_room(self, connection: apsw.Connection) -> bool:
         """Was there something in the WAL that could be moved into the database? It holds the same page many times."""
         try:
             return size_of(f"{self._path}-wal") > _WORTHWHILE and self.scrub(connection)
@@ -126,7 +126,7 @@ class Room:
         """Make the files as small as they can be, without room to do it in, and lay the ballast down again, of at
         `least` this size if there is room. False if that has to wait."""
         try:
-            shrunk = give_all_back(connection, self._path, self._timeout_seconds)
+            shrunk = shrink_files(connection, self._path, self._timeout_seconds)
             return shrunk and self.set_aside(connection, least)
         except apsw.Error:  # what was removed is removed; there is no ballast, so `scrub` tries again
             return False
@@ -140,7 +140,7 @@ def size_of(path: str) -> int:
 
 
 @contextmanager
-def sparing(connection: apsw.Connection) -> Iterator[None]:
+def sparing_writes(connection: apsw.Connection) -> Iterator[None]:
     """Pages that become free take no room in the WAL, and neither does what only waits for the end of the transaction.
     They keep what was on them."""
     try:
@@ -157,7 +157,7 @@ def growth(connection: apsw.Connection, path: str) -> int:
     return int(connection.pragma("page_count") * connection.pragma("page_size")) - os.path.getsize(path)
 
 
-def give_all_back(connection: apsw.Connection, path: str, timeout_seconds: float) -> bool:
+def shrink_files(connection: apsw.Connection, path: str, timeout_seconds: float) -> bool:
     """Give all free pages back to the disk, a few at a time, with next to no room to do it in. False if a reader is in
     the way, or there is not even that much room.
 
@@ -165,7 +165,7 @@ def give_all_back(connection: apsw.Connection, path: str, timeout_seconds: float
     the end need not be moved."""
     step, tries = _STEP, 0
     fits = growth(connection, path) <= free_bytes(path)
-    if fits and not _emptied(connection, timeout_seconds):
+    if fits and not _empty(connection, timeout_seconds):
         return False
     while free := connection.pragma("freelist_count"):
         try:
@@ -178,12 +178,12 @@ def give_all_back(connection: apsw.Connection, path: str, timeout_seconds: float
             continue
         if connection.pragma("freelist_count") >= free:  # a file that another program has written anew: as it is
             return True
-        if growth(connection, path) <= free_bytes(path) and not _emptied(connection, timeout_seconds):
+        if growth(connection, path) <= free_bytes(path) and not _empty(connection, timeout_seconds):
             return False
-    return _emptied(connection, timeout_seconds)
+    return _empty(connection, timeout_seconds)
 
 
-def _emptied(connection: apsw.Connection, timeout_seconds: float) -> bool:
+def _empty(connection: apsw.Connection, timeout_seconds: float) -> bool:
     """Those who read for a moment are waited for."""
     deadline = time.monotonic() + min(_PATIENCE_SECONDS, timeout_seconds)
     try:

@@ -55,7 +55,7 @@ class Erasure:
         if not self._rebuild(wanted, deadline) or not self._settle():
             return False
         with self._pool.lease() as connection:
-            return _reached(connection, "erased", wanted)
+            return _has_reached(connection, "erased", wanted)
 
     def _rebuild(self, wanted: _Counts, deadline: float | None) -> bool:
         """Write all tables anew, unless that was done since these removals. False if that has to wait."""
@@ -63,7 +63,7 @@ class Erasure:
         while True:
             with self._pool.lease() as connection:
                 with view(connection):  # no rebuild in steps has begun when the removals are counted
-                    if _reached(connection, "rebuilt", wanted):  # perhaps by another process
+                    if _has_reached(connection, "rebuilt", wanted):  # perhaps by another process
                         return True
                     counts = _ahead(connection, "removals", "rebuilt")
                     in_steps = is_under_way(connection)
@@ -105,7 +105,7 @@ class Erasure:
 def vacuum(pool: Pool) -> bool:
     """Let SQLite write the whole file anew. False if others write, or the disk has no room for a second copy in the
     WAL. On a connection of its own: VACUUM wants no other statement beside it."""
-    with pool.mapped():
+    with pool.mapping_errors():
         connection = pool.connect()
         try:
             size = connection.pragma("page_count") * connection.pragma("page_size")
@@ -139,6 +139,6 @@ def _ahead(connection: apsw.Connection, one: str, other: str) -> _Counts:
     return dict(found)
 
 
-def _reached(connection: apsw.Connection, column: str, wanted: _Counts) -> bool:
+def _has_reached(connection: apsw.Connection, column: str, wanted: _Counts) -> bool:
     found: list[Any] = connection.execute(f"SELECT place, {column} FROM workspace").fetchall()
     return all(dict(found).get(place, count) >= count for place, count in wanted.items())

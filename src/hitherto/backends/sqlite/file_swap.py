@@ -20,7 +20,7 @@ import apsw
 
 from ... import _own_files
 from ...errors import AlreadyExists, Busy, StorageError, StorageFull
-from .files import sync, translated
+from .files import map_error, sync
 from .fts import is_own_index
 
 _PATIENCE_MS = 500  # for those who are about to leave
@@ -68,15 +68,15 @@ def _alone(path: str) -> Iterator[bool]:
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
     except apsw.Error as error:
-        raise translated(error, path) from None
+        raise map_error(error, path) from None
     try:
         connection.set_busy_timeout(_PATIENCE_MS)
-        yield _locked(connection, path)
+        yield _lock(connection, path)
     finally:
         connection.close()
 
 
-def _locked(connection: apsw.Connection, path: str) -> bool:
+def _lock(connection: apsw.Connection, path: str) -> bool:
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
         connection.execute("BEGIN EXCLUSIVE; COMMIT")  # in this mode, the lock stays until the connection is closed
@@ -87,7 +87,7 @@ def _locked(connection: apsw.Connection, path: str) -> bool:
     except (apsw.NotADBError, apsw.CorruptError):
         return False
     except apsw.Error as error:
-        raise translated(error, path) from None
+        raise map_error(error, path) from None
     return True
 
 

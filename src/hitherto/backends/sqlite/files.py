@@ -101,7 +101,7 @@ def lacks_room(error: apsw.Error, connection: apsw.Connection | None = None) -> 
     return isinstance(error, apsw.FullError)
 
 
-def full(path: str, reason: object) -> StorageFull:
+def full_error(path: str, reason: object) -> StorageFull:
     """The error for a write that the disk has no room for."""
     try:
         room = f"{free_bytes(path):,} bytes are free on the disk of {os.path.dirname(path)}"
@@ -125,10 +125,10 @@ _CLASSES: tuple[tuple[type[apsw.Error], type[HithertoError], str], ...] = (
 )
 
 
-def translated(error: apsw.Error, path: str, connection: apsw.Connection | None = None) -> HithertoError:
+def map_error(error: apsw.Error, path: str, connection: apsw.Connection | None = None) -> HithertoError:
     """The error of ours for one of SQLite's."""
     if lacks_room(error, connection):
-        return full(path, error)
+        return full_error(path, error)
     for theirs, ours, text in _CLASSES:
         if isinstance(error, theirs):
             return ours(f"{text.format(path=path)} ({error})")

@@ -35,9 +35,9 @@ from ..._search.query import Query, words
 from ...errors import CannotOpen, Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
 from ...textindex import Entry, Found, IndexDamaged, Known
 from .connections import Pool, empty_wal, ensure_wal, transaction, view
-from .disk_space import give_all_back, sparing
+from .disk_space import shrink_files, sparing_writes
 from .erasure import vacuum
-from .files import translated
+from .files import map_error
 
 APPLICATION_ID: Final = 0x48544853  # "HTHS"
 FORMAT: Final = 1
@@ -225,9 +225,9 @@ class FtsIndex:
         """The same without room for it. The words are then on free pages until the last of these was given back, which
         `scrub` goes on with."""
         self._make_room()
-        with sparing(connection):
+        with sparing_writes(connection):
             self._drop_tables(connection, _BY_FORCE)
-            give_all_back(connection, str(self._path), self._timeout_seconds)
+            shrink_files(connection, str(self._path), self._timeout_seconds)
 
     def _drop_tables(self, connection: apsw.Connection, count: int = 1) -> bool:
         """Make our tables anew. False if that did not help."""
@@ -590,7 +590,7 @@ class _Memory:
             try:
                 yield self._connection
             except apsw.Error as error:
-                raise translated(error, ":memory:") from error
+                raise map_error(error, ":memory:") from error
 
     def close(self) -> None:
         if self._forks == _forks.count():
@@ -626,7 +626,7 @@ def _raw_file(path: str, size: int, vfs: str | None) -> Iterator[_RawFile]:
         with contextlib.closing(_RawFile(path, size, vfs)) as file:
             yield file
     except apsw.Error as error:
-        raise translated(error, path) from error
+        raise map_error(error, path) from error
 
 
 def _is_own(file: _RawFile) -> bool:

@@ -68,7 +68,7 @@ class Rebuild:
     def go_on(self, deadline: float) -> bool:
         """Take steps until the time is up, at least one. True if the rebuild is complete; False if the time is up,
         others write without a pause, or the disk has no room."""
-        with self._pool.mapped():
+        with self._pool.mapping_errors():
             connection = self._pool.connect()
             try:
                 connection.set_busy_handler(patience(min(_PATIENCE_SECONDS, self._pool.timeout_seconds)))
@@ -93,7 +93,7 @@ class Rebuild:
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # ALTER would believe an outdated one
             found = tables(connection)
             if any(name.endswith(OLD) for name in found):
-                if not self._emptied(connection, OLD):
+                if not self._empty(connection, OLD):
                     return None
                 connection.execute("UPDATE workspace SET rebuilt = max(rebuilt, begun)")
                 return True
@@ -102,7 +102,7 @@ class Rebuild:
             if not has_room:
                 connection.execute("UPDATE workspace SET begun = -1")  # what was begun is given up
             if connection.execute("SELECT 1 FROM workspace WHERE begun = -1").fetchone():
-                return False if self._emptied(connection, NEXT) and not has_room else None
+                return False if self._empty(connection, NEXT) and not has_room else None
             if "message" + NEXT not in found:
                 if all(self._is_copied(connection, *one) for one in _FIRST.items()):
                     _make(connection, [name for name in live_tables(connection) if name not in _FIRST])
@@ -141,8 +141,8 @@ class Rebuild:
 
     def _has_caught_up(self, connection: apsw.Connection) -> bool:
         """Copy again what has changed since. False if that was not all."""
-        places = _changed(connection, "conversation")
-        names = _changed(connection, "attachment")
+        places = _find_changed(connection, "conversation")
+        names = _find_changed(connection, "attachment")
         _copy_conversations(connection, places[:_CHANGED])
         _copy_attachments(connection, names[:_CHANGED])
         if len(places) > _CHANGED or len(names) > _CHANGED:
@@ -164,7 +164,7 @@ class Rebuild:
 
     # -- getting rid of tables
 
-    def _emptied(self, connection: apsw.Connection, ending: str) -> bool:
+    def _empty(self, connection: apsw.Connection, ending: str) -> bool:
         """Remove some of what is in the tables with this ending, or one of them that is empty. True if none is left."""
         left = [name for name in tables(connection) if name.endswith(ending)]
         for name in left:
@@ -175,12 +175,12 @@ class Rebuild:
         for name in left[:1]:
             table = name.removesuffix(ending)
             key = (_FIRST | _THEN).get(table)
-            if key is None or not self._removed_some(connection, name, ", ".join(key)):
+            if key is None or not self._remove_some(connection, name, ", ".join(key)):
                 connection.execute(f"DROP TABLE {name}")
                 left.remove(name)
         return not left
 
-    def _removed_some(self, connection: apsw.Connection, name: str, columns: str) -> bool:
+    def _remove_some(self, connection: apsw.Connection, name: str, columns: str) -> bool:
         limit, began = self._rows.get(name, _FEW), time.monotonic()
         some = f"SELECT {columns} FROM {name} ORDER BY {columns} LIMIT ?"
         connection.execute(f"DELETE FROM {name} WHERE ({columns}) IN ({some})", (limit,))
@@ -237,7 +237,7 @@ def _other(index: str) -> str:
     return index.removesuffix("_2") if index.endswith("_2") else f"{index}_2"
 
 
-def _changed(connection: apsw.Connection, table: str) -> list[int]:
+def _find_changed(connection: apsw.Connection, table: str) -> list[int]:
     """The places of rows that are not the same in both tables, or only in one."""
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()]
     same = " AND ".join(f"a.{name} IS b.{name}" for name in columns)
