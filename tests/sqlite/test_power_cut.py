@@ -43,7 +43,7 @@ from hitherto._engine import attachments, compression
 from hitherto._sealing import primitives
 from hitherto.backend import DONE, Batch, Outcome
 from hitherto.backends import sqlite
-from hitherto.backends.sqlite import connections, opening
+from hitherto.backends.sqlite import connections, erasure, opening
 from hitherto.backends.sqlite.erasure import Erasure
 from hitherto.errors import StorageError
 from hitherto.testing.faultdisk import FaultDisk, Mode, Operation
@@ -752,3 +752,29 @@ def test_a_purge_on_a_full_disk_makes_room(disk: FaultDisk, place: Path, monkeyp
     life.turn(talk)
     life.close()
     assert some_losses(life, place, before) == []
+
+
+def test_room_that_is_taken_before_the_last_step_of_a_purge_only_delays_it(
+    disk: FaultDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables are written anew, and before that is moved from the WAL into the file another writer, such as the
+    packing of maintenance, takes all the room there is."""
+    vacuum = erasure.vacuum
+    backend = sqlite.SqliteBackend(disk.directory / FILE, vfs=disk.name)
+    with Store(backend, maintenance=False) as store:
+        talk, large = store.start(), store.start()
+        large.extend([Message.user(" ".join([SECRET] * 400)) for _ in range(8)])
+        monkeypatch.setattr(erasure, "vacuum", lambda _: False)
+        assert store.purge(large, reason="user-requested").scrub_pending
+
+        def then_full(pool: connections.Pool) -> bool:
+            done = vacuum(pool)
+            if disk.capacity is None:
+                talk.append(Message.user("more " * 40_000))
+                disk.capacity = disk.used + 20_000  # for the row that says how far it is
+            return done
+
+        monkeypatch.setattr(erasure, "vacuum", then_full)
+        assert not store.backend.scrub()
+        assert store.scrub()  # what was set aside is room enough for the rest
+        assert not [file for file in disk.directory.iterdir() if SECRET.encode() in file.read_bytes()]

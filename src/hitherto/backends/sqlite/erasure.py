@@ -79,11 +79,18 @@ class Erasure:
                 return False
 
     def _settle(self) -> bool:
-        """Truncate the WAL, which moves the new pages into the file and gives the old ones up. False if a reader is in
-        the way."""
+        """Truncate the WAL, which moves the new pages into the file and gives the old ones up.
+
+        Return False if a reader is in the way, or if the disk has no room for the pages: another writer may have taken
+        the room that was there before the rebuild."""
         with self._pool.lease() as connection:
             counts = _ahead(connection, "rebuilt", "erased")
-            if counts and not empty_wal(connection, self._pool.timeout_seconds):
+            try:
+                if counts and not empty_wal(connection, self._pool.timeout_seconds):
+                    return False
+            except apsw.Error as error:
+                if not lacks_room(error, connection):
+                    raise
                 return False
         return self._note("erased", counts)
 
