@@ -22,6 +22,7 @@ from hitherto import Message, Store
 from hitherto.chat import Client, Config, new_client
 from hitherto.errors import ProviderError
 from hitherto.recorder import _calls, _history_match, _known_conversations, _recorder
+from hitherto.recorder._sent_requests import SentRequest, SentRequests
 
 from ..support.provider import Asked, Cut, Provider, Reply, chat_answer, provider
 from .test_recorder import assistant, speak, user
@@ -393,33 +394,39 @@ def test_many_who_say_the_same_at_the_same_time_have_a_conversation_each(store: 
     assert found == [["Hello", "ok", "more", "ok", "and more", "ok"]] * 16
 
 
-def test_whoever_is_about_to_go_on_has_taken_that_conversation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["_go_on", "_go_on_after"])
+def test_whoever_is_about_to_go_on_has_taken_that_conversation(
+    way: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ann goes on with the only conversation that there is. Before that is written, Bob begins alike and goes on, too:
-    with his own."""
+    with his own. It is the same whether the whole history is compared, or only what follows an earlier request."""
     found, used, written = threading.Event(), threading.Event(), threading.Event()
     begun = threading.Event()
-    go_on = _recorder.Recorder._go_on
+    go_on = getattr(_recorder.Recorder, way)
 
-    def slowly(self: Any, recorded: Any, *args: Any, **more: Any) -> Any:
+    def slowly(self: Any, first: Any, *args: Any, **more: Any) -> Any:
         if threading.current_thread() is ann:
             found.set()
-            begun.wait(30)
+            assert begun.wait(30)
+            recorded = first.recorded if isinstance(first, SentRequest) else first
             self._conversations.use(recorded)  # so that it is compared first
             used.set()
-            written.wait(30)
-        return go_on(self, recorded, *args, **more)
+            assert written.wait(30)
+        return go_on(self, first, *args, **more)
 
-    monkeypatch.setattr(_recorder.Recorder, "_go_on", slowly)
+    monkeypatch.setattr(_recorder.Recorder, way, slowly)
+    if way == "_go_on":
+        monkeypatch.setattr(SentRequests, "find", lambda *_: None)
     with provider(lambda _: chat_answer("ok")) as server:
         sdk = hitherto.record(openai_at(server), store)
         more = [user("Hello"), assistant("ok"), user("more")]
         create(sdk, user("Hello"))
         ann = threading.Thread(target=create, args=(sdk, *more))
         ann.start()
-        found.wait(30)
+        assert found.wait(30)
         create(sdk, user("Hello"))
         begun.set()
-        used.wait(30)
+        assert used.wait(30)
         create(sdk, *more)
         written.set()
         ann.join(60)
