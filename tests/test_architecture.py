@@ -7,7 +7,7 @@ Requirements: D17, and STYLE on shape.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -76,8 +76,11 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def read(path: Path) -> tuple[str | None, tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]]:
+    """Return the docstring of a module and its imports. The syntax tree itself is not cached: with all of them in
+    memory, the garbage collector takes ten times as long as the parser."""
+    parsed = ast.parse(path.read_text())
+    return ast.get_docstring(parsed), tuple(statements(parsed))
 
 
 def layer(module: str) -> int:
@@ -89,12 +92,17 @@ def layer(module: str) -> int:
 
 
 def is_for_type_checkers(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    if not isinstance(node, ast.If):
+        return False
+    test = node.test
+    return (test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)) == "TYPE_CHECKING"
 
 
 def statements(tree: ast.AST, *, inside: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
     """The imports that run, and whether each stands inside a function."""
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):  # most of the nodes, and none of them holds an import
+            continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node, inside
         elif isinstance(node, ast.If) and is_for_type_checkers(node):
@@ -129,9 +137,11 @@ def resolved(module: str, node: ast.Import | ast.ImportFrom, known: set[str]) ->
             yield f"{where}.__init__".strip(".")
 
 
-def imports(source: ast.AST, module: str, known: set[str]) -> set[tuple[str, bool]]:
+def imports(
+    found: Iterable[tuple[ast.Import | ast.ImportFrom, bool]], module: str, known: set[str]
+) -> set[tuple[str, bool]]:
     """What a module imports of ours, and whether it does so inside a function."""
-    return {(name, inside) for node, inside in statements(source) for name in resolved(module, node, known)}
+    return {(name, inside) for node, inside in found for name in resolved(module, node, known)}
 
 
 @cache
@@ -140,7 +150,7 @@ def arrows() -> list[tuple[str, str, bool]]:
     return [
         (module, name, inside)
         for module, path in known.items()
-        for name, inside in sorted(imports(tree(path), module, set(known)))
+        for name, inside in sorted(imports(read(path)[1], module, set(known)))
     ]
 
 
@@ -180,7 +190,7 @@ def test_an_arrow_that_points_up_is_seen() -> None:
         "if not TYPE_CHECKING:\n    from .store import Store",
         "if TYPE_CHECKING:\n    pass\nelse:\n    from .store import Store",
     ):
-        found = imports(ast.parse(source), "model", known)
+        found = imports(statements(ast.parse(source)), "model", known)
         assert {name for name, _ in found} == {"store"}, source
         assert all(wrong(("model", name, inside)) for name, inside in found)
     for module, source, seen in (
@@ -188,7 +198,7 @@ def test_an_arrow_that_points_up_is_seen() -> None:
         ("backends.memory", "from ..store import Store", {"store"}),
         ("backends.sqlite.__init__", "from .files import sync", {"backends.sqlite.files"}),
     ):
-        assert {name for name, _ in imports(ast.parse(source), module, known)} == seen
+        assert {name for name, _ in imports(statements(ast.parse(source)), module, known)} == seen
 
 
 def test_backends_know_only_the_protocol() -> None:
@@ -227,7 +237,7 @@ def test_nothing_of_ours_needs_the_tests_tools() -> None:
         if not module.startswith("testing."):
             foreign = {
                 name.split(".")[0]
-                for node, _ in statements(tree(path))
+                for node, _ in read(path)[1]
                 for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
                 if not (isinstance(node, ast.ImportFrom) and node.level)
             }
@@ -238,6 +248,6 @@ def test_nothing_of_ours_needs_the_tests_tools() -> None:
 def test_every_module_has_a_home_of_its_own_and_opens_with_its_idea(module: str) -> None:
     """STYLE: no `utils`; a module opens with its idea in prose."""
     assert not NO_NAMES & {part.strip("_") for part in module.split(".")}
-    said = ast.get_docstring(tree(modules()[module]))
+    said, _ = read(modules()[module])
     assert said, f"{module} does not say what it is"
     assert len(said.splitlines()) > 1, f"{module} says no more than one line"
