@@ -1,9 +1,9 @@
-"""Copying a whole store: who may, from where, and what comes of it.
+"""Copying a whole store: the checks, the two ends, and the result.
 
     hitherto.copy_store("chats.db", "postgresql:///chats", to_workspace="acme")
 
-How the rows go over is `workspace_copy`'s. Here is what stands around it: a source that is opened as far as its key
-allows, a target that is made with the identity of the source, and the check of the finished copy with the key.
+`workspace_copy` copies the rows. This module opens the source as far as its key allows, creates the target with the
+identity of the source, and verifies the finished copy with the key.
 """
 
 import os
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from ..keys import Key
 
 Location = str | os.PathLike[str]
-_SECONDS = 30.0  # to wait for other processes
+_SECONDS = 30.0  # how long to wait for other processes
 
 
 class StoreCopy(Struct, frozen=True):
-    """What came of copying a store."""
+    """The result of copying a store."""
 
     conversations: int  # that were copied now
     messages: int  # the same
-    unchanged: int  # conversations that were there from an earlier run
-    compared: int  # conversations that were read again on both sides, and are the same
-    different: tuple[str, ...] = ()  # those that are not, and were taken away again: copy once more
-    finished: bool = False  # the target is a store now; until then nobody can open it
-    opened: bool = False  # the content was read as well, with the key, or because it is plain
+    unchanged: int  # conversations that an earlier run had copied
+    compared: int  # conversations that were read again on both sides, and are equal
+    different: tuple[str, ...] = ()  # conversations that are not equal, and were removed again: copy once more
+    finished: bool = False  # the target is a store now; before, it cannot be opened
+    opened: bool = False  # the content was verified too, with the key, or because it is plain
     problems: tuple[str, ...] = ()  # what `verify` found in the target
 
     @property
     def ok(self) -> bool:
-        """Is all that was copied as it should be?"""
+        """Tell whether the copy has no differences and no problems."""
         return not self.different and not self.problems
 
 
@@ -81,7 +81,7 @@ def copy_rows(
     more: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> StoreCopy:
-    """Copy what is behind one backend into another. `store` is the source, opened, if it can be."""
+    """Copy all rows of one backend into another. `store` is the opened source, or None if it cannot be opened."""
     why = obstacle(source, target, opened=store is not None)
     if why is not None:
         raise InvalidArgument(f"the rows cannot be copied as they are: {why}", hint=_HINT)
@@ -96,7 +96,7 @@ _HINT = "copy into a new workspace, and give the key, if there is one; formats.c
 
 
 def obstacle(source: Backend, target: Backend, *, opened: bool) -> str | None:
-    """Why rows of the one cannot go into the other as they are; None if they can."""
+    """Return the reason why the rows cannot be copied as they are, or None."""
     ours, theirs = workspace_row(source), find_workspace_row(target)
     going_on = theirs is not None and theirs.id == ours.id
     if theirs is None or theirs.meta:
@@ -125,7 +125,7 @@ def _nameless(row: ConversationRow, ours: str, theirs: str, *, opened: bool) -> 
 def _source(
     source: "Store | AsyncStore | Location", workspace: str, key: "Key | bytes | None", stack: ExitStack
 ) -> tuple[Backend, Store | None]:
-    """The backend to copy from; and the store, unless it is sealed and there is no key."""
+    """Return the backend to copy from, and the store, unless it is sealed and there is no key."""
     found = getattr(source, "sync", source)
     if isinstance(found, Store):
         found._ensure_open()
@@ -139,7 +139,7 @@ def _source(
 def open_source(
     location: Location, workspace: str, key: "Key | None", stack: ExitStack
 ) -> tuple[Backend, Store | None]:
-    """A store that is there, to be copied: with its key, or without."""
+    """Open an existing store as the source of a copy, with or without its key."""
     try:
         backend = _backend(location, workspace, _SECONDS, create=False)
     except (ReadOnly, CannotOpen):
@@ -155,7 +155,7 @@ def open_source(
 def _target(
     target: Location | Backend, workspace: str, source: Backend, store: Store | None, stack: ExitStack
 ) -> Backend:
-    """The backend to copy into. What is refused is refused before it is made."""
+    """Return the backend to copy into. All checks come before it is created."""
     if isinstance(target, (str, os.PathLike)):
         return open_target(target, workspace, source, store, stack)
     if not hasattr(target, "commit"):
@@ -167,7 +167,7 @@ def _target(
 
 
 def open_target(location: Location, workspace: str, source: Backend, store: Store | None, stack: ExitStack) -> Backend:
-    """A workspace for a copy of this source, made if it is not there."""
+    """Open or create the workspace for a copy of this source."""
     if path_of(location) is None and not is_server(location):
         hint = "give a MemoryBackend, which is still there when the copy is done"
         raise InvalidArgument("a copy in memory would be gone at once", hint=hint)
@@ -182,7 +182,7 @@ def open_target(location: Location, workspace: str, source: Backend, store: Stor
 
 
 def check_exportable(store: Store) -> None:
-    """`NotExportable`, if a conversation must not leave its store."""
+    """Raise `NotExportable` if a conversation must not leave its store."""
     inside = [
         show_conversation_id(row.id) for rows in pages(store.backend, CHAT) for row in rows if is_kept_in(store, row)
     ]
@@ -191,7 +191,7 @@ def check_exportable(store: Store) -> None:
 
 
 def _problems(target: Backend, store: Store | None) -> tuple[str, ...]:
-    """What is wrong with the copy, read with the key of the source; without it, as far as the storage can tell."""
+    """Return the problems of the copy, verified with the key of the source. Without it only the rows are checked."""
     if store is None:
         return tuple(target.check())
     sealed = store._workspace.sealed
@@ -201,7 +201,7 @@ def _problems(target: Backend, store: Store | None) -> tuple[str, ...]:
 
 
 def key_id(backend: Backend) -> str | None:
-    """Which key a store that is there asks for; None if it is plain."""
+    """Return the id of the key that an existing store needs; None if it is plain."""
     return _key_of(workspace_row(backend))
 
 

@@ -1,9 +1,9 @@
-"""All rows of a conversation, a piece at a time: so that one can be carried elsewhere whole, however large it is.
+"""All rows of a conversation, one piece at a time, so that a conversation of any size can be copied.
 
-A piece has few rows, and few bytes. For messages and packs that is seen beforehand, by the sizes in the headers; nobody
-knows how large items are before they are read, so they are read one by one after a large one.
+A piece has few rows and few bytes. The sizes of messages and packs are known beforehand, from the headers. The size of
+an item is unknown until it is read, so items are read one by one after a large one.
 
-Where an answer takes longer than finding it, as on a server, several conversations are read at once (`ahead`).
+On a server, where a round trip takes longer than the query, several conversations are read at once (`ahead`).
 """
 
 from collections import deque
@@ -17,17 +17,17 @@ from msgspec.structs import replace
 from ..backend import AttachmentRow, Backend, ConversationRow, ItemRow, MessageRow, PackRow, Tag, Where
 from ..ids import RUN
 
-PIECE = 4 << 20  # bytes of content that are held at once, about
-PAGE = 256  # rows that are read at once, at most
-_ROW = 200  # bytes that a row weighs beside its body
-_THREADS = 8  # that read from a server at once
+PIECE = 4 << 20  # bytes of content in memory at once, about
+PAGE = 256  # the most rows that are read at once
+_ROW = 200  # bytes that a row counts beside its body
+_THREADS = 8  # threads that read from a server at once
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 def ahead(work: Callable[[T], U], things: Iterable[T], *backends: Backend) -> Iterator[tuple[T, U]]:
-    """Each thing, in order, and what comes of the work on it, which only reads from these backends."""
+    """Yield each thing, in order, with the result of the work on it. The work only reads from these backends."""
     if not any(map(_is_far, backends)):
         for thing in things:
             yield thing, work(thing)
@@ -77,7 +77,7 @@ def _messages(backend: Backend, row: ConversationRow) -> Iterator[list[MessageRo
 
 
 def _fitting(sizes: Sequence[int]) -> int:
-    """How many of these can be held at once; one always can."""
+    """Return how many of these fit into one piece, at least one."""
     total = 0
     for number, size in enumerate(sizes):
         total += size + _ROW
@@ -87,7 +87,7 @@ def _fitting(sizes: Sequence[int]) -> int:
 
 
 def _packs(backend: Backend, runs: dict[int, int]) -> Iterator[list[PackRow]]:
-    """The packs of these runs, whose messages have so many bytes."""
+    """Yield the packs of these runs. The values are the bytes of their messages."""
     left = list(runs.items())
     while left:
         count = _fitting([size for _, size in left[:PAGE]])
@@ -96,7 +96,7 @@ def _packs(backend: Backend, runs: dict[int, int]) -> Iterator[list[PackRow]]:
 
 
 def items_of(backend: Backend, id: bytes) -> Iterator[list[ItemRow]]:
-    """Nobody knows how large they are before they are read: as long as they are small, more of them at once."""
+    """Yield the items of a conversation. The number per read grows while they are small: sizes are unknown before."""
     after, limit = None, 8
     while True:
         items = backend.items(id, after=after, limit=limit)
@@ -120,7 +120,7 @@ def _tags(backend: Backend, id: bytes) -> Iterator[list[Tag]]:
 
 
 def pieces(backend: Backend, row: ConversationRow) -> Iterator[tuple[str, Sequence[Any]]]:
-    """All that belongs to a conversation but its attachments: rows, and what a change does with them."""
+    """Yield all rows of a conversation except attachments, each list with the name of its field in a change."""
     packed: dict[int, int] = {}
     for messages in _messages(backend, row):
         for m in messages:
@@ -136,14 +136,14 @@ def pieces(backend: Backend, row: ConversationRow) -> Iterator[tuple[str, Sequen
 
 
 class Content(Struct, frozen=True):
-    """All that belongs to a conversation."""
+    """All rows of a conversation."""
 
     pieces: Iterable[tuple[str, Sequence[Any]]]
     attachments: Sequence[AttachmentRow]
 
 
 def content(backend: Backend, row: ConversationRow) -> Content:
-    """Of any size: it is read as one goes through it."""
+    """Return the rows of a conversation of any size. They are read during the iteration."""
     return Content(pieces(backend, row), attachments(backend, row.id))
 
 
@@ -161,7 +161,7 @@ def small(backend: Backend, row: ConversationRow) -> Content | None:
 
 
 def attachments(backend: Backend, id: bytes) -> list[AttachmentRow]:
-    """What was staged and never adopted is not the conversation's."""
+    """Chunks that were staged and never adopted do not belong to the conversation."""
     return [one for one in backend.attachments(id) if one.messages]
 
 

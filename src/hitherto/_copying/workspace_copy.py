@@ -1,18 +1,18 @@
-"""Moving house: a workspace copied as it is, row by row, from any backend to any other.
+"""Copy a workspace as it is, row by row, from any backend to any other.
 
-Nothing is opened: bodies, data keys and proofs go over as the bytes they are, under the same ids, numbers and tokens,
-so the copy is the same store, and a sealed one opens with the same key. That takes the same identity of the workspace,
-which all that is sealed is bound to, and so the copy goes into a workspace that is made for it, or is empty.
+Nothing is unsealed: bodies, data keys and proofs are copied as bytes, under the same ids, numbers and tokens. So the
+copy is the same store, and a sealed one opens with the same key. Sealed content is bound to the identity of the
+workspace, so the copy needs a new or empty workspace with the same identity.
 
-- **Whole or closed.** While the copy is under way, the row that describes the workspace is there in the target, and
-  says nothing: with that, no store opens it, and none makes another one. What it has to say comes with the last commit.
-- **A conversation is as it was at one moment.** Its row is read before its content, and its token after it; if that has
-  moved, it is read again. A large one takes several commits, and has a token of its own until the last of them. So
-  equal tokens on both sides mean: this one is done. That is all it takes to go on after a crash, and to bring later
-  what has changed since.
-- **One at a time.** Every commit requires the token of that row, which a later copy changes: two cannot mix.
-- **Compared.** In the end everything is read again on both sides. What differs is taken away and named, and the target
-  stays closed: the next run copies it anew.
+- **Whole or closed.** During the copy, the target has the workspace's row without its description, as a mark. So no
+  store opens the target, and none creates another workspace row. The last commit writes the description.
+- **A conversation is copied as of one moment.** Its row is read before its content, and its token afterwards. If the
+  token has moved, the conversation is read again. A large one takes several commits, and has a temporary token until
+  the last of them. So equal tokens on both sides mean that the conversation is complete. This is enough to continue
+  after a crash, and to copy later changes.
+- **One at a time.** Every commit requires the token of the mark, which a later copy changes: two copies cannot mix.
+- **Compared.** At the end everything is read again on both sides. A conversation that differs is removed and named, and
+  the target stays closed: the next run copies it again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,12 +45,12 @@ from .row_pages import PAGE, PIECE, Content, ahead, content, everything, items_o
 if TYPE_CHECKING:
     from ..store import Store
 
-_ROUNDS = 5  # how often everything is looked through before we say that the source does not stand still
+_ROUNDS = 5  # attempts to copy everything before the source counts as changing too fast
 _LOOKS = 8  # the same for a single conversation
 
 
 def workspace_row(backend: Backend) -> ConversationRow:
-    """The row that describes the workspace: what makes it a store."""
+    """Return the row that describes the workspace and makes it a store. Raises `NotFound`."""
     found = find_workspace_row(backend)
     if found is None or not found.meta:
         hint = "it is empty, or a copy into it is not finished"
@@ -64,17 +64,17 @@ def find_workspace_row(backend: Backend) -> ConversationRow | None:
 
 
 def holds_others(backend: Backend) -> bool:
-    """Is there anything but that row?"""
+    """Tell whether the workspace has any row beside its own."""
     return bool(set(backend.kinds()) - {WORKSPACE})
 
 
 def is_kept_in(store: "Store", row: ConversationRow) -> bool:
-    """Is it a conversation that must not leave its store?"""
+    """Tell whether a conversation must not leave its store."""
     return open_meta(store._codec.envelope(row), row).kept_in
 
 
 class Carried(Struct, frozen=True):
-    """What was copied, and compared."""
+    """The counts of a copy."""
 
     conversations: int
     messages: int
@@ -85,24 +85,24 @@ class Carried(Struct, frozen=True):
 
 
 class _MovedError(Exception):
-    """The conversation changed while it was read, or what it is called is still another's in the target."""
+    """The conversation changed while it was read, or another one still has its key in the target."""
 
 
 class WorkspaceCopier:
-    """A copy under way."""
+    """One copy of a workspace."""
 
     def __init__(
         self, source: Backend, target: Backend, store: "Store | None", progress: Callable[[int], None]
     ) -> None:
         self._source, self._target, self._store, self._progress = source, target, store, progress
         self._mark = _without_words(workspace_row(source))
-        self._waiting: list[tuple[ConversationRow, Change, int]] = []  # small conversations that go in one commit
-        self._left: list[bytes] = []  # conversations that did not stand still
+        self._waiting: list[tuple[ConversationRow, Change, int]] = []  # small conversations for one common commit
+        self._left: list[bytes] = []  # conversations that changed while they were read
         self._conversations = self._messages = self._unchanged = self._compared = 0
         self._different: list[str] = []
 
     def run(self, *, more: bool) -> Carried:
-        """Copy everything, and open the target; or, with `more`, only copy what stands still."""
+        """Copy everything, and open the target. With `more`, copy only conversations that do not change meanwhile."""
         self._begin()
         if more:
             self._clear()
@@ -116,7 +116,7 @@ class WorkspaceCopier:
         return Carried(*counts, tuple(self._different), finished)
 
     def _begin(self) -> None:
-        """Close the target, or take over from the copy that has."""
+        """Close the target with the mark of this copy, or continue an earlier copy of the same source."""
         there = find_workspace_row(self._target)
         if there is not None and there.id == self._mark.id:
             stray = tuple(m.number for m in self._target.scan(there.id, limit=PAGE, bodies=False))
@@ -127,7 +127,7 @@ class WorkspaceCopier:
         self._must(Change(self._mark.id, None, self._mark))
 
     def _remove_empty(self, there: ConversationRow) -> None:
-        """Make room where a workspace is that nobody has used: close it first, so that nobody can, and look again."""
+        """Remove an unused workspace: close it first, so that no process can use it, and look again."""
         closed = _without_words(there)
         self._must(Change(there.id, there.token, closed))
         if holds_others(self._target):
@@ -140,9 +140,10 @@ class WorkspaceCopier:
             raise Busy("somebody else uses the target, or copies into it", hint="try again")
 
     def _settle(self) -> Change:
-        """Copy until nothing is left to do; the row of the workspace that it was all done under, which is to come last.
-        (Who gives the workspace another key moves its row first: what was copied before may be wrapped under a key that
-        is gone.)"""
+        """Copy until source and target are equal, and return the change that writes the workspace's row last.
+
+        The row must not move meanwhile. A key rotation moves it first, and conversations that were copied before may be
+        wrapped under a key that is gone."""
         for _ in range(_ROUNDS):
             row = workspace_row(self._source)
             self._clear()
@@ -150,12 +151,12 @@ class WorkspaceCopier:
                 self._clear(only_gone=True)
                 items = tuple(item for items in items_of(self._source, row.id) for item in items)
                 if workspace_row(self._source).token == row.token:
-                    return Change(row.id, None, self._set_name(row), put=items)  # over the row that says nothing
+                    return Change(row.id, None, self._set_name(row), put=items)  # replaces the mark
         hint = "stop what writes to it; with more=True (--more) copy most of it before"
         raise Busy("the store changes faster than it can be copied", hint=hint)
 
     def _set_name(self, row: ConversationRow) -> ConversationRow:
-        """The row of the workspace, with the name that it has in the target: in a sealed one it is sealed, too."""
+        """Return the workspace's row with its name in the target. In a sealed store the name is sealed too."""
         name = self._target.info.workspace_name
         if not row.data_key or self._store is None or name == self._source.info.workspace_name:
             return row
@@ -165,8 +166,10 @@ class WorkspaceCopier:
         return next_row(here.envelope, row, meta=meta)
 
     def _finish(self, change: Change) -> None:
-        """Open the target. Numbers that were used in the source, and are not any more, are not used again here either:
-        the workspace's row has a message of the last of them, and lets go of it."""
+        """Open the target.
+
+        Numbers that were used in the source must not be used again in the target. So the workspace's row gets a message
+        with the last of them, and drops it."""
         last, mark = self._source.edge() - RUN, self._mark
         stray: tuple[int, ...] = ()
         if self._target.edge() <= last:
@@ -179,7 +182,7 @@ class WorkspaceCopier:
     # -- conversations
 
     def _clear(self, *, only_gone: bool = False) -> None:
-        """Take away what is not as it is in the source: half a copy, an older one, or one that is gone."""
+        """Remove conversations that differ from the source: incomplete, outdated, or purged there."""
         for kind in self._target.kinds():
             for rows in pages(self._target, kind) if kind != WORKSPACE else ():
                 now = self._tokens(row.id for row in rows)
@@ -188,7 +191,7 @@ class WorkspaceCopier:
                         self._insist(Change(row.id, row.token, None))
 
     def _bring(self) -> bool:
-        """Copy what is not there. False if not all of it stood still for long enough."""
+        """Copy missing conversations. False if one of them changed too often."""
         self._unchanged = 0
         for row, read in ahead(lambda row: small(self._source, row), self._missing(), self._source):
             self._copy(row, read)
@@ -207,7 +210,7 @@ class WorkspaceCopier:
                 yield row
 
     def _both(self) -> Iterator[tuple[ConversationRow, ConversationRow | None]]:
-        """Every conversation of the source, and as it is in the target."""
+        """Yield every conversation of the source with its row in the target."""
         for kind in self._source.kinds():
             for rows in pages(self._source, kind) if kind != WORKSPACE else ():
                 there = {row.id: row for row in self._target.lookup(ids=[row.id for row in rows])}
@@ -224,7 +227,7 @@ class WorkspaceCopier:
         self._flush()
 
     def _copy(self, row: ConversationRow, read: Content | None = None) -> None:
-        """Copy this conversation, or put it with the others that go together. `read`: what was read of it already."""
+        """Copy this conversation, or queue it for a common commit. `read` is its content, if it was read already."""
         if self._store is not None and row.kind == CHAT and is_kept_in(self._store, row):
             raise NotExportable(show_conversation_id(row.id))
         growing, found = _Growing(row, self._commit), read or content(self._source, row)
@@ -249,7 +252,7 @@ class WorkspaceCopier:
             self._flush()
 
     def _flush(self) -> None:
-        """Commit the small ones that stand as they were read."""
+        """Commit the queued conversations that have not changed since they were read."""
         waiting, self._waiting = self._waiting, []
         now = self._tokens(row.id for row, _, _ in waiting)
         still = [change if now.get(row.id) == row.token else None for row, change, _ in waiting]
@@ -273,7 +276,7 @@ class WorkspaceCopier:
             raise _MovedError
 
     def _insist(self, *changes: Change, mark: ConversationRow | None = None) -> None:
-        """Commit what nothing can be in the way of but somebody else."""
+        """Commit changes that only another writer could prevent, with retries. Raises `Busy`."""
         for _ in range(_LOOKS):
             if isinstance(self._outcomes([changes], mark)[0], Done):
                 return
@@ -291,7 +294,7 @@ class WorkspaceCopier:
     # -- was it copied?
 
     def _compare(self) -> bool:
-        """Read everything again on both sides. False if something does not stand still for long enough."""
+        """Read everything again on both sides and compare. False if a conversation changes too often."""
         self._compared = 0
         pairs = ahead(lambda both: self._is_same(*both), self._both(), self._source, self._target)
         return all(self._compare_one(row, there, same=same) for (row, there), same in pairs)
@@ -305,7 +308,7 @@ class WorkspaceCopier:
                 self._different.append(show_conversation_id(row.id))
                 self._insist(Change(row.id, there.token, None))
                 return True
-            self._copy_again(row.id)  # it has moved on
+            self._copy_again(row.id)  # it has changed
             rows = self._source.lookup(ids=[row.id])
             if not rows:
                 return True
@@ -322,13 +325,13 @@ class WorkspaceCopier:
 
 
 class _Growing:
-    """A conversation on its way: what was read, and is not committed yet."""
+    """A conversation that is being copied: its rows that were read and are not committed yet."""
 
     def __init__(self, row: ConversationRow, commit: Callable[[Change], None]) -> None:
         self._row, self._commit = row, commit
         self._fields: dict[str, list[Any]] = {}
         self.weight = 0
-        self.token: bytes | None = None  # of what is committed
+        self.token: bytes | None = None  # the token of the last commit
 
     def change(self, row: ConversationRow) -> Change:
         fields: dict[str, Any] = {what: tuple(rows) for what, rows in self._fields.items()}
@@ -342,7 +345,7 @@ class _Growing:
         self.weight += weight
 
     def attach(self, attachment: AttachmentRow, source: Backend, target: Backend) -> None:
-        """The conversation comes first: when it is taken away, so is what was staged for it."""
+        """Stage an attachment after the first commit of its conversation: removing that also removes staged chunks."""
         if self.token is None:
             self._write()
         id, name, at = self._row.id, attachment.name, attachment.staged_at
@@ -359,7 +362,7 @@ class _Growing:
 
 
 def _is_there(row: ConversationRow, there: ConversationRow | None) -> bool:
-    """Is it what was copied, and has not changed since?"""
+    """Tell whether the target has the row as it was copied."""
     return there is not None and there.token == row.token
 
 
@@ -375,5 +378,5 @@ def _group_chunks(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _without_words(row: ConversationRow) -> ConversationRow:
-    """The row that describes a workspace, without a description."""
+    """Return the workspace's row without its description: the mark of an unfinished copy."""
     return replace(row, meta=b"", token=new_token())

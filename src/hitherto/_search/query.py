@@ -1,4 +1,4 @@
-"""What a word is, and what people may ask for.
+"""The words of a text, and the query language.
 
 The index must split a text into the same words as a question about it. SQLite's tokenizer alone does not do: its tables
 of Unicode are old (it takes newer emoji for letters), and it knows nothing of scripts that are written without spaces.
@@ -11,10 +11,10 @@ wherever they stand. Korean has spaces, but its particles cling to the words: `í
 The language of questions is small. Words must all occur, in any order; `"a phrase"` in just this order; `begin*`
 finds every word that begins so; `a OR b`, parentheses, and `-word`, `-"a phrase"` or `NOT word` to leave out. `AND`
 may be written but need not. A word with something inside (`foo_bar`, `a/b.py`, `user@example.com`) is the phrase of its
-parts. Everything else is looked for or overlooked, never an error, so that people can paste what they see.
+parts. Any other text is searched for or ignored, never an error, so that people can paste text.
 
-What a person writes never becomes syntax of FTS5: every phrase is made anew from its words, which consist of letters,
-digits and marks alone, and stands in quotes.
+User input never becomes syntax of FTS5: every phrase is written again from its words, which consist of letters, digits
+and marks alone, and is quoted.
 """
 
 import re
@@ -46,7 +46,7 @@ _SPACELESS = re.compile(
     "\U00016fe0-\U00018dff\U0001aff0-\U0001b2ff\U00020000-\U0003ffff"  # Tangut, Khitan, Kana, NÃ¼shu, Han
     "]"
 )
-_OVERLOOKED = re.compile(  # inside a word, as if it were not there
+_OVERLOOKED = re.compile(  # ignored inside a word
     "["
     "\u00ad\u0640\u0300-\u036f"  # soft hyphen, tatweel, accents that nothing could be composed with
     "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"  # Hebrew points
@@ -57,8 +57,8 @@ _OVERLOOKED = re.compile(  # inside a word, as if it were not there
 
 
 class _Folding(dict[int, str]):
-    """What becomes of each character, worked out when it is first met. There is a limit to what is remembered: nobody
-    uses as many different ones but to fill our memory."""
+    """The folded form of each character, computed at its first use. The cache has a limit, because only an attack uses
+    so many characters."""
 
     def __missing__(self, code: int) -> str:
         folded = _fold(chr(code))
@@ -86,31 +86,31 @@ _FOLDING = _Folding()
 
 
 def words(text: str) -> str:
-    """The text as it goes into the index: plain ASCII as it is, anything else in the form described above."""
+    """Return the text for the index: plain ASCII as it is, any other text in the form described above."""
     if text.isascii():
         return text.replace("\0", " ") if "\0" in text else text
     return unicodedata.normalize("NFKC", _HEAP.sub(r"\1 ", text)).translate(_FOLDING)
 
 
 def fold(text: str) -> str:
-    """The text as the index sees it: like `words`, and small letters throughout."""
+    """Return the text as the index sees it: like `words`, and in lower case."""
     return text.lower() if text.isascii() else words(text)
 
 
 def split(text: str) -> list[str]:
-    """The words of a text, in order, as the index sees them."""
+    """Return the words of a text, in order, as the index sees them."""
     return _WORD.findall(fold(text))
 
 
 class Term(Struct, frozen=True, gc=False):
-    """Words that stand in a row, folded; of the last one perhaps only the beginning."""
+    """Consecutive folded words; with `prefix`, the last one is only the beginning of a word."""
 
     words: tuple[str, ...]
     prefix: bool = False
 
 
 class All(Struct, frozen=True):
-    """All of these, and none of those."""
+    """All of `having`, and none of `without`."""
 
     having: tuple["Tree", ...]
     without: tuple["Tree", ...] = ()
@@ -126,8 +126,7 @@ Tree = Term | All | Either
 
 
 class Query(Struct, frozen=True):
-    """What to look for: the expression for FTS5, the terms that are wanted (not those to leave out), and the tree that
-    the expression says."""
+    """A parsed query: the expression for FTS5, its wanted terms (without excluded ones), and the syntax tree."""
 
     expression: str
     terms: tuple[Term, ...]
@@ -135,7 +134,7 @@ class Query(Struct, frozen=True):
 
 
 def parse(text: str) -> Query:
-    """Understand what a person wrote, or raise InvalidQuery.
+    """Parse a query, or raise `InvalidQuery`.
 
     >>> parse('big "red dog" OR cat* -mouse').expression
     '("big" AND "red dog") OR ("cat" * NOT "mouse")'
@@ -159,7 +158,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SPACE = re.compile(r"\s+")
 _OPERATOR = re.compile(r"(AND|OR|NOT)(?=[\s()\"]|$)")
-_EXCLUDE = re.compile(r"-(?=[^\s)-])")  # but `--verbose` and `a - b` mean what they say
+_EXCLUDE = re.compile(r"-(?=[^\s)-])")  # but `--verbose` and `a - b` exclude nothing
 _PHRASE = re.compile(r'"([^"]*)"(\*?)')
 _STOP = re.compile(r'[\s"()]')
 
@@ -167,7 +166,7 @@ _Token = Term | str
 
 
 def _tokens(text: str) -> list[_Token]:
-    """Parentheses, operators (a minus is "NOT") and terms. What has no word in it is left out."""
+    """Return parentheses, operators (a minus is "NOT") and terms. Text without a word is left out."""
     tokens: list[_Token] = []
     at = 0
     after_minus = False
@@ -198,7 +197,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _term(text: str, at: int) -> tuple[int, str | None, bool]:
-    """Where the term ends that begins here, what is inside its quotes if it has any, and whether a star follows."""
+    """Return the end of the term that begins here, the text inside its quotes, and whether a star follows."""
     if text[at] == '"':
         phrase = _PHRASE.match(text, at)
         if phrase is None:
@@ -291,11 +290,11 @@ class _Reader:
 
 
 def _different(parts: list[Tree]) -> tuple[Tree, ...]:
-    return tuple(dict.fromkeys(parts))  # saying it again costs, and changes nothing
+    return tuple(dict.fromkeys(parts))  # duplicates cost time and change nothing
 
 
 def _written(tree: Tree) -> str:
-    """A tree as an expression for FTS5."""
+    """Return a tree as an expression for FTS5."""
     if isinstance(tree, Term):
         return f'"{" ".join(tree.words)}"{" *" if tree.prefix else ""}'
     if isinstance(tree, Either):

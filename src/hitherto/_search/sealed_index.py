@@ -1,14 +1,13 @@
 """The text index of a sealed store, in memory.
 
-FTS5 would write its words to a file, or take everything in again in every process. Here the index is made of segments
-(`segments`), which are values that `sealed_index_store` keeps, sealed: so a cold start reads these and not the
-messages.
+FTS5 would write its words to a file, or index all messages again in every process. This index consists of segments
+(`segments`), which `sealed_index_store` stores sealed. So a cold start reads the segments and not the messages.
 
-A conversation's segments stand in the order in which its messages came. New ones are made from what is new, and those
-at the end are put together when they are of like size, so that there are never many. A segment with a message that is
-replaced or dropped is made anew: words that went are nowhere any more.
+A conversation's segments stand in the order in which its messages came. New messages form new
+segments, and segments of similar size at the end are merged, so that there are never many. A segment with a replaced or
+dropped message is rebuilt: removed words are nowhere any more.
 
-A search goes through the segments, those with the newest messages first, and stops when nothing newer can come. The
+A search goes through the segments, those with the newest messages first, and stops when no newer message can come. The
 order of time is that of every listing: `(created_at, conversation, the order of coming)`. Ranking is FTS5's bm25.
 """
 
@@ -28,14 +27,14 @@ from ..textindex import Entry, Found, Known
 from .query import All, Either, Query, Term, Tree, split
 from .segments import LONGEST, MOST_MESSAGES, MOST_WORDS, Message, Place, Segment, Sought
 
-_SPARE = 1_000  # hits beyond the limit that are sorted with it
+_SPARE = 1_000  # hits beyond the limit that are collected before sorting
 _K1, _B, _LEAST_IDF = 1.2, 0.75, 1e-6  # of FTS5's bm25
 
 # -- questions
 
 
 class _Question:
-    """A query, and what of it is in one segment after the other."""
+    """A query, evaluated in one segment after the other."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -46,19 +45,19 @@ class _Question:
         self._having: dict[Term, set[int]] = {}
 
     def look(self, segment: Segment) -> set[int]:
-        """The messages of a segment that fit."""
+        """Return the messages of a segment that match."""
         self._segment, self._places, self._having = segment, {}, {}
         return self._fitting(self._tree) if self._may_fit(self._tree) else set()
 
     def having(self, term: Term) -> set[int]:
-        """The messages of the segment looked at that have this term."""
+        """Return the messages of the current segment that have this term."""
         if term not in self._having:
             place = self._place(term)
             self._having[term] = set() if place is None else self._segment.having(place)
         return self._having[term]
 
     def counts(self, among: set[int]) -> Iterator[tuple[Term, dict[int, int]]]:
-        """How often these messages, which fit, have each term: as FTS5 counts, of alternatives those that fit."""
+        """Yield how often these matching messages have each term. Only matching alternatives count, as in FTS5."""
         return self._counts(self._tree, among)
 
     def _counts(self, tree: Tree, among: set[int]) -> Iterator[tuple[Term, dict[int, int]]]:
@@ -171,7 +170,7 @@ class WordIndex:
         self._known: dict[bytes, Known] = {}
         self._held: dict[bytes, tuple[Segment, ...]] = {}
         self._owners: dict[int, bytes | None] = {}  # run of numbers -> conversation; None if there are several
-        self._unsaved: dict[bytes, bool] = {}  # conversation -> has what is saved words that are gone?
+        self._unsaved: dict[bytes, bool] = {}  # conversation -> do its saved segments have removed words?
         self._parts: _Parts | None = None
 
     def _open(self) -> threading.Lock:
@@ -193,7 +192,7 @@ class WordIndex:
         forget: Sequence[bytes] = (),
         position: bytes | None = None,
     ) -> int | None:
-        """All of this, or none of it."""
+        """Apply the whole update, or nothing if the stamp has moved."""
         ready = {entry.number: entry for entry in put}
         words = {number: _words(entry.text) for number, entry in ready.items()}  # before the lock is taken
         with self._open():
@@ -214,7 +213,7 @@ class WordIndex:
             return self._stamp
 
     def _owning(self, numbers: Iterable[int]) -> list[bytes]:
-        """The conversations that may have these."""
+        """Return the conversations that may have these messages."""
         found = {self._owners.get(number // RUN, b"") for number in numbers}
         return list(self._held) if None in found else [id for id in found if id in self._held]
 
@@ -278,7 +277,7 @@ class WordIndex:
         since: int | None = None,
         until: int | None = None,
     ) -> list[Found]:
-        """Messages that fit: newest first, or the best first."""
+        """Return the messages that match: newest first, or best first."""
         with self._open():
             if self._parts is None:
                 self._parts = _Parts.of(self._held)
@@ -287,28 +286,29 @@ class WordIndex:
         wanted = _Wanted(role, None if conversations is None else frozenset(conversations), since, until)
         return _best(parts, question, wanted, limit) if ranked else _newest(parts, question, wanted, limit)
 
-    # -- for whoever keeps it
+    # -- for `sealed_index_store`
 
     def list_unsaved(self, *, urgent_only: bool = False) -> list[bytes]:
-        """The conversations of which something changed since it was last saved, those first of which messages went or
-        changed: what is saved has words that are gone."""
+        """Return the conversations that changed since they were saved.
+
+        Those with removed or changed messages come first: their saved segments have words that are gone."""
         with self._open():
             urgent = [id for id, urgent in self._unsaved.items() if urgent]
             return urgent if urgent_only else [*urgent, *(id for id, urgent in self._unsaved.items() if not urgent)]
 
     def parts(self, conversation: bytes) -> tuple[Known | None, tuple[Segment, ...]]:
-        """What is known of a conversation, and its segments."""
+        """Return the state of a conversation in the index, and its segments."""
         with self._open():
             return self._known.get(conversation), self._held.get(conversation, ())
 
     def mark_saved(self, conversation: bytes, known: Known | None, segments: tuple[Segment, ...]) -> None:
-        """These were saved: if they are still the ones, there is nothing more to save."""
+        """Mark a conversation as saved, unless it has changed since."""
         with self._open():
             if (self._known.get(conversation), self._held.get(conversation, ())) == (known, segments):
                 self._unsaved.pop(conversation, None)
 
     def adopt(self, known: Known, segments: tuple[Segment, ...], *, saved: bool) -> None:
-        """Take in a conversation of which nothing is held, as it was saved; `saved`: and nothing else was."""
+        """Add a saved conversation that the index does not have. With `saved`, its items need no rewrite."""
         with self._open():
             if known.conversation not in self._held and known.conversation not in self._known:
                 self._known[known.conversation] = known
@@ -340,7 +340,7 @@ def _message(entry: Entry, words: dict[int, list[str]]) -> Message:
 
 
 def _group_by_conversation(entries: Iterable[Entry], words: dict[int, list[str]]) -> dict[bytes, list[Message]]:
-    """By conversation."""
+    """Return the entries as messages, grouped by conversation."""
     groups: dict[bytes, list[Message]] = {}
     for entry in entries:
         groups.setdefault(entry.conversation, []).append(_message(entry, words))
@@ -360,8 +360,9 @@ def _without(segments: tuple[Segment, ...], numbers: set[int]) -> tuple[Segment,
 def _replace_segments(
     id: bytes, segments: tuple[Segment, ...], ready: dict[int, Entry], words: dict[int, list[str]]
 ) -> tuple[tuple[Segment, ...], set[int]]:
-    """The segments with those of these entries in them that were there already, and which these are. What is now in
-    another conversation goes."""
+    """Replace existing messages by their new entries; return the segments and the numbers that were replaced.
+
+    A message that is now in another conversation is removed."""
     moved = {number for number, entry in ready.items() if entry.conversation != id}
     there: set[int] = set()
     left: list[Segment] = []
@@ -377,7 +378,7 @@ def _replace_segments(
 
 
 def _with(segments: tuple[Segment, ...], messages: list[Message]) -> tuple[Segment, ...]:
-    """The segments, and new ones at their end."""
+    """Return the segments with new ones at the end."""
     grown = list(segments)
     start = length = 0
     for n, message in enumerate(messages):
@@ -393,7 +394,7 @@ def _with(segments: tuple[Segment, ...], messages: list[Message]) -> tuple[Segme
 
 
 def _belong_together(a: Segment, b: Segment) -> bool:
-    """Of like size, so that nothing is put together again and again; and small enough."""
+    """Tell whether two segments should be merged: small enough, and of similar size, so that none is merged often."""
     fit = len(a) + len(b) <= MOST_MESSAGES and a.length + b.length <= MOST_WORDS
     return fit and (len(a) < 2 * len(b) or a.length < 2 * b.length)
 
@@ -415,7 +416,7 @@ def _newest(parts: _Parts, question: _Question, wanted: _Wanted, limit: int) -> 
 
 
 def _best(parts: _Parts, question: _Question, wanted: _Wanted, limit: int) -> list[Found]:
-    """By bm25: how often a message has a term, in proportion to its length, and how rare the term is among all."""
+    """Rank by bm25: how often a message has a term, in proportion to its length, and how rare the term is."""
     having: Counter[Term] = Counter()
     fitting: list[tuple[bytes, int, Segment, set[int], list[tuple[Term, dict[int, int]]]]] = []
     for _, id, place, segment in parts.newest_first:

@@ -1,16 +1,16 @@
-"""The words of a sealed store, kept: the segments of its text index lie as items of their conversation, sealed with it.
+"""The saved segments of a sealed store's text index: sealed items of their conversation.
 
-So they are under the conversation's own key, and a purge takes them. Beside the segments lies a list: which of them
-count, and what they cover (`Known`). It is written in the same commit as they are.
+They are under the conversation's own key, and a purge removes them. Beside the segments lies a list with their names
+and the messages that they cover (`Known`). The list is written in the same commit as the segments.
 
-Nothing here is the truth. What does not open, cannot be read, is not on the list or is of another conversation with the
-same id is not believed, and is made again from the messages. What covers less than there is now is gone on with. What
-was saved before messages were deleted or changed, or was put back by somebody, is compared with them, message by
-message, before anything is found in it; then it is saved anew, so that words do not outlive their message.
+The items are never the truth. An item that cannot be opened or decoded, is not on the list, or belongs to another
+conversation with the same id is ignored, and its words are read again from the messages. Segments that cover fewer
+messages than there are now are extended. Segments that were saved before messages were deleted or changed, or that were
+put back from an old copy, are compared with the messages one by one before a search uses them. Then they are saved
+again, so that words do not outlive their message.
 
-Saving is a commit that nobody who reads can tell. It is made from the row as it is, and if somebody else writes at the
-same moment, it is left for another time: what is not saved is only read again. It never happens while a message is
-appended.
+Saving is a commit that no reader notices. It is prepared from the current row. If another writer is faster, it is left
+for another time: unsaved words are only read again. It never happens during an append.
 """
 
 import time
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 FORMAT = 1
 PREFIX = b"words/"
 _LIST = b"words/list"  # the names of segments are longer
-_LEAST = 64  # words: fewer are read again as fast as what would be kept of them
+_LEAST = 64  # words: with fewer, reading the messages is as fast as reading segments
 _TOGETHER = 64  # conversations saved in one commit
 _TRIES = 8
 _EVER = float("inf")
 
 
 class _List(Struct, frozen=True, array_like=True):
-    """Which segments count, in their order, and what they cover."""
+    """The names of the segments, in order, and the messages that they cover."""
 
     format: int
     created_at: int
@@ -60,7 +60,7 @@ _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(_List).decode
 
 
 def load(store: "Store", index: "WordIndex", row: ConversationRow) -> None:
-    """Let the index take in what is kept of a conversation, if it has nothing of it yet."""
+    """Load the saved segments of a conversation into the index, if it has none of it yet."""
     if index.parts(row.id) == (None, ()):
         items = store.backend.items(row.id, PREFIX)
         kept = _open_saved(store, row, items)
@@ -72,7 +72,7 @@ def load(store: "Store", index: "WordIndex", row: ConversationRow) -> None:
 def _open_saved(
     store: "Store", row: ConversationRow, items: Sequence[ItemRow]
 ) -> tuple[Known, tuple[Segment, ...]] | None:
-    """What is kept of a conversation, if all of it can be read and may be of this one."""
+    """Return the saved segments of a conversation, or None if any item is unreadable or of another conversation."""
     bodies = {item.key: item.body for item in items}
     if _LIST not in bodies:
         return None
@@ -84,7 +84,7 @@ def _open_saved(
         keys = {name: _key(name) for name in listed.names}
         opened = [(name, envelope.open(item_place(row.id, key), bodies[key])) for name, key in keys.items()]
         return listed.known(row.id), tuple(Segment.load(name, data) for name, data in opened)
-    except (HithertoError, MsgspecError, KeyError):  # whatever it is, the messages tell it better
+    except (HithertoError, MsgspecError, KeyError):  # whatever the problem is, the messages are there
         return None
 
 
@@ -96,8 +96,9 @@ def _key(name: bytes) -> bytes:
 
 
 def save(store: "Store", index: "WordIndex", ids: Sequence[bytes], deadline: float = _EVER) -> bool:
-    """Save what the index has of these conversations. False if there was not enough time, or others were faster, or the
-    store takes no writes."""
+    """Save the segments of these conversations.
+
+    False if the time was not enough, if other writers were faster, or if the store takes no writes."""
     if store._pen.refused is not None:
         return False
     complete = True
@@ -118,10 +119,10 @@ def _save(store: "Store", index: "WordIndex", ids: Sequence[bytes]) -> bool:
         if row is None:  # purged
             index.mark_saved(id, known, segments)
         elif known is None or (known.created_at, known.rewrites) != (row.created_at, row.rewrites):
-            complete = False  # messages went or changed this moment, and their words must not be written now
+            complete = False  # messages were removed or changed at this moment: their words must not be saved
         else:
             change = None
-            with suppress(Damaged):  # a row that was tampered with: nothing of it can be kept
+            with suppress(Damaged):  # a row that was tampered with cannot be saved
                 change = _change(store, row, known, segments)
             if change is None:
                 index.mark_saved(id, known, segments)
@@ -134,11 +135,11 @@ def _save(store: "Store", index: "WordIndex", ids: Sequence[bytes]) -> bool:
 
 
 def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[Segment, ...]) -> Change | None:
-    """The change that saves these segments, or None if there is nothing to do."""
+    """Return the change that saves these segments, or None if there is nothing to do."""
     items = store.backend.items(row.id, PREFIX)
     there = {item.key for item in items}
     envelope = store._codec.envelope(row)
-    if not envelope.proves or sum(segment.length for segment in segments) < _LEAST:  # it may become plain this moment
+    if not envelope.proves or sum(segment.length for segment in segments) < _LEAST:  # or is becoming plain
         return _clear_items(store, row, there)
     names = [segment.name for segment in segments]
     wanted = {_key(segment.name): segment for segment in segments}
@@ -156,7 +157,7 @@ def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[
 
 
 def _saved_by_others(store: "Store", row: ConversationRow, items: Sequence[ItemRow], known: Known) -> bool:
-    """Does what lies there, of another process, cover as much, and nothing that is gone?"""
+    """Tell whether the segments that another process saved cover as many messages, and no removed ones."""
     kept = _open_saved(store, row, items)
     if kept is None or len(items) != len(kept[1]) + 1:
         return False
@@ -168,17 +169,17 @@ def _clear_items(store: "Store", row: ConversationRow, there: Collection[bytes])
 
 
 def _new_version(store: "Store", row: ConversationRow) -> ConversationRow:
-    """The row after a write that nobody who reads can tell: the version stays."""
+    """Return the row after a write that no reader notices: the version stays."""
     return next_row(store._codec.envelope(row), row, version=row.version)
 
 
 def _commit_all(store: "Store", changes: Sequence[Change]) -> list[Change]:
-    """Commit these, each for itself, in one transaction; those that were kept for certain."""
+    """Commit these as separate batches in one transaction, and return those that were certainly committed."""
     if not changes:
         return []
     try:
         outcomes = store.backend.commit([Batch((change,)) for change in changes])
-    except CommitUnknown:  # what was kept will be seen there the next time
+    except CommitUnknown:  # the next attempt sees which ones were committed
         return []
     done = [change for change, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Done)]
     for change in done:
@@ -187,7 +188,7 @@ def _commit_all(store: "Store", changes: Sequence[Change]) -> list[Change]:
 
 
 def _tell_desk(store: "Store", change: Change) -> None:
-    """Or whoever writes next would find its belief stale, and had to prepare its write again."""
+    """Update the cached row, so that the next writer does not have to prepare its write twice."""
     desk = store._desks.get(change.conversation)
     if desk is not None and change.row is not None:
         with desk.lock:
@@ -199,8 +200,9 @@ def _tell_desk(store: "Store", change: Change) -> None:
 
 
 def drop_outdated(store: "Store", ids: Sequence[bytes]) -> bool:
-    """Remove what is kept of these conversations if messages of them went or changed since: for a process that has no
-    index in memory to save anew. False if others write without a pause."""
+    """Remove the saved segments of these conversations if messages were removed or changed since.
+
+    This is for a process without an index in memory. False if other processes write without a pause."""
     for _ in range(_TRIES):
         rows = [row for row in store.backend.lookup(ids=ids) if row.kind == CHAT]
         found = [change for row in rows if (change := _without_outdated(store, row)) is not None]

@@ -1,15 +1,15 @@
 """Search: feeding the text index, and turning what it finds into hits.
 
-The index is behind, not during: nothing of it happens while a message is saved. A search first takes in what has
-moved since the last one, so it always finds what was acknowledged before it began. What the index finds is looked up
-in the store, where messages may have been deleted since; snippets are made from the messages themselves.
+The index is never updated while a message is saved. A search first takes in the conversations that moved since the last
+one, so it finds every message that was acknowledged before it began. Hits of the index are looked up in the store,
+where messages may have been deleted since. Snippets are made from the messages themselves.
 
 Several processes may feed one index. Each update names the state of the index that it was prepared from, and is refused
-if somebody else has updated it meanwhile: then one starts over. So a message that was deleted in between cannot
+if another process has updated the index meanwhile: then it starts over. So a message that was deleted in between cannot
 come back.
 
-The index of a sealed store is in memory, and what is in it is kept sealed in the store (`sealed_index_store`): the
-first search of a process reads that, and only the messages which it lacks.
+The index of a sealed store is in memory, and its segments are saved sealed in the store (`sealed_index_store`). The
+first search of a process reads these, and only the messages which they lack.
 """
 
 import threading
@@ -38,30 +38,30 @@ if TYPE_CHECKING:
     from .sealed_index import WordIndex
     from .timeline import Limit
 
-Progress = Callable[[int], None]  # hears how many messages are done
+Progress = Callable[[int], None]  # called with the number of messages taken in
 
 _BATCH, _BATCH_BYTES = 512, 8 << 20  # messages, and bytes of text, taken in at a time
-_ROWS = 500  # conversations looked up at a time
-_LONGEST = 1 << 20  # bytes of a text in an attachment that are looked at
-_TIGHT = 16 << 20  # bytes that are free: then the index does not grow
-_MANY = 256  # messages: a search that took in so many keeps what it made of them
-_TRIES = 50  # how often we start over because another process was faster
+_ROWS = 500  # conversations looked up at once
+_LONGEST = 1 << 20  # bytes: a longer text in an attachment is not indexed
+_TIGHT = 16 << 20  # free bytes: with fewer, the index does not grow
+_MANY = 256  # messages: a search that took in so many saves their segments
+_TRIES = 50  # attempts, when another process is faster
 
 
 class Hit(Struct, frozen=True):
-    """A message that fits a search."""
+    """A message that matches a search."""
 
     message_id: str
     conversation: str
     role: str
     created_at: datetime
     snippet: str
-    spans: tuple[tuple[int, int], ...]  # the places in the snippet that fit: from, to
-    score: float  # higher fits better; 0 unless ranked
+    spans: tuple[tuple[int, int], ...]  # the matching places in the snippet: from, to
+    score: float  # higher is better; 0 unless ranked
 
 
 class Asked(Struct, frozen=True):
-    """A search, checked."""
+    """The checked arguments of a search."""
 
     query: "Query"
     limit: int
@@ -75,10 +75,10 @@ class Asked(Struct, frozen=True):
 
 
 class Search:
-    """The text index of a store, made when somebody searches for the first time."""
+    """The text index of a store, created by the first search."""
 
     def __init__(self, store: "Store") -> None:
-        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+        self._ref = weakref.ref(store)  # weak, or the garbage collector would free the store late, in any thread
         self._index: TextIndex | None = None
         self._words: WordIndex | None = None  # the same, if the store is sealed
         self._replaced: list[TextIndex] = []
@@ -87,7 +87,7 @@ class Search:
         self._feeding = threading.Lock()
         self._saving = threading.Lock()
         self._could_save = True
-        self._said = False  # that the index cannot be written
+        self._said = False  # a warning that the index cannot be written
 
     @property
     def _store(self) -> "Store":
@@ -120,18 +120,19 @@ class Search:
                 index.close()
 
     def restart(self) -> None:
-        """The store may have been sealed or unsealed: then begin again. What was indexed in clear, and may not be any
-        more, is taken out of the files."""
+        """Start over with another index if the store was sealed or unsealed.
+
+        Words of a store that is sealed now are removed from the index in clear text."""
         in_clear = self._store._codec.in_clear
         with self._opening:
             if self._index is not None and in_clear == (self._words is not None):
-                self._replaced.append(self._index)  # others may be searching in it
+                self._replaced.append(self._index)  # other threads may be searching in it
                 self._index = self._words = None
         if not in_clear:
             self._forget_words_in_clear()
 
     def _forget_words_in_clear(self) -> None:
-        """A sealed store has no index in clear; but it may have been plain, and killed when it was sealed."""
+        """Clear the index in clear text. A process may have been killed while it sealed a plain store."""
         index = self._store.backend.text_index(create=False)
         if index is not None:
             if index.state()[1] is not None or index.conversations():
@@ -147,7 +148,7 @@ class Search:
     # -- asking
 
     def find(self, asked: Asked, progress: Progress | None = None) -> list[Hit]:
-        """The hits, newest or best first. `progress` hears how many messages the index has taken in."""
+        """Return the hits, newest or best first. `progress` gets the number of messages that the index took in."""
         try:
             return self._find(asked, progress)
         except StorageError as error:
@@ -159,8 +160,7 @@ class Search:
             return self._find_without_it(asked, progress)
 
     def _find_without_it(self, asked: Asked, progress: Progress | None) -> list[Hit]:
-        """The disk is full, or fails what is written, and the index takes nothing in: reading goes on all the same, by
-        one in memory, for this search alone."""
+        """Search with an index in memory, for this search alone, because the disk is full or fails."""
         if self._store._codec.in_clear:
             from ..backends.sqlite.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
@@ -200,7 +200,7 @@ class Search:
         index.clear()
 
     def _hits(self, index: TextIndex, asked: Asked) -> list[Hit]:
-        """Of what the index finds, what is there: some may be gone since."""
+        """Return the hits whose messages still exist."""
         end = asked.offset + asked.limit
         want = end
         while True:
@@ -227,12 +227,12 @@ class Search:
             want *= 4
         reader, hits = Reader(self._store), []
         for hit in shown[asked.offset : end]:
-            with suppress(NotFound):  # deleted this moment
+            with suppress(NotFound):  # deleted at this moment
                 hits.append(self._hit(rows[hit.number], hit.score, asked.query, reader))
         return hits
 
     def _hidden(self, ids: set[bytes], alive_at: int | None) -> set[bytes]:
-        """Of these conversations, those that expired by then."""
+        """Return those of these conversations that expired by then."""
         if alive_at is None:
             return set()
         rows = self._store.backend.lookup(ids=list(ids))
@@ -248,8 +248,9 @@ class Search:
     # -- feeding
 
     def keep_up(self, seconds: float, *, rebuild: bool = True, progress: Progress | None = None) -> tuple[int, bool]:
-        """If there is an index, let it take in what moved and forget what went, for about so long; how many messages,
-        and whether that was all. With `rebuild`, the last step may take longer than that."""
+        """Update an existing index for about so long; return the number of messages, and whether that was all.
+
+        With `rebuild`, the last step may take longer than that."""
         if not self._looked and not self._store._codec.in_clear:
             self._forget_words_in_clear()
         index = self._open_index(create=False)
@@ -265,8 +266,9 @@ class Search:
             return 0, False
 
     def forget(self, seconds: float, conversations: Sequence[bytes] = ()) -> bool:
-        """Messages of these conversations were deleted: take their words out of the files. False if that takes longer:
-        then maintenance, which is called for, does it."""
+        """Remove the words of deleted messages of these conversations from the files.
+
+        False if that takes longer: then maintenance is requested, and does it."""
         try:
             if self._index is None and not self._store._codec.in_clear:
                 from .sealed_index_store import drop_outdated  # noqa: PLC0415  # sealed stores alone need it
@@ -274,7 +276,7 @@ class Search:
                 done = drop_outdated(self._store, conversations)
             else:
                 done = self._keep_up_or_clear(seconds)
-        except HithertoError as error:  # the messages are gone, whatever becomes of the index
+        except HithertoError as error:  # the messages are deleted, whatever the index does
             warn(f"the search index keeps words of what was deleted until maintenance succeeds: {error}")
             done = False
         if not done:
@@ -282,7 +284,7 @@ class Search:
         return done
 
     def _keep_up_or_clear(self, seconds: float) -> bool:
-        """Taking words out of an index takes room. Without any, all of them go: it is made again when there is some."""
+        """Remove words, or clear the index on a full disk: removing single words takes space. It is rebuilt later."""
         index = self._open_index(create=False)
         try:
             if index is None or self._words is not None or not self.is_tight:
@@ -295,12 +297,12 @@ class Search:
 
     @property
     def is_tight(self) -> bool:
-        """Is there so little room on the disk that the index, which can be made again, is not to take it?"""
+        """Tell whether the disk has so little space that the index, which can be rebuilt, must not take it."""
         disk = self._store.backend.disk()
         return disk is not None and disk.free < _TIGHT
 
     def scrub(self) -> bool:
-        """The same, however long it takes. False if a reader delays it, or there is no room for it."""
+        """Remove all removed words, however long it takes. False if a reader delays it, or the disk is full."""
         index = self._open_index(create=False)
         if index is None:
             return True
@@ -314,7 +316,7 @@ class Search:
 
     @staticmethod
     def _begin_anew(index: TextIndex) -> bool:
-        """Drop every word instead. False if another thread does the same, and has the room that this takes."""
+        """Clear the index instead. False if another thread does the same and uses the space that this takes."""
         try:
             index.clear()
             return index.scrub()
@@ -322,8 +324,9 @@ class Search:
             return False
 
     def _save(self, deadline: float = float("inf"), *, urgent_only: bool = False) -> bool:
-        """Keep what is new in the index of a sealed store, or only take out what must not stay. False if there was not
-        enough time, or others are at it."""
+        """Save new segments of a sealed store, or with `urgent_only` only remove outdated ones.
+
+        False if the time was not enough, or another thread is saving."""
         if self._words is None or not (unsaved := self._words.list_unsaved(urgent_only=urgent_only)):
             return True
         if not self._saving.acquire(blocking=False):
@@ -332,7 +335,7 @@ class Search:
             from .sealed_index_store import save  # noqa: PLC0415  # sealed stores alone need it
 
             return save(self._store, self._words, unsaved, deadline)
-        except HithertoError as error:  # it is only made again the next time
+        except HithertoError as error:  # the words are only read again the next time
             if self._could_save:
                 warn(f"the search index could not be kept, so the first search of every process is slow: {error}")
             self._could_save = False
@@ -391,7 +394,7 @@ class Search:
         progress: dict[bytes, Known] = {}
         reader, size = Reader(self._store), 0
         for row in rows:
-            with suppress(NotFound):  # deleted this moment: the feed will say so
+            with suppress(NotFound):  # deleted at this moment: the feed will say so
                 batch.append(self._entry(row, reader))
                 size += len(batch[-1].text)
             if row.conversation in grown:
@@ -432,7 +435,7 @@ class Search:
     def _by_time(
         self, index: TextIndex, starts: Sequence["_Start"], grown: dict[bytes, Known], drop: list[int]
     ) -> Iterator[MessageRow]:
-        """The messages of these conversations by time, but those that the index has already."""
+        """Yield the messages of these conversations by time, except those that the index has."""
         from .timeline import by_time  # noqa: PLC0415  # only those who search need it
 
         before = {start.now.conversation: start for start in starts}
@@ -445,7 +448,7 @@ class Search:
     def _each(
         self, index: TextIndex, starts: Sequence["_Start"], grown: dict[bytes, Known], drop: list[int]
     ) -> Iterator[MessageRow]:
-        """The same in a sealed store, conversation by conversation: what is kept of it first."""
+        """Yield the same for a sealed store, one conversation after the other; saved segments are loaded first."""
         from .sealed_index_store import load  # noqa: PLC0415  # sealed stores alone need it
 
         for first in range(0, len(starts), _ROWS):
@@ -461,16 +464,17 @@ class Search:
         if header is None:
             return
         desk = None
-        with suppress(Damaged, NotFound):  # then no message can be read, and that is seen there
-            desk = self._store._desk(row)  # kept, or each of them would ask for the key again
+        with suppress(Damaged, NotFound):  # then no message can be read, and reading each raises
+            desk = self._store._desk(row)  # kept alive, or each message would unwrap the key again
         yield from self._with_content(chain([header], found))
         del desk
 
     def _rows_to_index(
         self, index: TextIndex, start: "_Start", grown: dict[bytes, Known], drop: list[int], limit: "Limit"
     ) -> Iterator[MessageRow]:
-        """The new and changed messages of a conversation by sequence, without their content. `grown` gets it if
-        nothing but appending happened to it; `drop` gets what is not there any more."""
+        """Yield new and changed messages of a conversation by sequence, without their content.
+
+        `grown` gets the conversation if it was only appended to; `drop` gets the messages that are gone."""
         from .timeline import headers  # noqa: PLC0415  # as above
 
         now, before = start.now, start.before
@@ -489,7 +493,7 @@ class Search:
         drop += held
 
     def _with_content(self, headers: Iterator[MessageRow]) -> Iterator[MessageRow]:
-        """These messages with their content, a few at a time."""
+        """Yield these messages with their content, a few at a time."""
         wanted: list[int] = []
         size = 0
         for header in headers:
@@ -505,13 +509,13 @@ class Search:
         return (found[number] for number in numbers if number in found)
 
     def _entry(self, row: MessageRow, reader: Reader) -> Entry:
-        """A message for the index. One that cannot be read has no words; `verify` tells why."""
+        """Return a message as an entry. An unreadable message has no words; `verify` reports the reason."""
         text = _text(self._store._shown(row, lazy=True, reader=reader).blocks)
         return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, text)
 
 
 class _Start(Struct, frozen=True, gc=False):
-    """A conversation to look at: as it is now, and as the index knew it."""
+    """A conversation to update: its state now, and its state in the index."""
 
     now: Known
     before: Known | None
@@ -519,17 +523,17 @@ class _Start(Struct, frozen=True, gc=False):
 
 
 def _start(row: ConversationRow, index: TextIndex | None, forget: list[bytes]) -> _Start:
-    """`index` is None if it is known to have nothing of this conversation."""
+    """Compare a row with the index. `index` is None if it certainly has nothing of this conversation."""
     now = Known(row.id, row.created_at, row.rewrites, row.next_seq)
     before = None if index is None else index.known(row.id)
-    if before is not None and before.created_at != row.created_at:  # another one of the same id
+    if before is not None and before.created_at != row.created_at:  # another conversation with the same id
         forget.append(row.id)
         return _Start(now, None, is_held=False)
     return _Start(now, before, index is not None)
 
 
 def _text(blocks: Sequence[object]) -> str:
-    """What can be found of a message: the text of all its blocks."""
+    """Return the searchable text of a message: the text of all its blocks."""
     found: list[str] = []
     for block in blocks:
         content = getattr(block, "content", None)

@@ -1,13 +1,12 @@
 """A part of the text index of a sealed store: some messages of one conversation, as a value.
 
-A segment is the text once more, spelled with words for letters. Its words stand in one byte string, sorted; the number
-of a word is a character; a message is the string of these characters, and the messages stand one after the other with a
-zero between them. So a word or a phrase is found by `str.find`, in C, and the words with one beginning are a range of
-characters. Nothing has to be built when a segment is read, and little when one is made: that is what makes a cold start
-fast. What is lost against an inverted index is small, because a segment is short and most segments lack a rare word.
+A segment is the text written with one character per word. Its words are sorted in one byte string, and the number of a
+word is a character. A message is the string of these characters, and the messages follow each other with a zero between
+them. So `str.find` finds a word or a phrase, in C, and all words with one prefix are a range of characters. Reading a
+segment builds nothing, and writing one builds little, which makes a cold start fast. The loss against an inverted index
+is small, because a segment is short and most segments lack a rare word.
 
-A segment never changes. It can be written as bytes and read again; who keeps them, and how they are sealed, is
-`sealed_index_store`'s.
+A segment never changes. It can be written as bytes and read again; `sealed_index_store` seals and stores them.
 """
 
 import os
@@ -29,10 +28,10 @@ from .query import Term
 FORMAT: Final = 1
 MOST_MESSAGES: Final = 512  # in one segment
 MOST_WORDS: Final = 1 << 16  # the same; but a message is never divided
-LONGEST: Final = 4_096  # characters of a word; what a longer one has beyond them is overlooked
-_DIFFERENT = 1_000_000  # words that one segment can tell apart; others have a place, and are never found
+LONGEST: Final = 4_096  # characters of a word; the rest of a longer word is ignored
+_DIFFERENT = 1_000_000  # different words in one segment; further ones keep a position, and are never found
 
-_NEAR = 512  # bytes: there the next word is looked for from one end to the other
+_NEAR = 512  # bytes: so close, the next word is searched for linearly
 _SURROGATES = 0xD800  # from here on 2,048 numbers are no characters
 
 
@@ -139,7 +138,7 @@ class Segment:
         )
 
     def messages(self) -> list[Message]:
-        """What it was made of."""
+        """Return the messages that the segment was built from."""
         words = dict(zip(_characters(), self.words.decode(errors="replace")[1:-1].split("\n"), strict=False))
         find, text, starts = words.get, self.text, self.starts
         return [

@@ -1,8 +1,8 @@
 """The new messages of many conversations by time, with few of them in memory.
 
-A text index takes messages in by time, because newest first is then its natural order. After a large import that is a
-million messages. Times never fall along a conversation, so a conversation has to be looked at only when the time has
-reached its beginning: a heap holds the next header of each one that is open, and a page of those behind it. The more
+A text index takes in messages by time, because newest first is then its natural order. After a large import that is a
+million messages. Times never decrease along a conversation, so a conversation is opened only when the time reaches its
+beginning. A heap holds the next header of each open conversation, and each has a page of headers behind it. The more
 are open, the shorter the pages are.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..backend import Backend, MessageRow
 from ..textindex import Known
 
-HELD = 16_384  # headers in memory, about
+HELD = 16_384  # headers in memory, roughly
 _SHORTEST, _LONGEST = 8, 1024  # headers read at a time
 
 Limit = Callable[[], int]  # how many headers may be read now
@@ -20,8 +20,9 @@ Open = Callable[[Known, Limit], Iterator[MessageRow]]
 
 
 def by_time(conversations: Iterable[Known], open_one: Open) -> Iterator[MessageRow]:
-    """What `open_one` gives of each conversation, by its own times, merged by time. The conversations come by
-    `created_at`."""
+    """Yield the messages that `open_one` returns for each conversation, merged by time.
+
+    `conversations` have to be sorted by `created_at`."""
     heap: list[tuple[tuple[int, bytes, int], MessageRow, Iterator[MessageRow]]] = []
 
     def limit() -> int:
@@ -43,7 +44,7 @@ def by_time(conversations: Iterable[Known], open_one: Open) -> Iterator[MessageR
 
 
 def headers(backend: Backend, conversation: bytes, after: int, limit: Limit) -> Iterator[MessageRow]:
-    """The messages of a conversation by sequence, without their content, a page at a time."""
+    """Yield the messages of a conversation by sequence, without their content, one page at a time."""
     while True:
         most = limit()
         rows = backend.scan(conversation, after=after, limit=most, bodies=False)

@@ -1,7 +1,7 @@
 """The backend in memory: the readable reference.
 
-Dicts under one lock. It is what the other backends are compared with, and what tests and short-lived programs use. Rows
-are frozen, so handing them out is safe; a batch is checked completely before anything is changed, so it needs no undo.
+Dicts under one lock. The other backends are compared with it, and tests and short-lived programs use it. Rows are
+frozen, so handing them out is safe. A batch is checked completely before anything is changed, so it needs no undo.
 """
 
 import threading
@@ -42,7 +42,7 @@ from ..textindex import TextIndex
 
 
 class _Attachment:
-    """The chunks of an attachment, and who refers to it."""
+    """The chunks of an attachment, and the messages that refer to it."""
 
     def __init__(self) -> None:
         self.chunks: dict[int, bytes] = {}
@@ -52,10 +52,10 @@ class _Attachment:
 
 
 class MemoryBackend:
-    """Everything in dicts; gone when closed."""
+    """A workspace in dicts, which is gone when it is closed."""
 
     def __init__(self, *, identity: bytes | None = None) -> None:
-        """`identity` is that of the workspace, if it is to be a copy of another one."""
+        """`identity` is the id of the workspace. A copy has the id of its source."""
         workspace = identity or new_conversation_id()
         self.info = Info(name="memory", workspace=workspace, location="memory:", durable=False)
         self._feed = new_conversation_id()
@@ -65,7 +65,7 @@ class MemoryBackend:
         self._messages: dict[int, MessageRow] = {}
         self._members: dict[bytes, list[tuple[int, int]]] = {}  # conversation -> (seq, number), sorted
         self._items: dict[bytes, dict[bytes, ItemRow]] = {}
-        self._retired = -1  # the highest number that was in use and is not any more
+        self._retired = -1  # the highest number that was in use once and is free now
         self._tags: set[tuple[bytes, bytes, int | None]] = set()  # value, conversation, message
         self._packs: dict[int, PackRow] = {}  # by the first number of the run
         self._attachments: dict[tuple[bytes, bytes], _Attachment] = {}  # by conversation and name
@@ -121,7 +121,7 @@ class MemoryBackend:
         return None
 
     def _run_taken(self, first: int, *, arriving: bool) -> bool:
-        """Is a number of this run in use, or was one?"""
+        """Tell whether a number of this run is, or ever was, in use."""
         was = first <= self._retired and not arriving
         return was or any(number in self._messages for number in range(first, first + RUN))
 
@@ -141,7 +141,7 @@ class MemoryBackend:
             return
         self._conversations[id] = change.row
         members = self._members.setdefault(id, [])
-        for number, name in change.attach:  # before others let go of it
+        for number, name in change.attach:  # before another message releases it
             self._attachments[id, name].messages.add(number)
         for number in change.drop:
             gone = self._messages.pop(number)
@@ -174,7 +174,7 @@ class MemoryBackend:
         self._tags |= {(tag.value, id, tag.message) for tag in change.tag}
 
     def _let_go(self, conversation: bytes, name: bytes, messages: set[int]) -> None:
-        """These messages do not refer to this attachment any more; if only they did, it goes."""
+        """Remove the references of these messages to an attachment, and the attachment with its last reference."""
         kept = self._attachments[conversation, name]
         if kept.messages & messages:
             kept.messages -= messages
@@ -283,7 +283,7 @@ class MemoryBackend:
                 yield piece
 
     def _piece(self, number: int) -> list[MessageRow] | PackRow:
-        """The pack that has this message, or the messages of its run outside a pack from there upwards."""
+        """Return the pack that holds this message, or else the loose messages of its run up to this one."""
         first = number - number % RUN
         pack = self._packs.get(first)
         start = first if pack is None else first + pack.count
@@ -374,7 +374,7 @@ class MemoryBackend:
         with self._open():
             kept = self._attachments.setdefault((conversation, attachment), _Attachment())
             kept.staged_at = at
-            if kept.complete:  # and checked: whatever comes now can only be the same, or worse
+            if kept.complete:  # and verified: a chunk that comes now is the same one, or a wrong one
                 return
             kept.chunks.update(enumerate(chunks, start))
             if last:
@@ -420,7 +420,7 @@ class MemoryBackend:
     # -- care
 
     def changes(self, since: bytes | None) -> Changes:
-        """A position is the number of commits there were, and of which backend."""
+        """A position names the backend and its number of commits."""
         with self._open():
             known = since is not None and since.startswith(self._feed)
             after = int.from_bytes(since[16:], "big") if known and since is not None else 0

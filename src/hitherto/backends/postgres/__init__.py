@@ -1,17 +1,17 @@
 """The backend on PostgreSQL, through psycopg: for a service with many users on many machines.
 
-The same rows as in SQLite, in one database for all workspaces; a workspace is the first column of everything, named by
-a hash of what people call it, so that nothing has to be looked up to know it. What differs, and why:
+It has the same rows as SQLite, in one database for all workspaces. A workspace is the first column of every table. Its
+id is a hash of its name, so no lookup is needed. The differences, and their reasons:
 
-- **Writing** (`writing`): a turn is one statement, there and back once. Others write through connections of their own
-  at the same moment, so that a commit locks what it changes, and begins again where an index says that it lost a race.
-  Who finds a conversation changed by others queues for it, and its batch is made anew from the row (`queueing`).
-- **Reading a path** takes one statement for many runs: a way to the server and back costs more than finding a row.
+- **Writing** (`writing`): a turn is one statement and one round trip. Other writers have connections of their own, so a
+  commit locks the rows that it changes, and starts over if a unique index shows that it lost a race. A batch whose
+  conversation has moved queues for the row, and is prepared again from it (`queueing`).
+- **Reading a path** takes one statement for many runs: a round trip costs more than finding a row.
 - **The feed** (`feed`) stamps each row with the id of its transaction. A position is a snapshot.
-- **What decides whether something may be removed is read after the locks** that keep it true, in a statement of its
-  own: a statement that had to wait for a lock still sees the other tables as they were before.
-- **Erasure ends at the server's door** (`erasure`). What is removed is vacuumed away; free space, the log and backups
-  are the administrator's (`docs/postgres.md` says what remains where, and for how long).
+- **A condition for a removal is read after the locks** that keep it true, in a statement of its own: a statement that
+  had to wait for a lock still sees the other tables as they were before.
+- **Erasure ends at the server's door** (`erasure`). Removed rows are vacuumed away. Free space, the log and backups are
+  the administrator's (`docs/postgres.md` lists the copies that remain, and for how long).
 
 No sequences, triggers, LISTEN or advisory locks.
 """
@@ -64,7 +64,7 @@ _BACKUP = (
 
 _SAME = "workspace_id = %s AND conversation = %s AND name = %s"
 
-# The runs that lead up from a message, each by the message that it is entered at; then what is in each of them.
+# The runs on the path up from a message, each with the message at which the path enters it; then their rows.
 _PATH = """
 WITH RECURSIVE run (step, first, last) AS (
     SELECT 0, %s::bigint - %s::bigint %% 32, %s::bigint
@@ -94,7 +94,7 @@ SELECT run.first FROM run JOIN hitherto.message m ON m.workspace_id = %s AND m.n
 
 
 def workspace_id(name: str) -> UUID:
-    """The workspace of this name, in every database."""
+    """Return the id of the workspace of this name: the same in every database."""
     return UUID(bytes=hashlib.sha256(b"hitherto workspace\0" + name.encode()).digest()[:16])
 
 
@@ -113,8 +113,10 @@ class PostgresBackend:
         create: bool = True,
         identity: bytes | None = None,
     ) -> None:
-        """With `read_only` nothing is made and no row is written: what is not there is an error. Without `create` it
-        is, too. `identity` is what sealing knows the workspace by, if it is made now."""
+        """Connect, migrate the tables, and find or create the workspace.
+
+        With `read_only` nothing is created and no row is written: a missing workspace is an error. Without `create` it
+        is an error too. A new workspace gets this `identity`, which sealing binds to."""
         address = Address(url, read_only=read_only)
         self._w = workspace_id(workspace)
         shared = Shared.of(address)
@@ -138,7 +140,7 @@ class PostgresBackend:
         )
 
     def _enter(self, connection: Connection, name: str, create: bool, identity: bytes | None) -> bytes:
-        """Find the workspace, or make it; what sealing knows it by."""
+        """Find or create the workspace, and return its identity, which sealing binds to."""
         query = "SELECT identity FROM hitherto.workspace WHERE workspace_id = %s"
         found = connection.execute(query, (self._w,)).fetchall()
         if not found:
@@ -155,7 +157,7 @@ class PostgresBackend:
 
     @property
     def retries(self) -> int:
-        """How often something had to begin again."""
+        """How often a transaction was started over."""
         return self._bound.retries
 
     def close(self, *, untouched: bool = False) -> None:  # noqa: ARG002  # there is no file to be touched
@@ -199,7 +201,7 @@ class PostgresBackend:
         return [conversation(row) for row in found]
 
     def page(self, where: Where, after: Position | None, limit: int, *, oldest_first: bool = False) -> list[Position]:
-        """By activity, the shelf comes first: it says nothing that the time does not say, but an index is over it."""
+        """Sort by shelf before the time: the time implies the shelf, but the index is over the shelf."""
         column, way, beyond = ("created_at", "ASC", ">") if oldest_first else ("active_at", "DESC", "<")
         condition, values = self._condition(where)
         if after is not None:
@@ -287,8 +289,8 @@ class PostgresBackend:
         return [Loose(number - wanted, id) for number, id in found]
 
     def path(self, number: int) -> Iterator[list[MessageRow] | PackRow]:
-        """What is in a run is read in one statement, hence in one view of it: while it is packed, a body is never in
-        two places, or in none. What is read ahead is used as long as the way leads there."""
+        """Read each run in one statement, hence in one snapshot: a body that is packed meanwhile is never seen
+        in two places or in none. Runs that were read ahead are used as long as the path leads to them."""
         next: int | None = number
         while next is not None:
             runs = self._runs(next)
@@ -311,14 +313,13 @@ class PostgresBackend:
                 next = rows[0].parent if rows and rows[0].number == start else None
 
     def _runs(self, number: int) -> list[tuple[int, int, list[tuple[Any, ...]]]]:
-        """The runs that lead up from there, as many as are read at once: the first number, the one at which the way
-        enters it, and the rows."""
+        """Return the next runs on the path: the first number of each, where the path enters it, and its rows."""
         w = self._w
         found = self._all(_PATH, (number, number, number, w, _RUNS - 1, w, w))
         runs: list[tuple[int, int, list[tuple[Any, ...]]]] = []
         for step, first, last, *row in found:
             if step >= len(runs):
-                if step > len(runs):  # one in between is not there
+                if step > len(runs):  # a run in between is missing
                     break
                 runs.append((first, last, []))
             runs[step][2].append(tuple(row))
@@ -346,7 +347,7 @@ class PostgresBackend:
         return [message(row) for row in self._all(query, (self._w, conversation, *bounds))]
 
     def kinds(self) -> list[str]:
-        """One step of the index for each, instead of a look at every conversation."""
+        """Take one step in the index per kind, instead of reading every conversation."""
         first = "SELECT kind FROM hitherto.conversation WHERE workspace_id = %s"
         query = (
             f"WITH RECURSIVE k (kind) AS (({first} ORDER BY kind LIMIT 1) UNION ALL SELECT "
@@ -413,14 +414,14 @@ class PostgresBackend:
         key = (self._w, conversation, attachment)
 
         def work(connection: Connection) -> None:
-            """The row comes first: it is the lock under which chunks come and go. May be repeated at will."""
+            """Write the row first: it is the lock for the chunks. May be repeated."""
             with connection.transaction():
                 query = (
                     "INSERT INTO hitherto.attachment VALUES (%s, %s, %s, 0, %s) "
                     "ON CONFLICT (workspace_id, conversation, name) "
                     "DO UPDATE SET staged_at = excluded.staged_at RETURNING chunks"
                 )
-                if connection.execute(query, (*key, at)).fetchall()[0][0]:  # complete, and checked
+                if connection.execute(query, (*key, at)).fetchall()[0][0]:  # complete and verified
                     return
                 query = (
                     "INSERT INTO hitherto.chunk VALUES (%s, %s, %s, %s, %s) "
@@ -463,7 +464,7 @@ class PostgresBackend:
         self._bound.do(lambda connection: self._unstage(connection, conversation, names), writes=True)
 
     def _unstage(self, connection: Connection, conversation: bytes, names: Sequence[bytes]) -> None:
-        """Lock first, as the collector does: who adopts one holds it until the commit is done."""
+        """Lock first, as `collect` does: a commit that adopts an attachment locks it until it is done."""
         with connection.transaction():
             for name in sorted(names):
                 key = (self._w, conversation, name)
@@ -477,7 +478,7 @@ class PostgresBackend:
         return self._bound.do(lambda connection: self._collect(connection, before), writes=True)
 
     def _collect(self, connection: Connection, before: int) -> int:
-        """Lock what looks abandoned, then look again: a commit that adopted one may have held it just now."""
+        """Lock abandoned attachments, then check again: a commit may have adopted one meanwhile."""
         unused = (
             "NOT EXISTS (SELECT 1 FROM hitherto.reference r WHERE r.workspace_id = %s "
             "AND r.conversation = a.conversation AND r.name = a.name)"
@@ -516,15 +517,16 @@ class PostgresBackend:
         )
 
     def text_index(self, *, create: bool) -> TextIndex | None:
-        if self._bound.shared.address.read_only:  # what has come since could not be taken in
+        if self._bound.shared.address.read_only:  # the index could not take in new messages
             return None
         from .text_index import PostgresIndex  # noqa: PLC0415  # only those who search need it
 
         index = PostgresIndex(self._bound, self._w, create=create)
         return index if create or index.is_there else None
 
-    def maintain(self, seconds: float) -> bool:  # noqa: ARG002  # it is little
-        """Forget who is long gone. Positions from before are unknown from then on. The rest is the server's own."""
+    def maintain(self, seconds: float) -> bool:  # noqa: ARG002  # it takes little time
+        """Delete old records of purged conversations from the feed; older positions become unknown. The server does the
+        rest by itself."""
         oldest = "SELECT moved FROM hitherto.gone WHERE workspace_id = %s ORDER BY moved DESC"
         query = (
             "WITH old AS (DELETE FROM hitherto.gone WHERE workspace_id = %s AND moved <= "
@@ -562,8 +564,8 @@ class PostgresBackend:
         return self._eraser.is_scrubbed()
 
     def size(self) -> int:
-        """The bytes of this workspace, before PostgreSQL compresses them: the files belong to all workspaces, and grow
-        and shrink with what others do."""
+        """Return the bytes of this workspace before compression. All workspaces share the files, so their size says
+        nothing."""
         query = " UNION ALL ".join(
             f"SELECT sum(octet_length(body))::bigint FROM hitherto.{table} WHERE workspace_id = %s"
             for table in ("message", "pack", "chunk")
@@ -578,5 +580,5 @@ class PostgresBackend:
         return sum(int(found or 0) for (found,) in self._all(query, (self._w,) * 2))
 
     def disk(self) -> Disk | None:
-        """The server's, of which it says nothing."""
+        """Return None: the server does not report its disk."""
         return None

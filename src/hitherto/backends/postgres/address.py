@@ -1,8 +1,8 @@
-"""Where a PostgreSQL server is, and how we talk to it: a URL, with our own parameters taken off.
+"""The address of a PostgreSQL server: a URL, from which our own parameters are removed.
 
-Whatever libpq understands stands in it, and its environment and its service files count. What they say is looked up
-here, because it decides things before the first word is said: whether the other side is this machine, and if it is not,
-that nothing goes there in clear.
+It may contain everything that libpq understands, and libpq's environment and service files count. This module resolves
+them, because they decide about encryption before the first connection: a server on another machine must not be reached
+in clear text.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from ...errors import InvalidArgument
 POOL_SIZE = 16
 _OURS = ("pool_size", "partitions", "pooler")  # parameters of the URL that libpq does not know
 
-# What makes a connection that leads nowhere fail, instead of waiting for hours.
+# Settings that let a dead connection fail, instead of waiting for hours.
 _KEEPALIVE = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -28,7 +28,7 @@ _KEEPALIVE = {
 
 
 class Address:
-    """Where the server is, and how we talk to it: a URL or a libpq string, with our own parameters taken off."""
+    """A parsed URL or libpq string: where the server is, and how to connect."""
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self.read_only = read_only
@@ -50,11 +50,11 @@ class Address:
         if ours.get("pooler", "session") not in ("session", "transaction"):
             raise InvalidArgument("pooler is session or transaction")
         self.by_transaction = ours.get("pooler") == "transaction"
-        self.names_pooler = "pooler" in ours  # or what we set for a session may be another's, who sees no rows then
+        self.names_pooler = "pooler" in ours  # else a session setting might reach another client
         hosts = known.get("host", os.environ.get("PGHOST", "")).split(",")
         _check_names(hosts)
         addresses = known.get("hostaddr", os.environ.get("PGHOSTADDR", "")).split(",")
-        self.hosts = hosts if len(hosts) >= len(addresses) else [""] * len(addresses)  # who has no name has a number
+        self.hosts = hosts if len(hosts) >= len(addresses) else [""] * len(addresses)  # or only addresses
         settings = {**known, **{name: value for name, value in _KEEPALIVE.items() if name not in known}}
         settings.setdefault("application_name", "hitherto")
         settings.setdefault("connect_timeout", "10")
@@ -80,7 +80,7 @@ class Address:
         self.shown = f"postgresql://{where}{port}/{database}"  # no user, no password
 
     def each(self) -> Iterator[str]:
-        """Every server that is named, apart."""
+        """Yield the connection string of each named server."""
         known = {name: str(value) for name, value in conninfo_to_dict(self.conninfo).items() if value is not None}
         ports = known.get("port", os.environ.get("PGPORT", "")).split(",")
         addresses = known.get("hostaddr", os.environ.get("PGHOSTADDR", "")).split(",")
@@ -94,7 +94,7 @@ class Address:
 
 
 def _service(name: str) -> dict[str, str]:
-    """What a service file says, as libpq would read it: who is meant decides whether we encrypt."""
+    """Read a service as libpq does: its host decides whether the connection is encrypted."""
     if not name:
         return {}
     files = [os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf"]
@@ -110,11 +110,11 @@ def _service(name: str) -> dict[str, str]:
             said = takewhile(lambda line: not line.startswith("["), lines[lines.index(f"[{name}]") + 1 :])
             pairs = (line.partition("=") for line in said if "=" in line and not line.startswith(("#", "ldap")))
             return {key.strip(): value.strip() for key, _, value in pairs}
-    return {"service": name}  # libpq says what is wrong with it
+    return {"service": name}  # libpq reports the problem
 
 
 def _check_names(hosts: list[str]) -> None:
-    """Refuse a name that cannot be looked up. psycopg would let the codec's `UnicodeError` through."""
+    """Refuse a host name that cannot be resolved. psycopg would let the codec's `UnicodeError` through."""
     for host in hosts:
         if not host.startswith(("/", "@")):  # which are sockets of this machine
             try:
@@ -139,7 +139,7 @@ def _without_ours(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _is_doubtful(url: str, known: dict[str, str]) -> bool:
-    """May a part of a password be taken for something else, which would then be shown?"""
+    """Tell whether a part of a password could be parsed as another field, which error messages would then show."""
     if not all(port.isascii() and port.isdigit() for port in known.get("port", "0").split(",") if port):
         return True
     if not url.startswith(("postgresql://", "postgres://")):
@@ -164,5 +164,5 @@ def is_local(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, whoever it may belong to
+    except ValueError:  # a host name: it may resolve to anything
         return False

@@ -1,11 +1,11 @@
-"""Many rows in few statements: what a copy brings, and large writes.
+"""Many rows in few statements: for copies and large writes.
 
-A statement that adds one row costs about as much as one that adds hundreds. So rows go over as columns: an array for
-each, which `unnest` makes rows of again. (COPY would be faster still, but row-level security forbids it.)
+A statement that adds one row costs about as much as one that adds hundreds. So rows are sent as columns: an array for
+each, which `unnest` turns into rows again. (COPY would be faster still, but row-level security forbids it.)
 
-What arrives from a copy is new, as a rule: whole conversations, in which nothing is dropped or changed. For those a
-commit is three ways to the server and back, whatever their number. Nothing is looked up beforehand but the rows whose
-tokens are named: where a name is taken, a unique index says so, and the long way tells which.
+A copy usually brings whole new conversations, in which nothing is dropped or changed. For those a commit takes three
+round trips, whatever their number. Only the rows whose tokens are named are looked up beforehand. If a name is taken, a
+unique index raises, and the long way finds out which.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,12 +59,12 @@ def _put(
 
 
 def put_messages(connection: Connection, w: UUID, messages: Iterable[MessageRow]) -> None:
-    """Add these messages."""
+    """Insert these messages."""
     _put(connection, w, "message", _MESSAGES, map(message_values, messages))
 
 
 def put_all(connection: Connection, w: UUID, changes: Sequence[Change]) -> None:
-    """Add what these changes add. The rows of conversations that are there already are left as they are."""
+    """Insert everything that these changes add. Rows of existing conversations are not changed."""
     new = [change.row for change in changes if change.row is not None and change.expect is None]
     _put(connection, w, "conversation", _CONVERSATIONS, map(_conversation, new))
     put_messages(connection, w, [m for change in changes for m in change.add])
@@ -88,7 +88,7 @@ def _conversation(row: ConversationRow) -> list[object]:
 
 
 def only_arrive(batches: Sequence[Batch]) -> bool:
-    """Do all of them come from a copy, each to a conversation of its own, and add to it and nothing else?"""
+    """Tell whether all batches come from a copy, and each change only adds, to a conversation of its own."""
     changes = [change for batch in batches for change in batch.changes]
     named = [change.conversation for change in changes]
     return (

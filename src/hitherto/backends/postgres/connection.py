@@ -1,8 +1,8 @@
-"""A connection that knows whom it is bound to, and who watches over it while something is under way.
+"""A connection that knows its workspace, and the watch that ends a commit after the timeout.
 
-A commit may wait for replicas that do not answer, and nothing in a server ends that: its own limits end with the
-statement. So a thread of ours does, when the time is up. The server is asked to put an end to it; who does not hear
-that is hung up on.
+A commit may wait for replicas that do not answer, and nothing in a server ends that: its own timeouts end with the
+statement. So a thread of this process does, after the timeout. It asks the server to cancel the commit. If the server
+does not react, the thread shuts the socket down.
 """
 
 import os
@@ -19,17 +19,17 @@ import psycopg
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _WATCH_SECONDS = 0.25
-_LEAST_SECONDS = 1.0  # that a commit is given, however little patience there is: it may only be large
-_ANSWER_SECONDS = 2.0  # for a server that was asked to end something
+_LEAST_SECONDS = 1.0  # the least time for a commit, whatever the timeout: it may just be large
+_ANSWER_SECONDS = 2.0  # for a server to react to a cancel request
 
 
 class Link(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that knows whom it is bound to. `makes` makes it instead: so the pool gets those it may use."""
+    """A connection that knows its workspace. `makes` replaces `connect`, so the pool only gets verified connections."""
 
-    bound: tuple[UUID, int] | None = None  # to a workspace, with so much patience for locks
+    bound: tuple[UUID, int] | None = None  # the workspace, and the lock timeout in milliseconds
     made = 0.0
-    gave_up = False  # what was under way took too long, and was ended by us
-    hung_up = False  # and the server did not say how that ended
+    gave_up = False  # a commit took too long, and the watch cancelled it
+    hung_up = False  # and the server did not report the outcome
     timeline: int | None = None  # None: a standby, whose timeline is not known for certain
 
     @classmethod
@@ -44,8 +44,10 @@ class Link(psycopg.Connection[tuple[Any, ...]]):
 
 
 class Watch:
-    """Ends the wait of a commit for replicas that do not answer: the server then says that it may be kept here alone.
-    Nobody else would: the server's own limits end with the statement, and not with the commit."""
+    """Ends the wait of a commit for replicas that do not answer.
+
+    The server then warns that the commit may be durable on itself alone. Its own timeouts end with the statement, and
+    do not cover the commit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,7 +77,7 @@ class Watch:
                 now = time.monotonic()
                 late = [watched for watched in self._under_way if watched.until < now]
                 idle = 0 if self._under_way else idle + 1
-                if idle > 20:  # nobody writes: the next who does begins another
+                if idle > 20:  # no commit for a while: the next one starts a new thread
                     self._thread = None
                     return
             for watched in late:
@@ -83,8 +85,9 @@ class Watch:
 
 
 class _Watched:
-    """What is under way on a connection. Whoever ends it is waited for before the connection goes to somebody else, or
-    it would be theirs that is ended."""
+    """A commit in progress on a connection.
+
+    `leave` waits for a running `end`. Otherwise the cancel request could hit the next user of the connection."""
 
     def __init__(self, connection: Connection, until: float) -> None:
         self.connection, self.until = connection, until
@@ -97,7 +100,7 @@ class _Watched:
             self._left = True
 
     def end(self) -> None:
-        """Ask the server to put an end to it; who does not hear that, or does not do it, is hung up on."""
+        """Ask the server to cancel the commit. If the request fails or has no effect, shut the socket down."""
         with self._lock:
             if self._left:
                 return
@@ -107,7 +110,7 @@ class _Watched:
                 self._asked, self.until = True, time.monotonic() + _ANSWER_SECONDS
                 try:
                     self.connection.cancel_safe(timeout=5.0)
-                except psycopg.Error:  # it is not the commit that hangs, but the way there
+                except psycopg.Error:  # the network hangs, not the commit
                     pass
                 else:
                     return
@@ -117,7 +120,7 @@ class _Watched:
 
 
 def _hang_up(connection: Connection) -> None:
-    """Another thread waits on it, so that it is not closed but cut off: then that thread hears the end of it."""
+    """Shut the socket down instead of closing it: another thread waits on it, and gets an error."""
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as wire:
             wire.shutdown(socket.SHUT_RDWR)
@@ -126,9 +129,10 @@ def _hang_up(connection: Connection) -> None:
 
 
 def roll_back(connection: Connection) -> None:
-    """After an error, so that the connection may be used again. What was lost is not there to be rolled back. A mere
-    ROLLBACK would not do: psycopg believes that what came after the error in a pipeline was prepared, until it is made
-    to forget."""
+    """Roll back after an error, so that the connection can be used again. A lost connection needs no rollback.
+
+    A plain ROLLBACK statement is not enough: psycopg believes that the statements after the error in a pipeline were
+    prepared. `connection.rollback()` clears that."""
     if not connection.closed and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         try:
             connection.rollback()

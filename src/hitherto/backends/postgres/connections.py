@@ -1,16 +1,16 @@
-"""Connections to a PostgreSQL server: shared by the workspaces of a process, bound to one at a time, and patient.
+"""The connection pool of a PostgreSQL server: shared by the workspaces of a process, with one retry loop.
 
-There is one pool for each process and address, whatever number of workspaces is open. A connection that is lent out is
-bound to the workspace that it works for (`hitherto.workspace_id`, which row-level security compares with).
+There is one pool for each process and address, whatever the number of open workspaces. A leased connection is bound to
+the workspace that it works for (`hitherto.workspace_id`, which row-level security compares with).
 
-Patience has one home, `Bound.do`: what lost a race, a deadlock or its connection begins again, and a server that
-restarts or fails over is waited for until the time is up. Only what may be repeated comes there. The pool does not
-try again by itself: it would wait ever longer between attempts, and a server that is back would stay unused.
+Retries have one home, `Bound.do`. Work that lost a race, a deadlock or its connection starts over, and a server that
+restarts or fails over is waited for until the timeout. Only repeatable work goes there. The pool does not retry by
+itself: it would wait ever longer between attempts, and a server that is back would stay unused.
 
-Before a connection is used it is looked at: is it the server that we know, or one that we should not believe? A primary
-that was replaced and comes back would serve rows as they were then, and take writes that are lost. It is told by its
-timeline, which every promotion raises: one that is lower than the highest seen is refused. Who opens a store looks at
-all servers that the address names, so that a new process knows as much as an old one.
+Every new connection is verified: is it the known server, and still the primary? An old primary that comes back would
+serve outdated rows, and take writes that are lost. It is recognised by its timeline, which every promotion raises: a
+timeline lower than the highest seen is refused. Opening a store asks all servers that the address names, so that a new
+process knows as much as an old one.
 """
 
 import logging
@@ -38,14 +38,14 @@ from .error_mapping import TOO_MANY, LostRaceError, clear_text_error, map_connec
 
 T = TypeVar("T")
 
-OLDEST = 140000  # PostgreSQL 14: the first that says what a standby is
-_RACES = 30  # lost in a row, before we think that a batch contradicts itself
+OLDEST = 140000  # PostgreSQL 14: the first that reports whether a server is a standby
+_RACES = 30  # lost in a row, before a batch counts as contradicting itself
 _LOOK_SECONDS = 0.25  # between two attempts to reach a server that does not answer
 _IDLE_SECONDS = 300.0
-_LONGEST = (1 << 31) - 1  # milliseconds, that PostgreSQL can wait for a lock
+_LONGEST = (1 << 31) - 1  # milliseconds: PostgreSQL's longest lock timeout
 _ANSWER_SECONDS = 2.0  # for a server to answer when a store is opened
 
-# What a standby says is only what it is at least on: it may follow a new primary for minutes before it is written down.
+# A standby reports a lower bound of its timeline: it may follow a new primary for minutes before it records that.
 _IDENTITY = (
     "SELECT system_identifier, pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN greatest(timeline_id, "
     "min_recovery_end_timeline, (SELECT max(received_tli) FROM pg_stat_wal_receiver)) "
@@ -55,16 +55,16 @@ _IDENTITY = (
 )
 
 
-# A pool tells of every connection that it loses. Without anybody who listens, Python would write that to stderr.
+# A pool logs every lost connection. Without a handler, Python would write that to stderr.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 class _ReplacedError(Unavailable):
-    """A primary that was replaced, and is back."""
+    """A former primary that was replaced, and is back."""
 
 
 class Shared:
-    """The pool of one address in this process, and what is known of the server."""
+    """The pool of one address in this process, and the known facts about its server."""
 
     _all: ClassVar["dict[tuple[str, int, int, bool, bool], Shared]"] = {}
     _lock = threading.Lock()
@@ -73,7 +73,7 @@ class Shared:
         self.address = address
         self.users = 0
         self.system: int | None = None  # the identifier of the database system
-        self.timeline = 0  # the highest that was seen
+        self.timeline = 0  # the highest seen
         self.durable = True
         self.trouble: Exception | None = None  # why the last attempt to connect failed
         self._forks = _forks.count()
@@ -100,7 +100,7 @@ class Shared:
 
     @classmethod
     def of(cls, address: Address) -> "Shared":
-        """The one of this address, made if need be. `release` it."""
+        """Return the shared pool of this address, created if needed. The caller has to `release` it."""
         how = (address.pool_size, address.read_only, address.by_transaction)
         place = (address.conninfo, _forks.count(), *how)
         with cls._lock:
@@ -111,7 +111,7 @@ class Shared:
             return shared
 
     def release(self) -> None:
-        if self._forks != _forks.count():  # it belongs to the process before; here are only copies of its locks
+        if self._forks != _forks.count():  # it belongs to the parent process; this one has only copies of its locks
             return
         with self._lock:
             self.users -= 1
@@ -124,14 +124,15 @@ class Shared:
 
     @classmethod
     def renew_lock(cls) -> None:
-        """Another thread may have held it when this process was forked."""
+        """Replace the lock after a fork: another thread may have held it."""
         cls._lock = threading.Lock()
 
     # -- the server
 
     def open(self, timeout_seconds: float, *, create: bool) -> None:
-        """Whoever is the first to open a store here looks at the server, through a connection apart from the pool, so
-        that what is wrong is said at once; and brings the tables up to date."""
+        """Verify the server and migrate the tables when the first store of this address is opened.
+
+        This uses a connection apart from the pool, so that a problem is raised at once."""
         with self._opening:
             if not self._pool.closed:
                 return
@@ -142,7 +143,7 @@ class Shared:
             self._pool.open()
 
     def enter(self) -> Link:
-        """A connection to the server that a store would use, apart from the pool."""
+        """Connect to the server that a store would use, apart from the pool."""
         self._look_around()
         return self._connect()
 
@@ -158,7 +159,7 @@ class Shared:
                 schema.migrate(connection, self._connect, create=create, partitions=parts, seconds=seconds)
 
     def _connect(self) -> Link:
-        """libpq takes the first server that takes writes. If it was replaced, and is back, the others are tried."""
+        """Connect to the first server that takes writes. If that is a replaced primary, try the other servers."""
         try:
             return self._try(self.address.conninfo)
         except _ReplacedError as error:
@@ -177,8 +178,8 @@ class Shared:
         return connection
 
     def _look_around(self) -> None:
-        """Which timelines do the servers know that the address names? Those that do not answer know none."""
-        if len(self.address.hosts) < 2:  # there is nobody else to ask
+        """Ask all servers of the address for their timeline, and keep the highest. A server may be unreachable."""
+        if len(self.address.hosts) < 2:  # there is no other server to ask
             return
         for one in self.address.each():
             try:
@@ -191,13 +192,15 @@ class Shared:
                     self.system, self.timeline = system, max(self.timeline, timeline)
 
     def _look_through(self, connection: Link) -> None:
-        """Does the pooler hand out sessions, as the address says? If it hands out transactions, somebody else has our
-        connection to the server as soon as we do not use it, and what we set for a session would be theirs."""
+        """Check that the pooler hands out sessions, as the address says.
+
+        A pooler that hands out transactions gives our server connection to another client between two of them, together
+        with our session settings."""
         query = "SELECT pg_backend_pid()"
         before = connection.execute(query).fetchall()
         try:
             other = Link.connect(self.address.conninfo, autocommit=True, connect_timeout=int(_ANSWER_SECONDS))
-        except psycopg.OperationalError:  # it has one connection, and that is ours
+        except psycopg.OperationalError:  # the pooler has one connection, and this process has it
             return
         with other:
             other.execute("BEGIN")
@@ -205,7 +208,7 @@ class Shared:
             try:
                 with self.watch.over(connection, _ANSWER_SECONDS):
                     same = connection.execute(query).fetchall() == before
-            except psycopg.OperationalError:  # it has one connection, and that is not ours any more
+            except psycopg.OperationalError:  # the pooler has one connection, and gave it away
                 same = False
             other.execute("ROLLBACK")
         if not same:
@@ -213,11 +216,11 @@ class Shared:
             raise CannotOpen("the pooler hands out transactions, and the address says sessions", hint=hint)
 
     def doubt(self) -> None:
-        """A server has kept somebody waiting: has another one taken its place, and it does not know?"""
+        """Look for a new primary after a server did not answer in time: it may not know that it was replaced."""
         self._look_around()
 
     def _make_for_pool(self) -> Link:
-        """For the pool. What is wrong is kept: the pool does not say."""
+        """Connect for the pool, and remember the error, because the pool does not report it."""
         try:
             return self._connect()
         except (HithertoError, psycopg.Error) as error:
@@ -235,10 +238,10 @@ class Shared:
         self.trouble = None
 
     def _look_at(self, connection: Connection) -> None:
-        connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type, so that a statement is prepared once
-        connection.isolation_level = IsolationLevel.READ_COMMITTED  # who looks after a lock sees what it waited for
+        connection.adapters.register_dumper(int, Int8BinaryDumper)  # one type: one prepared statement
+        connection.isolation_level = IsolationLevel.READ_COMMITTED  # a read after a lock sees the commits it waited for
         if not (self.address.decided or connection.pgconn.ssl_in_use or is_local(connection.info.host)):
-            raise clear_text_error(self.address.shown)  # a service file has named the host
+            raise clear_text_error(self.address.shown)  # a service file named the host
         status = connection.info.parameter_status
         if connection.info.server_version < OLDEST:
             version = connection.info.server_version // 10000
@@ -266,12 +269,12 @@ class Shared:
         self.durable = fsync == "on"
 
     def _set_up(self, connection: Connection) -> None:
-        """For a session that is ours. Where it is not, each transaction is set up by itself: see `Bound.bind`."""
+        """Set the session up. Behind a transaction pooler each transaction is set up by itself: see `Bound.bind`."""
         if self.address.by_transaction:
             return
-        connection.execute("SET client_min_messages = warning")  # a commit that no replica has is told by a warning
+        connection.execute("SET client_min_messages = warning")  # the server warns about a commit that no replica has
         if connection.execute("SHOW synchronous_commit").fetchall() == [("off",)]:
-            connection.execute("SET synchronous_commit = on")  # or what is acknowledged may be lost
+            connection.execute("SET synchronous_commit = on")  # otherwise an acknowledged commit may be lost
         if self.address.read_only:
             connection.execute("SET default_transaction_read_only = on")
 
@@ -301,7 +304,7 @@ class Shared:
                 if connection.timeline is None or connection.timeline >= self.timeline:
                     self._lent.add(connection)
                     return connection
-                connection.close()  # it leads to a primary that was replaced, and may not know it
+                connection.close()  # its server was replaced as the primary, and may not know it
                 self._pool.putconn(connection)
             except PoolClosed:
                 raise Closed("the store is closed") from None
@@ -309,14 +312,14 @@ class Shared:
                 trouble = self.trouble  # once: other threads change it
                 over = time.monotonic() >= deadline
                 if trouble is not None and (over or not may_pass(trouble)):
-                    raise trouble.with_traceback(None) from None  # or it would hold on to all who ever raised it
+                    raise trouble.with_traceback(None) from None  # the shared error would keep every traceback alive
                 if over:
                     self._make_good()
                     hint = Hint("pool-exhausted", "raise pool_size in the address, or timeout_seconds")
                     raise Busy("all connections are in use", hint=hint) from None
 
     def _make_good(self) -> None:
-        """Who is interrupted just when a connection changes hands may leave it in none. The pool counts it still."""
+        """Enlarge the pool by connections that were lost when a thread was interrupted between take and lease."""
         missing = self._pool.get_stats().get("pool_size", 0) - len(self._lent)
         if missing > 0:
             self._pool.resize(0, self.address.pool_size + missing)
@@ -328,11 +331,11 @@ class Shared:
                 connection.close()  # interrupted inside a transaction, or a statement
             lost = connection.closed
         finally:
-            self._pool.putconn(connection)  # or the pool would be one short, for good
+            self._pool.putconn(connection)  # otherwise the pool would be one connection short for ever
         if lost and connection.made > self._renewed:
             with self._renewing:
                 self._renewed = time.monotonic()
-            self._pool.drain()  # the others may have been lost with it
+            self._pool.drain()  # the other connections may be lost as well
 
 
 class Bound:
@@ -342,7 +345,7 @@ class Bound:
         self.shared, self.workspace_id, self.timeout_seconds = shared, workspace_id, timeout_seconds
         self._binding = workspace_id, int(min(max(1, timeout_seconds * 1000), _LONGEST))
         self.retries = 0
-        self._inner = threading.local()  # of a thread that has a connection which it also reads through
+        self._inner = threading.local()  # the connection of a thread that reads through its commit's connection
         self._closed = False
         self._process = _forks.count()
 
@@ -353,15 +356,14 @@ class Bound:
 
     @contextmanager
     def lease(self, deadline: float | None = None) -> Iterator[Connection]:
-        """A bound connection for a moment. Across transactions it is bound only where nobody stands between us and the
-        server who hands each transaction to another one."""
+        """Lease a bound connection. Behind a transaction pooler it is not bound: each transaction binds itself."""
         if self._closed or self._process != _forks.count():
             raise Closed("the store is closed")
         connection: Link | None = None
         try:
             connection = self.shared.take(time.monotonic() + self.timeout_seconds if deadline is None else deadline)
             if not self.shared.address.by_transaction and connection.bound != self._binding:
-                connection.bound = None  # if we are interrupted, nobody knows
+                connection.bound = None  # unknown, if the next statement is interrupted
                 query = "SELECT set_config('hitherto.workspace_id', %s, false), set_config('lock_timeout', %s, false)"
                 connection.execute(query, (str(self.workspace_id), str(self._binding[1])))
                 connection.bound = self._binding
@@ -371,12 +373,12 @@ class Bound:
                 self.shared.give_back(connection)
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction, bound."""
+        """Begin a transaction that is bound to the workspace."""
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         self.bind(connection)
 
     def bind(self, connection: Connection) -> None:
-        """This transaction, where connections do not stay bound."""
+        """Bind this transaction, behind a transaction pooler."""
         if self.shared.address.by_transaction:
             query = (
                 "SELECT set_config('hitherto.workspace_id', %s, true), set_config('lock_timeout', %s, true), "
@@ -387,14 +389,15 @@ class Bound:
             connection.execute(query, (str(self.workspace_id), str(self._binding[1])))
 
     def shorten(self, connection: Connection, seconds: float) -> None:
-        """Let this transaction wait for locks for so long, which is less than usual."""
+        """Set a shorter lock timeout for this transaction."""
         query = "SELECT set_config('lock_timeout', %s, true)"
         connection.execute(query, (str(int(max(1, seconds * 1000))),))
 
     @contextmanager
     def through(self, connection: Connection) -> Iterator[None]:
-        """Meanwhile this thread reads through this connection, inside its transaction. A second connection might not be
-        free before this one is."""
+        """Let this thread read through this connection, inside its transaction.
+
+        A second connection might not be free before this one is."""
         self._inner.connection = connection
         try:
             yield
@@ -402,14 +405,15 @@ class Bound:
             self._inner.connection = None
 
     def do(self, work: Callable[[Connection], T], *, bound: bool = False, writes: bool = False) -> T:
-        """The one retry loop. Only what may be repeated comes here: a lost COMMIT is no `psycopg.Error` any more.
-        `bound`: it binds its transactions itself. `writes`: it may have to wait for replicas, though nobody is told
-        that they have it; so nobody waits for longer than the time there is."""
+        """Run work with retries: the only retry loop. Only repeatable work belongs here.
+
+        A lost COMMIT is no `psycopg.Error` any more. With `bound` the work binds its transactions itself. With `writes`
+        it may wait for replicas although no caller depends on them; the watch ends that wait after the timeout."""
         inner: Connection | None = getattr(self._inner, "connection", None)
         if inner is not None:
             if bound or writes:
                 raise AssertionError("a thread that holds rows for a commit only reads")
-            return work(inner)  # what goes wrong in it is for whoever began the transaction
+            return work(inner)  # the caller that began the transaction handles its errors
         deadline = time.monotonic() + self.timeout_seconds
         races = 0
         while True:
@@ -438,8 +442,9 @@ os.register_at_fork(after_in_child=Shared.renew_lock)
 
 
 def _patiently(work: Callable[[], T], timeout_seconds: float) -> T:
-    """Enter a store: a server that starts, stops or changes places is waited for; one that does not answer at all, for
-    a moment only, because then the address may be wrong."""
+    """Open a store with retries. A server that starts, stops or fails over is waited for until the timeout.
+
+    One that does not answer at all is waited for a moment only, because the address may be wrong."""
     began = time.monotonic()
     while True:
         try:

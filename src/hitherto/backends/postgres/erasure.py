@@ -1,17 +1,17 @@
-"""Erasure on a PostgreSQL server: have the bytes of what was removed left its tables?
+"""Erasure on a PostgreSQL server: have the bytes of removed rows left its tables?
 
-A row that is removed or replaced stays in its file, dead, until a vacuum takes it away; and none does while somebody
-may still see it. What removes something leaves a mark (`rows.MARKED`), and `scrub` finds out whether all of it is
-gone:
+A row that is removed or replaced stays in its file, dead, until a vacuum removes it. A vacuum keeps it while any
+transaction may still see it. Each removal sets a mark (`rows.MARKED`), and `scrub` finds out whether everything before
+the mark is gone:
 
-- **Nobody sees it any more**: no transaction, prepared or not, no standby and no slot is as old as the mark.
+- **It is invisible**: no transaction, prepared or not, no standby and no slot is as old as the mark.
 - **A vacuum has been over it since.** While the tables are small and belong to us, we do that. Otherwise the server
-  does, in its own time, and the witness is its count of vacuums: of every table, and of every table in which it keeps
-  what is long, because these are vacuumed by themselves. One that was under way when we looked first does not count, it
-  may have been past the place. (How many rows are dead is an estimate, and no witness.) Where nothing was ever changed
-  or removed, there is nothing to be taken away.
+  does, in its own time, and the evidence is its count of vacuums: of every table and of every TOAST table, because
+  these are vacuumed by themselves. One that was running at the first look does not count, because it
+  may have been past the row. (The number of dead rows is an estimate, and no evidence.) A table in which nothing was
+  ever changed or removed needs no vacuum.
 
-What is left in free space, in the log and in backups is the administrator's: `docs/postgres.md`.
+Free space, the log and backups are the administrator's: `docs/postgres.md`.
 """
 
 import msgspec
@@ -21,7 +21,7 @@ from . import schema
 from .connection import Connection
 from .connections import Bound
 
-_SMALL = 64 << 20  # bytes of all tables: up to that, a purge is worth a vacuum of its own
+_SMALL = 64 << 20  # bytes of all tables: up to that, a purge runs a vacuum of its own
 _LATE_SECONDS = 60  # until a server has counted everything
 
 _SEEN = (
@@ -52,7 +52,7 @@ _IS_SMALL = (
 
 
 class Eraser:
-    """What was removed from one workspace."""
+    """The erasure of one workspace."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound, self._w = bound, bound.workspace_id
@@ -99,18 +99,18 @@ class Eraser:
             try:
                 connection.execute(f"VACUUM hitherto.{table}")
             except (psycopg.errors.DiskFull, psycopg.errors.LockNotAvailable):
-                done = False  # it takes a little room itself; another table may give some back
+                done = False  # VACUUM itself needs a little space; another table may return some
         return done
 
     def _was_vacuumed(self, connection: Connection, untidy: object, awaited: object) -> bool:
-        """By the server. When we look first, we note what has to be there the next time."""
+        """Tell whether the server has vacuumed all tables since the mark. The first look notes the awaited counts."""
         counts: dict[str, tuple[int, bool]] = {
             str(table): (int(str(count)), bool(untouched))
             for table, count, untouched in self._rows(connection, _COUNTS, (self._w,))
         }
         wanted = msgspec.json.decode(awaited, type=dict[str, int]) if isinstance(awaited, bytes) else {}
         known = all(table in wanted and count >= wanted[table] - 2 for table, (count, _) in counts.items())
-        if not known:  # or the server counts anew, after a crash
+        if not known:  # the first look, or the server's counts restarted after a crash
             under_way = bool(self._rows(connection, _UNDER_WAY, ())[0][0])
             wanted = {table: count + 1 + under_way for table, (count, _) in counts.items()}
             query = (

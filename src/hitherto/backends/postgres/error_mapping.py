@@ -1,7 +1,6 @@
-"""What goes wrong between us and a PostgreSQL server, as errors of ours: what happened, and what to do about it.
+"""Errors of psycopg, mapped to errors of the store: what happened, and what to do about it.
 
-Nothing of what was being written is in them, and no password. Of what fails while one connects, libpq has no code, but
-only the words of the server.
+They contain no written values and no password. For errors while connecting, libpq has no code, only the server's text.
 """
 
 import re
@@ -26,14 +25,14 @@ from ...errors import (
 
 
 class LostRaceError(Exception):
-    """Somebody was faster in a way that no lock or index shows: begin again."""
+    """Another writer was faster in a way that no lock or index shows: start over."""
 
 
 def may_pass(error: Exception) -> bool:
-    """Is it worth trying again? Races, deadlocks, lost connections, servers that stop, start or change places."""
+    """Tell whether a retry may succeed: after races, deadlocks, lost connections, restarts and failovers."""
     if isinstance(error, errors.UniqueViolation | LostRaceError):
         return True
-    if isinstance(error, ReadOnly | Unavailable):  # a server that is not the primary any more, or not yet
+    if isinstance(error, ReadOnly | Unavailable):  # the server is no longer the primary, or not yet
         return True
     if isinstance(error, errors.ReadOnlySqlTransaction):
         return True
@@ -50,7 +49,7 @@ def may_pass(error: Exception) -> bool:
 # Limits that an administrator has set: on waiting for locks, and on transactions in which nothing happens.
 _LIMITS = ("55P03", "25P03", "25P04")
 _CHECKED = "sslrootcert names the certificate of the authority that has signed it, or says system"
-_TLS = {  # what libpq says, what it means, and what to do
+_TLS = {  # libpq's text, its meaning, and the hint
     "does not support SSL": (
         "the server does not encrypt",
         "set up TLS on the server; sslmode=disable in the address does without, in clear",
@@ -78,7 +77,7 @@ TOO_MANY = ("too many clients already", "too many connections for", "remaining c
 
 
 def _is_refusal(error: psycopg.OperationalError) -> bool:
-    """Of what goes wrong when one connects, libpq has no code, but only the words of the server."""
+    """Tell whether the server refused the connection. libpq has no code for that, only the server's text."""
     said = str(error)
     return any(words in said for words in _REFUSALS)
 
@@ -124,7 +123,7 @@ _KINDS: dict[str, tuple[type[HithertoError], str, str]] = {
 
 
 def map_error(error: Exception, where: str) -> HithertoError:
-    """What went wrong, as ours. Nothing of what was being written is in it."""
+    """Return the error of the store for an error of psycopg. It contains no written values."""
     if isinstance(error, HithertoError):
         return error
     if isinstance(error, LostRaceError):
@@ -145,7 +144,7 @@ def map_error(error: Exception, where: str) -> HithertoError:
 
 
 def _unreachable(error: psycopg.OperationalError, where: str) -> HithertoError:
-    said = " ".join(str(error).split())[:300]  # of the way to the server; there are no rows in it
+    said = " ".join(str(error).split())[:300]  # about the connection; it contains no rows
     if "authentication failed" in said or "no password supplied" in said:
         return CannotOpen(f"{where}: the server refuses the user or the password", hint=_KINDS["28"][2])
     for words, (what, hint) in _TLS.items():
@@ -171,13 +170,13 @@ def _unreachable(error: psycopg.OperationalError, where: str) -> HithertoError:
 
 
 def clear_text_error(where: str) -> CannotOpen:
-    """It should have been encrypted."""
+    """Return the error for an unencrypted connection where encryption is required."""
     what, hint = _TLS["does not support SSL"]
     return CannotOpen(f"{where}: {what}", hint=hint)
 
 
 def map_connect_error(error: Exception, where: str) -> HithertoError:
-    """What went wrong before anything was written."""
+    """Return the error of the store for an error while connecting, before anything was written."""
     raised = map_error(error, where)
     if raised.hint == Unavailable.hint:
         raised.replace_hint("check the address, and whether the server is running")

@@ -1,15 +1,15 @@
-"""The feed on PostgreSQL: what moved since a position.
+"""The feed on PostgreSQL: the conversations that moved since a position.
 
-A position is a snapshot: what moved since is what that snapshot does not see, whatever the order in which transactions
-became visible. It holds for one history of transaction ids, and so it names the history it is of:
+A position is a snapshot. A conversation has moved if that snapshot does not see its last write, whatever the order in
+which transactions became visible. A position holds for one history of transaction ids, and so it names its history:
 
 - **the database system and its timeline**: on another one, the same ids mean something else;
-- **since when the server counts**, in a position that is kept outside of the database. After a crash a server counts
-  anew, and may give out ids again that it had given out before and had no reason to write down. What is kept *in* the
-  database cannot know more than the database does, so it is stored `without_server_start`.
+- **the start of the server's statistics**, in a position that is stored outside of the database. After a crash a server
+  may assign transaction ids again that it had assigned before and had not written down. A position stored *in* the
+  database cannot be newer than the database, so it is stored `without_server_start`.
 
 A standby does not list the transactions under way in its snapshots. There, everything from the oldest of them on counts
-as not seen: it repeats, and misses nothing.
+as not seen: the feed repeats some, and misses none.
 """
 
 from uuid import UUID

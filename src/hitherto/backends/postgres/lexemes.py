@@ -1,14 +1,13 @@
 """How words are written for PostgreSQL: texts as `tsvector`, questions as `tsquery`.
 
-Each word begins with eight characters that are its workspace's, and that say whether it is of a message that is kept as
-a whole (`w`) or of a part of a large one (`p`). What is too large for one tsvector, which has limits that an essay
-reaches, is kept in parts that overlap: a phrase of as many words as the overlap and one is whole in one of them.
+Each word begins with eight characters: seven for its workspace, and one that says whether its message is stored whole
+(`w`) or in parts (`p`). A text that exceeds the limits of one tsvector, which an essay does, is stored in parts that
+overlap. A phrase of one word more than the overlap is whole in one of them.
 
 A question is then asked twice: of whole messages as it is; and of parts, which of its stretches (the terms, longer ones
 cut up) occur in any of them. The stretches that a message has are put together by the same tree, over their names.
 
-Nothing is escaped anywhere, because nothing has to be: what `_query` calls a word has letters, digits and marks in it,
-and the rest is written here.
+Nothing needs to be escaped: a word of `query` consists of letters, digits and marks, and the rest is written here.
 """
 
 import struct
@@ -36,23 +35,23 @@ _WHOLE, _PART = "w", "p"
 
 
 class Spelling:
-    """How the words of a workspace are written."""
+    """Writes the words of one workspace."""
 
     def __init__(self, workspace_id: UUID) -> None:
         self._start = b32encode(workspace_id.bytes).decode().lower()[:7]
 
     def vectors(self, words: Sequence[str]) -> list["Vector"]:
-        """A text as one tsvector, or as several if it is too large."""
+        """Return a text as one tsvector, or as several if it is too large."""
         parts = list(_parts(words))
         start = (self._start + (_WHOLE if len(parts) == 1 else _PART)).encode()
         return [_vector(start, part) for part in parts]
 
     def whole(self, tree: Tree) -> str:
-        """What a message that is kept as a whole must fit."""
+        """Return the tsquery for messages that are stored whole."""
         return _write_query(tree, lambda term: self._phrase(term.words, _WHOLE, prefix=term.prefix))
 
     def stretches(self, tree: Tree) -> dict[str, str]:
-        """What is looked for in parts, each with the name that `combined` gives it."""
+        """Return the tsqueries for parts of messages, each with its name in `combine`."""
         found: dict[str, str] = {}
 
         def note(term: Term) -> str:
@@ -64,16 +63,16 @@ class Spelling:
         return found
 
     def combine(self, tree: Tree, names: dict[str, str]) -> str:
-        """What the names of all that was found in any part of a message must fit."""
+        """Return the tsquery over the names of all stretches that occur in any part of a message."""
         return _write_query(tree, lambda term: "(" + " & ".join(names[stretch] for stretch in self._short(term)) + ")")
 
     def rank(self, query: Query) -> str:
-        """What makes one message fit better than another: any of the terms, wherever it is kept."""
+        """Return the tsquery that ranks messages: any of the terms, in whole messages and in parts."""
         found = [*map(self.whole, query.terms), *self.stretches(Either(query.terms))]
         return " | ".join(found)
 
     def _short(self, term: Term) -> list[str]:
-        """A phrase, or, if it may not be whole in any part, what it consists of."""
+        """Return a phrase, cut into overlapping stretches if it may not be whole in any part."""
         most, count = _OVERLAP + 1, len(term.words)
         starts = [0] if count <= most else [*range(0, count - most, _OVERLAP), count - most]
         return [
@@ -89,7 +88,7 @@ class Spelling:
 
 
 def _parts(words: Sequence[str]) -> Iterator[dict[str, list[int]]]:
-    """The words with their positions, in as many parts as it takes."""
+    """Yield the words with their positions, in as many parts as needed."""
     start = 0
     while True:
         part, end = _part(words, start)
@@ -100,7 +99,7 @@ def _parts(words: Sequence[str]) -> Iterator[dict[str, list[int]]]:
 
 
 def _part(words: Sequence[str], start: int) -> tuple[dict[str, list[int]], int]:
-    """As many words from here on as fit, and where the others begin."""
+    """Return as many words from here on as fit into one part, and the start of the rest."""
     places: dict[str, list[int]] = {}
     size = 0
     end = min(len(words), start + _POSITIONS)
@@ -120,7 +119,7 @@ def _part(words: Sequence[str], start: int) -> tuple[dict[str, list[int]], int]:
 
 
 class Vector(bytes):
-    """A tsvector as it goes over the wire, which PostgreSQL takes in faster than its text."""
+    """A tsvector in wire format, which PostgreSQL parses faster than text."""
 
 
 class VectorDumper(Dumper):

@@ -1,16 +1,15 @@
-"""Commits that queue for the rows that others change as well, instead of racing for them.
+"""Commits that queue for contested rows instead of racing for them.
 
-A batch is first tried as it is: one statement, if nobody was faster (`writing`, the short way). If a row has moved,
-the batch takes its place in the server's own queue for that row: `SELECT … FOR NO KEY UPDATE`. The thread that has the
-row has the batch made anew from it (`rebase`) and commits on the same connection. So a race is lost at most once, and
-the server serves all who wait in their order. Where others were faster the last time, the row is locked first.
+A batch is first tried as it is: one statement, if no other writer was faster (`writing`, the short way). If a row has
+moved, the batch enters the server's own queue for that row: `SELECT … FOR NO KEY UPDATE`. The thread that gets the lock
+prepares the batch again from the row (`rebase`) and commits on the same connection. So a race is lost at most once, and
+the server serves waiting writers in order. A row that had moved the last time is locked first.
 
-**Nobody waits in a circle.** All rows are locked in one statement, in the order of their ids, as in every other commit.
-What `rebase` reads, it reads through the connection that holds the locks: a second one might not be free before the
-first is.
+**No deadlock.** All rows are locked in one statement, in the order of their ids, as in every other commit. `rebase`
+reads through the connection that holds the locks: a second connection might not be free before the first one is.
 
-**What was kept without locks is never written again.** It is noted before the rest queues; if the rest then fails, the
-outcome of all is unknown, for the reason that the rest failed with, and the store looks.
+**A batch that was committed without locks is never written again.** Its outcome is noted before the rest queues. If the
+rest then fails, the outcome of all is unknown, with the error of the rest as the reason, and the store looks.
 """
 
 import time
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
 _PATIENCE = 4  # commits that lock first after a row had moved, if it does not move again
 _REMEMBERED = 4096  # conversations
-_SHORTER = 0.9  # of the time to wait: if less is left, the server is told
+_SHORTER = 0.9  # of the timeout: if less is left, the lock timeout of the server is set
 
 
 class Contested:
-    """The conversations that others wrote to when this process wrote to them last."""
+    """The conversations that had moved when this process wrote to them last."""
 
     def __init__(self) -> None:
         self._left: dict[bytes, int] = {}
@@ -43,7 +42,7 @@ class Contested:
         return conversation in self._left
 
     def note(self, conversation: bytes, *, has_moved: bool) -> None:
-        """The row was locked, and had moved or not."""
+        """Record whether the locked row had moved."""
         left = _PATIENCE if has_moved else self._left.get(conversation, 1) - 1
         if left <= 0:
             self._left.pop(conversation, None)
@@ -54,13 +53,13 @@ class Contested:
 
 
 class QueuedCommit:
-    """One commit of some batches: the work that `Bound.do` repeats until it is done."""
+    """One commit of some batches, which `Bound.do` retries."""
 
     def __init__(self, writer: "Writer", batches: Sequence[Batch], rebase: Rebase) -> None:
         self._writer, self._bound, self._rebase = writer, writer.bound, rebase
-        self._batches = list(batches)  # as they were made last
+        self._batches = list(batches)  # as they were prepared last
         self._outcomes: list[Outcome | None] = [None] * len(batches)
-        self._is_careful = not writer.short_way  # a name was taken: each batch is looked at before it is applied
+        self._is_careful = not writer.short_way  # a name was taken: check each batch before it is applied
         self._tries_first = writer.short_way and all(map(self._may_try, batches)) and _are_chains(batches)
         self._deadline = time.monotonic() + writer.bound.timeout_seconds
 
@@ -86,7 +85,7 @@ class QueuedCommit:
         return [outcome for outcome in self._outcomes if outcome is not None]
 
     def _try(self, connection: Connection) -> None:
-        """Commit what nobody stands in the way of."""
+        """Commit all batches whose rows have not moved."""
         try:
             changed = self._writer.append_all(connection, self._batches)
         except errors.UniqueViolation:
@@ -96,7 +95,7 @@ class QueuedCommit:
         self._tries_first = False
 
     def _queue(self, connection: Connection) -> None:
-        """Wait for the rows, make anew what they have moved away from, and commit all that is left."""
+        """Lock the rows, prepare stale batches again, and commit all that are left."""
         left = [n for n, outcome in enumerate(self._outcomes) if outcome is None]
         try:
             rows = self._lock(connection, left)
@@ -110,7 +109,7 @@ class QueuedCommit:
             self._outcomes[n] = outcome
 
     def _lock(self, connection: Connection, left: Sequence[int]) -> dict[bytes, ConversationRow]:
-        """One way to the server and back: the rows come when we have all of them."""
+        """Lock the rows in one round trip, and return them when all are locked."""
         seconds = self._deadline - time.monotonic()
         with connection.pipeline():
             self._bound.begin(connection)
@@ -136,7 +135,7 @@ class QueuedCommit:
                 self._batches[n] = batch or self._batches[n]
 
     def _stale(self, token: bytes, places: Sequence[int]) -> list[int]:
-        """The first batch that expects another token, and all that follow: they were made from what it leaves."""
+        """Return the first batch that expects another token, and all later ones: they were prepared from its row."""
         for at, n in enumerate(places):
             (change,) = self._batches[n].changes
             if change.expect is None or change.row is None:
@@ -147,7 +146,7 @@ class QueuedCommit:
         return []
 
     def _apply(self, connection: Connection, left: Sequence[int], rows: dict[bytes, ConversationRow]) -> list[Outcome]:
-        """Batches of the short way go together, the last of them with the COMMIT: one way to the server and back."""
+        """Apply the batches. Those of the short way are sent together with the COMMIT, in one round trip."""
         writer, outcomes, together = self._writer, list[Outcome](), list[Batch]()
         for n in left:
             batch = self._batches[n]
@@ -188,8 +187,9 @@ class QueuedCommit:
 
 
 def _are_chains(batches: Sequence[Batch]) -> bool:
-    """Follow all batches of a conversation from one another? Otherwise a later one could be kept before an earlier one,
-    which has to queue."""
+    """Tell whether each batch of a conversation follows from the one before it.
+
+    Otherwise a later one could be committed before an earlier one, which has to queue."""
     tokens: dict[bytes, bytes] = {}
     for batch in batches:
         change = batch.changes[0]

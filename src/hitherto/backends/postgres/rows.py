@@ -1,6 +1,6 @@
-"""Rows as PostgreSQL has them: the columns in their order, and the way there and back.
+"""The rows on PostgreSQL: the columns in order, and conversions in both directions.
 
-Kinds and roles are bytes there: its text cannot hold U+0000, which both may.
+Kinds and roles are stored as bytes: PostgreSQL's text cannot hold U+0000, which both may contain.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ CONVERSATION = (
     "created_at, active_at, expires_at, held, data_key, meta, proof"
 )
 MESSAGE = "number, conversation, seq, parent, link, main, role, revision, created_at, body, key, token, size"
-_FIXED = ("id", "kind", "key", "created_at")  # of a conversation, as long as nothing else is said
+_FIXED = ("id", "kind", "key", "created_at")  # of a conversation, unless a change sets `rekey`
 MUTABLE = tuple(name for name in CONVERSATION.split(", ") if name not in _FIXED)
 
-# Of a workspace in which something is removed or replaced: see `erasure`.
+# The mark of a workspace in which a row was removed or replaced: see `erasure`.
 MARKED = "untidy = pg_current_xact_id(), untidy_at = clock_timestamp(), awaited = NULL"
 MARK = f"UPDATE hitherto.workspace SET {MARKED} WHERE workspace_id = %s"
 
@@ -30,12 +30,12 @@ _unpack_tips = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 
 def shelf(active_at: int) -> int:
-    """Where a conversation stands in listings, roughly: what changes rarely may be in an index."""
+    """Return the minute of the activity: it changes rarely, so an index over it costs little."""
     return active_at // _MINUTE
 
 
 def mutable(row: ConversationRow) -> tuple[object, ...]:
-    """The values of what a write changes, in the order of `MUTABLE`."""
+    """Return the values that a write changes, in the order of `MUTABLE`."""
     return (
         row.version, row.token, row.generation, row.head, _pack_tips(row.tips), row.next_seq, row.count, row.size,
         row.rewrites, row.active_at, row.expires_at, row.held, row.data_key, row.meta, row.proof,
@@ -52,7 +52,7 @@ def conversation(found: tuple[Any, ...]) -> ConversationRow:
     values = list(found)
     try:
         values[1], values[7] = values[1].decode(), _unpack_tips(values[7])
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # no run goes on then, and the proof of a sealed one is wrong
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # no run continues then, and a sealed row fails its proof
         values[1], values[7] = values[1].decode(errors="replace"), (-1,)
     return ConversationRow(*values)
 
@@ -65,7 +65,7 @@ def message_values(m: MessageRow) -> tuple[object, ...]:
 
 
 def loose(m: MessageRow) -> int | None:
-    """0 for the first message of a run and 1 for the last, while it has a body of its own."""
+    """Return 0 for the first message of a run and 1 for the last, while it has a body of its own."""
     place = m.number % RUN
     if m.body is None or place not in (0, RUN - 1):
         return None
@@ -83,7 +83,7 @@ def columns(bodies: bool) -> str:
 
 
 def unbroken(rows: list[MessageRow], last: int) -> list[MessageRow]:
-    """The rows that lead up to the number `last` without a gap."""
+    """Return the rows that lead up to the number `last` without a gap."""
     first = len(rows)
     while first and rows[first - 1].number == last:
         first, last = first - 1, last - 1
@@ -91,6 +91,8 @@ def unbroken(rows: list[MessageRow], last: int) -> list[MessageRow]:
 
 
 def may_prepare(query: str) -> bool | None:
-    """May a statement be planned once and for all? A plan for a list of names is made without them, for a workspace of
-    the usual size: if that is small, it goes through all of it, and so through all of the large ones."""
+    """Return False for a statement that must not be prepared, else None.
+
+    A prepared plan for a list of names ignores their number. For small workspaces it reads the whole workspace, and
+    then does the same in large ones."""
     return False if "= ANY(" in query else None

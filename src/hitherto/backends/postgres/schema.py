@@ -5,12 +5,12 @@ key, each index, each condition. Nothing crosses workspaces: no foreign key, no 
 tables may be partitioned, or spread over machines, by that one column.
 
 Each table has row-level security, forced on its owner too: a connection sees the rows of the workspace that it is bound
-to, and none if it is bound to none, whatever SQL it runs. (Who may use any role it likes, a superuser, is above that.)
+to, and none if it is bound to none, whatever SQL it runs. (A superuser is above that.)
 
-Steps are taken one at a time under a lock on the record of them, so that many processes may start at once. A step waits
-for other locks for a moment only, and tries again, because those who come after it would wait behind it. A released
-step is never changed, and leaves what the version before it does working: that may still be running. An index is made
-`online`, beside those who write; what one who was killed at it left, the next one removes.
+Steps are taken one at a time under a lock on their record, so many processes may start at once. A step waits for other
+locks for a moment only, and tries again, because later transactions would wait behind it. A released step is never
+changed, and must not break the version before it, which may still be running. An index is created `online`, while other
+processes write. If a process is killed meanwhile, the next one removes the invalid index.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ from .connection import Connection
 SCHEMA = "hitherto"
 BOUND = "workspace_id = nullif(current_setting('hitherto.workspace_id', true), '')::uuid"
 
-_LOCK_SECONDS = 0.2  # that a step waits for a lock, while others wait behind it
-_PAUSE_SECONDS = 0.5  # until it tries again, at most, so that they get on
+_LOCK_SECONDS = 0.2  # that a step waits for a lock, while other transactions wait behind it
+_PAUSE_SECONDS = 0.5  # at most, until it tries again, so that they can proceed
 
-# A row of a conversation is written with every message. That no index is written with it takes three things: room on
-# its page (the fill factor), `shelf`, which is the minute of `active_at`, and `moved`, which is `stamp` without its low
-# bits. All three indexes over what changes are over these two.
+# A row of a conversation is written with every message. Three things keep the indexes from being written with it: space
+# on its page (the fill factor), `shelf`, which is the minute of `active_at`, and `moved`, which is `stamp` without its
+# low bits. All three indexes over changing columns are over these two.
 _TABLES = {
     "workspace": (
         "workspace_id uuid PRIMARY KEY, name bytea NOT NULL, identity bytea NOT NULL, retired bigint NOT NULL, "
@@ -99,16 +99,18 @@ _INDEXES = (
     "CREATE INDEX attachment_by_age ON hitherto.attachment (workspace_id, staged_at)",
     "CREATE INDEX tag_by_conversation ON hitherto.tag (workspace_id, conversation, message, value)",
 )
-_OPAQUE = ("message", "pack", "chunk")  # their bodies are compressed before they come here, or sealed
+_OPAQUE = ("message", "pack", "chunk")  # their bodies are compressed or sealed already
 _SETTINGS = {
     "conversation": "fillfactor = 70",
-    "workspace": "fillfactor = 50",  # a purge changes a row of it: that needs no more room, even on a full disk
+    "workspace": "fillfactor = 50",  # a purge updates its row, which then needs no new page on a full disk
 }
 
 
 class Step(Struct, frozen=True):
-    """One step, in a transaction of its own; or, `online`, one statement after the other outside of any, each of which
-    may be repeated: CREATE INDEX CONCURRENTLY IF NOT EXISTS makes an index while others write."""
+    """One step, in a transaction of its own.
+
+    An `online` step runs its statements outside of a transaction, and each may be repeated: CREATE INDEX CONCURRENTLY
+    IF NOT EXISTS creates an index while other processes write."""
 
     name: str
     statements: tuple[str, ...]
@@ -116,7 +118,7 @@ class Step(Struct, frozen=True):
 
 
 def statements(partitions: int = 0) -> tuple[str, ...]:
-    """The first step: all tables. With `partitions`, each is split into so many by its workspace."""
+    """Return the statements of the first step: all tables. With `partitions`, each is partitioned by workspace."""
     made: list[str] = []
     for name, columns in {**_TABLES, **word_tables.TABLES}.items():
         made += [*_table(name, columns, partitions), *_security(name)]
@@ -133,7 +135,7 @@ def _table(name: str, columns: str, partitions: int) -> list[str]:
         part = f"hitherto.{name}_{n}"
         split = f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {n})"
         made.append(f"CREATE TABLE {part} PARTITION OF hitherto.{name} {split}{settings}")
-        made.append(f"ALTER TABLE {part} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")  # nobody reads a part
+        made.append(f"ALTER TABLE {part} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")  # no role reads it
     return made
 
 
@@ -146,7 +148,7 @@ def _security(name: str) -> list[str]:
 
 MIGRATIONS: tuple[Step, ...] = (Step("the tree of messages", statements()),)
 
-TABLES = (*_TABLES, *word_tables.TABLES)  # that belong to workspaces
+TABLES = (*_TABLES, *word_tables.TABLES)  # the tables whose rows belong to workspaces
 
 _RECORD = (
     "CREATE TABLE hitherto.migration (version integer PRIMARY KEY, name text NOT NULL, "
@@ -155,7 +157,7 @@ _RECORD = (
 
 
 def version(connection: Connection) -> int:
-    """How many steps were taken here; 0 if there is nothing. Refuses what is not ours, or is from the future."""
+    """Return how many steps were taken in this database; 0 without a store. Refuses a foreign or newer schema."""
     [(recorded, used)] = connection.execute(_THERE).fetchall()
     if not recorded:
         if used:
@@ -167,7 +169,7 @@ def version(connection: Connection) -> int:
         raise _foreign() from None
     except errors.InsufficientPrivilege:
         raise _no_rights() from None
-    # The record is made with the first step, so that it is never empty.
+    # The record is created with the first step, so it is never empty.
     known = [(n, step.name) for n, step in enumerate(MIGRATIONS, 1)]
     if not taken or taken[: len(known)] != known[: len(taken)]:
         raise _foreign()
@@ -203,7 +205,7 @@ def _nothing(hint: str) -> CannotOpen:
 
 
 def check_current(connection: Connection) -> None:
-    """Refuse a database that would have to be written to before it can be used."""
+    """Refuse a database that needs a migration before it can be used."""
     found = version(connection)
     if found == 0:
         raise _nothing(Hint("no-store", "open it once for writing, which makes one"))
@@ -220,8 +222,9 @@ def migrate(
     partitions: int = 0,
     seconds: float = 30.0,
 ) -> None:
-    """Bring the database to the newest version. Any number of processes may be at it at once. `another` makes one more
-    connection, for steps that need two."""
+    """Bring the database to the newest version. Any number of processes may run this at once.
+
+    `another` opens one more connection, for steps that need two."""
     deadline = time.monotonic() + seconds
     while (now := version(connection)) < len(MIGRATIONS):
         if now == 0 and not create:
@@ -249,7 +252,7 @@ def migrate(
 
 _IN_THE_WAY: tuple[type[psycopg.Error], ...] = (
     errors.LockNotAvailable,
-    errors.UniqueViolation,  # two made the schema, or a table, at once
+    errors.UniqueViolation,  # two processes created the schema, or a table, at once
     errors.DuplicateSchema,
     errors.DuplicateTable,
     errors.DuplicateObject,
@@ -259,8 +262,10 @@ _IN_THE_WAY: tuple[type[psycopg.Error], ...] = (
 
 
 def _take(recorder: Connection, step: Step, now: int, *, by: Connection) -> None:
-    """Take one step, unless another process has taken it meanwhile. The record of steps is locked until it is done: so
-    nobody else is at it, and it is recorded only if the lock was held all the time."""
+    """Take one step, unless another process has taken it meanwhile.
+
+    The record of steps is locked until the step is done. So only one process takes it, and it is recorded only if the
+    lock was held all the time."""
     with recorder.transaction():
         recorder.execute(f"SET LOCAL lock_timeout = {_LOCK_SECONDS * 1000:.0f}")
         recorder.execute("SET LOCAL statement_timeout = 0")
@@ -278,8 +283,9 @@ def _take(recorder: Connection, step: Step, now: int, *, by: Connection) -> None
 
 
 def _make_record(connection: Connection) -> None:
-    """Of two who are at it at once, one gets an error. A schema that an administrator has made for us is used: then we
-    need no right to make one."""
+    """Create the record of steps. If two processes do so at once, one of them gets an error.
+
+    An existing schema, which an administrator created, is used: then this role needs no right to create one."""
     if connection.execute("SELECT to_regnamespace('hitherto') IS NULL").fetchall() == [(True,)]:
         connection.execute("CREATE SCHEMA hitherto")
     connection.execute(_RECORD)
@@ -289,7 +295,7 @@ _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX CONCURRENTLY IF NOT EXISTS (\w+)"
 
 
 def _clear(connection: Connection, statement: str) -> None:
-    """Who is killed while an index is made leaves one that nobody may use, and that would count as there."""
+    """Drop an invalid index that a killed process left: IF NOT EXISTS would take it for the finished one."""
     named = _INDEX.match(statement)
     if named is None:
         return
@@ -299,14 +305,15 @@ def _clear(connection: Connection, statement: str) -> None:
 
 
 def rights(role: str, workspace_id: str | None = None, *, read_only: bool = False) -> list[str]:
-    """What gives a role its rights, and no others on our tables, whatever it had before; with a workspace, on the rows
-    of that one alone, which no setting undoes."""
+    """Return the statements that give a role exactly its rights on our tables, whatever it had before.
+
+    With a workspace the rights cover the rows of that one alone, and no setting undoes this."""
     name = '"' + role.replace('"', '""') + '"'
     verbs = "SELECT" if read_only else "SELECT, INSERT, UPDATE, DELETE"
     tables = ", ".join(f"hitherto.{table}" for table in TABLES)
     made = [f"GRANT USAGE ON SCHEMA hitherto TO {name}", f"GRANT SELECT ON hitherto.migration TO {name}"]
     made += [f"REVOKE ALL ON {tables} FROM {name}", f"GRANT {verbs} ON {tables} TO {name}"]
-    policy = f'"only {hashlib.sha256(role.encode()).hexdigest()[:24]}"'  # names of roles may be too long for it
+    policy = f'"only {hashlib.sha256(role.encode()).hexdigest()[:24]}"'  # a role's name may be too long
     made += [f"DROP POLICY IF EXISTS {policy} ON hitherto.{table}" for table in TABLES]
     for table in TABLES if workspace_id is not None else ():
         own = f"workspace_id = '{workspace_id}'::uuid"

@@ -1,7 +1,7 @@
-"""What can be told of a server by looking at it: for people who ask whether it is set up as it should be.
+"""A report about a server, for people who ask whether it is set up correctly.
 
-It is looked at through one connection of its own, and without a workspace, so that it can be done before there is a
-store, without its key, and while the server takes no writes. What a role may not see is unknown, and not guessed.
+It uses a connection of its own, without a workspace. So it works before there is a store, without the key, and while
+the server takes no writes. A value that the role may not see is unknown, and never guessed.
 """
 
 from contextlib import suppress
@@ -51,13 +51,13 @@ class Standby(Struct, frozen=True):
 
 
 class Server(Struct, frozen=True):
-    """What a server says of itself, and how it is reached."""
+    """The settings of a server, and the properties of the connection to it."""
 
     version: str
     too_old: bool
     encoding: str
-    pooled: bool  # somebody stands between us and it
-    names_pooler: bool  # and the address says so
+    pooled: bool  # a pooler stands between this process and the server
+    names_pooler: bool  # the address names the pooler
     local: bool  # a socket, or this machine
     tls: str | None  # the protocol of this connection, if it is encrypted
     verified: bool  # is it checked whose server it is?
@@ -143,7 +143,7 @@ def _read_server(connection: Connection, address: Address) -> Server:
 
 
 def _tls(connection: Connection) -> str | None:
-    """The protocol, as this end of the connection knows it: beyond a pooler in between, nobody does."""
+    """Return the TLS protocol of this end of the connection; the end beyond a pooler is unknown."""
     if not connection.pgconn.ssl_in_use:
         return None
     found = connection.execute("SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()").fetchall()

@@ -1,20 +1,20 @@
-"""The text index on PostgreSQL: its own full text search, over words that are ours.
+"""The text index on PostgreSQL: full text search over words that this library splits.
 
-PostgreSQL splits no text here and stems no word: it is given the words that `_query.split` finds, each with its
-positions, as a `tsvector`, so that every backend finds the same. Why the rest is as it is:
+PostgreSQL splits no text here and stems no word. It gets the words of `query.split`, each with its positions, as a
+`tsvector`, so that every backend finds the same. The reasons for the rest:
 
 - **Each word begins with its workspace**, as eight characters. A GIN index cannot begin with another column (short of
   an extension), but so it does all the same: each workspace has its own list of rows for each word. (Two workspaces
   that share these characters share lists, and nothing else: the workspace of each row is compared, too.)
-- **Row-level security would keep the index from being used**: whether a row is of the workspace has to be found out
-  before anything that might tell about it, and PostgreSQL does not know that `@@` tells nothing. So the policy itself
-  says `@@`, with the query in the setting `hitherto.words`: what is part of the policy may use the index. Where the
-  setting is empty, everything of the workspace matches, as in any other table. Nobody needs rights beyond those on
-  the tables, and the owner of them is bound as well.
+- **Row-level security would keep the index from being used**: PostgreSQL checks the policy before any operator that
+  might leak a row, and does not know that `@@` leaks nothing. So the policy itself contains `@@`, with the query in the
+  setting `hitherto.words`: a condition of the policy may use the index. With an empty setting, every row of the
+  workspace matches, as in any other table. No role needs rights beyond those on the tables, and their owner is bound as
+  well.
 - **Newest first.** The index would find all of a common word before the newest can be told from the rest. So the
   newest messages are looked through first, in ranges that grow while that promises enough hits; only then the index.
-- **What is too large for one `tsvector`** (16,383 positions, 255 of each word, a megabyte) is kept in parts, which
-  overlap by 31 words: a phrase of 32 words is whole in one of them. Parts have lists of their own, by the eighth
+- **A text that is too large for one `tsvector`** (16,383 positions, 255 of each word, a megabyte) is stored in parts,
+  which overlap by 31 words: a phrase of 32 words is whole in one of them. Parts have lists of their own, by the eighth
   character; which terms occur in which part is put together for the message before the query is answered. In such
   a message, and there alone, a phrase of more than 32 words is found if each 32 words of it stand there. A word of
   more than 2,000 bytes is kept as its beginning and a hash: `begin*` beyond that many bytes finds all that begin alike.
@@ -24,8 +24,8 @@ positions, as a `tsvector`, so that every backend finds the same. Why the rest i
 - New words wait in a list beside the index, which is merged into it in one go: that is much faster than one by one.
   The list is kept short (512 kB), because every search reads through it.
 - **Words that were dropped** stay in the files: in rows that VACUUM has not reached, and as keys of the GIN index, of
-  which VACUUM never removes one. `scrub` writes small tables anew, which leaves nothing; large ones are for whoever
-  runs the server (`REINDEX INDEX CONCURRENTLY hitherto.word_by_words`), and until then it says that something is left.
+  which VACUUM never removes one. `scrub` writes small tables anew, which leaves nothing. Large tables are for the
+  administrator (`REINDEX INDEX CONCURRENTLY hitherto.word_by_words`); until then `scrub` returns False.
 """
 
 import os
@@ -45,10 +45,10 @@ from .rows import MARK
 
 T = TypeVar("T")
 
-_NEWEST = 8  # how many messages are looked through first, for each hit that is wanted
-_AT_LEAST, _AT_MOST = 256, 16_384  # messages that are looked through
-_SMALL = 64 << 20  # bytes of a table that is written anew to take words out of it
-_LOOKS, _LOOK_SECONDS = 20, 0.01  # that those who are writing are waited for
+_NEWEST = 8  # newest messages that are searched first, per requested hit
+_AT_LEAST, _AT_MOST = 256, 16_384  # bounds of that number
+_SMALL = 64 << 20  # bytes: up to this size, a table is rebuilt to remove words
+_LOOKS, _LOOK_SECONDS = 20, 0.01  # attempts to wait for running writers, and their interval
 
 _FOUND = """
 WITH hit AS MATERIALIZED (
@@ -63,7 +63,7 @@ UNION ALL
 SELECT place, number, conversation, max(score) FROM hit WHERE part > 0
 GROUP BY place, number, conversation HAVING string_agg(names, ' ')::tsvector @@ %(combined)s::tsquery
 ORDER BY {order} LIMIT %(limit)s"""
-_NEWEST_ONES = (  # OFFSET keeps the condition on the words outside, so that no index is asked for them
+_NEWEST_ONES = (  # OFFSET keeps the condition on the words outside, so that their index is not used
     "(SELECT * FROM hitherto.word WHERE workspace_id = %(workspace)s AND place >= %(floor)s OFFSET 0)"
 )
 _FILTERS = {
@@ -92,14 +92,14 @@ _MET = (
     "INSERT INTO hitherto.word_known (workspace_id, conversation) SELECT %s, * FROM unnest(%s::bytea[]) "
     "ON CONFLICT (workspace_id, conversation) DO NOTHING"
 )
-_INDEX = (  # over the words; with partitions, of each of them
+_INDEX = (  # the index over the words; with partitions, those of each partition
     "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am a ON a.oid = c.relam "
     "WHERE a.amname = 'gin' AND c.relkind = 'i' AND c.relnamespace = 'hitherto'::regnamespace"
 )
 _FILES = f"SELECT array_agg(pg_relation_filenode(i.indexrelid)::int8) {_INDEX}"
-# VACUUM (FREEZE) takes away what nobody sees any more, and notes in the table up to which transaction id that is. Where
-# this is not older than a given id, nothing is left of what was removed before. (How many rows are dead is an estimate,
-# which the server may be told late.)
+# VACUUM (FREEZE) removes invisible rows, and records in the table up to which transaction id. If this is not older than
+# a given id, nothing is left of rows that were removed before it. (The number of dead rows is an estimate, which the
+# server may learn late.)
 _UNSEEN = (
     "SELECT bool_and(age(t.relfrozenxid) <= age((%s::text::xid8)::xid)) FROM pg_class t "
     f"WHERE t.oid IN (SELECT i.indrelid {_INDEX})"
@@ -108,7 +108,7 @@ _FORGOTTEN = f"UPDATE hitherto.word_state SET residue = ({_FILES}) WHERE workspa
 
 
 class Connections(Protocol):
-    """Where connections come from: bound to the workspace, patient, and with errors that are ours."""
+    """The source of connections: bound to the workspace, with retries and mapped errors."""
 
     def do(self, work: Callable[[Connection], T], *, bound: bool = False, writes: bool = False) -> T: ...
 
@@ -121,7 +121,7 @@ class PostgresIndex:
         self._connections, self._id = connections, workspace_id
         self._spelling = Spelling(workspace_id)
         self._closed = threading.Event()
-        self._edge: int | None = None  # above all places when we last looked: from there on down are the newest
+        self._edge: int | None = None  # above all places at the last look: the newest messages are below it
         if create:
             self._do(self._ensure, writes=True)
 
@@ -142,7 +142,7 @@ class PostgresIndex:
 
     @property
     def is_there(self) -> bool:
-        """Has anybody made it?"""
+        """Tell whether the index of this workspace was created."""
         return bool(self._all("SELECT 1 FROM hitherto.word_state WHERE workspace_id = %s"))
 
     # -- writing
@@ -157,8 +157,8 @@ class PostgresIndex:
         forget: Sequence[bytes] = (),
         position: bytes | None = None,
     ) -> int | None:
-        """All of this, or none of it. May be repeated: then the stamp is not this one any more."""
-        # Before anything is locked, because it is most of the work.
+        """Apply the whole update, or nothing if the stamp has moved. May be repeated: then the stamp has moved."""
+        # Before the lock, because this is most of the work.
         ready = {entry.number: (entry, self._spelling.vectors(split(entry.text))) for entry in put}
 
         def work(connection: Connection) -> int | None:
@@ -182,7 +182,7 @@ class PostgresIndex:
         return self._do(work, writes=True)
 
     def _mark_residue(self, connection: Connection) -> None:
-        """Words are left in the files, of the index and of the table."""
+        """Record that removed words are left in the files of the index and of the table."""
         connection.execute(_FORGOTTEN, (self._id,))
         connection.execute(MARK, (self._id,))
 
@@ -193,12 +193,12 @@ class PostgresIndex:
         return gone.rowcount
 
     def _drop(self, connection: Connection, numbers: Sequence[int]) -> dict[int, int]:
-        """Drop messages, as far as they are there; which, and their places."""
+        """Drop the messages that exist, and return their places by number."""
         query = "DELETE FROM hitherto.word WHERE workspace_id = %s AND number = ANY(%s::int8[]) RETURNING number, place"
         return dict(connection.execute(query, (self._id, list(numbers))).fetchall())
 
     def _put(self, connection: Connection, ready: dict[int, tuple[Entry, list[Vector]]], place: int) -> int:
-        """Put entries, those that are new from this place on; how many were there already."""
+        """Write entries, new ones from this place on, and return how many existed already."""
         there = self._drop(connection, list(ready))
         rows: list[tuple[object, ...]] = []
         for number, (entry, vectors) in ready.items():
@@ -219,14 +219,14 @@ class PostgresIndex:
         connection.execute(_NOTE, (self._id, *columns))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all entries."""
         self.was_reset = True
         query = "UPDATE hitherto.word_state SET stamp = %s, position = NULL WHERE workspace_id = %s"
 
         def work(connection: Connection) -> None:
             with connection.transaction():
                 self._ensure(connection)
-                connection.execute(query, (_new_stamp(), self._id))  # the lock comes first
+                connection.execute(query, (_new_stamp(), self._id))  # takes the lock first
                 for table in ("word_known", "word"):
                     gone = connection.execute(f"DELETE FROM hitherto.{table} WHERE workspace_id = %s", (self._id,))
                 if gone.rowcount:
@@ -239,7 +239,7 @@ class PostgresIndex:
     def state(self) -> tuple[int, bytes | None]:
         query = "SELECT stamp, position, next_place FROM hitherto.word_state WHERE workspace_id = %s"
         found = self._all(query)
-        if not found:  # the workspace was removed, and is there again
+        if not found:  # the workspace was removed and created again
             self._do(self._ensure)
             found = self._all(query)
         [(stamp, position, self._edge)] = found
@@ -263,7 +263,7 @@ class PostgresIndex:
         return dict(self._all(query, conversation))
 
     def size(self) -> int:
-        """The bytes of this workspace's words, without the indexes: the files belong to all workspaces."""
+        """Return the bytes of this workspace's words, without the indexes: all workspaces share their files."""
         query = "SELECT coalesce(sum(pg_column_size(workspace_words)), 0) FROM hitherto.word WHERE workspace_id = %s"
         return int(self._all(query)[0][0])
 
@@ -278,7 +278,7 @@ class PostgresIndex:
         since: int | None = None,
         until: int | None = None,
     ) -> list[Found]:
-        """Messages that fit: newest first, or the best first."""
+        """Return the messages that match: newest first, or best first."""
         names = self._spelling.stretches(query.tree)
         if not names:
             return []
@@ -302,7 +302,7 @@ class PostgresIndex:
         return self._do(lambda connection: _ask_index(connection, given, ranked=ranked))
 
     def _among_the_newest(self, given: dict[str, Any], limit: int) -> list[Found] | None:
-        """The hits, if the newest messages have enough of them, or there are no others. None: ask the index."""
+        """Return the hits if the newest messages have enough of them, or are all. None: ask the index."""
         statement = _statement(given, _NEWEST_ONES, ranked=False)
         span = max(_AT_LEAST, min(limit * _NEWEST, _AT_MOST))
         if self._edge is None:
@@ -320,8 +320,10 @@ class PostgresIndex:
     # -- care
 
     def scrub(self, seconds: float | None = None, *, rebuild: bool = True) -> bool:  # noqa: ARG002  # small tables take a moment
-        """Write the table anew, if words are left in its files and it is small. False if a reader delays it, if this
-        role may not, or if the table is large: then somebody else has to."""
+        """Rebuild the table if removed words are left in its files and it is small.
+
+        False if a reader delays it, if this role may not, or if the table is large: then it is the administrator's
+        task."""
         query = f"SELECT residue, ({_FILES}) FROM hitherto.word_state WHERE workspace_id = %s AND residue IS NOT NULL"
         done = (
             "UPDATE hitherto.word_state SET residue = NULL WHERE workspace_id = %s AND residue = %s::int8[] RETURNING 1"
@@ -331,17 +333,17 @@ class PostgresIndex:
             return True
         [(residue, files)] = found
         if not set(residue).isdisjoint(files):
-            files = self._connections.do(_rewrite_table, bound=True)  # VACUUM is never part of a transaction
+            files = self._connections.do(_rewrite_table, bound=True)  # VACUUM cannot run in a transaction
         return set(residue).isdisjoint(files) and bool(self._all(done, residue))
 
     def close(self) -> None:
-        """The connections belong to others."""
+        """Close the index. The connections belong to the backend."""
         self._closed.set()
 
 
 def _statement(given: dict[str, Any], source: str, *, ranked: bool) -> str:
     filters = " ".join(text for name, text in _FILTERS.items() if given[name] is not None)
-    # Longer messages have more of everything: the score is divided by the logarithm of the length.
+    # Longer messages have more of every word, so the score is divided by the logarithm of the length.
     score = "ts_rank(w.workspace_words, %(wanted)s::tsquery, 1)::float8" if ranked else "0::float8"
     order = "score DESC, place DESC" if ranked else "place DESC"
     return _FOUND.format(score=score, source=source, filters=filters, order=order)
@@ -353,33 +355,35 @@ def _find(connection: Connection, statement: str, given: dict[str, Any], *, may_
 
 
 def _ask_index(connection: Connection, given: dict[str, Any], *, ranked: bool) -> list[Found]:
-    """With the query in the setting that the policy reads. It is not prepared: the plan depends on the setting. Nor is
-    the whole table ever read, whatever the server thinks of how common a word is: it holds all workspaces."""
+    """Search with the query in the setting that the policy reads.
+
+    The statement is not prepared, because its plan depends on the setting. Sequential scans are off, however common the
+    server believes a word to be: the table holds all workspaces."""
     statement = _statement(given, "hitherto.word", ranked=ranked)
     settings = "SELECT set_config('hitherto.words', %s, true), set_config('enable_seqscan', 'off', true)"
-    with connection.pipeline(), connection.transaction():  # one way there and back
+    with connection.pipeline(), connection.transaction():  # one round trip
         connection.execute(settings, (given["query"],))
         return _find(connection, statement, given, may_prepare=False)
 
 
 def _rewrite_table(connection: Connection) -> list[int]:
-    """Write the table anew if it is small; the files that the index is in then."""
+    """Rebuild the table if it is small, and return the files of the index afterwards."""
     if connection.execute(f"SELECT sum(pg_total_relation_size(i.indrelid)) {_INDEX}").fetchall()[0][0] <= _SMALL:
         [(now,)] = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchall()
         _wait_for_writers(connection, now)
         connection.execute("VACUUM (FREEZE) hitherto.word")
-        if _is_unseen(connection, now):  # or what is gone would be written anew, too
+        if _is_unseen(connection, now):  # otherwise the removed rows would be rewritten as well
             connection.execute("VACUUM (FULL, SKIP_LOCKED) hitherto.word")
     return list(connection.execute(_FILES).fetchall()[0][0])
 
 
 def _is_unseen(connection: Connection, before: str) -> bool:
-    """Can nobody see any more what was removed before this transaction id? To be asked after VACUUM (FREEZE)."""
+    """Tell whether rows removed before this transaction id are invisible to all. Call it after VACUUM (FREEZE)."""
     return connection.execute(_UNSEEN, (before,)).fetchall() == [(True,)]
 
 
 def _wait_for_writers(connection: Connection, before: str) -> None:
-    """Let those who were writing before a transaction id finish, for a moment: they are usually about to."""
+    """Wait a moment for transactions from before this id: they usually finish soon."""
     query = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::xid8 >= %s::xid8"
     for _ in range(_LOOKS):
         if connection.execute(query, (before,)).fetchall() == [(True,)]:
@@ -392,5 +396,5 @@ def _role(role: str) -> bytes:
 
 
 def _new_stamp() -> int:
-    """Any but those before. One that only rose might be the same again after a server lost the last updates."""
+    """Return a random stamp. A counter might repeat one after a server lost the last updates."""
     return int.from_bytes(os.urandom(7), "big")

@@ -1,25 +1,24 @@
-"""Commits on PostgreSQL, where others write at the same moment through connections of their own.
+"""Commits on PostgreSQL, where other writers have connections of their own.
 
-**What most batches are, some messages more in a conversation, is one statement**: it changes the row if its token still
-stands, and adds the messages if it did. One way to the server and back, and the transaction is the statement's own.
-Several of them go together, in one transaction and one way there and back. Whatever is not of that kind goes the long
-way, and so does what met an index that says that a name is taken. What a copy brings goes a way of its own
-(`bulk_rows`), and so does what others may be faster with (`queueing`).
+**The short way: one statement.** Most batches only add messages to one conversation. The statement updates the row if
+its token still stands, and inserts the messages if it did: one round trip, and no explicit transaction. Several such
+batches share one transaction and one round trip. All other batches take the long way, and so does a batch that violates
+a unique index. Copies (`bulk_rows`) and contested rows (`queueing`) have ways of their own.
 
-**The long way: READ COMMITTED, locks first.** The rows of all conversations that are named are locked in the order of
-their ids, and so their tokens are known for certain. What cannot be locked because it is not there yet (an id, a key, a
-run of numbers) is guarded by unique indexes: who loses such a race gets an error, rolls back *everything* and begins
-again; then the checks see the winner. So there are no savepoints, and one retry loop that also serves deadlocks and
-lost connections.
+**The long way: READ COMMITTED, locks first.** The rows of all named conversations are locked in the order of their ids,
+so their tokens are known for certain. Names that do not exist yet (an id, a key, a run of numbers) cannot be locked,
+and are guarded by unique indexes: the loser of such a race gets an error, rolls back *everything* and starts over, and
+then the checks see the winner. So there are no savepoints, and one retry loop that also serves deadlocks and lost
+connections.
 
-**A number is checked after it was inserted**, too. Between a check and its insert, others may have used the run and
-purged it: neither the check nor the unique index would notice.
+**A number is checked again after the insert.** Between a check and its insert, another writer may have used and purged
+the run: neither the check nor the unique index would notice.
 
-**On a full disk, what only removes writes nothing that needs more room**: who follows the feed is not told what has
-gone, but that it has to look at everything.
+**On a full disk, a removal writes nothing that needs more space**: the feed does not record the removed conversations,
+but tells its readers to look at everything.
 
-**A commit is unknown** if the connection is lost while it is on its way, and also if the server says success and warns:
-then it was waiting for a replica until somebody put an end to that.
+**A commit is unknown** if the connection is lost during the COMMIT, and also if the server reports success with a
+warning: then its wait for a replica was cancelled.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,9 +64,9 @@ from .rows import (
     shelf,
 )
 
-_OWNED = ("tag", "item", "pack", "reference", "attachment", "chunk", "message")  # an attachment locks its chunks
+_OWNED = ("tag", "item", "pack", "reference", "attachment", "chunk", "message")  # an attachment's row locks its chunks
 _MOST = 16  # messages in one statement of the short way
-_FEW = 4  # that are added one by one
+_FEW = 4  # messages that are inserted one by one
 _WARNING = "01000"
 
 _STAMPED = "moved = pg_current_xact_id()::text::bigint >> 16, stamp = pg_current_xact_id()"
@@ -108,7 +107,7 @@ _PUT_ITEM = (
 
 @lru_cache(maxsize=_MOST + 1)
 def _append(count: int) -> str:
-    """The short way, for so many messages."""
+    """Return the statement of the short way, for so many messages."""
     changed = f"{_UPDATE_CONVERSATION} AND token = %s RETURNING 1"
     if not count:
         return f"WITH c AS ({changed}) SELECT count(*) FROM c"
@@ -138,12 +137,12 @@ class Writer:
                 try:
                     return self._short(connection, batches)
                 except (errors.UniqueViolation, LostRaceError):
-                    short = False  # a name is taken: the long way tells which
+                    short = False  # a name is taken: the long way finds out which
             if arrive:
                 try:
                     return self._arrive(connection, batches)
                 except errors.UniqueViolation:
-                    arrive = False  # the same
+                    arrive = False  # as above
             try:
                 return self._long(connection, batches)
             except errors.DiskFull:
@@ -158,8 +157,7 @@ class Writer:
 
     @staticmethod
     def is_short(batch: Batch) -> bool:
-        """Is it some messages more in one conversation, in a run that is begun, or a new row for it, and nothing
-        else?"""
+        """Tell whether a batch only updates one row and adds messages to a run that has begun."""
         if batch.require or batch.arriving or batch.every_key is not None or len(batch.changes) != 1:
             return False
         change = batch.changes[0]
@@ -171,8 +169,9 @@ class Writer:
         return not (any(others) or change.unput or change.tag or change.untag)
 
     def settle(self) -> None:
-        """Wait until all that can be read is durable, wherever it has to be: a transaction that writes something
-        waits for all before it."""
+        """Wait until every visible commit is durable, also on replicas.
+
+        A transaction that writes waits for all transactions before it."""
         query = "SELECT pg_logical_emit_message(true, 'hitherto', '')"
 
         def work(connection: Connection) -> None:
@@ -191,7 +190,7 @@ class Writer:
         try:
             rows = self._rows(connection, stale)
         except psycopg.Error as error:
-            if any(changed):  # what is done must not be done again: it would find itself in its way
+            if any(changed):  # a committed batch must not be repeated: it would conflict with itself
                 raise CommitUnknown("the connection was lost after the commit") from error
             raise
         return [
@@ -200,8 +199,7 @@ class Writer:
         ]
 
     def append_all(self, connection: Connection, batches: Sequence[Batch]) -> list[int]:
-        """Commit these batches, in the order of ids, so that two who want the same ones never wait for each other. 0
-        for one that is stale."""
+        """Commit these batches in the order of ids, so that two commits never deadlock. 0 marks a stale batch."""
         order = sorted(range(len(batches)), key=lambda n: batches[n].changes[0].conversation)
         together = len(batches) > 1 or self.bound.shared.address.by_transaction
         try:
@@ -236,7 +234,7 @@ class Writer:
 
     @contextmanager
     def _alone(self, connection: Connection) -> Iterator[None]:
-        """A statement by itself. Where connections do not stay bound, that takes a transaction."""
+        """Run a single statement. Behind a transaction pooler that takes a bound transaction."""
         if not self.bound.shared.address.by_transaction:
             yield
             return
@@ -246,7 +244,7 @@ class Writer:
 
     @contextmanager
     def committing(self, connection: Connection) -> Iterator[None]:
-        """From here on, a lost connection says nothing about the outcome, and neither does a success with a warning."""
+        """Map errors of a COMMIT: a lost connection, or success with a warning, is `CommitUnknown`."""
         warnings: list[str | None] = []
 
         def listen(notice: psycopg.errors.Diagnostic) -> None:
@@ -268,8 +266,9 @@ class Writer:
             raise CommitUnknown("the commit may not have reached the replicas", reason=self._timeout_reason(connection))
 
     def _timeout_reason(self, connection: Connection) -> Unavailable | CommitUnknown | None:
-        """Was it we who ended the wait, because the time was over? Then nothing is to be tried again. If the server did
-        not say how it ended, it may still be at it, and nobody sees yet what will be kept."""
+        """Return the reason if the watch ended the wait after the timeout: then the commit is not retried.
+
+        If the server did not report the outcome, the commit may still be in progress and not yet visible."""
         if not getattr(connection, "gave_up", False):
             return None
         self.bound.shared.doubt()
@@ -333,8 +332,8 @@ class Writer:
         return {row[0]: conversation(row) for cursor in locked for row in cursor.fetchall()}
 
     def lock_rows(self, connection: Connection, batches: Sequence[Batch]) -> "list[psycopg.Cursor[tuple[Any, ...]]]":
-        """Every conversation that the batches change or require, held until the end. Requirements are shared: they only
-        have to stand."""
+        """Lock every conversation that the batches change or require. Required rows get a shared lock: they must only
+        stay as they are."""
         changed = {change.conversation for batch in batches for change in batch.changes}
         required = {id for batch in batches for id, _ in batch.require} - changed
         locked = [self._lock_ids(connection, list(changed), "FOR NO KEY UPDATE")]
@@ -403,8 +402,9 @@ class Writer:
         return self._missing(connection, change)
 
     def _find_other_key(self, connection: Connection, shape: KeyShape) -> ConversationRow | None:
-        """A conversation whose data key does not look like this. A statement of its own, after the locks: it sees all
-        that was committed until we had them."""
+        """Return a conversation whose data key does not fit the shape.
+
+        It is a statement of its own, after the locks: it sees everything that was committed before they were taken."""
         fits = ["length(data_key) = %s", *("substr(data_key, %s::int, %s::int) = %s" for _ in shape.parts)]
         values: list[object] = [self._w, WORKSPACE.encode(), shape.length]
         for offset, part in shape.parts:
@@ -417,7 +417,7 @@ class Writer:
         return None if found is None else conversation(found)
 
     def _missing(self, connection: Connection, change: Change) -> Missing | None:
-        """An attachment is locked, or it could be removed as one that nobody uses before we are done."""
+        """Lock the attachments and return a missing one. Otherwise `collect` could remove one before the commit."""
         query = (
             "SELECT 1 FROM hitherto.attachment WHERE workspace_id = %s AND conversation = %s AND name = %s "
             "AND chunks > 0 FOR SHARE"
@@ -428,7 +428,7 @@ class Writer:
         return None
 
     def _is_run_taken(self, connection: Connection, first: int, *, arriving: bool) -> bool:
-        """In one statement: between two, a purge could move the run from the one place to the other, unseen."""
+        """Check both places in one statement: between two, a purge could move the run from one to the other."""
         query = (
             "SELECT 1 FROM hitherto.message WHERE workspace_id = %s AND number BETWEEN %s AND %s UNION ALL "
             "SELECT 1 FROM hitherto.workspace WHERE workspace_id = %s AND retired >= %s AND NOT %s LIMIT 1"
@@ -455,7 +455,7 @@ class Writer:
             connection.execute(query, (row.key, self._w, row.id))
 
     def _drop(self, connection: Connection, change: Change) -> list[bytes]:
-        """Messages that go, and references; the attachments that may have lost their last one."""
+        """Delete dropped messages and references, and return attachments that may have lost their last reference."""
         id, w, execute = change.conversation, self._w, connection.execute
         let_go: list[bytes] = []
         if change.drop:
@@ -506,7 +506,7 @@ class Writer:
             execute(query, (w, tag.value, id, _message_number(tag.message)))
 
     def _check_numbers(self, connection: Connection, change: Change) -> None:
-        """The runs are ours now; but since we looked, somebody may have used one and purged it."""
+        """Raise `LostRaceError` if another writer has used and purged one of these runs since the check."""
         runs = [message.number for message in change.add if message.number % RUN == 0]
         if runs:
             query = "SELECT 1 FROM hitherto.workspace WHERE workspace_id = %s AND retired >= %s"
@@ -514,8 +514,9 @@ class Writer:
                 raise LostRaceError("number")
 
     def _remove(self, connection: Connection, id: bytes, *, frugal: bool) -> None:
-        """A conversation and all it owns. What is left is its id, for the feed; or not even that, if there is no room:
-        then all positions of the feed are forgotten."""
+        """Delete a conversation and all it owns. Its id stays, for the feed.
+
+        With `frugal`, on a full disk, not even the id stays: then all positions of the feed are invalidated."""
         query = "SELECT max(m.number) FROM hitherto.message m WHERE m.workspace_id = %s AND m.conversation = %s"
         [(highest,)] = connection.execute(query, (self._w, id)).fetchall()
         with connection.pipeline():
@@ -539,7 +540,7 @@ class Writer:
         connection.execute(query, (number, self._w))
 
     def _release_attachments(self, connection: Connection, conversation: bytes, names: list[bytes]) -> None:
-        """Of these attachments, those that no message refers to any more go. Their conversation is locked."""
+        """Delete those of these attachments that have no reference left. Their conversation is locked."""
         for name in names:
             values = (self._w, conversation, name)
             same = "WHERE workspace_id = %s AND conversation = %s AND name = %s"
@@ -549,7 +550,7 @@ class Writer:
 
 
 def _check_tokens(batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
-    """Is everything as the batch was prepared for, as far as tokens tell?"""
+    """Compare the tokens of all rows that the batch names; `DONE` if all of them stand."""
     for id, token in (*batch.require, *((change.conversation, change.expect) for change in batch.changes)):
         row = rows.get(id)
         if token is None and row is not None:
@@ -560,7 +561,7 @@ def _check_tokens(batch: Batch, rows: dict[bytes, ConversationRow]) -> Outcome:
 
 
 def _replaces(change: Change, row: ConversationRow | None) -> bool:
-    """Does it leave something behind in the files that was to go? (What is dropped leaves its mark with its number.)"""
+    """Tell whether the change leaves old bytes in the files. (A dropped message sets the mark when it is retired.)"""
     rewrapped = row is not None and change.row is not None and row.data_key != change.row.data_key
     return bool(change.amend or change.unpack or change.detach) or rewrapped
 
@@ -570,6 +571,7 @@ def _message_number(message: int | None) -> int:
 
 
 def _hangs_up(error: psycopg.Error) -> bool:
-    """Does the server hang up with it, as when it is told to stop? It may say so between the commit and the answer, and
-    the connection does not count as closed until its end has come as well."""
+    """Tell whether the server closes the connection with this error, as at a shutdown.
+
+    It may do so between the commit and the answer, before the connection counts as closed."""
     return error.sqlstate is None or error.diag.severity_nonlocalized in ("FATAL", "PANIC")

@@ -5,17 +5,16 @@ Why it is laid out as it is, each by measurement (`make bench`):
 - A message's rowid is its number (with the workspace in the high bits). Numbers come in runs along a branch, so
   reading a path is one range read per run, and finding a message by its id needs no index. The only index that
   every message enters is (conversation, seq).
-- Listings are by last activity, but an index that every append rewrites costs a page a turn. So it is over `shelf`,
-  which is `active_at` for all conversations of a kind but one: the newest stands in front of them all, and its appends
-  leave the index alone until another one overtakes it.
+- Listings are by last activity, but an index that every append rewrites costs a page a turn. So the index is over
+  `shelf`, which is `active_at` for all conversations of a kind but the newest. The newest has a shelf above all
+  others, and its appends leave the index alone until another conversation becomes the newest.
 - WAL with `synchronous=FULL`: a commit returns after its frames are on the disk. `NORMAL` loses acknowledged
   messages in a power cut; the tests show it on a simulated disk.
 - `BEGIN IMMEDIATE` and a busy handler that sleeps a random fraction of a millisecond or two: writers of several
   processes take turns instead of starving each other.
 - A pack is a row of its own, found by the first number of its run. Packing deletes the messages and inserts them
   again without bodies, because SQLite joins pages that deleting has emptied, and not those that updating has.
-- The feed of changes costs an append nothing: `moved` is the epoch of the last write, and a new epoch begins only when
-  somebody asks for changes. So a conversation enters the index over it once between two such calls.
+- The feed of changes costs an append nothing (`feed`).
 - `secure_delete` overwrites what is deleted; `auto_vacuum=INCREMENTAL` lets maintenance give pages back (it can only be
   chosen when the file is made).
 
@@ -57,7 +56,7 @@ __all__ = ["SqliteBackend", "workspaces"]
 
 _MOST_WORKSPACES = 1 << 16
 _VACUUM = 256  # pages given back in one transaction
-_REBUILD_SECONDS = 0.5  # maintenance writes a large store anew for at least so long, then others may fork
+_REBUILD_SECONDS = 0.5  # the least time for a rebuild of a large store; then the process may fork
 
 
 class SqliteBackend(Reader):
@@ -74,8 +73,10 @@ class SqliteBackend(Reader):
         create: bool = True,
         identity: bytes | None = None,
     ) -> None:
-        """With `read_only` nothing is made and no byte is written: what is not there is an error. Without `create` it
-        is, too. A workspace that is made now gets this `identity`, unless another one in the file has it."""
+        """Open the file, migrate it, and find or create the workspace.
+
+        With `read_only` nothing is created and no byte is written: a missing file or workspace is an error. Without
+        `create` it is an error too. A new workspace gets this `identity`, unless another one in the file has it."""
         prepare = prepare_reader if read_only else prepare_writer
         pool = Pool(path, prepare, vfs=vfs, timeout_seconds=timeout_seconds, read_only=read_only, create=create)
         self._path = pool.path
@@ -113,7 +114,7 @@ class SqliteBackend(Reader):
 
     def close(self, *, untouched: bool = False) -> None:
         self._pool.close(untouched=untouched)
-        last = not os.path.exists(f"{self._path}-wal")  # which SQLite removes when nobody has the file open any more
+        last = not os.path.exists(f"{self._path}-wal")  # SQLite removes the WAL with the last connection of any process
         if last and not untouched and not self._pool.read_only:
             self._room.ballast.fold()
 
@@ -121,7 +122,7 @@ class SqliteBackend(Reader):
 
     def commit(self, batches: Sequence[Batch]) -> list[Outcome]:
         if not batches:
-            return []  # what can be read was synced
+            return []  # every commit that a reader can see is synced already
         with self._connection() as connection:
             weight = sum(len(m.body or b"") for batch in batches for change in batch.changes for m in change.add)
             if weight > OFTEN or self._room.is_outgrown:
@@ -223,7 +224,9 @@ class SqliteBackend(Reader):
         return find_problems(self._pool)
 
     def text_index(self, *, create: bool) -> TextIndex | None:
-        """In a file of its own: it is large, it can be made again, and feeding it makes no writer wait."""
+        """Open the text index in a file of its own.
+
+        The index is large and can be rebuilt, and feeding it must not delay a writer of the store."""
         path = f"{self._path}-search"
         if self._pool.read_only or (not create and not os.path.lexists(path)):
             return None
@@ -238,8 +241,9 @@ class SqliteBackend(Reader):
         return index
 
     def maintain(self, seconds: float) -> bool:
-        """Give free pages back a few at a time, so that nobody waits long for the lock; in the end move the WAL into
-        the database, if readers allow."""
+        """Return free pages to the disk, a few per transaction so that no writer waits long for the lock.
+
+        At the end the WAL is checkpointed and truncated, unless a reader holds it."""
         deadline = time.monotonic() + seconds
         with self._connection() as connection:
             free = connection.pragma("freelist_count")
@@ -250,13 +254,13 @@ class SqliteBackend(Reader):
                 except apsw.FullError:
                     return self._room.shrink(connection)
                 before, free = free, connection.pragma("freelist_count")
-                if free >= before:  # a file that another program has written anew may not know how
+                if free >= before:  # another program rewrote the file without auto_vacuum
                     break
                 if free > 0 and time.monotonic() > deadline:
                     return False
         with self._scrubbing:
             with self._connection() as connection:
-                self._room.scrub(connection)  # which truncates the WAL, if nobody reads
+                self._room.scrub(connection)  # truncates the WAL, unless a reader is active
             return self._erasure.advance(max(deadline, time.monotonic() + _REBUILD_SECONDS))
 
     def scrub(self) -> bool:
@@ -276,6 +280,6 @@ class SqliteBackend(Reader):
         return sum(size_of(f"{self._path}{suffix}") for suffix in ("", "-wal"))
 
     def pragmas(self, names: Sequence[str]) -> dict[str, object]:
-        """What SQLite says these settings are."""
+        """Return the values of these pragmas."""
         with self._connection() as connection:
             return {name: connection.pragma(name) for name in names}

@@ -1,14 +1,13 @@
-"""Connections to one SQLite file: lent out, taken back, and kept out of forked children.
+"""The connection pool of one SQLite file, which keeps connections out of forked children.
 
-A thread borrows a connection for one piece of work, so that one thread alone always uses the same one and many never
-share any. SQLite must neither use nor close a connection that os.fork copied into a child, nor open the same file
-there: the child would believe it holds the parent's locks. So before a fork we close what is idle; what is in use in
-that moment, in another thread, makes its file out of bounds for the child.
+A thread leases a connection for one piece of work. A single thread always gets the same connection, and two threads
+never share one. A child of os.fork must neither use nor close a connection of its parent, nor open the same file: the
+child would believe that it holds the parent's locks. So the pool closes its idle connections before a fork. A file with
+a connection in use at that moment, in another thread, is closed to the child.
 
-A pool that only reads leaves no trace, not even the files that SQLite needs to share a database. If there is something
-in the WAL, it reads through the index that is beside it, without writing to that either. If there is nothing in it,
-the file is read as one that nobody changes (SQLite calls it immutable); should somebody change it all the same, what
-was read meanwhile is not believed, and the next one to read opens it again.
+A read-only pool leaves no trace, not even the files that SQLite needs to share a database. If the WAL has content, the
+pool reads it through the existing shared-memory index, without writing to that. If the WAL is empty, the file is opened
+as immutable. If another process changes an immutable file, the read raises `Busy`, and the next read opens it again.
 """
 
 import os
@@ -27,7 +26,7 @@ from ...errors import Busy, CannotOpen, Closed, Damaged, Hint, NotAStore, Storag
 from .files import lacks_room, make_private, map_error, sync
 
 _pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
-_inherited: list[object] = []  # kept for ever, so that nothing is closed in the child
+_inherited: list[object] = []  # never freed, so that the child closes none of them
 _out_of_bounds: set[str] = set()
 _in_use: set[str] = set()
 
@@ -55,14 +54,15 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 class Still(apsw.Connection):
-    """A connection to a file that is taken for one that nobody changes."""
+    """A connection to a file that is opened as immutable."""
 
-    before: tuple[int, ...] = ()  # what the file was like then
+    before: tuple[int, ...] = ()  # the state of the file when it was opened
 
 
 class Lease:
-    """The use of a connection, as a context manager; SQLite's errors become ours on the way out. A class, because a
-    generator costs more than many a statement."""
+    """The use of a connection, as a context manager that maps SQLite's errors.
+
+    It is a class because a generator costs more than a short statement."""
 
     __slots__ = ("_connection", "_pool")
 
@@ -78,20 +78,20 @@ class Lease:
             self._pool.drop(self._connection)
             raise Busy(f"{self._pool.path} was changed while it was read", hint="try again") from error
         ours = map_error(error, self._pool.path, self._connection) if isinstance(error, apsw.Error) else None
-        if self._pool.read_only and ours is not None:  # others got in its way: the next may be luckier
+        if self._pool.read_only and ours is not None:  # a writer got in the way: a new connection may succeed
             self._pool.drop(self._connection)
         else:
             self._pool.give_back(self._connection)
         if ours is not None:
             raise ours from error
-        if isinstance(error, UnicodeDecodeError):  # where bytes were, something claims to be text
+        if isinstance(error, UnicodeDecodeError):  # damage: a text value holds invalid UTF-8
             raise Damaged(f"{self._pool.path} is damaged: text that is none") from error
         if isinstance(error, OverflowError):
             raise Damaged(f"{self._pool.path} is damaged: a number that cannot be") from error
 
 
 class Pool:
-    """The connections to one file. The file is made, private, if it is not there, unless it is only read."""
+    """The connections to one file. A missing file is created with private permissions, unless the pool is read-only."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class Pool:
         read_only: bool = False,
         create: bool = True,
     ) -> None:
-        """`prepare` looks at every new connection before anybody else does, and may refuse the file."""
+        """`prepare` runs on every new connection before its first use, and may refuse the file."""
         self.path = os.path.abspath(path)
         self.timeout_seconds = timeout_seconds
         self.idle: list[apsw.Connection] = []
         self.made = 0  # connections, idle or in use
         self._prepare = prepare
-        self.make_room: Callable[[], bool] = lambda: False  # called if the disk is too full to open it; can it help?
+        self.make_room: Callable[[], bool] = lambda: False  # called on a full disk; True if it freed space
         self.vfs = vfs
         self.read_only = read_only
         self._forks = _forks.count()
@@ -119,25 +119,25 @@ class Pool:
             _look_at(self.path)
         if not read_only:
             make_private(self.path)
-        self.path = os.path.realpath(path)  # as SQLite does: the WAL lies beside the file, not beside a link to it
+        self.path = os.path.realpath(path)  # like SQLite: the WAL lies beside the file, not beside a link
         if self.path in _out_of_bounds:
             raise CannotOpen(
                 f"{self.path} was in use by another thread when this process was forked",
                 hint="fork while no thread uses the store, or start processes by spawn",
             )
-        self._pending = _size(f"{self.path}-wal") > 0  # somebody was killed: there is something in the WAL
+        self._pending = _size(f"{self.path}-wal") > 0  # a process was killed: the WAL has content
         _pools.add(self)
 
     def pending(self) -> int:
-        """How many bytes the WAL has."""
+        """Return the size of the WAL in bytes."""
         return _size(f"{self.path}-wal")
 
     def lease(self) -> Lease:
-        """A connection that nobody else uses meanwhile."""
+        """Lease a connection for exclusive use."""
         return Lease(self)
 
     def connect(self) -> apsw.Connection:
-        """One more connection."""
+        """Open one more connection; make room on a full disk if possible."""
         while True:
             try:
                 return self._connect()
@@ -148,7 +148,7 @@ class Pool:
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOFOLLOW
         check_sidecars(self.path)
-        left = os.path.exists(f"{self.path}-wal")  # if the file is another program's, closing must not touch this
+        left = os.path.exists(f"{self.path}-wal")  # closing must not checkpoint a foreign WAL
         if self.read_only:
             connection = self._reader()
         else:
@@ -157,7 +157,7 @@ class Pool:
         try:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
             for foreign in (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, apsw.SQLITE_DBCONFIG_ENABLE_VIEW):
-                connection.config(foreign, 0)  # we have none: whoever planted one could keep what is deleted
+                connection.config(foreign, 0)  # the schema has none: a planted trigger could keep deleted rows
             connection.set_busy_handler(patience(self.timeout_seconds))
             self._prepare(connection)
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
@@ -167,7 +167,7 @@ class Pool:
         return connection
 
     def _reader(self) -> apsw.Connection:
-        """A connection that writes nothing at all."""
+        """Open a connection that writes nothing, not even the shared-memory file."""
         before = _state(self.path)
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
         place = f"file:{quote(self.path)}"
@@ -198,11 +198,11 @@ class Pool:
         return found
 
     def give_back(self, connection: apsw.Connection) -> None:
-        if connection.in_transaction:  # its end failed or was interrupted: nobody may go on in it
+        if connection.in_transaction:  # COMMIT or ROLLBACK failed or was interrupted: the transaction must not go on
             self.drop(connection)
             return
         self.idle.append(connection)
-        if self._closed:  # while it was in use
+        if self._closed:  # the pool was closed while the connection was in use
             self.close_idle()
 
     def _closed_error(self) -> Closed:
@@ -212,14 +212,14 @@ class Pool:
 
     @contextmanager
     def mapping_errors(self) -> Iterator[None]:
-        """SQLite's errors become ours."""
+        """Map SQLite's errors to errors of the store."""
         try:
             yield
         except apsw.Error as error:
             raise map_error(error, self.path) from error
 
     def close(self, *, untouched: bool = False) -> None:
-        """`untouched`: leave what is in the WAL there."""
+        """Close all connections. With `untouched` the WAL is not checkpointed."""
         self._closed = True
         for connection in self.idle if untouched and self._pending and self._forks == _forks.count() else ():
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -240,7 +240,7 @@ def _size(path: str) -> int:
 
 
 def _look_at(path: str) -> None:
-    """Refuse by its metadata what cannot be read as a store. Nothing is made."""
+    """Refuse a path whose metadata shows that it is no store. Nothing is created."""
     hint = "give the path of a store that is there"
     if "\0" in path or not os.path.isfile(path):
         what = "is not a file" if "\0" not in path and os.path.exists(path) else "is not there"
@@ -252,7 +252,7 @@ def _look_at(path: str) -> None:
 
 
 def _state(path: str) -> tuple[int, ...]:
-    """What changes when a database is written to."""
+    """Return the metadata that every write to the database changes."""
     try:
         found = os.stat(path)
         return found.st_ino, found.st_size, found.st_mtime_ns, _size(f"{path}-wal")
@@ -261,7 +261,10 @@ def _state(path: str) -> tuple[int, ...]:
 
 
 def ensure_wal(connection: apsw.Connection, timeout_seconds: float) -> None:
-    """SQLite answers "busy" at once, without asking our handler, if two processes switch at the same time."""
+    """Switch the file to WAL mode.
+
+    If two processes switch at the same time, SQLite returns "busy" at once, without calling the busy handler. So this
+    retries by itself."""
     wait = patience(timeout_seconds)
     attempt = 0
     while connection.pragma("journal_mode") != "wal":
@@ -275,7 +278,7 @@ def ensure_wal(connection: apsw.Connection, timeout_seconds: float) -> None:
 
 @contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
-    """All of it, or nothing."""
+    """Run a write transaction: all of it is committed, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -288,7 +291,7 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
 
 @contextmanager
 def view(connection: apsw.Connection) -> Iterator[None]:
-    """One view of the database, whatever others commit meanwhile."""
+    """Run statements in one snapshot of the database."""
     connection.execute("BEGIN")
     try:
         yield
@@ -298,9 +301,9 @@ def view(connection: apsw.Connection) -> Iterator[None]:
 
 
 def empty_wal(connection: apsw.Connection, timeout_seconds: float) -> bool:
-    """Move everything from the WAL into the database, and truncate the WAL. False if a reader is in the way.
+    """Checkpoint the WAL completely and truncate it. False if a reader is in the way.
 
-    SQLite does not sync the truncation, so a power cut could bring deleted text back: we sync it ourselves."""
+    SQLite does not sync the truncation, so a power cut could bring deleted text back. So this syncs the file."""
     connection.set_busy_handler(None)  # a checkpoint that waits for readers would make writers wait, too
     try:
         busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
@@ -322,7 +325,7 @@ def empty_wal(connection: apsw.Connection, timeout_seconds: float) -> bool:
 
 
 def patience(timeout_seconds: float) -> Callable[[int], bool]:
-    """A busy handler: sleep a little, never in step with the others, until the time is up."""
+    """Return a busy handler that sleeps for random moments until the timeout: processes must not wake in step."""
     started = 0.0
 
     def wait(attempt: int) -> bool:

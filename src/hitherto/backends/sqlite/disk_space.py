@@ -1,13 +1,14 @@
-"""Room: what a store does on a disk that is nearly full, or full.
+"""Writing and purging on a disk that is full, or nearly full.
 
-Before a write is refused, what lies in the WAL is moved into the database: the WAL holds the same page many times. What
-only removes gets the ballast on top. Two things make that little enough. Removing with `secure_delete = FAST`
-overwrites what goes only on pages that are written anyway: a page that becomes free needs no room in the WAL, so that a
-gigabyte goes with a few megabytes; the vacuum then takes these pages off the file. And what lies in the WAL and makes
-the database larger (`growth`) is moved there early, and may not outgrow a half of the ballast: moving the rest always
-fits.
+Before a write is refused, the WAL is checkpointed: it holds the same page many times. A batch that only removes may
+also use the space of the ballast. Two rules make that small space enough:
 
-Every method takes a connection that is not in a transaction; SQLite's errors are translated by who lent it.
+- Removals run with `secure_delete = FAST`, which overwrites only pages that are written anyway. A page that becomes
+  free needs no room in the WAL, so a gigabyte can be removed with a few megabytes. The vacuum then truncates the file.
+- The part of the WAL that makes the database larger (`growth`) is checkpointed early, and may not exceed half of the
+  ballast. So the last checkpoint always fits.
+
+Every method takes a connection that is not in a transaction. The lease maps SQLite's errors.
 """
 
 import os
@@ -23,37 +24,39 @@ from .ballast import LEAST, Ballast, lay_if_clean
 from .connections import empty_wal, transaction
 from .files import free_bytes, full_error, lacks_room
 
-OFTEN = LEAST // 8  # bytes of a write that is expected to fit; the least after which it is looked what the WAL holds
-_WORTHWHILE = 8 << 10  # bytes in the WAL that are moved when there is no more room
-_PATIENCE_SECONDS = 0.25  # for readers, before a step is left to another time
-_STEP, _TRIES = 256, 6  # pages given back in one transaction, and how often it is tried with fewer
+OFTEN = LEAST // 8  # bytes: a smaller write is not checked beforehand; the least between two looks at the WAL
+_WORTHWHILE = 8 << 10  # bytes: with fewer in the WAL, a checkpoint frees too little
+_PATIENCE_SECONDS = 0.25  # how long to wait for readers before a step is postponed
+_STEP, _TRIES = 256, 6  # pages returned in one transaction, and attempts with fewer pages
 
 _T = TypeVar("_T")
-_Work = Callable[[Callable[[], None]], _T]  # it calls what it is given when it has the lock of writers
+_Work = Callable[[Callable[[], None]], _T]  # it calls its argument when it holds the write lock
 
 
 class Room:
-    """The room for one store."""
+    """The disk space of one store."""
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
         self._path, self._timeout_seconds = path, timeout_seconds
         self.ballast = Ballast(path)
-        self.is_outgrown = False  # there is much in the WAL, and no room to move it
-        self._unmoved = OFTEN + 1  # bytes that were written since we looked how much it is: the first write looks
+        self.is_outgrown = False  # the WAL is large, and a checkpoint would not fit
+        self._unmoved = OFTEN + 1  # bytes written since the last look at the WAL: the first write looks
         self._look_after = OFTEN
 
     def set_aside(self, connection: apsw.Connection, least: int = LEAST) -> bool:
         return lay_if_clean(connection, self.ballast, least)
 
     def is_about(self, error: apsw.Error | CommitUnknown, connection: apsw.Connection) -> bool:
-        """Is that what the error is about?"""
+        """Tell whether the error says that the disk is full."""
         if isinstance(error, CommitUnknown):
             return isinstance(error.reason, StorageFull)
         return lacks_room(error, connection)
 
     def expect(self, connection: apsw.Connection, weight: int) -> None:
-        """Refuse what does not fit before the WAL has taken the last that is free: it is written there, and once more
-        when it is moved into the database. What cannot be moved there may not outgrow the ballast."""
+        """Raise `StorageFull` for a write that does not fit, before the WAL takes the last free bytes.
+
+        A write needs its size twice: in the WAL, and in the database at the checkpoint. The part of the WAL that cannot
+        be checkpointed may not exceed the ballast."""
         fits = self._fits(connection, weight) or (self.gain_room(connection) and self._fits(connection, weight))
         if not fits and weight:
             raise full_error(self._path, f"{weight:,} more would take twice that, for a while")
@@ -65,11 +68,11 @@ class Room:
 
     @property
     def _wal_limit(self) -> int:
-        """How much may be in the WAL that makes the database larger: so that there is room for a purge beside it."""
+        """The most bytes in the WAL that make the database larger: a purge still fits beside them."""
         return max(LEAST, self.ballast.size)
 
     def note_write(self, connection: apsw.Connection, weight: int) -> None:
-        """Move what is in the WAL into the database before that would take more room than the ballast can give."""
+        """Count a write, and checkpoint before the WAL needs more space than the ballast has."""
         self._unmoved += weight
         if self._unmoved <= self._look_after:
             return
@@ -79,11 +82,11 @@ class Room:
             if growth(connection, self._path) > allowed // 4:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             self._unmoved, self._look_after = 0, max(OFTEN, allowed // 32)
-        except apsw.Error:  # what was written is kept, and must not be said not to be: the next one looks again
+        except apsw.Error:  # the write is committed, so this must not raise: the next write looks again
             self.is_outgrown = True
 
     def run_removal(self, connection: apsw.Connection, work: _Work[_T]) -> _T:
-        """Do work that only removes, on a full disk too."""
+        """Run work that only removes, also on a full disk."""
         try:
             return work(lambda: None)
         except apsw.Error as error:
@@ -92,7 +95,7 @@ class Room:
         return self.run_with_ballast(connection, work)
 
     def run_with_ballast(self, connection: apsw.Connection, work: _Work[_T]) -> _T:
-        """Do it with the ballast, and with what the WAL has taken."""
+        """Free space (checkpoint the WAL, delete the ballast file), then run `work`."""
         self.gain_room(connection)
         with sparing_writes(connection):
             try:
@@ -101,14 +104,15 @@ class Room:
                 self.shrink(connection)
 
     def gain_room(self, connection: apsw.Connection) -> bool:
-        """Was there something in the WAL that could be moved into the database? It holds the same page many times."""
+        """Checkpoint the WAL to gain space, since it holds the same page many times. False if that gained nothing."""
         try:
             return size_of(f"{self._path}-wal") > _WORTHWHILE and self.scrub(connection)
-        except apsw.Error:  # then it is as full as it was said to be
+        except apsw.Error:  # the disk is as full as the error said
             return False
 
     def scrub(self, connection: apsw.Connection) -> bool:
-        if self.ballast.size == 0:  # something was removed by force: what is free may hold text
+        """Remove deleted text from free pages and from the WAL. False if that has to wait."""
+        if self.ballast.size == 0:  # a removal used the ballast: free pages may hold text
             return self.shrink(connection)
         try:
             emptied = empty_wal(connection, self._timeout_seconds)
@@ -117,18 +121,19 @@ class Room:
         except apsw.Error as error:
             if not lacks_room(error, connection):
                 raise
-        size = self.ballast.size  # who does not remove may borrow it, and has to give all of it back
-        with transaction(connection):  # the database has to become larger before the WAL can be emptied
+        size = self.ballast.size  # this removes nothing, so the ballast must be restored in full
+        with transaction(connection):  # the database has to grow before the WAL can be emptied
             self.ballast.give_up()
         return self.shrink(connection, size)
 
     def shrink(self, connection: apsw.Connection, least: int = LEAST) -> bool:
-        """Make the files as small as they can be, without room to do it in, and lay the ballast down again, of at
-        `least` this size if there is room. False if that has to wait."""
+        """Shrink the files as far as possible, with no free space, and create the ballast again.
+
+        The ballast has at least the size `least` if there is space. False if that has to wait."""
         try:
             shrunk = shrink_files(connection, self._path, self._timeout_seconds)
             return shrunk and self.set_aside(connection, least)
-        except apsw.Error:  # what was removed is removed; there is no ballast, so `scrub` tries again
+        except apsw.Error:  # the removal is committed; without a ballast, `scrub` tries again
             return False
 
 
@@ -141,8 +146,7 @@ def size_of(path: str) -> int:
 
 @contextmanager
 def sparing_writes(connection: apsw.Connection) -> Iterator[None]:
-    """Pages that become free take no room in the WAL, and neither does what only waits for the end of the transaction.
-    They keep what was on them."""
+    """Keep freed pages, and dirty pages before the commit, out of the WAL. Freed pages keep their content meanwhile."""
     try:
         for pragma in ("secure_delete = FAST", "cache_spill = OFF"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -153,16 +157,15 @@ def sparing_writes(connection: apsw.Connection) -> Iterator[None]:
 
 
 def growth(connection: apsw.Connection, path: str) -> int:
-    """By how much the database becomes larger when all that is in the WAL is moved into it."""
+    """Return by how many bytes the database file grows when the whole WAL is checkpointed."""
     return int(connection.pragma("page_count") * connection.pragma("page_size")) - os.path.getsize(path)
 
 
 def shrink_files(connection: apsw.Connection, path: str, timeout_seconds: float) -> bool:
-    """Give all free pages back to the disk, a few at a time, with next to no room to do it in. False if a reader is in
-    the way, or there is not even that much room.
+    """Return all free pages to the disk, a few at a time, with almost no free space.
 
-    What lies in the WAL is moved into the database first, if it fits. If not, the vacuum comes first: what it takes off
-    the end need not be moved."""
+    The WAL is checkpointed first, if that fits. If not, the vacuum comes first: pages that it cuts off need no
+    checkpoint. False if a reader is in the way, or if even that needs too much space."""
     step, tries = _STEP, 0
     fits = growth(connection, path) <= free_bytes(path)
     if fits and not _empty(connection, timeout_seconds):
@@ -176,7 +179,7 @@ def shrink_files(connection: apsw.Connection, path: str, timeout_seconds: float)
             if tries > _TRIES:
                 return False
             continue
-        if connection.pragma("freelist_count") >= free:  # a file that another program has written anew: as it is
+        if connection.pragma("freelist_count") >= free:  # another program rewrote the file without auto_vacuum
             return True
         if growth(connection, path) <= free_bytes(path) and not _empty(connection, timeout_seconds):
             return False
@@ -184,7 +187,7 @@ def shrink_files(connection: apsw.Connection, path: str, timeout_seconds: float)
 
 
 def _empty(connection: apsw.Connection, timeout_seconds: float) -> bool:
-    """Those who read for a moment are waited for."""
+    """Empty the WAL, and wait a moment for readers. False if they hold it for longer, or the disk is full."""
     deadline = time.monotonic() + min(_PATIENCE_SECONDS, timeout_seconds)
     try:
         while not empty_wal(connection, timeout_seconds):

@@ -1,19 +1,19 @@
-"""Erasure: the bytes of what was removed leave the files.
+"""Erasure: remove the bytes of deleted rows from the files.
 
-`secure_delete` overwrites rows and pages that are deleted. It does not reach copies: when SQLite balances a b-tree it
-moves rows to other pages and leaves their bytes where they were, in the unused part of a page that stays in use. No
-statement overwrites those bytes. But a table that is written anew holds nothing that was removed before. So after
-something was removed, SQLite writes the tables anew: a small store with VACUUM, a larger one in steps (`_rebuild`).
-Nothing here writes into the file past SQLite.
+`secure_delete` overwrites deleted rows and pages. It does not reach copies: when SQLite balances a b-tree it moves rows
+to other pages and leaves their bytes in the unused part of a page that stays in use. No statement overwrites those
+bytes. But a rebuilt table holds nothing that was removed before. So after a removal the tables are rebuilt: a small
+store with VACUUM, a larger one in steps (`rebuild`). Nothing here writes into the file past SQLite.
 
-Three numbers in the row of each workspace say how far that is. They only grow:
+Three numbers in the row of each workspace record the progress. They only grow:
 
-- `removals`: how many commits have removed something;
-- `rebuilt`: the `removals` that were counted before the last complete rebuild began;
-- `erased`: the `rebuilt` that was read before the WAL was truncated. The old pages have left the file and the WAL.
+- `removals`: the number of commits that removed something;
+- `rebuilt`: the value of `removals` before the last complete rebuild began;
+- `erased`: the value of `rebuilt` before the WAL was truncated. The old pages have left the file and the WAL.
 
-Each is set to a value that was read before the work began. So a process never vouches for what another one removed
-while it worked, and one that is killed leaves its work to the next. All is erased when `erased` equals `removals`.
+Each is set to a value that was read before the work began. So a process never vouches for a removal that another one
+committed during the work, and a killed process leaves its work to the next. All is erased when `erased` equals
+`removals`.
 """
 
 import os
@@ -26,15 +26,15 @@ from .connections import Pool, empty_wal, patience, transaction, view
 from .files import free_bytes, lacks_room
 from .rebuild import Rebuild, is_under_way
 
-SMALL = 16 << 20  # bytes: VACUUM writes a store of this size anew within the time that a purge has
-_PATIENCE_SECONDS = 0.5  # for other writers, before a step is left to another time
-_MARGIN = 64 << 10  # bytes that are left free on the disk
+SMALL = 16 << 20  # bytes: VACUUM rebuilds a store of this size within the time that a purge has
+_PATIENCE_SECONDS = 0.5  # how long to wait for other writers before a step is postponed
+_MARGIN = 64 << 10  # bytes that stay free on the disk
 
 _Counts = dict[int, int]  # by the place of the workspace
 
 
 class Erasure:
-    """What has to leave one file."""
+    """The erasure of one file."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -45,9 +45,10 @@ class Erasure:
             return not _ahead(connection, "removals", "erased")
 
     def advance(self, deadline: float | None = None) -> bool:
-        """Erase what was removed before this call. False if something of it is left: a reader holds old pages, other
-        writers were busy, the disk has no room, or the store is large. For a large one steps are taken until the
-        deadline; without a deadline none."""
+        """Erase everything that was removed before this call. False if something is left.
+
+        That happens if a reader holds old pages, other writers are busy, the disk is full, or the store is large. A
+        large store is rebuilt in steps until the deadline; without a deadline no step is taken."""
         with self._pool.lease() as connection:
             wanted = _ahead(connection, "removals", "erased")
         if not wanted:
@@ -58,11 +59,11 @@ class Erasure:
             return _has_reached(connection, "erased", wanted)
 
     def _rebuild(self, wanted: _Counts, deadline: float | None) -> bool:
-        """Write all tables anew, unless that was done since these removals. False if that has to wait."""
+        """Rebuild all tables, unless that was done since these removals. False if that has to wait."""
         patient_until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             with self._pool.lease() as connection:
-                with view(connection):  # no rebuild in steps has begun when the removals are counted
+                with view(connection):  # one snapshot: no rebuild in steps begins between the two reads
                     if _has_reached(connection, "rebuilt", wanted):  # perhaps by another process
                         return True
                     counts = _ahead(connection, "removals", "rebuilt")
@@ -79,10 +80,10 @@ class Erasure:
                 return False
 
     def _settle(self) -> bool:
-        """Truncate the WAL, which moves the new pages into the file and gives the old ones up.
+        """Checkpoint and truncate the WAL, which removes the old pages.
 
-        Return False if a reader is in the way, or if the disk has no room for the pages: another writer may have taken
-        the room that was there before the rebuild."""
+        Return False if a reader is in the way, or if the disk has no space for the checkpoint: another writer may have
+        taken the space that was free before the rebuild."""
         with self._pool.lease() as connection:
             counts = _ahead(connection, "rebuilt", "erased")
             try:
@@ -95,7 +96,7 @@ class Erasure:
         return self._note("erased", counts)
 
     def _note(self, column: str, counts: _Counts) -> bool:
-        """Set a number in the row of each workspace. False if the disk has no room for that."""
+        """Set a number in the row of each workspace. False if the disk is full."""
         with self._pool.lease() as connection:
             try:
                 with transaction(connection):
@@ -110,8 +111,9 @@ class Erasure:
 
 
 def vacuum(pool: Pool) -> bool:
-    """Let SQLite write the whole file anew. False if others write, or the disk has no room for a second copy in the
-    WAL. On a connection of its own: VACUUM wants no other statement beside it."""
+    """Run VACUUM. False if another process writes, or if the disk has no space for a second copy in the WAL.
+
+    It uses its own connection, because VACUUM allows no other statement beside it."""
     with pool.mapping_errors():
         connection = pool.connect()
         try:
@@ -119,7 +121,7 @@ def vacuum(pool: Pool) -> bool:
             if not _has_room(pool.path, size):
                 return False
             connection.set_busy_handler(patience(_PATIENCE_SECONDS / 4))
-            in_memory = size <= SMALL  # then there is no copy in another file, even for a moment
+            in_memory = size <= SMALL  # no temporary file gets a copy, even for a moment
             connection.execute(f"PRAGMA temp_store = {'MEMORY' if in_memory else 'FILE'}").fetchall()
             connection.execute("VACUUM").fetchall()
             return True
@@ -134,13 +136,14 @@ def vacuum(pool: Pool) -> bool:
 
 
 def _has_room(path: str, size: int) -> bool:
-    """For a second copy of a database of this size in the WAL, where each page has a header, and for moving that into
-    the file, which may be smaller still."""
+    """Tell whether a second copy of the database fits into the WAL, and then into the file, which may be smaller.
+
+    Each page in the WAL has a header."""
     return free_bytes(path) >= size + size // 64 + max(0, size - os.path.getsize(path)) + _MARGIN
 
 
 def _ahead(connection: apsw.Connection, one: str, other: str) -> _Counts:
-    """The first number of every workspace in which it is greater than the other."""
+    """Return the first number of each workspace where it is greater than the other number."""
     query = f"SELECT place, {one} FROM workspace WHERE {one} > {other}"
     found: list[Any] = connection.execute(query).fetchall()
     return dict(found)

@@ -1,13 +1,13 @@
-"""Putting a new database file in the place of another, so that there is always one: the old one, or the new one.
+"""Put a new database file in the place of another. At every moment the old one or the new one is there.
 
 The new file is complete and on the disk, under a name of its own beside the place, before anything happens to the old
 one. The old one then gets a second name, and the new one takes its place in one step, which file systems do whole or
-not at all. So whoever is killed anywhere in between leaves a store that opens.
+not at all. So a process that is killed at any point leaves a store that opens.
 
-Nobody may have the old one open meanwhile. SQLite finds its WAL by the name of the file: whoever went on writing to the
-old one would write into the new one's WAL, and ruin it. So the old one is locked as nobody can lock it beside another,
-its WAL is put into it and removed, and it leaves WAL mode: a process that waits for the lock all the while, and gets it
-when we are gone, is told by SQLite that its file was moved as soon as it wants to write.
+No process may have the old file open meanwhile. SQLite finds the WAL by the name of the file: a process that went on
+writing to the old file would write into the WAL of the new one, and ruin it. So the old file gets an exclusive lock,
+its WAL is put into it and removed, and it leaves WAL mode: a process that waits for the lock, and gets it
+after the swap, gets an error from SQLite as soon as it writes: its file was moved.
 """
 
 import os
@@ -23,18 +23,19 @@ from ...errors import AlreadyExists, Busy, StorageError, StorageFull
 from .files import map_error, sync
 from .fts import is_own_index
 
-_PATIENCE_MS = 500  # for those who are about to leave
+_PATIENCE_MS = 500  # how long to wait for processes that are closing the file
 
 
 def put_in_place(new: str, path: str, *, replace: bool) -> str | None:
-    """Give a complete database file, which lies in the same directory, its name. What stood there is kept under the
-    name that is returned. Without `replace` it is `AlreadyExists`; if anybody uses it, `Busy`; if a file beside it is
-    not SQLite's, `CannotOpen`."""
+    """Rename a complete database file in the same directory to `path`.
+
+    An existing file is kept under the name that is returned. Raises `AlreadyExists` for it without `replace`, `Busy` if
+    a process has it open, and `CannotOpen` if a file beside it is not SQLite's."""
     path = os.path.realpath(path)
     _own_files.check_sidecars(path)
     try:
         if not os.path.lexists(path):
-            _put_aside(path, _free_name(path))  # a WAL without its database would be taken for one of the new file
+            _put_aside(path, _free_name(path))  # SQLite would take a WAL without its database for that of the new file
             _own_files.publish(new, path)
             return None
         if not replace:
@@ -51,7 +52,7 @@ def put_in_place(new: str, path: str, *, replace: bool) -> str | None:
 def _replace(new: str, path: str, *, locked: bool) -> str:
     kept = _free_name(path)
     os.link(path, kept)
-    if locked:  # what lies beside it is empty
+    if locked:  # its sidecar files are empty
         _remove(path, _own_files.SIDECARS)
     else:
         _put_aside(path, kept)
@@ -63,8 +64,9 @@ def _replace(new: str, path: str, *, locked: bool) -> str:
 
 @contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Nobody else has the database open, and nobody can open it. False: it is damaged, and cannot be locked; then it is
-    replaced as it is."""
+    """Hold the exclusive lock of the database, so that no other process has it open. Raises `Busy`.
+
+    False if the file is damaged and cannot be locked: then it is replaced as it is."""
     try:
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
     except apsw.Error as error:
@@ -79,9 +81,9 @@ def _alone(path: str) -> Iterator[bool]:
 def _lock(connection: apsw.Connection, path: str) -> bool:
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
-        connection.execute("BEGIN EXCLUSIVE; COMMIT")  # in this mode, the lock stays until the connection is closed
-        connection.execute("PRAGMA journal_mode = DELETE").fetchall()  # with a journal on the disk, should we be killed
-        connection.execute("PRAGMA journal_mode = MEMORY").fetchall()  # closing it removes no file of the new one's
+        connection.execute("BEGIN EXCLUSIVE; COMMIT")  # in this mode the lock lasts until the connection is closed
+        connection.execute("PRAGMA journal_mode = DELETE").fetchall()  # with a journal, in case of a kill
+        connection.execute("PRAGMA journal_mode = MEMORY").fetchall()  # closing then removes no file of the new store
     except (apsw.BusyError, apsw.LockedError):
         raise Busy(f"another process has {path} open", hint="end it, then try again") from None
     except (apsw.NotADBError, apsw.CorruptError):
@@ -98,7 +100,7 @@ def _free_name(path: str) -> str:
 
 
 def _put_aside(path: str, kept: str) -> None:
-    """What lies beside a database that is gone, or cannot be read, and may still be worth something."""
+    """Rename the WAL and journal of a missing or unreadable database: they may still be of use."""
     for suffix in ("-wal", "-journal"):
         with suppress(FileNotFoundError):
             _own_files.put_aside(path + suffix, kept + suffix)
@@ -112,7 +114,7 @@ def _remove(path: str, suffixes: tuple[str, ...]) -> None:
 
 
 def _remove_index(path: str) -> None:
-    """Remove the index of what the old store said; the next search makes it again. Leave what is not an index."""
+    """Remove the search index of the old store; the next search rebuilds it. A file that is no index stays."""
     if not _own_files.remove_own(path, is_own_index):
         return
     owners = _own_files.trusted_owners(path)

@@ -1,7 +1,7 @@
-"""The files around an SQLite database: private from the first byte, durable in name, refused when they cannot serve.
+"""The files of an SQLite database: created private, synced with their names, refused if they cannot serve.
 
-Nothing here opens an existing database file: closing it again would drop the locks that another connection of this
-process holds on it, because POSIX locks belong to the process, not to the descriptor.
+Nothing here opens an existing database file. Closing it would drop the locks that another connection of this process
+holds on it, because POSIX locks belong to the process, not to the descriptor.
 """
 
 import os
@@ -23,7 +23,7 @@ from ...errors import (
 
 
 def make_private(path: str) -> None:
-    """Make the directory (0700) and an empty file (0600) and sync their names, before SQLite would make it 0644."""
+    """Create the directory (0700) and an empty file (0600) and sync their names. SQLite would create it with 0644."""
     try:
         path.encode()
         if not os.path.exists(path):
@@ -39,7 +39,7 @@ def make_private(path: str) -> None:
         reason = error.strerror or str(error)
         hint = "check the path and the permissions of its directory"
         raise CannotOpen(f"cannot create {path}: {reason}", hint=hint) from error
-    except ValueError as error:  # a NUL, or bytes that are no text, in the path
+    except ValueError as error:  # a NUL in the path, or bytes that are not UTF-8
         raise CannotOpen(f"not a path that SQLite can open: {error}") from None
 
 
@@ -57,7 +57,7 @@ def _make_folder(folder: str) -> None:
 
 
 def _is_there(path: str) -> bool:
-    """As `os.path.exists`, but a path that no file can have (too long, say) is the error of the file system."""
+    """Like `os.path.exists`, but an impossible path (too long, say) raises the error of the file system."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def _is_there(path: str) -> bool:
 
 
 def _look_at(path: str) -> None:
-    """Refuse by its metadata what cannot be used."""
+    """Refuse a file whose metadata shows that it cannot be used."""
     if not os.path.isfile(path):
         raise CannotOpen(f"{path} is not a file", hint="give the path of a file; a folder cannot be a store")
     size = os.path.getsize(path)
@@ -86,15 +86,16 @@ def sync(path: str) -> None:
 
 
 def free_bytes(path: str) -> int:
-    """How much more the disk of this file takes. What is kept back for root is root's."""
+    """Return the free bytes on the disk of this file. Blocks reserved for root count only for root."""
     found = os.statvfs(os.path.dirname(path))
     blocks = found.f_bavail if os.geteuid() else found.f_bfree
     return blocks * (found.f_frsize or found.f_bsize)
 
 
 def lacks_room(error: apsw.Error, connection: apsw.Connection | None = None) -> bool:
-    """Was it that the disk is full? SQLite has a word of its own for the memory that it shares, and none for a quota of
-    the file system: that is known to the connection."""
+    """Tell whether the error says that the disk is full.
+
+    SQLite has its own code for shared memory, and none for a quota of the file system. The connection has the errno."""
     if isinstance(error, apsw.IOError):
         shared = getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
         return shared or (connection is not None and connection.system_errno in (ENOSPC, EDQUOT, EFBIG))
@@ -102,7 +103,7 @@ def lacks_room(error: apsw.Error, connection: apsw.Connection | None = None) -> 
 
 
 def full_error(path: str, reason: object) -> StorageFull:
-    """The error for a write that the disk has no room for."""
+    """Return the error for a write that the disk has no space for."""
     try:
         room = f"{free_bytes(path):,} bytes are free on the disk of {os.path.dirname(path)}"
     except OSError:
@@ -126,7 +127,7 @@ _CLASSES: tuple[tuple[type[apsw.Error], type[HithertoError], str], ...] = (
 
 
 def map_error(error: apsw.Error, path: str, connection: apsw.Connection | None = None) -> HithertoError:
-    """The error of ours for one of SQLite's."""
+    """Return the error of the store for an error of SQLite."""
     if lacks_room(error, connection):
         return full_error(path, error)
     for theirs, ours, text in _CLASSES:

@@ -1,7 +1,7 @@
-"""Name what lies beside a store under a name of ours, and is not ours.
+"""Find foreign files beside a store that have the name of one of its own files.
 
-Each part of the backend refuses such a thing when it meets it: the store is not opened, nothing is searched, no ballast
-is laid down. `hitherto doctor` asks here for all of them at once, without changing anything.
+Each part of the backend refuses such a file when it meets it: the store is not opened, nothing is searched, no ballast
+is created. `hitherto doctor` finds all of them at once, and changes nothing.
 """
 
 import os
@@ -14,7 +14,7 @@ from .fts import is_own_index
 
 
 def find_foreign(store: str) -> Iterator[tuple[str, str | None]]:
-    """Yield what is wrong and what to do about it, for each name. `store` is the real path, without a link."""
+    """Yield the problem and the hint for each foreign file. `store` is the real path, without a link."""
     owners = _own_files.trusted_owners(store)
     for suffix in (*_own_files.SIDECARS, "-search", *(f"-search{suffix}" for suffix in _own_files.SIDECARS)):
         path = f"{store}{suffix}"

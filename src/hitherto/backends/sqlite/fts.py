@@ -4,15 +4,15 @@ Why it is laid out as it is:
 
 - The words are a contentless table: FTS5 keeps which word stands where in which entry, and no text. An entry's docid is
   its place in time, so newest first is the order in which FTS5 goes through its lists anyway, up to the limit.
-- Each workspace has tables of its own, named by its id. A process that did not notice that the file was begun again
-  then finds no table; it can never find the table of another workspace.
+- Each workspace has tables of its own, named by its id. A process that missed a reset of the file then finds no table;
+  it can never find the table of another workspace.
 - `synchronous=NORMAL`: the words and the position are in one transaction, so a power cut takes both back, and the store
   feeds them again.
-- Dropping an entry only marks it as gone; its words stay in the segments of FTS5 until these are merged. `scrub` merges
-  until no segment has such a mark. SQLite has no function that tells, so we read FTS5's own list of its segments.
-- Nothing here is the truth. What cannot be read is reported as Damaged, and `clear` begins again, in place, because
-  other processes may have the file open. Only a file that is ours is begun again (`_check_own`): it has our application
-  id, or nothing in it. Something else under that name may be the only copy of something.
+- Dropping an entry only sets a tombstone; its words stay in the segments of FTS5 until these are merged. `scrub` merges
+  until no segment has a tombstone. SQLite has no function for that, so `fts` reads FTS5's own list of its segments.
+- The index is never the truth. An unreadable index raises `IndexDamaged`, and `clear` resets the file in place, because
+  other processes may have it open. Only our own file is reset (`_check_own`): it has our application id, or nothing in
+  it. Another file under that name may be the only copy of its content.
 
 Settings, by measurement: batches of 256 to 1,024 entries, `automerge=8` (faster than 4 when filling, and no
 slower to search), pages of FTS5's usual size, no index of prefixes (it would make the whole much larger; without it
@@ -49,16 +49,16 @@ PER_CONNECTION: Final = (
 )
 
 _SMALLEST_DATABASE = 512  # bytes; SQLite would take a shorter file for an empty one
-_CHUNK = 1 << 20  # bytes that are looked at together
+_CHUNK = 1 << 20  # bytes read at once
 _LARGEST_PAGE = 1 << 16  # bytes
 _SLICE = 256  # pages of FTS5 that one step of a merge may write: about 10 ms
-_FEW = 32  # conversations: it is worth while to look where they begin and end
-_FREED = 512  # pages that one step gives back
-_RATE = 64 << 20  # bytes that SQLite writes anew in a second, at least
-_BY_FORCE = 1 << 40  # counted as dropped where what is free was not overwritten
+_FEW = 32  # conversations: with so few, it pays to look up where they begin and end
+_FREED = 512  # pages that one step returns
+_RATE = 64 << 20  # bytes that VACUUM rewrites in a second, at least
+_BY_FORCE = 1 << 40  # counted as dropped when free pages were not overwritten
 
-# The file holds what it should not, or lacks what it should have. Our statements are always the same, so an error in
-# one of them is the file's.
+# The file has wrong content, or lacks some. Our statements are always the same, so an error in one of them is the
+# fault of the file.
 _BROKEN = (
     apsw.CorruptError,
     apsw.NotADBError,
@@ -74,8 +74,8 @@ _Work = Callable[[apsw.Connection], _T]
 
 
 class FtsIndex:
-    """The words of one workspace. `was_reset` tells that there was an index which could not be used, or that it was
-    cleared: it has to be fed from the beginning."""
+    """The words of one workspace. `was_reset` says that an unusable index was reset, or that the index was cleared: the
+    store has to feed it from the beginning."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class FtsIndex:
         timeout_seconds: float = 30.0,
         make_room: Callable[[], None] = lambda: None,
     ) -> None:
-        """`make_room` is called on a full disk, before all words are taken out of the file."""
+        """`make_room` is called on a full disk, before all words are removed from the file."""
         self.was_reset = False
         self._make_room = make_room
         self._workspace = workspace
@@ -98,7 +98,7 @@ class FtsIndex:
             f"SELECT place FROM {self._conversation} WHERE id IN (SELECT unhex(value) FROM json_each(:conversations))"
         )
         self._path: str | None = None
-        self._known_file: tuple[int, int] | None = None  # the file that was found to be ours
+        self._known_file: tuple[int, int] | None = None  # the file that was verified to be ours
         self._scrubbing = threading.Lock()
         self._pool: Pool | _Memory
         if path is None:
@@ -131,8 +131,9 @@ class FtsIndex:
         return pool
 
     def _check_own(self, path: str) -> None:
-        """Raise unless there is no file yet, or one of ours, damaged or not. Make a file empty that is too short for
-        SQLite to see the damage."""
+        """Raise for a foreign file. A missing file, or one of ours, damaged or not, passes.
+
+        A file that is too short for SQLite to notice the damage is emptied."""
         found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
         if found is None:
             self._known_file = None
@@ -146,7 +147,7 @@ class FtsIndex:
                 self.was_reset = True
 
     def _ensure(self, connection: apsw.Connection) -> None:
-        """Make the tables that are not there."""
+        """Create missing tables."""
         if self._path is not None:
             with view(connection):
                 is_ours = _look_at(connection)
@@ -198,14 +199,14 @@ class FtsIndex:
         for name, value in (("automerge", 8), ("usermerge", 2)):
             connection.execute(f"INSERT INTO {self._words} ({self._words}, rank) VALUES (?, ?)", (name, value))
         query = "INSERT OR IGNORE INTO hitherto_search VALUES (?, ?, NULL, 0, 0)"
-        # It rises from anywhere, so that it is never again what it was before the index was cleared.
+        # It starts at a random number, so it never has a value from before the index was cleared.
         connection.execute(query, (self._workspace, int.from_bytes(os.urandom(7), "big")))
         if self._path is not None:
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", FORMAT)
 
     def clear(self) -> None:
-        """Forget everything. If it is damaged, the whole file is begun again."""
+        """Delete all entries. A damaged file is reset as a whole."""
         self.was_reset = True
         try:
             if self._run(self._drop_tables):
@@ -222,15 +223,16 @@ class FtsIndex:
         self._begin_again(self._path)
 
     def _drop_by_force(self, connection: apsw.Connection) -> None:
-        """The same without room for it. The words are then on free pages until the last of these was given back, which
-        `scrub` goes on with."""
+        """Delete all entries on a full disk.
+
+        The words stay on free pages until the last of these is returned to the disk; `scrub` continues that."""
         self._make_room()
         with sparing_writes(connection):
             self._drop_tables(connection, _BY_FORCE)
             shrink_files(connection, str(self._path), self._timeout_seconds)
 
     def _drop_tables(self, connection: apsw.Connection, count: int = 1) -> bool:
-        """Make our tables anew. False if that did not help."""
+        """Drop and create our tables. False if that did not help."""
         with transaction(connection):
             for table in (self._words, self._entry, self._conversation):
                 connection.execute(f"DROP TABLE IF EXISTS {table}")
@@ -240,12 +242,12 @@ class FtsIndex:
         return bool(_value(connection, "PRAGMA quick_check(1)") == "ok")
 
     def _note_dropped(self, connection: apsw.Connection, count: int = 1) -> None:
-        """Words went that are still in the WAL: the next scrub has something to do."""
+        """Record that removed words are still in the WAL, so that the next scrub empties it."""
         query = "UPDATE hitherto_search SET dropped = dropped + ? WHERE workspace = ?"
         connection.execute(query, (count, self._workspace))
 
     def keep_only(self, workspaces: Collection[bytes]) -> None:
-        """Drop what is left of workspaces that the store does not have: an earlier store may have lain at its path."""
+        """Drop the tables of all other workspaces: an earlier store may have had the same path."""
 
         def strangers(connection: apsw.Connection) -> list[bytes]:
             found = _all(connection, "SELECT workspace FROM hitherto_search")
@@ -264,12 +266,13 @@ class FtsIndex:
             self.scrub(seconds=0.5)
 
     def _begin_again(self, path: str) -> None:
-        """Make an empty database of whatever is there: in place if nobody else has it open; else, and if SQLite cannot
-        open it at all, under the same name."""
+        """Replace the file by an empty database: in place if no other process has it open, else under the same name.
+
+        A file that SQLite cannot open at all is also replaced under the same name."""
         self.was_reset = True
         pool = self._pool
         assert isinstance(pool, Pool)
-        with contextlib.suppress(HithertoError):  # closing tries to move the WAL into a file that may be damaged
+        with contextlib.suppress(HithertoError):  # closing tries to checkpoint the WAL into a file that may be damaged
             pool.close_idle()
         try:
             self._reset(path)
@@ -284,7 +287,7 @@ class FtsIndex:
             self._run(self._ensure)
 
     def _reset(self, path: str) -> None:
-        """By a connection that looks at nothing before."""
+        """Reset the file through a connection that runs no checks."""
         resetting = self._new_pool(path, _wipe, timeout_seconds=min(1.0, self._timeout_seconds))
         try:
             with resetting.lease():
@@ -297,20 +300,20 @@ class FtsIndex:
         self._pool.close()
 
     def _run(self, work: _Work[_T]) -> _T:
-        """Do some work on a connection; what shows that the file is damaged becomes Damaged."""
+        """Run work on a connection; errors that show damage become `IndexDamaged`."""
         try:
             with self._pool.lease() as connection:
                 try:
                     try:
                         return work(connection)
-                    except apsw.SQLError:  # another process may be beginning again: then the tables are missing
+                    except apsw.SQLError:  # another process may be resetting the file: then the tables are missing
                         self._ensure(connection)
                         return work(connection)
                 except _BROKEN as error:
                     raise IndexDamaged(f"{self._path} is damaged ({type(error).__name__})", hint=_HINT) from error
         except (Damaged, StorageError) as error:
             cause = error.__cause__
-            if isinstance(cause, _BROKEN) and not isinstance(error, IndexDamaged):  # when the connection was made
+            if isinstance(cause, _BROKEN) and not isinstance(error, IndexDamaged):  # from opening the connection
                 raise IndexDamaged(f"{self._path} is damaged ({type(cause).__name__})", hint=_HINT) from cause
             raise
 
@@ -326,7 +329,7 @@ class FtsIndex:
         forget: Sequence[bytes] = (),
         position: bytes | None = None,
     ) -> int | None:
-        """All of this, or none of it."""
+        """Apply the whole update in one transaction, or nothing if the stamp has moved."""
         ready = {entry.number: (entry, words(entry.text)) for entry in put}  # before the lock is taken
         change = (
             "UPDATE hitherto_search SET stamp = stamp + 1, position = coalesce(?, position) "
@@ -367,7 +370,7 @@ class FtsIndex:
         return len(docids)
 
     def _put(self, connection: apsw.Connection, entries: dict[int, tuple[Entry, str]]) -> int:
-        """How many were there already."""
+        """Write these entries, and return how many existed already."""
         if not entries:
             return 0
         there = self._docids(connection, list(entries))
@@ -382,7 +385,7 @@ class FtsIndex:
             texts.append((docid, text))
             place = places[entry.conversation]
             rows.append((docid, number, place, entry.revision, entry.role, entry.created_at))
-        texts.sort()  # FTS5 takes them in best in the order of their docids
+        texts.sort()  # FTS5 inserts fastest in the order of docids
         connection.executemany(f"INSERT OR REPLACE INTO {self._entry} VALUES (?, ?, ?, ?, ?, ?)", rows)
         connection.executemany(f"INSERT INTO {self._words} (rowid, text) VALUES (?, ?)", texts)
         return len(there)
@@ -417,7 +420,7 @@ class FtsIndex:
         return stamp, None if position is None else _bytes(position)
 
     def _no_row(self) -> list[tuple[Any, ...]]:
-        raise apsw.SQLError("no row")  # the tables are made anew, and it is asked again
+        raise apsw.SQLError("no row")  # the caller creates the tables and asks again
 
     def known(self, conversation: bytes) -> Known | None:
         query = f"SELECT created_at, rewrites, next_seq FROM {self._conversation} WHERE id = ? AND next_seq IS NOT NULL"
@@ -447,7 +450,7 @@ class FtsIndex:
         since: int | None = None,
         until: int | None = None,
     ) -> list[Found]:
-        """Messages that fit: newest first, or the best first."""
+        """Return the messages that match: newest first, or best first."""
         conditions = {
             "role": "e.role = :role",
             "since": "e.created_at >= :since",
@@ -510,17 +513,17 @@ class FtsIndex:
         return True
 
     def _is_rebuilt(self, pool: Pool) -> bool:
-        """The copies that SQLite has left on pages in use go, as in the store itself: see `erasure`."""
-        emptied = self._run(lambda connection: empty_wal(connection, self._timeout_seconds))  # which gives room
+        """Remove the copies that SQLite left on pages in use, as `erasure` does in the store."""
+        emptied = self._run(lambda connection: empty_wal(connection, self._timeout_seconds))  # frees space
         if not emptied or not self._run(lambda _: vacuum(pool)):
             return False
         return self._run(lambda connection: empty_wal(connection, self._timeout_seconds))
 
     def _merge_some(self, connection: apsw.Connection) -> bool:
-        """One step. True if nothing is left to merge.
+        """Run one step of a merge. True if nothing is left to merge.
 
         A negative number begins a merge of everything with everything; a positive one goes on with what was begun, and
-        does not begin again when others add to the index meanwhile."""
+        does not start over when other processes add to the index meanwhile."""
         with transaction(connection):
             merging, marked = self._segments(connection)
             if not merging and not marked:
@@ -530,18 +533,18 @@ class FtsIndex:
             return not any(self._segments(connection))
 
     def _merge(self, connection: apsw.Connection, pages: int) -> bool:
-        """Was there anything to do?"""
+        """Run one merge command. True if it had work to do."""
         before = connection.total_changes()
         connection.execute(f"INSERT INTO {self._words} ({self._words}, rank) VALUES ('merge', ?)", (pages,))
         return connection.total_changes() - before >= 2
 
     def _segments(self, connection: apsw.Connection) -> tuple[bool, bool]:
-        """Is a merge under way? Has any segment marks of entries that are gone?"""
+        """Tell whether a merge is in progress, and whether any segment has tombstones."""
         record = _value(connection, f"SELECT block FROM {self._words}_data WHERE id = 10")
         return _structure(_bytes(record))
 
     def _give_back_some(self, connection: apsw.Connection) -> bool:
-        """One step of returning free pages to the file system. A tenth is kept, for what comes next."""
+        """Return some free pages to the file system. A tenth of the file stays free for new entries."""
         free, pages = connection.pragma("freelist_count"), connection.pragma("page_count")
         if self._path is None or free <= pages // 10:
             return True
@@ -549,7 +552,7 @@ class FtsIndex:
         return bool(connection.pragma("freelist_count") >= free)
 
     def _give_back_all(self, connection: apsw.Connection) -> bool:
-        """One step of returning all of them: they hold words."""
+        """Return some free pages to the file system, until none is left: they hold words."""
         free = connection.pragma("freelist_count")
         connection.execute(f"PRAGMA incremental_vacuum({_FREED})").fetchall()
         return bool(connection.pragma("freelist_count") in (0, free))
@@ -569,7 +572,7 @@ _FOREIGN = (
 
 
 class _Memory:
-    """The one connection to a database in memory; it is lent to one thread at a time."""
+    """The only connection to a database in memory, leased to one thread at a time."""
 
     def __init__(self) -> None:
         self._connection = apsw.Connection(":memory:")
@@ -600,8 +603,8 @@ class _Memory:
 
 
 class _RawFile:
-    """A database file, read as bytes by way of SQLite: a descriptor of our own would drop the locks of this process
-    when it is closed."""
+    """The bytes of a database file, read through SQLite: closing a descriptor of our own would drop this process's
+    locks on the file."""
 
     def __init__(self, path: str, size: int, vfs: str | None) -> None:
         flags = [apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_MAIN_DB, 0]
@@ -630,8 +633,9 @@ def _raw_file(path: str, size: int, vfs: str | None) -> Iterator[_RawFile]:
 
 
 def _is_own(file: _RawFile) -> bool:
-    """Recognise an index by the application id in its header, wherever else it is damaged. Nothing is lost with a file
-    of zeros, which a power cut can leave, or with a database that has no table."""
+    """Recognise an index by the application id in its header, even if the rest is damaged.
+
+    A file of zeros, which a power cut can leave, and a database without tables also pass: nothing is lost with them."""
     start = file.read(0, 108)
     if start[68:72] == APPLICATION_ID.to_bytes(4, "big"):
         return True
@@ -642,12 +646,12 @@ def _is_own(file: _RawFile) -> bool:
 
 
 def _has_own_table(file: _RawFile) -> bool:
-    """An index whose application id was changed still has our tables; their names are on the first page."""
+    """Recognise an index whose application id was changed: the names of our tables are on its first page."""
     return b"CREATE TABLE hitherto_search" in file.read(0, _LARGEST_PAGE)
 
 
 def is_own_index(path: str) -> bool:
-    """Return whether there is a search index at this path; raise if something else is there."""
+    """Tell whether a search index is at this path; raise for another file."""
     found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
     if found is None:
         return False
@@ -658,7 +662,7 @@ def is_own_index(path: str) -> bool:
 
 
 def _remove_index(path: str, known: tuple[int, int] | None) -> None:
-    """Remove a damaged index that SQLite cannot begin again, and the logs that belong to it."""
+    """Remove a damaged index that SQLite cannot reset, with its WAL and journal."""
     found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
     if found is not None and _own_files.identify(found) != known:
         raise NotAStore(f"{path} is not a search index", hint=_FOREIGN)
@@ -669,7 +673,7 @@ def _remove_index(path: str, known: tuple[int, int] | None) -> None:
 
 
 def _wipe(connection: apsw.Connection) -> None:
-    """SQLite's way to begin again in a file that others may have open, whatever is in it."""
+    """Reset a database that other processes may have open, whatever its content: SQLite's own way."""
     connection.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
     try:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
@@ -686,10 +690,10 @@ def _prepare(connection: apsw.Connection) -> None:
 
 
 def _look_at(connection: apsw.Connection) -> bool:
-    """Refuse the file of another program. True if it is ours, False if it is empty."""
+    """Refuse the file of another program. True for an index, False for an empty file."""
     application, version = connection.pragma("application_id"), connection.pragma("user_version")
     if application == APPLICATION_ID and version == FORMAT:
-        if connection.readonly("main"):  # the permissions were looked at: so it is a byte in its header
+        if connection.readonly("main"):  # the permissions allow writing: so a byte in the header is damaged
             raise IndexDamaged(f"{connection.filename} says that it may not be written", hint=_HINT)
         return True
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
@@ -716,13 +720,13 @@ def _matching(connection: apsw.Connection, statement: str, values: dict[str, str
     except apsw.SQLError as error:
         if str(error).startswith(
             ("fts5", "unterminated string", "unknown special query")
-        ):  # its words about an expression, never about a file
+        ):  # messages about an expression, never about a file
             raise InvalidQuery("this is not a query that FTS5 understands") from None
         raise
 
 
 def _integers(rows: list[Any], *, only_first: bool = False) -> list[Any]:
-    """The rows, if they are the integers they should be: a byte that was flipped can make anything of them."""
+    """Return the rows if all values are integers, else raise: one flipped bit can change a type."""
     for row in rows:
         for value in row[:1] if only_first else row:
             if type(value) is not int:
@@ -737,7 +741,7 @@ def _bytes(value: object) -> bytes:
 
 
 def _structure(record: bytes) -> tuple[bool, bool]:
-    """What FTS5 notes about its segments, in its own format: is a merge under way, and has any of them tombstones?
+    """Parse the list of segments of FTS5: is a merge in progress, and has any segment tombstones?
 
     A cookie, the mark of the second version (the one with tombstones), and variable-length integers: levels, segments,
     a counter; then for every level how many of its segments are being merged and how many there are; for each of these
@@ -759,7 +763,7 @@ def _structure(record: bytes) -> tuple[bool, bool]:
 
 
 def _varints(data: bytes) -> Iterator[int]:
-    """SQLite's integers of one to nine bytes: seven bits in each, the high bit says that more follow."""
+    """Decode SQLite's integers of one to nine bytes: seven bits in each, and the high bit means that more follow."""
     value = length = 0
     for byte in data:
         length += 1

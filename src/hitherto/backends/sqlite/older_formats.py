@@ -1,12 +1,12 @@
 """Reading a file of an older format as if it had this one, without writing to it.
 
-Who opens a store to write brings its file up to date first (`schema`). Who only reads may not write, and gets the
-difference for each connection instead: a temporary view over each table that lacks columns, which gives the default of
-each of them, and an empty temporary table for each that is missing. SQLite looks for a name among what is temporary
-first, so every query works as it is written.
+Opening a store for writing migrates its file first (`schema`). A read-only connection may not write, and gets the
+difference as temporary objects instead: a view over each table that lacks columns, which has the default of each of
+them, and an empty table for each missing one. SQLite resolves a name among temporary objects first, so every query
+works as it is written.
 
-This is right as long as steps only add tables, indexes and columns with a default; a column that is renamed counts as
-added. `READABLE_FROM` is the format from which on they do.
+This is correct as long as steps only add tables, indexes and columns with a default; a renamed column counts as added.
+`READABLE_FROM` is the first format whose later steps all do.
 """
 
 from functools import cache
@@ -25,7 +25,7 @@ class _Table(NamedTuple):
 
 
 def complete(connection: apsw.Connection, version: int, steps: Steps) -> None:
-    """Give a connection to a file of this version what the later steps would have added."""
+    """Add temporary objects to a connection for everything that later steps would have added to its file."""
     if not READABLE_FROM <= version < len(steps):
         return
     connection.execute("PRAGMA temp_store = MEMORY").fetchall()
@@ -41,7 +41,7 @@ def complete(connection: apsw.Connection, version: int, steps: Steps) -> None:
 
 @cache
 def _tables(steps: Steps) -> dict[str, _Table]:
-    """The tables that these steps lead to."""
+    """Return the tables that these steps create, by name."""
     made = apsw.Connection(":memory:")
     try:
         for _, statements in steps:

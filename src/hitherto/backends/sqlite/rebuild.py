@@ -1,21 +1,21 @@
-"""Rebuild: all tables of a store are written anew in short steps, while others read and write.
+"""Rebuild all tables of a store in short steps, while other processes read and write.
 
-VACUUM would do, but it holds the lock of writers all the time: seconds for a gigabyte. Here each step is one short
-transaction. What is to be done next is read from the schema and the tables in that transaction, so whoever comes next
-goes on after a kill, and several processes may take turns.
+VACUUM would do, but it holds the write lock all the time: seconds for a gigabyte. Here each step is one short
+transaction. Each step finds the next one from the schema and the tables, in its own transaction. So any process can
+continue after a kill, and several processes may take turns.
 
 1. `conversation` and `attachment` are copied to tables whose names end in `_next`.
 2. When both are complete, the other large tables are copied.
-3. What was written meanwhile is copied again. Every commit gives a conversation another token, so the conversations
-   that changed since their row was copied are those whose two rows differ. No commit has to know of the rebuild.
-   Nothing else is compared, so no row may be among the copies whose conversation, or attachment, is not: if that were
-   removed, nobody would remove the row. Rows of conversations that are newer than step 1 wait for this step.
+3. Conversations that changed meanwhile are copied again. Every commit gives a conversation another token, so they are
+   the conversations whose two rows differ. No commit has to know of the rebuild. Nothing else is compared, so no row
+   may be among the copies whose conversation, or attachment, is not: if that one were removed, the row would stay.
+   Rows of conversations that are newer than step 1 wait for this step.
 4. As soon as a single step can do the rest, that step does it, copies the small tables, and gives the tables of each
    set the names of the other: `message` becomes `message_old`, and `message_next` becomes `message`.
 5. The old tables are emptied and dropped. `secure_delete` overwrites the pages that become free.
 
 The copies hold nothing that was removed before the first step, and no page of the old tables is left after the last.
-Without enough room on the disk nothing is begun, and what was begun is given up.
+Without enough space on the disk no rebuild begins, and one that has begun is abandoned.
 """
 
 import re
@@ -59,15 +59,16 @@ _SPARE = 16 << 20  # bytes that are left free on the disk
 
 
 class Rebuild:
-    """The rebuild of one file. What is remembered here is only how many rows a step takes."""
+    """The rebuild of one file. Its only state in memory is the number of rows per step."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._rows: dict[str, int] = {}
 
     def go_on(self, deadline: float) -> bool:
-        """Take steps until the time is up, at least one. True if the rebuild is complete; False if the time is up,
-        others write without a pause, or the disk has no room."""
+        """Take steps until the deadline, at least one. True if the rebuild is complete.
+
+        False at the deadline, if other processes write without a pause, or if the disk is full."""
         with self._pool.mapping_errors():
             connection = self._pool.connect()
             try:
@@ -87,10 +88,10 @@ class Rebuild:
                 self._pool.drop(connection)
 
     def _step(self, connection: apsw.Connection) -> bool | None:
-        """One transaction. True if that was the last; False if the disk has no room; None if there is more to do."""
+        """Run one transaction. True if it was the last; False if the disk is full; None if there is more to do."""
         has_room = free_bytes(self._pool.path) > _SPARE
         with transaction(connection):
-            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # ALTER would believe an outdated one
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # ALTER would use an outdated one
             found = tables(connection)
             if any(name.endswith(OLD) for name in found):
                 if not self._empty(connection, OLD):
@@ -100,7 +101,7 @@ class Rebuild:
             if not any(name.endswith(NEXT) for name in found):
                 return None if self._begin(connection) else False
             if not has_room:
-                connection.execute("UPDATE workspace SET begun = -1")  # what was begun is given up
+                connection.execute("UPDATE workspace SET begun = -1")  # abandon the rebuild
             if connection.execute("SELECT 1 FROM workspace WHERE begun = -1").fetchone():
                 return False if self._empty(connection, NEXT) and not has_room else None
             if "message" + NEXT not in found:
@@ -111,7 +112,7 @@ class Rebuild:
             return None
 
     def _begin(self, connection: apsw.Connection) -> bool:
-        """False if there is not enough room: for a copy, and for the free pages that the old tables leave."""
+        """Create the first copies. False if a copy and the free pages of the old tables would not fit."""
         (pages, free, size) = (connection.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
         if free_bytes(self._pool.path) + free * size < (pages - free) * size * 5 // 4 + 2 * _SPARE:
             return False
@@ -120,7 +121,7 @@ class Rebuild:
         return True
 
     def _is_copied(self, connection: apsw.Connection, table: str, key: Sequence[str]) -> bool:
-        """Copy some more rows, if what they belong to is copied. True if that was the last of them."""
+        """Copy the next rows of a table whose owners are copied. True if they were the last."""
         columns, way = ", ".join(key), ", ".join(f"{name} DESC" for name in key)
         last = connection.execute(f"SELECT {columns} FROM {table}{NEXT} ORDER BY {way} LIMIT 1").fetchone()
         beyond = "TRUE" if last is None else f"({columns}) > ({', '.join('?' * len(key))})"
@@ -140,7 +141,7 @@ class Rebuild:
     # -- what was written meanwhile
 
     def _has_caught_up(self, connection: apsw.Connection) -> bool:
-        """Copy again what has changed since. False if that was not all."""
+        """Copy the changed conversations and attachments again. False if there were too many for one step."""
         places = _find_changed(connection, "conversation")
         names = _find_changed(connection, "attachment")
         _copy_conversations(connection, places[:_CHANGED])
@@ -148,7 +149,7 @@ class Rebuild:
         if len(places) > _CHANGED or len(names) > _CHANGED:
             return False
         staged: list[Any] = connection.execute("SELECT place FROM attachment WHERE chunks = 0").fetchall()
-        _copy_attachments(connection, [int(place) for (place,) in staged])  # each of their chunks may be a newer one
+        _copy_attachments(connection, [int(place) for (place,) in staged])  # any of their chunks may have been replaced
         return True
 
     def _swap(self, connection: apsw.Connection) -> None:
@@ -158,14 +159,14 @@ class Rebuild:
                 connection.execute(f"INSERT INTO {table}{NEXT} SELECT * FROM {table}")
         gone = f"NOT EXISTS (SELECT 1 FROM pack p WHERE p.first = pack{NEXT}.first)"
         connection.execute(f"DELETE FROM pack{NEXT} WHERE {gone}")  # no index tells which packs a conversation has
-        for before, after in (("", OLD), (NEXT, "")):  # what refers to a table follows it
+        for before, after in (("", OLD), (NEXT, "")):  # references to a table follow its new name
             for table in live:
                 connection.execute(f"ALTER TABLE {table}{before} RENAME TO {table}{after}")
 
     # -- getting rid of tables
 
     def _empty(self, connection: apsw.Connection, ending: str) -> bool:
-        """Remove some of what is in the tables with this ending, or one of them that is empty. True if none is left."""
+        """Remove rows, an index or an empty table among the tables with this suffix. True if no table is left."""
         left = [name for name in tables(connection) if name.endswith(ending)]
         for name in left:
             query = "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL LIMIT 1"
@@ -194,7 +195,7 @@ def tables(connection: apsw.Connection) -> list[str]:
 
 
 def live_tables(connection: apsw.Connection) -> list[str]:
-    """Without the copies that a rebuild makes or leaves."""
+    """Return all tables except the copies of a rebuild."""
     return [name for name in tables(connection) if not name.endswith((NEXT, OLD))]
 
 
@@ -203,14 +204,14 @@ def is_under_way(connection: apsw.Connection) -> bool:
 
 
 def drop_copies(connection: apsw.Connection) -> None:
-    """Drop what a rebuild has left in a file that nobody else uses."""
+    """Drop the tables that a rebuild left, in a file that no other process uses."""
     for name in tables(connection):
         if name.endswith((NEXT, OLD)):
             connection.execute(f"DROP TABLE {name}")
 
 
 def index_name(connection: apsw.Connection, name: str) -> str:
-    """The name of an index now: two sets of tables cannot have indexes of the same names."""
+    """Return the current name of an index: two sets of tables cannot have indexes of the same names."""
     query = "SELECT name, tbl_name FROM sqlite_schema WHERE type = 'index' AND name IN (?, ?)"
     found: list[Any] = connection.execute(query, (name, _other(name))).fetchall()
     return next((str(one) for one, table in found if not table.endswith((NEXT, OLD))), name)
@@ -221,7 +222,7 @@ _INDEX = re.compile(r'\bINDEX\s+"?(\w+)"?\s+ON\s+"?(\w+)"?')
 
 
 def _make(connection: apsw.Connection, names: Sequence[str]) -> None:
-    """Make empty tables beside these, with all their indexes. A trigger is none of ours: it goes with the old table."""
+    """Create empty copies of these tables, with all their indexes. A foreign trigger goes with the old table."""
     marks = ", ".join("?" * len(names))
     query = f"SELECT type, sql FROM sqlite_schema WHERE tbl_name IN ({marks}) AND sql IS NOT NULL"
     ours = f"{query} AND type IN ('table', 'index') ORDER BY type = 'index'"
@@ -238,7 +239,7 @@ def _other(index: str) -> str:
 
 
 def _find_changed(connection: apsw.Connection, table: str) -> list[int]:
-    """The places of rows that are not the same in both tables, or only in one."""
+    """Return the places of rows that differ between a table and its copy, or exist in only one of them."""
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()]
     same = " AND ".join(f"a.{name} IS b.{name}" for name in columns)
     query = (
@@ -249,7 +250,7 @@ def _find_changed(connection: apsw.Connection, table: str) -> list[int]:
 
 
 def _copy_conversations(connection: apsw.Connection, places: Sequence[int]) -> None:
-    """All rows of these conversations, as they are now."""
+    """Copy all rows of these conversations as they are now."""
     execute = connection.execute
     for place in (*places, *_in_the_way(connection, "conversation", places)):
         mine = f"SELECT number FROM message{NEXT} WHERE conversation = ?"
@@ -266,7 +267,7 @@ def _copy_conversations(connection: apsw.Connection, places: Sequence[int]) -> N
 
 
 def _copy_attachments(connection: apsw.Connection, places: Sequence[int]) -> None:
-    """These attachments and all of their chunks, as they are now."""
+    """Copy these attachments and all of their chunks as they are now."""
     execute = connection.execute
     for place in (*places, *_in_the_way(connection, "attachment", places)):
         execute(f"DELETE FROM chunk{NEXT} WHERE number BETWEEN ? AND ?", _chunks_of(place))

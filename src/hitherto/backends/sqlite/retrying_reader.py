@@ -1,8 +1,8 @@
-"""A backend that only reads, and has patience with those who write.
+"""A read-only SQLite backend that retries.
 
-It leaves no trace, so it cannot hold a place among the writers: when one of them opens the file, closes it or tidies
-up, what was being read is not to be believed, or cannot be read on. That is no error of the file's. It is asked again,
-until it stands still for long enough, until the time is up, or until there is no file any more.
+It leaves no trace, so it takes no lock that writers respect. When a writer opens or closes the file or checkpoints, a
+read in progress may be inconsistent, or fail. That is no error of the file. So each call is repeated until it succeeds,
+until the timeout, or until the file is gone.
 """
 
 import os
@@ -14,14 +14,14 @@ from .connections import patience
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_FOR_NOW = (Busy, CannotOpen, ReadOnly)  # nothing is written here, so that each of them is about what others do
-_AT_ONCE = ("close", "commit", "stage", "unstage", "collect")  # what writes is refused, however long we wait
-_OPENING_SECONDS = 0.5  # what a killed process left stays as it is, however long we wait
+_FOR_NOW = (Busy, CannotOpen, ReadOnly)  # this backend writes nothing, so each of them is caused by another process
+_AT_ONCE = ("close", "commit", "stage", "unstage", "collect")  # these verbs write, and are refused at once
+_OPENING_SECONDS = 0.5  # files that a killed process left do not change by waiting
 _READING_SECONDS = 5.0
 
 
 class Patient:
-    """Has all that the backend has which `make` gives, for a file of this path."""
+    """A proxy that retries the verbs of the backend that `make` opens, for a file of this path."""
 
     def __init__(self, make: Callable[[], object], path: str, timeout_seconds: float) -> None:
         self._path, self._seconds = path, min(timeout_seconds, _READING_SECONDS)
@@ -42,14 +42,14 @@ class Patient:
                         raise
                     attempt += 1
                 else:
-                    if isinstance(found, Iterator):  # it has read nothing so far
+                    if isinstance(found, Iterator):  # it has read nothing yet
                         return self._through(found, lambda: ask(*given, **how))  # type: ignore[return-value]
                     return found
 
         return again
 
     def _through(self, found: Iterator[_T], begin: Callable[[], object]) -> Iterator[_T]:
-        """What it gives. Once something was given, it is too late to begin again."""
+        """Yield from an iterator, and start it again if it fails before its first value."""
         wait, attempt = patience(self._seconds), 0
         while True:
             begun = False
@@ -62,4 +62,4 @@ class Patient:
                 if begun or not os.path.isfile(self._path) or not wait(attempt):
                     raise
                 attempt += 1
-                found = begin()  # type: ignore[assignment]  # the same again
+                found = begin()  # type: ignore[assignment]  # the same call again

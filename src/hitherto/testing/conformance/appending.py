@@ -27,7 +27,7 @@ from .stores import (
 
 
 class AppendContract:
-    """What is appended comes back, on every branch."""
+    """Appended messages come back, on every branch."""
 
     def test_a_conversation_is_resumed_as_it_was(self, open_store: Callable[[], Store]) -> None:
         """C1, C7: another handle, another store object, the same thread."""

@@ -253,7 +253,7 @@ class AttachingContract:
         assert talk.refresh().count == 0
 
     def test_after_a_file_that_changed_the_real_content_is_kept(self, store: Store) -> None:
-        """What was staged of the other content, under the name of this one, is in nobody's way."""
+        """Chunks of the other content, staged under the name of this one, do no harm."""
         talk = store.start()
         content = noise(CHUNK + 1)
         for other in (noise(CHUNK * 40), b"", noise(CHUNK)):

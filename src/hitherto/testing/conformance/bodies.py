@@ -137,7 +137,7 @@ class AttachmentContract:
     """Attachments: staged, adopted, released and collected."""
 
     def test_what_is_complete_is_not_staged_over(self, backend: Backend) -> None:
-        """Somebody who stages the same, and finds too late that it has changed, must not spoil what others refer to."""
+        """A second writer that stages the same attachment must not spoil it if its file changes meanwhile."""
         backend.commit([create(message_row(0))])
         backend.stage(A, b"n", 0, [b"good", b"also"], last=True, at=1)
         backend.commit([update(1, attach=((0, b"n"),))])

@@ -41,7 +41,7 @@ class CommitContract:
     """Batches, tokens, rows, listings, items and tags."""
 
     def test_it_says_whether_writers_queue(self, backend: Backend) -> None:
-        """Who does joins `QueueContract` as well."""
+        """A backend that lets writers queue joins `QueueContract` as well."""
         assert hasattr(backend, "commit_queued") == backend.info.can_queue == isinstance(self, QueueContract)
 
     def test_rows_come_back_as_they_were(self, backend: Backend) -> None:

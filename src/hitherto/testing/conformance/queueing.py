@@ -31,7 +31,7 @@ from .rows import (
 
 
 class QueueContract:
-    """What a backend passes that lets writers queue (`info.can_queue`)."""
+    """The tests for a backend that lets writers queue (`info.can_queue`)."""
 
     @pytest.fixture
     def queueing(self, backend: Backend) -> QueueingBackend:
