@@ -162,6 +162,11 @@ def test_rules_are_added_and_left_out_by_what_they_are() -> None:
             everything.without(wrong)
         with pytest.raises(InvalidArgument):
             everything.adding(wrong)
+    others = [None, 5, Rule("own-rule", "own", "x+"), ["secrets"], [None]]
+    for wrong in others:
+        with pytest.raises(InvalidArgument):
+            Sanitiser(wrong)
+    assert Sanitiser(iter(everything.rules)).rules == everything.rules  # the control
     name = everything.rules[0].name
     assert name not in [rule.name for rule in everything.without(name).rules]
     assert everything.without().rules == everything.rules

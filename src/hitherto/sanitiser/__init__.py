@@ -139,6 +139,11 @@ class Sanitiser:
     __slots__ = ("_cleaner",)
 
     def __init__(self, rules: Iterable[Rule], *, key: bytes | None = None) -> None:
+        if not isinstance(rules, Iterable):
+            raise InvalidArgument(
+                "a sanitiser is made of rules, several of them",
+                hint="Sanitiser(Sanitiser.secrets().rules) has the built-in ones",
+            )
         self._cleaner = _Cleaner(Engine(tuple(rules)), _hash_key(key))
 
     @classmethod
