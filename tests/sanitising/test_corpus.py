@@ -75,6 +75,7 @@ FORMATS = {
     "telegram": "{d10}:AA{u33}",
     "stripe": "sk_live_{b24}",
     "stripe hook": "whsec_{b32}",
+    "checkout": "sk_test_{U}",
     "shopify": "shpat_{x32}",
     "square": "sq0atp-{u22}",
     "npm": "npm_{b36}",

@@ -391,6 +391,32 @@ def test_a_secret_is_found_by_the_name_that_stands_beside_it(text: str) -> None:
         assert SECRETS.clean(harmless).text == harmless
 
 
+@pytest.mark.parametrize(
+    "value", ["dba06b506389c94f2bfc010fa83690cf7171dd40", "5f0c6a1e-93b7-4d2c-8e41-7ab05d9c3f26", RANDOM]
+)
+@pytest.mark.parametrize(
+    "text", ["api key: {}", "my Deepgram key is {}", "[DEBUG] Using Key={}", "airvisual key - '{}'"]
+)
+def test_a_key_is_somebodys_if_the_word_before_says_whose(text: str, value: str) -> None:
+    """Hexadecimal digits alone may be a digest or the name of a row: then the word before decides."""
+    assert value not in SECRETS.clean(text.format(value)).text
+    for harmless in ("the key: {}", "primary key = '{}'", "object key is {}", "duplicate key {}", "Key={}", "s3 {}"):
+        if value != RANDOM:
+            assert value in SECRETS.clean(harmless.format(value)).text  # the control
+
+
+def test_the_header_of_artifactory_names_its_key() -> None:
+    assert SECRETS.clean("X-JFrog-Art-Api: AKCq7Zt2Lw9X").text == "X-JFrog-Art-Api: [redacted:artifactory-assigned-key]"
+    assert SECRETS.clean("X-JFrog-Art-Uid: AKCq7Zt2Lw9X").text == "X-JFrog-Art-Uid: AKCq7Zt2Lw9X"  # the control
+
+
+def test_a_token_of_several_parts_is_found_in_a_sentence() -> None:
+    token = f"v2x.{RANDOM}.{RANDOM[::-1]}"
+    assert RANDOM not in SECRETS.clean(f"the token {token} does not work").text
+    for harmless in ("the token session.token2.v4value does not work", "the token org.example9.tokens.Reader is none"):
+        assert SECRETS.clean(harmless).text == harmless  # the control: dotted names of a program
+
+
 def test_a_password_with_brackets_that_do_not_pair_is_no_piece_of_code() -> None:
     for line in ("db_pass: m{{h}o)p${e]no(dy#one", "api_key = 'p#[x}$aq(wert%yy'"):
         assert SECRETS.clean(line).contains_secrets

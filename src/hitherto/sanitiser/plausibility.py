@@ -86,6 +86,17 @@ _NO_KEYS = frozenset(
         "column sorting natural socket"
     )
 )
+# Words before "key" that do not say whose it is, or say that it is one of a table, a file or a machine.
+_NOBODYS = _NO_KEYS | frozenset(
+    _split(
+        "the a an this that these each every same any no one other new old my your our its his her their of and or to "
+        "in on by at as for from with under without is was has have if not no get set put add delete del remove find "
+        "return lambda def const let var val string int str uuid guid ssh gpg pgp rsa hash digest fingerprint commit "
+        "registry redis event message node shard record entity document file path asset content user job task trace "
+        "request run lock lookup matching duplicate existing missing unknown invalid composite secondary entry rule "
+        "example sample demo"
+    )
+)
 _NO_TOKENS = frozenset(
     _split(
         "page next continuation sync cursor pad eos bos unk sep mask cls stop special end start resume prev "
@@ -238,8 +249,15 @@ def _check_assigned(text: str, start: int, end: int, begin: int) -> Span | None:
     if text[begin:start].rstrip(" \t`*\"'").endswith("|") and not _is_in_a_table(text, begin, end):
         return None  # it is a pipe
     if words[-1:] == ["id"] and _UUID.fullmatch(value):
-        return None  # such an id names a key, and is none
-    return (start, end) if _is_secret(value, _judge_name(words)) else None
+        return None  # as keys are named where they are kept
+    promise = "strict" if words == ["key"] and _is_somebodys(text, begin) else _judge_name(words)
+    return (start, end) if _is_secret(value, promise) else None
+
+
+def _is_somebodys(text: str, begin: int) -> bool:
+    """Does the word before "key" say whose key it is, or what it opens? "API key: …", "Deepgram key: …"."""
+    before = _WORD_BEFORE.search(text, max(0, begin - 20), begin)
+    return before is not None and before[1][:1].isalpha() and before[1].lower() not in _NOBODYS
 
 
 def _is_in_a_table(text: str, begin: int, end: int) -> bool:
@@ -320,7 +338,9 @@ def _check_mentioned(text: str, start: int, end: int, begin: int) -> Span | None
     before = _WORD_BEFORE.search(text, max(0, begin - 20), begin)
     if before and before[1].lower() in _NO_KEYS | _NO_TOKENS:
         return None
-    if "/" in value[:2] or "://" in value or _EMAIL.fullmatch(value) or _DOTTED.fullmatch(value):
+    if "/" in value[:2] or "://" in value or _EMAIL.fullmatch(value):
+        return None
+    if _DOTTED.fullmatch(value) and len(max(value.split("."), key=len)) < 16:
         return None
     is_password = text[begin:start].lower().startswith("pass")
     digits, letters = any(map(str.isdigit, value)), any(map(str.isalpha, value))

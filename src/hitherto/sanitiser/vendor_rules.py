@@ -147,8 +147,8 @@ CLOUDS = (
     Rule(
         "artifactory-assigned-key",
         CLOUD,
-        r"(?i)artif\w*[-_.]?(?:key|token|password)[\"']?[ \t]*[:=]+[ \t]*[\"']?((?-i:AKC|AP[0-9A-F])[A-Za-z0-9]{8,})\b",
-        ("artif",),
+        r"(?i)(?:artif\w*[-_.]?(?:key|token|password)|x-jfrog-art-api)[\"']?[ \t]*[:=]+[ \t]*[\"']?((?-i:AKC|AP[0-9A-F])[A-Za-z0-9]{8,})\b",
+        ("artif", "x-jfrog-art-api"),
         1,
     ),
     _vendor_rule(CLOUD, "nuget-key", "oy2", r"oy2[a-z0-9]{43}\b"),
@@ -246,7 +246,7 @@ TOKENS = (
         TOKEN,
         "stripe-key",
         "sk_ rk_ whsec_",
-        r"[sr]k_(?:test|live|prod|sbox|dev)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/]{24,}=*",
+        rf"[sr]k_(?:test|live|prod|sbox|dev)_(?:[A-Za-z0-9]{{10,}}|{_UUID})|whsec_[A-Za-z0-9+/]{{24,}}=*",
     ),
     _vendor_rule(TOKEN, "square-token", "sq0 eaaa", r"sq0[a-z]{3}-[\w^-]{20,}|EAAA[\w-]{60}"),
     _vendor_rule(
