@@ -405,6 +405,23 @@ def test_a_key_is_somebodys_if_the_word_before_says_whose(text: str, value: str)
             assert value in SECRETS.clean(harmless.format(value)).text  # the control
 
 
+@pytest.mark.parametrize(
+    ("harmless", "secret"),
+    [
+        ("pass `?team_id=` to it", "the password `?tEam_1d=` is it"),
+        ("pass '3.11.0rc1' to it", "pass = '3.11.0rc1'"),
+        ('PassThroughSpan(f"00-{TRACE_ID}-{SPAN_ID}-01")', f'set_password("00-{RANDOM}-01")'),
+        ('get_secret_str("AGENT365_TENANT_ID")', 'get_secret_str("Agent365_tenant_1d")'),
+        ("signing_key = 'AWS4-HMAC-SHA256'", f"signing_key = 'AWS4-{RANDOM}'"),
+        ("client_secret: OAuth2 client secret", "client_secret: OAuth2-client9"),
+        ("my_auth = _wrap_auth_for_httpx2(auth)", f"my_auth = {RANDOM}"),
+    ],
+)
+def test_code_and_prose_about_secrets_are_none(harmless: str, secret: str) -> None:
+    assert SECRETS.clean(harmless).text == harmless
+    assert SECRETS.clean(secret).contains_secrets  # the control
+
+
 def test_the_header_of_artifactory_names_its_key() -> None:
     assert SECRETS.clean("X-JFrog-Art-Api: AKCq7Zt2Lw9X").text == "X-JFrog-Art-Api: [redacted:artifactory-assigned-key]"
     assert SECRETS.clean("X-JFrog-Art-Uid: AKCq7Zt2Lw9X").text == "X-JFrog-Art-Uid: AKCq7Zt2Lw9X"  # the control

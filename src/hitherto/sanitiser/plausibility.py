@@ -59,6 +59,8 @@ _ITEM = re.compile(r"[^\s\"'`,\[\]-][^\s\"'`,\[\]]*")
 _LAST_NAME = re.compile(r"([\w.-]+)[ \t]+[\"']?\Z")
 _LAST_NAME_OF_LINE = re.compile(r"([\w.-]+)[ \t]*(?::=|[:=])[ \t]*\Z")
 _NAME_AFTER = re.compile(r"[\"'`][ \t]*[!=]==?[ \t]*([\w.-]+)")
+_CONSTANT = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")  # and a variable of the environment
+_TIED = re.compile(r"[=:>|<?+!\uff1a\uff1d\u2013\u2014-]|(?:\A|[ \t])(?:is|was|value)[ \t]")
 _WORD_BEFORE = re.compile(r"(\w+)[ \t]+\Z")
 _NAMED = re.compile(r"(?i)(?:name|key|variable)[\"']?[\s:=]+[\"']?([\w.-]+)")
 _COOKIE = re.compile(r"([\w.-]+)=([^\s;\"']*)")
@@ -77,6 +79,7 @@ _PASSWORDS = (
     *("passwort", "kennwort", "wachtwoord", "senha"),
 )
 _SHORT = frozenset(_split("pass pw psk passe contrasena contrase"))  # too short to be the end of any other word
+_VERBS = frozenset(_split("pass passe"))
 _STRICT = frozenset(_split("token cred creds credential credentials auth authorization login bearer webhook dsn"))
 _JOINED = ("token", "apikey", "secretkey", "accesskey", "privatekey", "authkey")
 _NO_KEYS = frozenset(
@@ -230,6 +233,8 @@ def _is_secret(value: str, promise: str) -> bool:
         return False
     if value.startswith("arn:"):
         return False  # names of resources at Amazon, and of their keys
+    if promise == "loose" and _CONSTANT.fullmatch(value):
+        return _looks_random(value, 16)
     if promise == "loose" and _looks_like_a_password(value) and not _GUESS.search(value):
         return True
     if promise == "strict" and _is_tangled(value):
@@ -250,8 +255,16 @@ def _check_assigned(text: str, start: int, end: int, begin: int) -> Span | None:
         return None  # it is a pipe
     if words[-1:] == ["id"] and _UUID.fullmatch(value):
         return None  # as keys are named where they are kept
+    if not _is_tied(text, begin, start):
+        words = [word for at, word in enumerate(words) if word not in _VERBS or 0 < at == len(words) - 1]
     promise = "strict" if words == ["key"] and _is_somebodys(text, begin) else _judge_name(words)
     return (start, end) if _is_secret(value, promise) else None
+
+
+def _is_tied(text: str, begin: int, start: int) -> bool:
+    """Does a sign of assignment stand between the name and the value? Behind a space or a bracket "pass" is a verb."""
+    here = _NAME_HERE.match(text, begin, start)
+    return _TIED.search(text, here.end() if here else begin, start) is not None
 
 
 def _is_somebodys(text: str, begin: int) -> bool:

@@ -28,6 +28,8 @@ PLACEHOLDERS = (
     r"(?i)change.?me",
     r"(?i)redacted",
     r"(?i)your[._-]",
+    r"(?i)hmac[._-]?sha",
+    r"(?i)^oauth[0-9.]*$",
 )
 SECRET_NAMES = (
     *("pass", "pw", "psk", "salt", "secret", "token", "key", "cred", "auth", "login", "bearer", "webhook"),

@@ -246,7 +246,7 @@ TOKENS = (
         TOKEN,
         "stripe-key",
         "sk_ rk_ whsec_",
-        rf"[sr]k_(?:test|live|prod|sbox|dev)_(?:[A-Za-z0-9]{{10,}}|{_UUID})|whsec_[A-Za-z0-9+/]{{24,}}=*",
+        rf"[sr]k_(?:test|live|prod|sbox|dev)_(?:[A-Za-z0-9]{{10,}}|{UUID})|whsec_[A-Za-z0-9+/]{{24,}}=*",
     ),
     _vendor_rule(TOKEN, "square-token", "sq0 eaaa", r"sq0[a-z]{3}-[\w^-]{20,}|EAAA[\w-]{60}"),
     _vendor_rule(
@@ -319,7 +319,7 @@ TOKENS = (
         1,
         3.0,
         "random",
-        PLACEHOLDERS,
+        (*PLACEHOLDERS, r"^_?[a-z]+(?:_[a-z0-9]+){2,}$"),  # names of functions
     ),
     _vendor_rule(TOKEN, "pypi-token", "pypi-", r"pypi-[A-Za-z0-9_-]{60,}"),
     _vendor_rule(TOKEN, "crates-token", "", r"cio[A-Za-z0-9]{32}\b", check="mixed"),
