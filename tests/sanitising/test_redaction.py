@@ -384,11 +384,12 @@ def kept_while_it_stalls(kind: type[Talker], folder: Path, rules: Sanitiser | No
     """What is kept of an answer while it stalls, and where half of the secret lies then."""
     kept: list[Message] = []
     leaks: list[str] = []
+    sent = "yes.\n" if rules else HALF
 
     def pause() -> None:
         for _ in range(2000):
             found = [m for info in kept_in.conversations().items for m in kept_in.conversation(info).partials()]
-            if found:
+            if found and sent in found[0].messages[0].text:  # an earlier part may be kept before all of it was read
                 kept.extend(found[0].messages)
                 leaks.extend(files_with(folder, HALF))
                 return
