@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import pytest
 
@@ -265,6 +266,46 @@ def test_one_sleeper_is_woken_and_wakes_the_next() -> None:
     assert [lock.locked() for lock in locks] == [False, True, True]
     assert pen.outcome(entries[0]) == DONE
     assert [lock.locked() for lock in locks] == [False, False, True]
+
+
+@pytest.mark.parametrize("how", ["interrupted", "after a nap"])
+def test_wake_ups_go_past_who_left_before_the_pen_was_put_down(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    backend = Scripted()
+    pen = Pen(backend)
+    first, second = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
+    lock = second.prepare_to_sleep()
+
+    class Restless:
+        def acquire(self, timeout: float) -> bool:
+            if how == "interrupted":
+                raise KeyboardInterrupt
+            first.result = DONE
+            return False
+
+        def release(self) -> None:
+            pass
+
+    def prepare_to_sleep(entry: Entry) -> Restless:
+        entry._wake = wake = Restless()  # type: ignore[assignment]
+        return wake
+
+    def leave() -> None:
+        with pytest.raises(KeyboardInterrupt) if how == "interrupted" else nullcontext():
+            pen.outcome(first)
+
+    monkeypatch.setattr(Entry, "prepare_to_sleep", prepare_to_sleep)
+    backend.before = [leave]
+    assert pen.drain(PATIENCE)
+    assert (first.result, second.result) == (DONE, DONE)
+    assert not lock.locked()
+
+
+def test_two_may_wake_one_at_once() -> None:
+    entry = Entry(create())
+    lock = entry.prepare_to_sleep()
+    lock.release()  # by the other one
+    entry.wake()
+    assert not entry.waits
 
 
 def wakes_behind_an_interrupted_thread(monkeypatch: pytest.MonkeyPatch, seconds: float) -> bool:

@@ -20,6 +20,7 @@ or whoever drains the queue, in its own name. Only an owner waits for its entry,
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Protocol, cast
@@ -124,10 +125,12 @@ class Entry:
         return wake
 
     def wake(self) -> None:
-        """Idempotent, even if it is interrupted half-way: every sleep has a lock of its own."""
-        if self._wake is not None:
-            if self._wake.locked():
-                self._wake.release()
+        """Idempotent, even if it is interrupted half-way: every sleep has a lock of its own. Two threads may call it at
+        once: one that passes the wake-up on, and one that puts the pen down."""
+        wake = self._wake
+        if wake is not None:
+            with suppress(RuntimeError):  # the other one has released it
+                wake.release()
             self._wake = None
 
     def wake_next(self) -> None:
@@ -223,9 +226,10 @@ class Pen:
                     wake = self._turn(entry)
                 if wake is None:
                     self._write()
-                else:
-                    wake.acquire(timeout=_NAP_SECONDS)
+                elif wake.acquire(timeout=_NAP_SECONDS):
                     entry.wake_next()
+                else:
+                    self._get_up(entry)
         except BaseException:  # Ctrl+C, anywhere: the others must not suffer
             self._abandon(entry)
             raise
@@ -248,6 +252,12 @@ class Pen:
         if entry.result is not None:
             entry.wake()
         return wake
+
+    def _get_up(self, entry: Entry) -> None:
+        """Nobody waits for this entry any more: wake-ups that come now go past it, those that came are passed on."""
+        with self._mutex:
+            entry.wake()
+        entry.wake_next()
 
     def write(self, batch: Batch, *, always: bool = False, tell: Tell | None = None) -> Outcome:
         """Commit one batch and wait for its outcome."""
@@ -349,6 +359,7 @@ class Pen:
         """The owner of this entry was interrupted: withdraw the batch if nobody writes it yet, and do not keep the
         pen. What was being written is looked at by the next writer, who finds out what was kept."""
         with self._mutex:
+            entry.wake()  # wake-ups go past it
             if entry in self._queue:
                 self._queue.remove(entry)
                 entry.result = CommitUnknown("the write was interrupted before it began")
