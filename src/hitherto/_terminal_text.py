@@ -17,10 +17,10 @@ def _signs() -> dict[int, str]:
 SIGNS = _signs()
 
 
-def harmless(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """Replace each control character by a visible sign.
 
-    >>> harmless("red: \\x1b[31m")
+    >>> escape_control_characters("red: \\x1b[31m")
     'red: ␛[31m'
     """
     return text.replace("\r\n", "\n").translate(SIGNS)

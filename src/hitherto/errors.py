@@ -209,7 +209,7 @@ class Held(HithertoError):
 class NotExportable(HithertoError):
     """The conversation must not leave its store: it is not exported, copied elsewhere, or made a snapshot of."""
 
-    hint = "whoever may decide it says so: Records(store).update(id, privacy={'exportable': True})"
+    hint = "the owner may allow it: Records(store).update(id, privacy={'exportable': True})"
 
     def __init__(self, conversation: str, *others: str) -> None:
         self.conversation = conversation

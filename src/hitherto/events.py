@@ -210,7 +210,9 @@ class _Subscription:
         try:
             thread.start()
         except RuntimeError as error:
-            raise HithertoError(f"nobody can listen: {error}", hint="end some threads first") from None
+            raise HithertoError(
+                f"no thread for a listener can be started: {error}", hint="end some threads first"
+            ) from None
         self.queue.thread = thread
 
     def deliver(self, event: Event) -> None:
@@ -256,7 +258,7 @@ class Listeners:
             if self._closed:
                 raise Closed("the store is closed")
             if len(self.some) >= MOST_LISTENERS:
-                hint = "subscribe once, and pass what is heard on; whoever has heard enough ends its subscription"
+                hint = "subscribe once, and pass the events on; end subscriptions that are not needed any more"
                 raise InvalidArgument(f"{MOST_LISTENERS} listen to this store already", hint=hint)
             subscription = _Subscription(listener)
             self.some = (*self.some, subscription)

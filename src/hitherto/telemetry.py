@@ -144,7 +144,7 @@ class Telemetry:
             measure(lambda _: None)  # checks for a provider
         return _instruments is not None
 
-    def committed(self, size: int, batches: int, seconds: float, error: str = "") -> None:
+    def record_commit(self, size: int, batches: int, seconds: float, error: str = "") -> None:
         """Record a transaction of so many bytes and batches."""
 
         def work(to: Instruments) -> None:
@@ -163,9 +163,11 @@ class Telemetry:
         """Count a conflict with a faster writer."""
         measure(lambda to: to.count("hitherto.conflicts", self._system | {"kind": kind}))
 
-    def heard(self, event: events.Event) -> None:
+    def count_event(self, event: events.Event) -> None:
         """Count an event. Every event of the store is passed here, too."""
         measure(lambda to: self._count(to, event))
+
+    heard, committed = count_event, record_commit  # the store and the committer still use these names
 
     def _count(self, to: Instruments, event: events.Event) -> None:
         if isinstance(event, events.BreakerChanged):
@@ -246,7 +248,7 @@ S = TypeVar("S", bound=_Measured)
 _Method = Callable[Concatenate[S, P], T]
 
 
-def spanned(method: _Method[S, P, T]) -> _Method[S, P, T]:
+def with_span(method: _Method[S, P, T]) -> _Method[S, P, T]:
     """Decorate a method of a store with a span of its name."""
 
     @wraps(method)
@@ -255,3 +257,6 @@ def spanned(method: _Method[S, P, T]) -> _Method[S, P, T]:
             return method(self, *args, **kwargs)
 
     return around
+
+
+spanned = with_span  # the store still uses this name

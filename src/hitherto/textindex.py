@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """A message, as the index takes it in."""
+    """A message that is put into the index."""
 
     number: int
     conversation: bytes
@@ -32,8 +32,8 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class Known(Struct, frozen=True, gc=False):
-    """What the index holds of a conversation: everything before `next_seq`, as it was when `rewrites` stood there.
-    `created_at` tells it from another one that had the same id."""
+    """The state of a conversation in the index: all messages before `next_seq`, as of `rewrites`. `created_at`
+    distinguishes it from an earlier conversation with the same id."""
 
     conversation: bytes
     created_at: int
@@ -42,11 +42,11 @@ class Known(Struct, frozen=True, gc=False):
 
 
 class Found(Struct, frozen=True, gc=False):
-    """A message that fits."""
+    """A message that matches."""
 
     number: int
     conversation: bytes
-    score: float  # higher fits better; 0 where nobody asked for a ranking
+    score: float  # higher matches better; 0 without a ranking
 
 
 class IndexDamaged(Damaged):
@@ -56,7 +56,7 @@ class IndexDamaged(Damaged):
 class TextIndex(Protocol):
     """Words of one workspace. May be used from any thread; several processes may share one."""
 
-    was_reset: bool  # there was one that could not be read, and it was begun again
+    was_reset: bool  # an index could not be read, and was started anew
 
     def state(self) -> tuple[int, bytes | None]:
         """A stamp that every update changes, and the position in the feed; None if the index is new or was cleared."""

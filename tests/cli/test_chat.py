@@ -686,7 +686,7 @@ def test_control_c_waits_for_what_is_being_written(monkeypatch: pytest.MonkeyPat
 
 
 def test_text_is_made_harmless_and_cut_to_columns() -> None:
-    assert _terminal_text.harmless("a\tb\nc\r\nd\re\x7f\x85\u2066\ud800é😀") == (
+    assert _terminal_text.escape_control_characters("a\tb\nc\r\nd\re\x7f\x85\u2066\ud800é😀") == (
         "a\tb\nc\nd\u240de\u2421<U+0085><U+2066>\ufffdé😀"
     )
     assert _terminal.line("漢字漢字", 6) == "漢字…"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitherto._terminal_text import harmless
+from hitherto._terminal_text import escape_control_characters
 from hitherto.cli._markdown import Painter
 
 from ..support.command import Open, World
@@ -36,7 +36,7 @@ def test_how_the_text_is_cut_makes_no_difference(text: str, cuts: list[int]) -> 
 
 @given(_TEXTS)
 def test_nothing_is_left_out_and_nothing_does_anything_to_the_terminal(text: str) -> None:
-    assert _STYLE.sub("", painted(text)) == harmless(text)
+    assert _STYLE.sub("", painted(text)) == escape_control_characters(text)
 
 
 @given(_TEXTS)
@@ -52,7 +52,9 @@ def test_only_the_beginning_of_a_line_or_a_marker_is_held_back(text: str) -> Non
     painter, given_out = Painter(), ""
     for end, character in enumerate(text, 1):
         given_out += _STYLE.sub("", painter.feed(character))
-        held = text[:end].replace("\r\n", "\n")[len(given_out) :] if "<U+" not in harmless(text) else ""
+        held = (
+            text[:end].replace("\r\n", "\n")[len(given_out) :] if "<U+" not in escape_control_characters(text) else ""
+        )
         assert re.fullmatch(r"(#{1,6}|\d{1,9}[.)]?|[-+*_`~ \t]{0,81})\r?", held), held
 
 

@@ -542,7 +542,7 @@ def test_if_there_are_no_more_threads_it_is_an_error_of_ours(store: Store, monke
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(hitherto.HithertoError, match="nobody can listen") as caught:
+    with pytest.raises(hitherto.HithertoError, match="no thread for a listener can be started") as caught:
         store.subscribe(print)
     assert caught.value.hint
 

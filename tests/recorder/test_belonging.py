@@ -1,4 +1,4 @@
-"""Whose words are these: which client, which conversation and which setup a request and its answer belong to.
+"""Tests of attribution: the client, the conversation and the setup that a request and its answer belong to.
 
 Real SDKs speak real HTTP to a provider on loopback. Beside each claim stands its control. Requirements: C10, C11, C12.
 """
@@ -96,7 +96,7 @@ def thread(store: Store, key: str) -> list[str]:
 
 
 def asides(store: Store) -> list[list[str]]:
-    """What was said beside the main flow, by root."""
+    """The messages beside the main flow, by root."""
     found: dict[str, list[str]] = {}
     for message in store.messages(subagent="side-call", newest_first=False):
         assert not message.main
@@ -555,7 +555,7 @@ def test_a_retry_of_the_sdk_is_no_second_conversation(how: str, store: Store) ->
 
 @HOW
 def test_a_retry_after_a_broken_connection_is_no_second_conversation(how: str, store: Store) -> None:
-    """Nobody is told that the first request has failed but the call that makes both."""
+    """Only the call that makes both requests learns that the first one failed."""
 
     def answer(asked: Asked) -> Json:
         if len(server.asked) % 2:
@@ -637,7 +637,7 @@ def test_the_documented_loop_sends_a_failed_question_once(fresh: bool, store: St
 
 
 def test_a_question_that_was_never_sent_is_part_of_the_history(parrot: Provider, store: Store) -> None:
-    """Who keeps a conversation by hand appends the question, and sends the history."""
+    """A program that keeps a conversation by hand appends the question, and sends the history."""
     talk = store.start(provider="openai")
     talk.append(Message.user("by hand"))
     assert hitherto.history(talk) == [user("by hand")]
@@ -715,7 +715,7 @@ def test_a_side_call_while_the_first_question_is_on_its_way_is_one(store: Store)
 def test_a_check_before_the_first_question_does_not_begin_a_conversation_with_another_prompt(
     how: str, parrot: Provider, store: Store
 ) -> None:
-    """A guard is asked first. What it was asked is not part of what the model is sent then."""
+    """A guard is asked first. Its question is not part of the request to the model."""
     talk = store.ensure("ann", system_prompt="Be terse.")
     sdk = hitherto.record(openai_at(parrot), store, conversation=talk if how == "pinned" else None)
     with hitherto.into(talk) if how == "into" else contextlib.nullcontext():

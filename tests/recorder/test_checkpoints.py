@@ -182,7 +182,7 @@ def test_when_and_how_many_without_where_to_is_refused(parrot: Provider, store: 
 
 
 def _in_child(function: Callable[[], bool]) -> int:
-    """What a forked child exits with: 0 if it was true. One that hangs is ended by a signal."""
+    """The exit status of a forked child: 0 if the function is true. A signal ends a child that hangs."""
     child = os.fork()
     if child == 0:
         signal.alarm(10)
@@ -198,7 +198,7 @@ def _in_child(function: Callable[[], bool]) -> int:
 def test_a_forked_child_makes_its_own_checkpoints_and_the_parent_what_was_due_before(
     at_work: str, tmp_path: Path
 ) -> None:
-    """Whatever the lock and the thread were about in the moment of the fork."""
+    """In any state of the lock and the thread at the moment of the fork."""
     made: list[Snapshot] = []
     going, gate = threading.Event(), threading.Event()
 

@@ -85,7 +85,7 @@ def send(server: Provider, store: Store, found: Json) -> None:
 
 
 def answered(found: Json) -> list[Json]:
-    """What the next request has to carry after the history: the answer, as the provider itself would put it."""
+    """The entries that the next request adds to the history: the answer in the provider's own form."""
     name = found["provider"].replace("_", "-")
     if found["streamed"]:
         assembly = dialect(name).assembly()  # compared with the SDKs' own assembly in the tests of the dialects

@@ -113,7 +113,7 @@ def openai_at(server: Provider, **more: Any) -> Any:
 
 
 class Talker:
-    """Somebody who talks through an SDK and sends the whole history each time."""
+    """A program that talks through an SDK and sends the whole history each time."""
 
     def __init__(self, server: Provider, store: Store, **about: Any) -> None:
         self.store = store
@@ -691,7 +691,7 @@ def test_retries_of_the_sdk_keep_one_question(store: Store) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"choices": 5}', b'{"object": "surprise"}'])
 def test_nonsense_from_the_provider_disturbs_nobody(raw: bytes, store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """What the SDK makes of it is the SDK's business; ours is that the question stands and the next turn works."""
+    """The SDK may handle it in any way. The question has to be kept, and the next turn has to work."""
     replies = [Reply(raw=raw), Reply(chat_answer("ok"))]
     with provider(lambda _: replies[min(len(server.asked), 2) - 1]) as server:
         sdk = hitherto.record(openai_at(server, max_retries=0), store)

@@ -808,7 +808,7 @@ def test_a_purge_of_all_that_was_stopped_is_finished_by_the_next(records: Record
 
 
 def test_what_was_tampered_with_is_purged_only_for_that_reason(file: Store, tmp_path: Path) -> None:
-    """Nobody knows whether it was on hold."""
+    """It may have been on hold."""
     records = Records(file)
     bad, good = records.create(messages=[WHY]).conversation_id, records.create(messages=[WHY]).conversation_id
     with closing(apsw.Connection(str(tmp_path / "chats.db"))) as raw, raw:
@@ -1080,7 +1080,7 @@ def test_everything_works_awaited() -> None:
 
 
 class Watched:
-    """What is read from a backend."""
+    """The reads of a backend."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[str] = []

@@ -381,7 +381,7 @@ def stalling(asked: Asked, pause: Callable[[], None]) -> Reply:
 
 
 def kept_while_it_stalls(kind: type[Talker], folder: Path, rules: Sanitiser | None) -> tuple[list[Message], list[str]]:
-    """What is kept of an answer while it stalls, and where half of the secret lies then."""
+    """The stored messages of an answer that stalls, and the places that hold half of the secret."""
     kept: list[Message] = []
     leaks: list[str] = []
     sent = "yes.\n" if rules else HALF
@@ -612,7 +612,7 @@ def test_a_document_that_was_kept_in_base64_is_cleaned_when_it_is_copied(tmp_pat
 
 
 def test_records_that_are_loaded_and_copied_are_clean(tmp_path: Path, outside: Path) -> None:
-    """What lies beside the messages, too."""
+    """The items beside the messages are clean, too."""
     file = outside / "r.jsonl"
     plain = Sanitiser([Rule("none", "none", "never-ever")])
     id, other = str(uuid.uuid4()), str(uuid.uuid4())
@@ -690,7 +690,7 @@ def test_errors_about_fields_and_files_show_nothing_of_them(store: hitherto.Stor
 
 
 def test_a_history_is_cleaned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever cleans all of it with each request needs a second for a few megabytes."""
+    """Cleaning a whole history of a few megabytes with each request would take a second."""
     calls: list[str] = []
     clean = Sanitiser.clean
 

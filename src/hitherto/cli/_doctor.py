@@ -12,7 +12,7 @@ from textwrap import wrap
 import click
 
 from .. import errors
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from . import _config
 from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, run_check
 from ._exit_codes import FAILED, LOCKED, UNSOUND
@@ -86,7 +86,7 @@ def _lines(findings: Iterator[Finding], seen: list[Finding]) -> Iterator[str]:
 def _wrap(text: str) -> list[str]:
     """Split a text into lines that fit beside the level; in a pipe it stays one line. Commands are not broken inside a
     word."""
-    shown = harmless(" ".join(text.split()))
+    shown = escape_control_characters(" ".join(text.split()))
     if not is_terminal(sys.stdout):
         return [shown]
     return wrap(shown, max(10, width() - _MARGIN), break_long_words=False, break_on_hyphens=False)

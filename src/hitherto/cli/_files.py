@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ..errors import InvalidArgument
 from ._terminal import is_terminal
 
@@ -115,7 +115,7 @@ def fence_text(name: str, text: str) -> str:
     """
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     end = "" if text.endswith("\n") else "\n"
-    return f"{harmless(' '.join(name.split()))}:\n{fence}\n{text}{end}{fence}"
+    return f"{escape_control_characters(' '.join(name.split()))}:\n{fence}\n{text}{end}{fence}"
 
 
 def _read_file(name: str) -> bytes:
@@ -154,4 +154,4 @@ def _check_size(name: str, data: bytes) -> bytes:
 
 
 def _refusal(name: str, why: str, hint: str = "leave it out, or bring another file") -> InvalidArgument:
-    return InvalidArgument(f"-f {harmless(name)} {why}", hint=hint)
+    return InvalidArgument(f"-f {escape_control_characters(name)} {why}", hint=hint)

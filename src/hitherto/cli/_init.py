@@ -8,7 +8,7 @@ import os
 import click
 
 from .. import errors
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ._config import path as config_path
 from ._output import print_json
 from ._store_options import Place, with_place
@@ -28,7 +28,7 @@ def where(place: Place, as_json: bool) -> None:
         said = {"store": place.display_name, "found": place.named_by, "exists": None if place.is_server else exists}
         print_json(said | {"workspace": place.workspace, "key": place.key, "config": config_path()})
         return
-    click.echo(harmless(place.display_name))
+    click.echo(escape_control_characters(place.display_name))
     say(f"named by {place.named_by}{'' if exists else '; there is nothing yet'}; workspace {place.workspace}")
 
 
@@ -61,7 +61,7 @@ def init(place: Place) -> None:
         raise errors.CannotOpen(f"{folder} cannot be made: {error.strerror}", hint="check the permissions") from None
     with Place(location, "init", place.workspace, place.key).open(create=True) as store:
         sealed = store.key_id is not None
-    click.echo(harmless(location))
+    click.echo(escape_control_characters(location))
     if place.named_by == "HITHERTO_STORE":
         say("HITHERTO_STORE names another store, and goes before it: unset it to use this one")
     elif place.named_by == "a .hitherto folder":
@@ -84,7 +84,7 @@ def _make_workspace(place: Place) -> None:
         raise errors.AlreadyExists("the workspace", place.workspace, hint="it is used as it is; --workspace names one")
     with place.open(create=True, maintenance=False) as store:
         sealed = store.key_id is not None
-    click.echo(harmless(place.display_name))
+    click.echo(escape_control_characters(place.display_name))
     say(f"a new workspace: {place.workspace}")
     say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from . import _config
 from ._exit_codes import LOCKED, UNSOUND
 from ._options import without_asking
@@ -85,9 +85,11 @@ def status(place: Place, as_json: bool) -> int:
             f"plain: whoever reads the {what} reads what was said" if wanted is None else f"sealed with key {wanted}"
         )
         if place.key is not None:
-            click.echo(harmless(f"the key comes from {place.key}"))
+            click.echo(escape_control_characters(f"the key comes from {place.key}"))
         if wanted is not None or problem is not None:
-            click.echo("it opens the store" if problem is None else harmless(f"it does not open: {problem}"))
+            click.echo(
+                "it opens the store" if problem is None else escape_control_characters(f"it does not open: {problem}")
+            )
         if unfinished:
             click.echo("a change of keys was begun and not finished: the same command again finishes it")
     return 0 if problem is None else LOCKED

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ._terminal import Output, colours
 
 _PLAIN = "\x1b[0m"
@@ -95,7 +95,7 @@ class Painter:
         for part in re.split("(\n)", text):
             if part:
                 self._wear("" if part == "\n" else style)
-                self._given.append(harmless(part))
+                self._given.append(escape_control_characters(part))
                 self.at_line_start = part == "\n"
 
     def _wear(self, style: str) -> None:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from .. import errors
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ._completion import complete_ids
 from ._exit_codes import PARTIAL, exit_code_of
 from ._hints import hint_of
@@ -92,7 +92,7 @@ class _Guarded:
     """Standard output on a terminal: control characters are shown as signs. Each write is whole text."""
 
     def write(self, data: bytes) -> int:
-        sys.stdout.write(harmless(data.decode(errors="replace")))
+        sys.stdout.write(escape_control_characters(data.decode(errors="replace")))
         return len(data)
 
 
@@ -250,7 +250,7 @@ class _Importing:
                 click.echo(talk.id)
             if self.explain:
                 found = f"{count_of(report.new, 'conversation')}, {count_of(report.messages, 'message')}"
-                click.echo(harmless(f"{file}: {report.format} ({report.found}): {found}"))
+                click.echo(escape_control_characters(f"{file}: {report.format} ({report.found}): {found}"))
         if not self.explain:
             say(f"{file}: {summarise(report)}")
         if not self.as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ._completion import complete_ids
 from ._exit_codes import BUSY, UNSOUND
 from ._ids import find_conversation, is_message
@@ -40,7 +40,7 @@ def verify(place: Place, as_json: bool) -> int:
         print_json(verify_fields(report))
     else:
         print_lines(
-            f"{paint(word, 'red')} {harmless(str(problem))}"
+            f"{paint(word, 'red')} {escape_control_characters(str(problem))}"
             for word, some in (("problem", report.problems), ("unread", report.unread))
             for problem in some
         )

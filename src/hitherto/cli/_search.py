@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ._completion import complete_ids
 from ._exit_codes import NOTHING
 from ._ids import find_conversation, here
@@ -143,14 +143,17 @@ def _mark_snippet(hit: "Hit", room: int) -> str:
     """Return the snippet with the matches in colour. A long one begins shortly before its first match."""
     first = hit.spans[0] if hit.spans else (0, 0)
     start = 0
-    if columns(harmless(hit.snippet)) > room and columns(harmless(hit.snippet[: first[1]])) > room - 1:
+    if (
+        columns(escape_control_characters(hit.snippet)) > room
+        and columns(escape_control_characters(hit.snippet[: first[1]])) > room - 1
+    ):
         start = first[0]
-        while start and columns(harmless(hit.snippet[start - 1 : first[0]])) <= room // 4:
+        while start and columns(escape_control_characters(hit.snippet[start - 1 : first[0]])) <= room // 4:
             start -= 1
     shown, left, after = "…" if start else "", room - bool(start), start
     for begin, end in (*hit.spans, (len(hit.snippet), len(hit.snippet))):
         for text, style in ((hit.snippet[after:begin], None), (hit.snippet[max(begin, start) : end], "mark")):
-            part = cut(harmless(text), left)
+            part = cut(escape_control_characters(text), left)
             shown, left = shown + (paint(part, style) if style else part), left - columns(part)
             if left <= 0:
                 return shown

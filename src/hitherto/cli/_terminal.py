@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ..errors import shorten
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def line(text: str, width: int) -> str:
     >>> line("one\\ntwo  three", 9)
     'one two …'
     """
-    return cut(harmless(" ".join(text.split())), width)
+    return cut(escape_control_characters(" ".join(text.split())), width)
 
 
 def cut(text: str, width: int) -> str:
@@ -70,7 +70,7 @@ def colours(stream: TextIO) -> bool:
 
 def say(text: str, *, end: str = "\n") -> None:
     """Print a message to standard error."""
-    shown = harmless(text)
+    shown = escape_control_characters(text)
     write_stderr(f"{_DIM}{shown}{_PLAIN}{end}" if colours(sys.stderr) else shown + end)
 
 
@@ -79,7 +79,9 @@ def print_error(what: str, hint: str | None = None) -> None:
     for word, text in (("error:", what), ("hint:", hint)):
         if text:
             shown = f"{_BOLD}{word}{_PLAIN}" if colours(sys.stderr) else word
-            one_line = harmless(shorten(text)).replace(_LINE, "␊")  # a quoted text may hold line breaks
+            one_line = escape_control_characters(shorten(text)).replace(
+                _LINE, "␊"
+            )  # a quoted text may hold line breaks
             write_stderr(f"{shown} {one_line}\n")
 
 
@@ -125,13 +127,13 @@ class Output:
         if self._guarded:
             piece = self._held + piece
             self._held = "\r" if piece.endswith("\r") else ""
-            piece = harmless(piece.removesuffix(self._held))
+            piece = escape_control_characters(piece.removesuffix(self._held))
         sys.stdout.write(piece)
         sys.stdout.flush()
 
     def finish(self) -> None:
         """End the text: flush, and begin a new line if necessary."""
-        held, self._held = harmless(self._held), ""
+        held, self._held = escape_control_characters(self._held), ""
         if self._last != "\n":
             held += "\n"
             self._last = "\n"

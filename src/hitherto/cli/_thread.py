@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ._output import paint
 from ._terminal import is_terminal, line, moment, width
 from ._tree import Brief, brief_line, role_tag, summarise_blocks
@@ -89,7 +89,7 @@ def message_header(message: "Saved", model: str = "") -> str:
     if (message.extra or {}).get("interrupted") is True:
         words.append("interrupted")
     header = f"{message.id} ({moment(message.created_at)}) {role_tag(message.role)} {', '.join(words)}"
-    return harmless(" ".join(header.split()))
+    return escape_control_characters(" ".join(header.split()))
 
 
 def _block_lines(block: "Block", *, full: bool) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _block_lines(block: "Block", *, full: bool) -> Iterator[str]:
 
 def _lines(text: str) -> list[str]:
     """Split a text into lines. A pager counts lines, so each must stand alone."""
-    return harmless(text).rstrip("\n").split("\n") if text else []
+    return escape_control_characters(text).rstrip("\n").split("\n") if text else []
 
 
 def _call(block: "Block", *, full: bool) -> list[str]:

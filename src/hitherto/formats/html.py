@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import IO
 
-from .._terminal_text import harmless
+from .._terminal_text import escape_control_characters
 from ..attachment import Attachment
 from ..dialects._missing_attachments import has_hole
 from ..model import Block, Setup
@@ -187,4 +187,4 @@ def _bytes(block: Block) -> bytes:
 
 def _safe(text: str) -> str:
     """As text, also between the quotation marks of an attribute."""
-    return escape(harmless(text), quote=True)
+    return escape(escape_control_characters(text), quote=True)

@@ -82,7 +82,7 @@ class Call:
 
 
 _call: ContextVar[Call | None] = ContextVar("hitherto_call", default=None)
-_recorded: WeakKeyDictionary[Any, Listening] = WeakKeyDictionary()  # by what makes the requests
+_recorded: WeakKeyDictionary[Any, Listening] = WeakKeyDictionary()  # by the object that makes the requests
 _hooked: WeakSet[Any] = WeakSet()  # HTTP clients that have our hook, whether anything is recorded or not
 _wrapped: WeakSet[Any] = WeakSet()  # callers that have our wrappers
 

@@ -60,7 +60,7 @@ class Ends(Protocol):
     """A recorder, as its end needs it."""
 
     @property
-    def unended(self) -> Collection[Recorded]:
+    def open_conversations(self) -> Collection[Recorded]:
         """Always the same collection, so that it can be read when the recorder is gone."""
 
     def end(self) -> None: ...
@@ -87,7 +87,7 @@ class OpenRecordings:
         anywhere, also in a thread that holds one."""
         with _lock:
             self._recorders.add(recorder)
-        weakref.finalize(recorder, self._abandoned.extend, recorder.unended).atexit = False
+        weakref.finalize(recorder, self._abandoned.extend, recorder.open_conversations).atexit = False
 
     def expect_requests(self, listening: Listens) -> None:
         """Warn when the store is closed if this client has made no request until then."""

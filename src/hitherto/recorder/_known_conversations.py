@@ -52,7 +52,7 @@ class KnownConversations:
         # By conversation and flow; the one that was used last is at the end.
         self._conversations: dict[tuple[str, str | None], RecordedConversation] = {}
         self._latest: RecordedConversation | None = None
-        self.unended: set[RecordedConversation] = set()  # always the same set: it outlives the recorder
+        self.open_conversations: set[RecordedConversation] = set()  # always the same set: it outlives the recorder
         # Conversations of other recorders that were compared; the last one is at the end.
         self._candidates: dict[str, RecordedConversation] = {}
         self._sessions: dict[str, RecordedConversation] = {}  # by the caller's own name
@@ -99,7 +99,7 @@ class KnownConversations:
             self._candidates.pop(recorded.talk.id, None)
             self._latest = recorded
             if not recorded.is_ended:
-                self.unended.add(recorded)
+                self.open_conversations.add(recorded)
                 self._open.begin(recorded)
             wanted = (recorded, self._pinned)
             idle = [n for n, other in self._conversations.items() if not other.pending and other not in wanted]
@@ -115,8 +115,8 @@ class KnownConversations:
     def _abandon(self, recorded: RecordedConversation) -> None:
         """Queue a conversation to be ended by the next recorder that passes by: we may be in the middle of a write."""
         self._sent.forget(recorded)
-        if recorded in self.unended:
-            self.unended.discard(recorded)
+        if recorded in self.open_conversations:
+            self.open_conversations.discard(recorded)
             self._open.abandon(recorded)
 
     def forget(self, recorded: RecordedConversation) -> None:
@@ -129,11 +129,11 @@ class KnownConversations:
 
     def remove_ended(self, recorded: RecordedConversation) -> None:
         with self._lock:
-            self.unended.discard(recorded)
+            self.open_conversations.discard(recorded)
 
-    def list_unended(self) -> list[RecordedConversation]:
+    def list_open(self) -> list[RecordedConversation]:
         with self._lock:
-            return list(self.unended)
+            return list(self.open_conversations)
 
     # -- the conversation that the caller names
 

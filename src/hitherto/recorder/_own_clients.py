@@ -140,7 +140,7 @@ def trace(name: str, run_id: str | None, within: "OwnListener | Recorder | None"
     talk, call = _find_starter(within)
     if talk is None:
         hint = "record it in a tool's handler, or give within=<the recorded client that started it>"
-        raise InvalidArgument("a sub-agent is started by somebody", hint=hint)
+        raise InvalidArgument("it is unknown which conversation has started the sub-agent", hint=hint)
     return talk.subagent(name, run_id or uuid4().hex[:12], call=call or talk.at)
 
 

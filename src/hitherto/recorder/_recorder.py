@@ -88,9 +88,9 @@ class Recorder:
         return self._conversations.latest
 
     @property
-    def unended(self) -> set[RecordedConversation]:
+    def open_conversations(self) -> set[RecordedConversation]:
         """The conversations whose recording has to be ended."""
-        return self._conversations.unended
+        return self._conversations.open_conversations
 
     @property
     def pending(self) -> int:
@@ -130,13 +130,13 @@ class Recorder:
             all_partial = list(self._partial_answers)
         failure: Exception | None = None
         deadline = time.monotonic() + timeout_seconds
-        all_unended = self._conversations.list_unended()
+        all_open = self._conversations.list_open()
         for arriving in all_partial:
             try:
                 arriving.close(keep=True)
             except Exception as error:  # noqa: BLE001  # an answer that cannot be assembled must not cost another one
                 failure = failure or error
-        for recorded in all_unended:
+        for recorded in all_open:
             try:
                 self._open_recordings.end(recorded, deadline - time.monotonic())
                 self._conversations.remove_ended(recorded)
@@ -196,7 +196,7 @@ class Recorder:
                 claim.release()
             self._take_along(place, session, follower)
             return place
-        raise Busy("the conversation is removed by others as fast as it is found")
+        raise Busy("the conversation is removed by another process as fast as it is found")
 
     def go_on(
         self, earlier: SentRequest, rest: CleanRequest, session: str | None

@@ -360,7 +360,7 @@ def _split_again(texts: Sequence[str], cleaned: Cleaned, *, grows: bool) -> Iter
         start = stop
 
 
-# -- what is text, and in which encoding
+# -- text and its encoding
 
 _ERRORS: Mapping[str, str] = {"utf-8": "surrogateescape", "utf-16-le": "surrogatepass", "utf-16-be": "surrogatepass"}
 
