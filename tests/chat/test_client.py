@@ -1397,7 +1397,7 @@ def test_a_turn_repairs_only_what_came_after_the_last_answer(monkeypatch: pytest
 
     client: Any = new_any_client(Config("openai-compatible", "m", "https://127.0.0.1:9/v1", "k"))
     roles = ("user", "assistant")
-    client._replace(client.parse_history([{"role": roles[n % 2], "content": str(n)} for n in range(100)]))
+    client.replace_history(client.parse_history([{"role": roles[n % 2], "content": str(n)} for n in range(100)]))
     monkeypatch.setattr(_turn, "repair", counting)
     for n in range(3):
         turn = client.turn(client._prompt_messages(f"And {n}?"))

@@ -42,7 +42,7 @@ def own(url: str, store: hitherto.Store, *, late: bool = False) -> Client:
 
 def _keep_only_whole_turns(client: Client) -> None:
     """The negative control: a recorder that saves when the turn is over, as others do."""
-    listener: Any = client._listener
+    listener: Any = client.listener
     keep = listener.keep
 
     def keep_at_the_end(history: Any, setup: Any, *, answered: bool) -> None:

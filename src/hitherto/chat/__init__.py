@@ -5,8 +5,9 @@
     client = new_client(Config(provider="claude", model="claude-sonnet-4-5", system_prompt="Be terse."))
     print(client.chat("What fails?"))
 
-A client remembers what was said; `client.save()` gives it as a value and `client.restore()` takes it back. Nothing here
-knows of a store: `hitherto.record(client, store)` is where the two meet. An SDK is loaded when a client of it is made.
+A client keeps the history; `client.save()` returns it as a snapshot and `client.restore()` takes one back. Nothing here
+depends on a store: `hitherto.record(client, store)` connects the two. An SDK is imported when a client that needs it is
+made.
 """
 
 from importlib import import_module

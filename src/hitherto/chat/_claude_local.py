@@ -1,16 +1,16 @@
-"""Talking through the `claude` program that is installed on this machine.
+"""A chat through the `claude` program that is installed on this machine.
 
-The program has its own login, and runs the conversation itself: it is started with the first prompt, in print mode
-with JSON in and out, and kept running, so that it remembers what was said for as long as it lives. It gets no tools of
-its own, no settings, no project files, and an empty folder to run in. Our tools are offered to it over HTTP on the
-loopback address (see `_toolserver`); their handlers run here, in the thread that waits for the answer.
+The program has its own login, and runs the conversation itself: it is started with the first prompt, in print mode with
+JSON in and out, and kept running, so that it remembers what was said for as long as it lives. It gets no tools of its
+own, no settings, no project files, and an empty folder to run in. Our tools are offered to it over HTTP on the loopback
+address (see `_toolserver`); their handlers run here, in the thread that waits for the answer.
 
-**Nothing can be saved or restored.** The program keeps the conversation to itself: it shows what it answers, not what
-it sends, and there is no way to put another history in. So this client has no `save` and no `restore`, and
-`isinstance(client, PersistentChatClient)` says so before anybody relies on it. For the same reason the client is of no
-use any more once the program has ended, for whatever reason: one that was started anew would remember nothing.
+**Nothing can be saved or restored.** The program keeps the conversation to itself: it shows its answers, not its
+requests, and there is no way to give it another history. So this client has no `save` and no `restore`, and
+`isinstance(client, PersistentChatClient)` is False. For the same reason the client cannot be used any more once the
+program has ended: a new program would not know the conversation.
 
-What the program says about an error is not repeated in ours: it may hold a part of the conversation, or of a key.
+Our errors do not repeat the program's own error texts: they may hold a part of the conversation, or of a key.
 """
 
 import base64
@@ -57,7 +57,7 @@ _ARGUMENTS = (
     *("--include-partial-messages", "--no-session-persistence", "--disable-slash-commands"),
     *("--tools", "", "--setting-sources", "", "--strict-mcp-config", "--permission-mode", "dontAsk"),
 )
-# No talk with anybody but the provider; and how long a tool takes is for us to say: the program gives up in a minute.
+# Only the provider is contacted, and our own timeout for tools applies: the program's is one minute.
 _DEFAULTS = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -67,7 +67,7 @@ _FORCED = {
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1"
 }  # else it reads every file that a prompt names as @path, and sends it
 _ADDRESSES = ("ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL")
-_STOP_SECONDS = 10.0  # how long the program may take to stop an answer nobody waits for any more
+_STOP_SECONDS = 10.0  # timeout for the program to stop an interrupted answer
 _INSTALL = Hint(
     "no-claude-program",
     "npm install -g @anthropic-ai/claude-code, then run claude once to log in; or give Config(command=…)",
@@ -91,15 +91,15 @@ class ClaudeLocal:
         self.config = config
         self._env = _environment(config)
         self._tools: dict[str, Tool] = {}
-        self._served: list[dict[str, object]] = []  # the tools that the program was told of
-        self._added: list[object] = []  # what was said and not sent yet
+        self._served: list[dict[str, object]] = []  # the tools that the running program knows
+        self._added: list[object] = []  # content that was added and not sent yet
         self._program: Program | None = None
-        self._over: str | None = None  # why there will be no more turns
+        self._over: str | None = None  # why no more turns are possible
         self._turn_lock = threading.Lock()
         self.dialect = dialect("anthropic")
-        self._listener: Listener | None = None
-        self._hearing: Listener | None = None  # who is told of the turn that is under way, or was of the last
-        self._told: list[Message] = []  # what they have been told
+        self.listener: Listener | None = None
+        self._hearing: Listener | None = None  # the listener of the current turn, or of the last one
+        self._told: list[Message] = []  # the messages that it was given
         self._end: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -118,11 +118,11 @@ class ClaudeLocal:
         return self.config.model
 
     def chat(self, prompt: Prompt) -> str:
-        """Say something, and get the answer's text. Tools are run on the way."""
+        """Send a prompt and return the answer's text. Tools are run on the way."""
         return _last(self._turn(_prompt_content(prompt)))
 
     def stream(self, prompt: Prompt) -> Generator[str, None, str]:
-        """Say something, and get the answer's text piece by piece. Who stops reading stops the answer."""
+        """Send a prompt and yield the answer's text in pieces. Closing the generator stops the answer."""
         return self._turn(_prompt_content(prompt))
 
     @overload
@@ -130,10 +130,10 @@ class ClaudeLocal:
     @overload
     def ask(self, prompt: Prompt, schema: Mapping[str, object]) -> object: ...
     def ask(self, prompt: Prompt, schema: Schema) -> object:
-        """Say something, and get an answer that fits a JSON schema, or a type that has one.
+        """Send a prompt and return an answer that fits a JSON schema, or a type that has one.
 
-        The program can be held to a schema only from its start on, for every answer. So it is asked in words, and once
-        more if its answer does not fit.
+        The program can enforce a schema only from its start on, for every answer. So the schema is part of the prompt,
+        and the program is asked once more if its answer does not fit.
         """
         wanted = json.dumps(schema_of(schema))
         words = f"Answer with nothing but JSON that fits this JSON schema, without a code fence:\n{wanted}"
@@ -145,11 +145,11 @@ class ClaudeLocal:
             return read(self.chat(again), schema)
 
     def add(self, message: Prompt) -> None:
-        """Say something without asking for an answer yet: it is sent with the next prompt."""
+        """Add a message that is sent with the next prompt."""
         self._added.extend(_prompt_content(message))
 
     def set_tools(self, tools: Iterable[Tool]) -> None:
-        """The tools that the model may call. The program is told of them when it starts; afterwards only their handlers
+        """Set the tools that the model may call. The program gets them when it starts; afterwards only their handlers
         can be changed."""
         found = _by_name(tools)
         if self._program and [tool.definition() for tool in found.values()] != self._served:
@@ -166,18 +166,18 @@ class ClaudeLocal:
     # -- a turn
 
     def _turn(self, said: list[object]) -> Generator[str, None, str]:
-        """One prompt and its answer: the pieces of the text, and at last the whole."""
+        """Run one turn: yield the pieces of the answer's text, and return the whole."""
         if not self._turn_lock.acquire(blocking=False):
             hint = "wait for it, or give the other one its own client"
             raise ChatError("a turn is running in this client", hint=hint)
         try:
-            if self._hearing is not self._listener:
-                self._hearing, self._told = self._listener, []
+            if self._hearing is not self.listener:
+                self._hearing, self._told = self.listener, []
             content = [*self._added, *said]
             self._tell(self.dialect.parse({"role": "user", "content": content}))
             program, self._added = self._ensure_program(), []
             result: Mapping[str, object] | None = None
-            try:  # from before the prompt is sent: whatever interrupts us then, an answer to it may come
+            try:  # begins before the prompt is sent: after an interrupt at any later point an answer may still come
                 program.write({"type": "user", "message": {"role": "user", "content": content}})
                 result = yield from self._read_turn(program)
             finally:
@@ -188,8 +188,8 @@ class ClaudeLocal:
             self._turn_lock.release()
 
     def _read_turn(self, program: Program) -> Generator[str, None, Mapping[str, object]]:
-        """What the program says until the turn is over: pieces of text, and at last its account of the turn. Tools that
-        it calls meanwhile are run."""
+        """Read the program's events until the turn is over: yield pieces of text, and return the final event. Runs the
+        tools that the program calls."""
         rounds = _Rounds(self.config.max_tool_rounds)
         in_pieces = False
         while (event := self._next(program, rounds, self.config.timeout_seconds)).get("type") != "result":
@@ -207,7 +207,7 @@ class ClaudeLocal:
         return event
 
     def _next(self, program: Program, rounds: "_Rounds | None", patience: float | None) -> dict[str, object]:
-        """The next thing that the program says."""
+        """Return the next event of the program, and run the tools that it calls meanwhile."""
         while True:
             try:
                 found = program.inbox.get(timeout=patience)
@@ -224,7 +224,8 @@ class ClaudeLocal:
                 return event
 
     def _run(self, call: ToolCall, rounds: "_Rounds | None") -> None:
-        """Without `rounds`, nobody waits for the answer any more."""
+        """Run a tool and set the result of the call. Without `rounds`, the answer was stopped, and the call gets an
+        error."""
         why = "The tool call failed: the answer was stopped"
         try:
             if rounds is None:
@@ -243,7 +244,8 @@ class ClaudeLocal:
             call.answer([{"type": "text", "text": why}], error=True)
 
     def _stop(self, program: Program) -> None:
-        """Make the program stop its answer, and hear it out. What it said so far it remembers."""
+        """Make the program stop its answer, and read its events to the end of the turn. The program keeps the part that
+        it has sent."""
         self._over = "its last answer was stopped, and the stopping too"
         program.write({"type": "control_request", "request_id": "stop", "request": {"subtype": "interrupt"}})
         with contextlib.suppress(ProviderError):
@@ -252,7 +254,7 @@ class ClaudeLocal:
             self._over = None
 
     def _lost(self, what: str, *, hint: str | None = None) -> ProviderError:
-        """The program is of no use any more: end it."""
+        """End the program, and return the error to raise."""
         self._over = what
         self._end()
         return ProviderError(what, provider=self.provider, hint=hint)
@@ -260,13 +262,13 @@ class ClaudeLocal:
     # -- being recorded
 
     def listen(self, listener: Listener | None) -> None:
-        """Tell this listener from the next turn on what is said. It can be kept; it cannot be put back into the
+        """Pass the messages to this listener from the next turn on. They can be stored, but not restored into the
         program."""
-        self._listener = listener
+        self.listener = listener
 
     @property
     def setup(self) -> Setup:
-        """What the chat is held with."""
+        """The provider, the model, the system prompt and the tools."""
         tools = tuple(tool.definition() for tool in self._tools.values())
         return Setup(self.provider, self.model, self.config.system_prompt, tools)
 
@@ -276,7 +278,7 @@ class ClaudeLocal:
             self._hearing.keep(self._told, self.setup, answered=answered)
 
     def _spoken(self, event: Mapping[str, object]) -> list[Message]:
-        """What the model said, as messages. What the program wrote itself, about an error, is none."""
+        """Return the model's answer as messages. Text that the program itself wrote, about an error, is left out."""
         message = event.get("message")
         if not isinstance(message, dict) or message.get("model") == "<synthetic>":
             return []
@@ -285,7 +287,7 @@ class ClaudeLocal:
     # -- the program
 
     def _check_ready(self) -> None:
-        """An error, if the program is not there: before anything is asked, or kept."""
+        """Raise `ProviderError` if the program is not installed, before a prompt is sent or stored."""
         name = _command(self.config)[0]
         if shutil.which(name, path=self._env.get("PATH")) is None:
             raise ProviderError(f"there is no program {name}", provider=self.provider, hint=_INSTALL)
@@ -319,7 +321,8 @@ class ClaudeLocal:
         return program
 
     def _arguments(self, folder: Path, server: ToolServer | None) -> list[str]:
-        """Long and secret things go into files in a folder of our own: other users see the arguments of a program."""
+        """Return the arguments of the program. Long and secret values go into files in a private folder: other users
+        can see a program's arguments."""
         prompt = folder / "system-prompt.txt"
         prompt.write_text(self.config.system_prompt, encoding="utf-8")
         found = [*_ARGUMENTS, "--system-prompt-file", str(prompt)]
@@ -333,7 +336,7 @@ class ClaudeLocal:
 
 
 def _close(program: Program | None, server: ToolServer | None, folder: Path | None, owner: int | None = None) -> None:
-    """A process that was forked from the owner leaves everything as it is."""
+    """Close the program and the server, and remove the folder. Does nothing in a fork of the owner."""
     if owner not in (None, os.getpid()):
         return
     if program:
@@ -345,7 +348,7 @@ def _close(program: Program | None, server: ToolServer | None, folder: Path | No
 
 
 class _Rounds:
-    """How often the model has called tools in this turn. Calls of one message are one round."""
+    """Counts the rounds of tool calls in a turn. Calls of one message are one round."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -364,7 +367,8 @@ class _Rounds:
         self._round |= {block.get("id"): self._seen for block in calls}
 
     def beyond(self, call: ToolCall) -> bool:
-        """A call may come before the message that holds it: then it is of the next round."""
+        """Return True if the call exceeds the limit. A call may arrive before its message: then it counts for the next
+        round."""
         return self._round.get(call.id, self._seen + 1) > self.most
 
 
@@ -372,7 +376,7 @@ class _Rounds:
 
 
 def _prompt_content(prompt: Prompt) -> list[object]:
-    """A prompt as content, in the way the program takes it: Anthropic's own."""
+    """Encode a prompt as content in Anthropic's form, which the program takes."""
     if isinstance(prompt, str):
         prompt = Message.user(prompt)
     elif isinstance(prompt, Block):
@@ -400,7 +404,7 @@ def _as_text(content: object) -> dict[str, object]:
 
 
 def _no_command(text: str) -> str:
-    """What begins with a slash, the program takes for a command to itself, and does not send."""
+    """Put a space before a leading slash: the program would take the text for a command to itself, and not send it."""
     return " " + text if text.startswith("/") else text
 
 
@@ -416,7 +420,7 @@ def _by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 
 def _as_content(result: Message) -> list[dict[str, object]]:
-    """A tool's result as the protocol of tools has it."""
+    """Encode a tool's result as the Model Context Protocol has it."""
     found: list[dict[str, object]] = []
     for block in result.blocks:
         if isinstance(block.content, str):
@@ -431,7 +435,7 @@ def _as_content(result: Message) -> list[dict[str, object]]:
 
 
 def _size(content: list[dict[str, object]]) -> int:
-    """As the program counts: pictures apart, and with the escapes of JSON."""
+    """Return the size as the program counts it: without pictures, and with the escapes of JSON."""
     return len(json.dumps([part for part in content if part["type"] == "text"], ensure_ascii=False, indent=2))
 
 
@@ -447,7 +451,7 @@ def _event(line: bytes) -> dict[str, object] | None:
 
 
 def _piece(event: Mapping[str, object]) -> str:
-    """The text that a part of a message brings, mostly a few characters."""
+    """Return the text in a stream event, mostly a few characters."""
     inner = event.get("event")
     delta = inner.get("delta") if event.get("type") == "stream_event" and isinstance(inner, dict) else None
     text = delta.get("text") if isinstance(delta, dict) and delta.get("type") == "text_delta" else None
@@ -461,7 +465,7 @@ def _content_of(event: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def _text(event: Mapping[str, object]) -> str:
-    """The text of a whole message. One that the program wrote itself, about an error, is none."""
+    """Return the text of a whole message. A message that the program itself wrote, about an error, has none."""
     message = event.get("message")
     if isinstance(message, dict) and message.get("model") == "<synthetic>":
         return ""
@@ -469,7 +473,7 @@ def _text(event: Mapping[str, object]) -> str:
 
 
 def _answer(result: Mapping[str, object]) -> str:
-    """The answer in the program's account of a turn, or the error in it."""
+    """Return the answer in the final event of a turn. Raises `ProviderError` if the event reports an error."""
     text = result.get("result")
     if not result.get("is_error") and isinstance(text, str):
         return text
@@ -506,7 +510,8 @@ def _command(config: Config) -> list[str]:
 
 
 def _environment(config: Config) -> dict[str, str]:
-    """What the program is started with. Where it sends its key is decided here, so that it is checked here."""
+    """Return the program's environment. It decides the address that the program sends its key to, so the address is
+    checked here."""
     own = {
         "ANTHROPIC_BASE_URL": config.base_url,
         "ANTHROPIC_API_KEY": config.api_key,
@@ -518,7 +523,7 @@ def _environment(config: Config) -> dict[str, str]:
     addresses = [found[name] for name in _ADDRESSES if found.get(name) or (config.base_url == "" and name in own)]
     for url in addresses:
         validate_base_url(url, config.allow_insecure_base_url)
-    for name in ("NO_PROXY", "no_proxy"):  # our tools are not reached through a proxy
+    for name in ("NO_PROXY", "no_proxy"):  # the loopback address must not go through a proxy
         found[name] = ",".join(filter(None, [found.get(name, ""), "127.0.0.1"]))
     hosts = ", ".join(urlsplit(url).hostname or "" for url in addresses)
     _log.info("provider claude-local at %s", hosts or "the program's own address")

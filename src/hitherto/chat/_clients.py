@@ -1,6 +1,6 @@
-"""The chat clients: one that waits, and its twin that is awaited.
+"""The chat clients, blocking and awaited.
 
-Both do what a turn says (see `_turn`): keep, call, run. Everything else is shared.
+Both execute the steps of a turn (see `_turn`): keep, call, run. All other code is shared.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ SUMMARY_PROMPT = (
 
 @runtime_checkable
 class ChatClient(Protocol):
-    """Something one can talk to."""
+    """A client that can chat."""
 
     def chat(self, prompt: Prompt) -> str: ...
     def stream(self, prompt: Prompt) -> Iterator[str]: ...
@@ -45,25 +45,25 @@ class ChatClient(Protocol):
 
 @runtime_checkable
 class PersistentChatClient(ChatClient, Protocol):
-    """One whose conversation can be saved, and restored later."""
+    """A client whose conversation can be saved, and restored later."""
 
     def save(self, *, metadata: Mapping[str, str] | None = None) -> Snapshot: ...
     def restore(self, snapshot: Snapshot) -> Restored: ...
 
 
 class _Plain:
-    """An answer that comes in, and that nobody keeps."""
+    """An answer that arrives and is not recorded."""
 
     def __init__(self, assembly: Assembly) -> None:
         self.feed = assembly.feed
         self.answer = assembly.answer
 
     def close(self, *, keep: bool = False) -> None:
-        """There is nothing to do."""
+        """Do nothing."""
 
 
 class _Wired(Turns):
-    """What both colours share: the wire, and what goes over it."""
+    """The part that both clients share: the wire, and the conversion of requests and answers."""
 
     def __init__(self, config: Config) -> None:
         api = {"claude": "anthropic", "gemini": "gemini"}.get(config.provider, f"openai-{config.api}")
@@ -75,7 +75,7 @@ class _Wired(Turns):
         return self.config.model or ("local" if self.config.provider == "local" else "")
 
     def _check_ready(self) -> None:
-        """An error, if it is known before anything is asked that nothing can be: mostly there is no key."""
+        """Raise an error now if every request would fail, mostly because there is no key."""
         self._wire.check_ready()
 
     def _arriving(self) -> Arriving:
@@ -101,7 +101,7 @@ class _Wired(Turns):
             raise self._nonsense(error) from error
 
     def _check_success(self, body: Mapping[str, object]) -> None:
-        """Some errors come where an answer is due, under a status that says that all is well."""
+        """Raise `ProviderError` for an error in the body of a response whose status is a success."""
         response = body.get("response")
         told = (response if isinstance(response, dict) else body).get("error")
         error = body if told is None and body.get("type") == "error" else told
@@ -114,7 +114,7 @@ class _Wired(Turns):
         return ProviderError(f"the answer of {self.provider} makes no sense: {error}", provider=self.provider)
 
     def _streaming_request(self, step: Call) -> dict[str, object]:
-        """A request whose answer comes in pieces, with its usage at the end."""
+        """Return the request for a streamed answer with its usage at the end."""
         if self.dialect.name == "openai-chat":
             return {"stream_options": {"include_usage": True}, **step.request}
         return step.request
@@ -135,16 +135,16 @@ class _Wired(Turns):
         try:
             self._hearing.keep(self.messages, self.setup, answered=step.answered)
         except Closed:
-            if self._hearing is self._listener:
+            if self._hearing is self.listener:
                 raise
-            self._hearing = None  # nobody records this client any more: the turn does not suffer for it
+            self._hearing = None  # the recording has ended: the turn goes on without it
             warn("the rest of a turn is not kept: its recording was closed, and then its store")
 
     def _running_notice(self, step: Run) -> Callable[[], None]:
         return (lambda: None) if self._hearing is None else self._hearing.running(step.call)
 
     def _asked_aside(self) -> Call:
-        """The question for a summary, which is no part of the history."""
+        """Return the request for a summary. It does not become part of the history."""
         aside = [*repair(self.messages, self.dialect).messages, *self._written(Message.user(SUMMARY_PROMPT))]
         return Call(self.dialect.request(self.dialect.history(aside), self.setup, self._options()))
 
@@ -162,7 +162,7 @@ class _Wired(Turns):
         with self._alone():
             if self._hearing is not None:
                 messages = [self._hearing.keep_summary(messages[0], self.setup), *messages[1:]]
-            self._replace(messages)
+            self.replace_history(messages)
 
 
 class Client(_Wired):
@@ -177,24 +177,24 @@ class Client(_Wired):
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections. What was said stays, and can be saved."""
+        """Close the connections. The history stays, and can be saved."""
         self._closed = True
         self._wire.close()
 
     def chat(self, prompt: Prompt) -> str:
-        """Say something, and get the answer's text. Tools are run on the way."""
+        """Send a prompt and return the answer's text. Tools are run on the way."""
         return self._chat(self.turn(self._prompt_messages(prompt)))
 
     def retry(self) -> str:
-        """Ask for an answer to what stands there: after an error, or in a conversation that was interrupted."""
+        """Ask again for an answer to the history as it is: after an error, or in an interrupted conversation."""
         return self._chat(self.turn([]))
 
     def stream(self, prompt: Prompt) -> Generator[str, None, None]:
-        """Say something, and get the answer's text piece by piece. Who stops reading stops the answer."""
+        """Send a prompt and yield the answer's text in pieces. Closing the generator stops the answer."""
         return self._do(self.turn(self._prompt_messages(prompt)), streaming=True)
 
     def stream_retry(self) -> Generator[str, None, None]:
-        """The same as `retry`, piece by piece."""
+        """Do the same as `retry`, and yield the text in pieces."""
         return self._do(self.turn([]), streaming=True)
 
     @overload
@@ -202,13 +202,13 @@ class Client(_Wired):
     @overload
     def ask(self, prompt: Prompt, schema: Mapping[str, object]) -> object: ...
     def ask(self, prompt: Prompt, schema: Schema) -> object:
-        """Say something, and get an answer that fits a JSON schema, or a type that has one."""
+        """Send a prompt and return an answer that fits a JSON schema, or a type that has one."""
         options = self.dialect.schema_options(schema_of(schema))
         return read(self._chat(self.turn(self._prompt_messages(prompt), options)), schema)
 
     def compact(self, summary: "str | Message | Callable[[list[Message]], str | Message] | None" = None) -> str:
-        """Go on from a summary instead of the whole history: a given one, one that a function makes of the messages, or
-        one that the model is asked for. In a recorded conversation the old messages stay, on the branch before."""
+        """Replace the history by a summary: a given one, one that a function makes of the messages, or one that the
+        model writes. In a recorded conversation the old messages stay, on the branch before."""
         if not self.messages:
             raise ChatError("there is nothing to sum up yet")
         if summary is None:
@@ -260,15 +260,15 @@ class Client(_Wired):
                     yield piece
             if rest := pieces.rest():
                 yield rest
-        except BaseException:  # Ctrl+C, a broken line, somebody who reads no further: what came is kept
+        except BaseException:  # Ctrl+C, a broken connection, a closed generator: the part that arrived is kept
             arriving.close(keep=True)
             raise
         return self._whole(arriving)
 
 
 class _Pieces(AsyncIterator[str]):
-    """An awaited stream. Who stops reading stops the turn at once: the event loop closes a generator that nobody reads
-    any more only later, and until then no other turn could begin."""
+    """An awaited stream. Dropping it ends the turn at once: the event loop closes an abandoned generator only later,
+    and until then no other turn could begin."""
 
     def __init__(self, pieces: AsyncGenerator[str, None], turn: Turn) -> None:
         self._pieces = pieces
@@ -285,7 +285,7 @@ class _Pieces(AsyncIterator[str]):
 
 
 class AsyncClient(_Wired):
-    """The same names, awaited. Get one with `new_async_client`."""
+    """A chat with one provider, awaited. Get one with `new_async_client`."""
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -379,7 +379,7 @@ class AsyncClient(_Wired):
 
 
 class AsyncClaudeLocal:
-    """`ClaudeLocal`, awaited: the program is waited for in a thread."""
+    """`ClaudeLocal`, awaited: a thread waits for the program."""
 
     def __init__(self, config: Config) -> None:
         self._client = ClaudeLocal(config)
@@ -388,8 +388,8 @@ class AsyncClaudeLocal:
         self.listen = self._client.listen
 
     @property
-    def _listener(self) -> Listener | None:
-        return self._client._listener
+    def listener(self) -> Listener | None:
+        return self._client.listener
 
     @property
     def dialect(self) -> Dialect:
@@ -435,13 +435,13 @@ def _close_pieces(pieces: Iterator[str]) -> None:
 
 
 def new_client(config: Config) -> Client | ClaudeLocal:
-    """A client for the provider that the configuration names."""
+    """Return a client for the provider in the configuration."""
     _check_config(config)
     return ClaudeLocal(config) if config.provider == "claude-local" else Client(config)
 
 
 def new_async_client(config: Config) -> AsyncClient | AsyncClaudeLocal:
-    """The same, awaited."""
+    """Return an awaited client for the provider in the configuration."""
     _check_config(config)
     return AsyncClaudeLocal(config) if config.provider == "claude-local" else AsyncClient(config)
 

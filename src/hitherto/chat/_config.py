@@ -1,4 +1,4 @@
-"""What a chat client is made from: a configuration, and tools with Python handlers.
+"""The configuration of a chat client, and tools with Python handlers.
 
 Both are plain values. The API key is in the configuration and nowhere else: it is not printed, not saved, and not
 needed where the environment has it.
@@ -18,11 +18,11 @@ Handler = Callable[..., object] | Callable[..., Awaitable[object]]
 
 @dataclass(frozen=True)
 class Config:
-    """Whom to talk to, and how.
+    """The provider, the model, and the settings of a chat client.
 
     `api` chooses between OpenAI's two: `"chat"` (completions) or `"responses"`. `options` are added to every request as
-    they are: temperature, thinking, whatever the provider takes. `timeout_seconds` and `max_retries` are the SDK's own;
-    None leaves its defaults. `max_tool_rounds` bounds how often the model may call tools in one turn, and
+    they are: temperature, thinking, any field that the provider accepts. `timeout_seconds` and `max_retries` are the
+    SDK's own; None leaves its defaults. `max_tool_rounds` bounds how often the model may call tools in one turn, and
     `tool_timeout_seconds` how long one call may take. `model_path` is for `local`, `command` and `env` for
     `claude-local`.
     """
@@ -72,8 +72,8 @@ class Config:
 
 @dataclass(frozen=True)
 class Tool:
-    """Something the model may call. The handler gets the arguments by name, and returns text, what JSON can say, or
-    blocks; what it raises becomes an error result that the model sees. Without a handler, a call gets an error result.
+    """A tool that the model may call. The handler gets the arguments by name, and returns text, a JSON value, or
+    blocks. An exception becomes an error result that the model sees. Without a handler, a call gets an error result.
     """
 
     name: str
@@ -93,5 +93,5 @@ class Tool:
             raise InvalidArgument(f"the handler of tool {self.name!r:.40} cannot be called")
 
     def definition(self) -> dict[str, object]:
-        """What is kept and sent of it: never the handler."""
+        """Return the tool as it is stored and sent: without its handler."""
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}

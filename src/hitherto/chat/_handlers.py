@@ -1,8 +1,8 @@
-"""Running a tool: from the model's call to a result that the model can read.
+"""Runs a tool: from the model's call to a result that the model can read.
 
-Whatever a handler does, the model gets a result: what it returned, or an error that says in words what went wrong, so
-that it can try another way. Only what is meant for the whole program (Ctrl+C, exit) passes through. A handler that
-takes too long is given up, not stopped: Python cannot stop a thread.
+The model always gets a result: the handler's return value, or an error in words, so that the model can try another way.
+Only exceptions for the whole program (Ctrl+C, exit) pass through. A handler that exceeds its timeout is abandoned, not
+stopped: Python cannot stop a thread.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from ._config import Tool
 
 
 def run(tool: Tool | None, call: Block, timeout_seconds: float | None) -> Message:
-    """The result of a call, as a message."""
+    """Run a call and return its result as a message."""
 
     def work(handler: Callable[..., object], arguments: dict[str, object]) -> object:
         if timeout_seconds is None:
@@ -40,7 +40,7 @@ def run(tool: Tool | None, call: Block, timeout_seconds: float | None) -> Messag
 
 
 async def run_async(tool: Tool | None, call: Block, timeout_seconds: float | None) -> Message:
-    """The same, awaited. A handler that is no coroutine runs in a thread."""
+    """Run a call and return its result, awaited. A handler that is not a coroutine function runs in a thread."""
 
     async def work(handler: Callable[..., object], arguments: dict[str, object]) -> object:
         if inspect.iscoroutinefunction(handler):
@@ -59,11 +59,11 @@ async def run_async(tool: Tool | None, call: Block, timeout_seconds: float | Non
 
 
 class _CannotRun(Exception):
-    """In words for the model."""
+    """The call cannot be run. The message is for the model."""
 
 
 class _TooLong(Exception):
-    """It was given up. An error that a handler raises for a timeout of its own is another one."""
+    """The handler exceeded its timeout. A `TimeoutError` that a handler raises itself is a different error."""
 
 
 def _check_call(tool: Tool | None, call: Block) -> tuple[Callable[..., object], dict[str, object]]:
@@ -85,7 +85,7 @@ def _check_call(tool: Tool | None, call: Block) -> tuple[Callable[..., object], 
 
 
 def _within(seconds: float, handler: Callable[..., object], arguments: dict[str, object]) -> object:
-    """What the handler returns or raises, if it does so in time."""
+    """Run the handler in a thread, and return or raise its outcome. Raises `_TooLong` after `seconds`."""
     outcome, thread = _start_thread(handler, arguments, lambda: None)
     thread.join(seconds)
     if not outcome:
@@ -94,12 +94,12 @@ def _within(seconds: float, handler: Callable[..., object], arguments: dict[str,
 
 
 async def _aside(handler: Callable[..., object], arguments: dict[str, object]) -> object:
-    """What the handler returns or raises, while the event loop goes on. Not in the loop's own threads: their end is
-    waited for when the loop ends, however long a handler hangs."""
+    """Run the handler in a thread, and await its outcome. The loop's own executor is not used: the loop waits for its
+    threads when it ends, and a handler may hang."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def tell() -> None:
-        with suppress(RuntimeError):  # the loop is closed by now: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: the result is not awaited any more
             loop.call_soon_threadsafe(done.set)
 
     outcome, _ = _start_thread(handler, arguments, tell)
@@ -113,7 +113,7 @@ _Outcome = tuple[object, BaseException | None]
 def _start_thread(
     handler: Callable[..., object], arguments: dict[str, object], tell: Callable[[], None]
 ) -> tuple[list[_Outcome], threading.Thread]:
-    """The handler in a thread that nobody has to wait for, and where its outcome will be."""
+    """Start the handler in a daemon thread. Returns the list that will hold its outcome, and the thread."""
     outcome: list[_Outcome] = []
     context = copy_context()
 
@@ -152,7 +152,7 @@ def _result(call: Block, returned: object) -> Message:
 
 
 def _content(returned: object) -> "str | list[Block] | None":
-    """What a handler returned, as text or blocks; None if it is neither, nor JSON."""
+    """Return a handler's return value as text or blocks, or None if it is neither, nor JSON."""
     if returned is None:
         return "done"
     if isinstance(returned, str):
@@ -162,7 +162,7 @@ def _content(returned: object) -> "str | list[Block] | None":
     if isinstance(returned, (list, tuple)) and returned and all(isinstance(item, Block) for item in returned):
         return list(returned)
     if isinstance(returned, (bytes, bytearray, memoryview)):
-        return None  # as JSON it would be base64, which is not what anybody meant
+        return None  # as JSON it would be base64, which is never intended
     try:
         return msgspec.json.encode(returned).decode()
     except (TypeError, ValueError, RecursionError, OverflowError):
@@ -190,7 +190,7 @@ def _failure(call: Block, why: str) -> Message:
 
 
 def _make_result(call: Block, content: "str | list[Block]", *, error: bool = False) -> Message:
-    """A result that knows the name of its tool, which some providers want to hear again."""
+    """Build a result with the name of its tool, which some providers want in the next request."""
     message = Message.tool_result(call.id or "", content, error=error)
     name = call.tool_name or ""
     blocks = tuple(msgspec.structs.replace(b, extra={**(b.extra or {}), "name": name}) for b in message.blocks)

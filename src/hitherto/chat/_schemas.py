@@ -1,4 +1,4 @@
-"""Structured answers: a JSON schema, or a type that has one, and reading the answer by it.
+"""Structured answers: derives a JSON schema from a type, and reads the answer by it.
 
 A schema is a dict, or a class: a msgspec Struct, a dataclass, a TypedDict, or a pydantic model. With a class, the
 answer is an instance of it.
@@ -16,10 +16,10 @@ Schema = Mapping[str, object] | type
 
 
 def schema_of(schema: Schema) -> dict[str, object]:
-    """The JSON schema itself."""
+    """Return the JSON schema as a dict."""
     if isinstance(schema, Mapping):
         return dict(schema)
-    if schema is None:  # msgspec has a schema for it, which nobody means
+    if schema is None:  # msgspec has a schema for None, which is never intended
         raise InvalidArgument("there is no schema", hint="give a dict, or a dataclass")
     made = getattr(schema, "model_json_schema", None)
     if made is not None:
@@ -31,7 +31,8 @@ def schema_of(schema: Schema) -> dict[str, object]:
 
 
 def _inline_definition(schema: dict[str, Any]) -> dict[str, object]:
-    """msgspec puts the class itself among the definitions; providers want an object at the top."""
+    """Move the class to the top of the schema. msgspec puts it among the definitions; providers want an object at the
+    top."""
     definitions: dict[str, Any] = schema.get("$defs", {})
     name = schema.get("$ref", "").rpartition("/")[2]
     if name not in definitions:
@@ -45,7 +46,7 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)  # models like 
 
 
 def read(text: str, schema: Schema) -> object:
-    """The answer as the schema wants it, or `InvalidAnswer`, which has its text."""
+    """Parse an answer by its schema. Raises `InvalidAnswer`, which holds the text."""
     fenced = _FENCE.fullmatch(text.strip())
     data = fenced[1] if fenced else text
     try:
@@ -60,8 +61,7 @@ def read(text: str, schema: Schema) -> object:
 
 
 def _check_top_level(value: object, schema: Mapping[str, object], text: str) -> object:
-    """What can be seen at a glance: the kind of the whole, and that nothing required is missing. The providers do the
-    rest."""
+    """Check the type of the whole value and its required fields. The providers check the rest."""
     if schema.get("type") == "object":
         required = schema.get("required")
         names = required if isinstance(required, list) else []

@@ -1,8 +1,8 @@
-"""A session: a chat that can be taken out as plain JSON, and put back in elsewhere.
+"""A session: a chat whose history can be exported as plain JSON, and imported elsewhere.
 
-What comes out is what the model saw, in the provider's own form and without the system prompt; what goes in is both
-what the user sees and what the model sees. So the next request of a session that was put back is the same, to the byte
-of its JSON, as that of one that got there by itself.
+The export is the history that the model saw, in the provider's own form and without the system prompt. The import is
+both the history shown to the user and the history sent to the model. So the next request of an imported session has the
+same JSON, byte for byte, as that of the original session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,29 +15,31 @@ from ._turn import Prompt
 
 
 class Session:
-    """A chat through one client, which belongs to it from now on."""
+    """A chat through one client. The session owns the client from now on."""
 
     def __init__(self, client: Client, initial_history: Sequence[Raw] | None = None, *, repair: bool = False) -> None:
-        """`initial_history` is what `export_history` gave: the provider's own messages, without a system prompt. One
-        that stops between a tool call and its result is refused; with `repair`, the result is made up and says so."""
+        """`initial_history` is the result of `export_history`: the provider's own messages, without a system
+        prompt. A history that stops between a tool call and its result is refused. With `repair`, a result that
+        says so is added."""
         if not isinstance(client, Client):
             raise InvalidArgument(f"a session needs a client that keeps its history, not a {type(client).__name__}")
         self.client = client
         if initial_history is not None:
-            client._replace(client.parse_history(initial_history, mend=repair))
+            client.replace_history(client.parse_history(initial_history, mend=repair))
 
     def send(self, prompt: Prompt) -> str:
-        """Say something, and get the answer's text."""
+        """Send a prompt and return the answer's text."""
         return self.client.chat(prompt)
 
     def stream(self, prompt: Prompt) -> Iterator[str]:
         return self.client.stream(prompt)
 
     def export_history(self) -> list[Raw]:
-        """Everything said so far, as JSON: a deep copy. Safe while a turn runs in another thread: whole messages."""
+        """Return the history as JSON, deeply copied. May be called while a turn runs in another thread: it returns
+        whole messages only."""
         return self.client.export_history()
 
     @property
     def messages(self) -> list[Message]:
-        """Everything said so far, as messages to be shown."""
+        """The history as messages for display."""
         return self.client.messages

@@ -1,16 +1,16 @@
-"""Our tools, offered to another program over the Model Context Protocol.
+"""Serves our tools to another program over the Model Context Protocol.
 
 The other program runs the conversation and calls tools over HTTP; the handlers are Python functions in this process.
-The server listens on the loopback address only, on a port that the system chooses, and answers nobody who does not
-know its token, which is made anew for each server.
+The server listens on the loopback address only, on a port that the system chooses. It answers only requests with its
+token, which is generated for each server.
 
-**Connections are bounded.** Any user of the machine can connect to a loopback port. A connection counts as a stranger's
-until it has sent a request with the token; of these there are at most `MAX_STRANGERS`, and a new one closes the one
-that has been silent for longest. So silent connections hold no more than that many threads, and a program that has the
-token, and says so at once, always gets in. Reading has a timeout, and a request's head and body have a largest size.
+**Connections are bounded.** Any user of the machine can connect to a loopback port. A connection is a stranger until it
+has sent a request with the token. There are at most `MAX_STRANGERS` strangers, and a new one closes the oldest. So
+silent connections hold no more than that many threads, and a program that sends the token at once is always served.
+Reading has a timeout, and a request's head and body have a largest size.
 
-A call is not run in the server's thread. It is put into an inbox, and whoever waits for the answer of the conversation
-runs it there: handlers run in the thread that called `chat`, as with every other client.
+A call is not run in the server's thread. It is put into an inbox, and the thread that called `chat` runs it while it
+waits for the answer, as with every other client.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ from ._config import Tool
 
 _LARGEST = 64 * 1024 * 1024  # bytes of one request's body
 _LARGEST_HEAD = 64 * 1024  # bytes of its first line and its headers
-_SILENCE_SECONDS = 10.0  # for which a stranger may send nothing
-_IDLE_SECONDS = 600.0  # for which a program that has shown the token may send nothing
-MAX_STRANGERS = 32  # connections that have not shown the token
-MAX_CONNECTIONS = 128  # of those and the others together
-LARGEST_RESULT = 500_000  # characters; what is more, the claude program puts into a file and not before the model
+_SILENCE_SECONDS = 10.0  # read timeout of a stranger
+_IDLE_SECONDS = 600.0  # read timeout of a connection that has sent the token
+MAX_STRANGERS = 32  # connections that have not sent the token
+MAX_CONNECTIONS = 128  # strangers and trusted connections together
+LARGEST_RESULT = 500_000  # characters; the claude program writes a longer result into a file, unseen by the model
 _PROTOCOL = "2025-06-18"
 
 
 class ToolCall:
-    """A call that waits for its result."""
+    """A call of a tool, whose result the server's thread waits for."""
 
     def __init__(self, id: str, name: str, arguments: object) -> None:
         self.id = id
@@ -46,7 +46,7 @@ class ToolCall:
         self._result: dict[str, object] = {}
 
     def answer(self, content: Sequence[dict[str, object]], *, error: bool = False) -> None:
-        """The first answer counts."""
+        """Set the result. Later calls are ignored."""
         if not self._done.is_set():
             self._result = {"content": list(content), "isError": error}
             self._done.set()
@@ -57,7 +57,7 @@ class ToolCall:
 
 
 class ToolServer:
-    """Serves tools until it is closed. `put` gets each call."""
+    """Serves tools until it is closed. Passes each call to `put`."""
 
     def __init__(self, tools: Mapping[str, Tool], put: Callable[[ToolCall], None]) -> None:
         self._tools = tools
@@ -73,12 +73,12 @@ class ToolServer:
 
     @property
     def config(self) -> dict[str, object]:
-        """What the other program has to know. It holds the token: for a file that nobody else reads."""
+        """The configuration for the other program. It holds the token, so it must go into a private file."""
         url = f"http://127.0.0.1:{self._http.server_port}/mcp"
         return {"type": "http", "url": url, "headers": {"Authorization": f"Bearer {self._token}"}}
 
     def close(self) -> None:
-        """Calls that still wait get an error."""
+        """Stop the server. Pending calls get an error result."""
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
@@ -90,7 +90,7 @@ class ToolServer:
         return hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode())
 
     def respond(self, request: object) -> dict[str, object] | None:
-        """The answer to a request of the protocol; None for a notification."""
+        """Answer a request of the protocol. Returns None for a notification."""
         if not isinstance(request, dict) or not isinstance(request.get("method"), str):
             return {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "not a request"}}
         if "id" not in request:
@@ -130,15 +130,15 @@ def _describe_tool(tool: Tool) -> dict[str, object]:
 
 
 class _Connections:
-    """The open connections, and which of them have shown the token. Closes those that are too many."""
+    """The open connections, and which of them have sent the token. Enforces the limits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._strangers: dict[socket.socket, None] = {}  # the one that came first stands first
+        self._strangers: dict[socket.socket, None] = {}  # oldest first
         self._trusted: set[socket.socket] = set()
 
     def add(self, connection: socket.socket) -> bool:
-        """Take one in, in the place of the oldest stranger if need be. False if there is no place for it."""
+        """Add a connection, and close the oldest stranger if the limit is reached. Returns False if all are trusted."""
         with self._lock:
             full = len(self._strangers) >= MAX_STRANGERS
             full = full or len(self._strangers) + len(self._trusted) >= MAX_CONNECTIONS
@@ -147,12 +147,12 @@ class _Connections:
             if full:
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
-                _shut(oldest, socket.SHUT_RDWR)  # its thread reads the end, and closes it
+                _shut(oldest, socket.SHUT_RDWR)  # its thread reads the end of the stream, and closes it
             self._strangers[connection] = None
             return True
 
     def trust(self, connection: socket.socket) -> None:
-        """It has shown the token. Nobody else's connection closes it."""
+        """Mark a connection that has sent the token. A new connection cannot close it any more."""
         with self._lock:
             if connection in self._strangers:
                 del self._strangers[connection]
@@ -164,7 +164,8 @@ class _Connections:
             self._trusted.discard(connection)
 
     def stop_reading(self) -> None:
-        """End the threads that wait for a request. Answers can still be sent."""
+        """Shut the input of all connections down, so that threads that wait for a request end. Answers can still be
+        sent."""
         with self._lock:
             for connection in (*self._strangers, *self._trusted):
                 _shut(connection, socket.SHUT_RD)
@@ -176,7 +177,8 @@ def _shut(connection: socket.socket, how: int) -> None:
 
 
 class _Head:
-    """A connection's input, of which a request's head may be only so long. What is longer ends there."""
+    """A connection's input with a size limit for a request's head. Reading a longer head returns the end of the
+    input."""
 
     def __init__(self, file: BufferedIOBase) -> None:
         self._file = file
@@ -213,7 +215,7 @@ class _Http(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """The other program went away in the middle: that is seen elsewhere."""
+        """Ignore errors of a connection: the other program has gone, which the reader of its output notices."""
 
 
 class _Requests(BaseHTTPRequestHandler):
@@ -246,11 +248,11 @@ class _Requests(BaseHTTPRequestHandler):
         return self._send(400)
 
     def do_GET(self) -> None:
-        """Nothing is ever sent without having been asked for."""
+        """Refuse: the server sends no events of its own."""
         self._send(405)
 
     def do_DELETE(self) -> None:
-        """There is no session to be ended."""
+        """Refuse: there are no sessions."""
         self._send(405)
 
     def _send(self, status: int, body: bytes = b"") -> None:
@@ -264,4 +266,4 @@ class _Requests(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Not to the error output of a library's user."""
+        """Log nothing: a library must not write to standard error."""

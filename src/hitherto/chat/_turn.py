@@ -1,11 +1,10 @@
-"""A turn, without colour: what happens from a prompt to its answer, whoever waits for it.
+"""A turn, from a prompt to its answer, independent of blocking or awaiting.
 
-A turn is a generator. It says what is to be done next (`Keep` the history, `Call` the model, `Run` a tool) and is told
-what came of it. `Client` does these things by waiting, `AsyncClient` by awaiting; all that is decided is decided here,
-once.
+A turn is a generator. It yields the next step (`Keep` the history, `Call` the model, `Run` a tool) and receives the
+step's result. `Client` executes the steps by blocking, `AsyncClient` by awaiting; all decisions are made here, once.
 
 The history is a list of messages that only grows, or is replaced as a whole. A message in it is never changed, so that
-others may read it while a turn runs.
+other threads may read it while a turn runs.
 """
 
 import threading
@@ -29,24 +28,24 @@ from ..snapshots._thread import lift_prompt
 from ._config import Config, Tool
 
 Prompt = str | Block | Sequence[str | Block] | Message
-_NEEDED = {"anthropic": "content", "gemini": "parts"}  # what every entry of a history has there
+_NEEDED = {"anthropic": "content", "gemini": "parts"}  # the field that every entry of a history has
 _FAMILIES = ({"openai", "openai-compatible", "local"},)  # providers that take each other's histories
 
 
 class Keep(Struct, frozen=True):
-    """The history has grown: whoever records it keeps it now, before anything else happens."""
+    """The history has grown: the listener stores it now, before the next step."""
 
     answered: bool = False  # by an answer, which was paid for
 
 
 class Call(Struct, frozen=True):
-    """The model is to be asked. The answer is what is told back."""
+    """Ask the model. The turn receives the `Answer`."""
 
     request: dict[str, object]
 
 
 class Run(Struct, frozen=True):
-    """A tool is to be run. Its result, a message, is what is told back."""
+    """Run a tool. The turn receives its result, a message."""
 
     tool: Tool | None
     call: Block
@@ -57,7 +56,7 @@ Turn = Generator[Step, Answer | Message | None, None]
 
 
 class Arriving(Protocol):
-    """An answer that comes in, and is kept while it does."""
+    """An answer that is recorded while it arrives."""
 
     def feed(self, event: Mapping[str, object]) -> str: ...
     def answer(self) -> Answer: ...
@@ -65,34 +64,34 @@ class Arriving(Protocol):
 
 
 class Listener(Protocol):
-    """Who records what a client says. Its calls may wait."""
+    """Records a client's conversation. Its methods may block."""
 
     def keep(self, history: Sequence[Message], setup: Setup, *, answered: bool) -> None:
-        """The history as it is now. If this raises, the turn ends, and the model is not asked. What is new is an
-        answer, or something that has to be kept before there can be one."""
+        """Store the history as it is now. If this raises, the turn ends, and the model is not asked. The new messages
+        are an answer, or messages that must be stored before there can be one."""
 
     def arriving(self, assembly: Assembly) -> Arriving: ...
 
     def keep_summary(self, summary: Message, setup: Setup) -> Message:
-        """The history is now this summary alone. Gives the message as it was kept."""
+        """Store a summary that replaces the history. Returns the message as it was stored."""
 
     def check_leaving(self) -> None:
-        """The history is about to be given out as a snapshot. If this raises, it is not."""
+        """Raise if the history must not leave its store as a snapshot."""
 
     def running(self, call: Block) -> "Callable[[], None]":
-        """A tool is about to run. Returns what is to be called when it is done."""
+        """Note that a tool starts to run. Returns a function to call when it is done."""
 
 
 class Restored(Struct, frozen=True):
-    """What became of a snapshot or a conversation that was put into a client."""
+    """The result of loading a snapshot or a conversation into a client."""
 
-    missing_handlers: tuple[str, ...] = ()  # tools that the history knows, and that nobody here can run
-    repairs: tuple[Repair, ...] = ()  # what had to be mended for the provider to take the history
-    losses: tuple[str, ...] = ()  # what another provider's messages say that this one cannot be told
+    missing_handlers: tuple[str, ...] = ()  # tools in the history for which there is no handler
+    repairs: tuple[Repair, ...] = ()  # repairs that the provider requires
+    losses: tuple[str, ...] = ()  # content of another provider's messages that this one cannot express
 
 
 class Turns:
-    """The state of a chat with one provider, and everything about it that does not wait."""
+    """The state of a chat with one provider, and all logic that does not block."""
 
     def __init__(self, config: Config, dialect: Dialect) -> None:
         self.config = config
@@ -101,11 +100,11 @@ class Turns:
         self._system_raw: object = None
         self._tools: dict[str, Tool] = {}
         self._history: list[Message] = []
-        self._settled = 0  # how many messages at its beginning need no repair, whatever comes after them
+        self._settled = 0  # how many messages at its beginning need no repair, for any continuation
         self._lock = threading.Lock()  # of the history
         self._turn_lock = threading.Lock()  # one turn at a time
-        self._listener: Listener | None = None
-        self._hearing: Listener | None = None  # who is told of the turn that is under way
+        self.listener: Listener | None = None
+        self._hearing: Listener | None = None  # the listener of the current turn
         self._answer: list[Message] = []
         self._usage = Usage()
         self._closed = False
@@ -132,28 +131,28 @@ class Turns:
 
     @property
     def missing_handlers(self) -> tuple[str, ...]:
-        """Tools that the model may call, and that nobody here can run: such a call gets an error result."""
+        """Tools without a handler that the model may call: such a call gets an error result."""
         return tuple(tool.name for tool in self._tools.values() if tool.handler is None)
 
     @property
     def messages(self) -> list[Message]:
-        """What the model sees, as values."""
+        """The history that the model sees, as messages."""
         with self._lock:
             return list(self._history)
 
     def export_history(self) -> list[Raw]:
-        """What the model sees, in the provider's own JSON: a deep copy, without the system prompt."""
+        """Return the history that the model sees in the provider's own JSON: a deep copy, without the system prompt."""
         return self.dialect.history(self.messages)
 
     @property
     def setup(self) -> Setup:
-        """What the chat is held with."""
+        """The provider, the model, the system prompt and the tools."""
         tools = tuple(tool.definition() for tool in self._tools.values())
         raw = None if self._system_raw is None else self._system_raw
         return Setup(self.provider, self.model, self.system_prompt, tools, raw)
 
     def set_system_prompt(self, text: str) -> None:
-        """From the next turn on there is this one, and no other. An empty one clears it."""
+        """Replace the system prompt from the next turn on. An empty text removes it."""
         if not isinstance(text, str):
             raise InvalidArgument(f"the system prompt is text, not a {type(text).__name__}")
         if not encodable(text):
@@ -161,7 +160,7 @@ class Turns:
         self.system_prompt, self._system_raw = text, None
 
     def set_tools(self, tools: Iterable[Tool]) -> None:
-        """The tools that the model may call from the next turn on."""
+        """Set the tools that the model may call from the next turn on."""
         given = as_list(tools, "tools")
         found: dict[str, Tool] = {}
         for tool in given:
@@ -179,39 +178,39 @@ class Turns:
             self._extend(said)
 
     def undo(self) -> list[Message]:
-        """Take the last thing that the user said back, with all that came after it; what was taken back. In a recorded
-        conversation it stays, on a branch that is not gone on with."""
+        """Remove the last message of the user and all messages after it, and return them. In a recorded conversation
+        they stay, on a branch of their own."""
         with self._alone():
             at = next((i for i in reversed(range(len(self._history))) if self._history[i].role == "user"), None)
             if at is None:
                 raise InvalidArgument("there is no turn to undo here")
             gone = self._history[at:]
-            self._replace(self._history[:at])
+            self.replace_history(self._history[:at])
             return gone
 
     # -- a turn
 
     def turn(self, said: Sequence[Message], options: Mapping[str, object] | None = None) -> Turn:
-        """What has to be done for an answer to what is said; with nothing said, for an answer to what stands there."""
+        """Yield the steps to an answer to `said`. If that is empty, the answer is to the history as it is."""
         with self._alone():
             before, begun = self._history, False
             try:
                 self._answer = []
                 self._mend()
                 asked = self._with(said)
-                self._replace(asked, unchanged=len(asked) - len(said))
+                self.replace_history(asked, unchanged=len(asked) - len(said))
                 if not self._history:
                     raise InvalidArgument("there is nothing to answer yet", hint="say something first")
                 yield Keep()
                 begun = True
                 yield from self._rounds(options or {})
             finally:
-                if not begun:  # what could not be kept was not said: the caller has the error, and says it again
-                    self._replace(before)
+                if not begun:  # the prompt could not be stored, so it is removed: the caller may send it again
+                    self.replace_history(before)
 
     def _with(self, said: Sequence[Message]) -> list[Message]:
-        """The history with what is said at its end. If that stands at its end already, it was not answered, and is
-        asked again: it is sent once. A response to it that could not be taken apart stays below it."""
+        """Return the history with `said` at its end. If the history ends with `said` already, that was not answered: it
+        is not added again, so that it is sent once. A response to it that could not be parsed stays below it."""
         history, asked = list(self._history), [(message.role, message.blocks) for message in said]
         spoken = (message for message in reversed(history) if not is_silent(message, self.dialect))
         heard = list(islice(spoken, len(said)))[::-1]
@@ -223,14 +222,15 @@ class Turns:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else changes the history meanwhile."""
+        """Hold the lock of the turn: no other call changes the history meanwhile. Raises `ChatError` if a turn is
+        running."""
         if self._closed:
             raise ChatError("the client is closed", hint="make another one, and restore or resume into it")
         if not self._turn_lock.acquire(blocking=False):
             raise ChatError(
                 "a turn is running in this client", hint="wait for it, or give the other one its own client"
             )
-        self._hearing = self._listener
+        self._hearing = self.listener
         try:
             yield
         finally:
@@ -274,8 +274,8 @@ class Turns:
         self._usage += sum((m.usage for m in answer.messages if m.usage is not None), Usage())
 
     def _check_said(self, answer: Answer) -> None:
-        """An answer that ended without a word, or that could not be taken apart, was paid for, and is kept. It is none
-        all the same, and could not be sent again."""
+        """Raise `ProviderError` for an answer that is empty or could not be parsed. It was paid for and is stored, but
+        it cannot be sent again."""
         self._check_understood(answer)
         asked = self._history[: len(self._history) - len(answer.messages)]
         if answer.messages and asked[-1].role != "tool_result" and not self.dialect.history(answer.messages):
@@ -302,27 +302,27 @@ class Turns:
         with self._lock:
             self._history.extend(messages)
 
-    def _replace(self, messages: Iterable[Message], *, unchanged: int = 0) -> None:
-        """Let the history be these messages. So many at its beginning are those that were there before."""
+    def replace_history(self, messages: Iterable[Message], *, unchanged: int = 0) -> None:
+        """Replace the history. The first `unchanged` messages are the same as before."""
         with self._lock:
             self._history = list(messages)
             self._settled = min(self._settled, unchanged)
 
     def _mend(self) -> tuple[Repair, ...]:
-        """Calls without a result, left by a turn that was interrupted, get one that says so. Up to an answer that asks
-        for nothing, all was in order before, and nothing that comes after it can change that: see `count_settled`."""
+        """Repair the history: calls without a result, left by an interrupted turn, get one that says so. Messages up to
+        an answer without calls were checked before, and later messages cannot change that: see `count_settled`."""
         history, done = self._history, self._settled
         mended = repair(history[done:], self.dialect)
-        if mended.notes and done:  # a late result, for example, whose call stands further up
+        if mended.notes and done:  # for example a late result, whose call stands further up
             mended = repair(history, self.dialect)
         if mended.notes:
-            self._replace(mended.messages)
+            self.replace_history(mended.messages)
         else:
             self._settled = done + count_settled(history[done:], self.dialect)
         return tuple(mended.notes)
 
     def _prompt_messages(self, prompt: Prompt) -> list[Message]:
-        """What the user says, as messages in the provider's own form."""
+        """Return a prompt as messages with a raw in the provider's own form."""
         if isinstance(prompt, Message):
             message = prompt
         elif isinstance(prompt, (str, Block)):
@@ -343,7 +343,7 @@ class Turns:
         return written
 
     def _written(self, message: Message, *, joined: bool = False) -> list[Message]:
-        """A message with its raw. What a dialect writes as several entries becomes several messages."""
+        """Return a message with its raw. If the dialect writes it as several entries, it becomes several messages."""
         if message.raw is not None and (message.extra or {}).get("dialect") == self.dialect.name:
             return [message]
         built = self.dialect.build(message)
@@ -353,12 +353,12 @@ class Turns:
         if len(built.raws) == 1:
             return [self._tag(replace(message, raw=built.raws[0], extra=extra))]
         if message.role == "tool_result" and self.dialect.joins:
-            return [self._tag(replace(message, raw=None, extra=extra))]  # what comes with it goes after all results
+            return [self._tag(replace(message, raw=None, extra=extra))]  # its other entries go after all results
         return [self._tag(self.dialect.parse(raw)) for raw in built.raws]
 
     def _result_messages(self, result: Message, *, joined: bool) -> list[Message]:
-        """The result of a tool, as far as the provider can be told of it, with a word about the rest: the tool has
-        done its work, and the model has to go on."""
+        """Return the result of a tool in the provider's form. A note replaces content that the provider cannot be sent:
+        the tool has done its work, and the model has to go on."""
         lost = [block for block in result.blocks if self.dialect.build(replace(result, blocks=(block,))).losses]
         if not lost:
             return self._written(result, joined=joined)
@@ -371,7 +371,8 @@ class Turns:
         return replace(message, extra={**(message.extra or {}), "dialect": self.dialect.name})
 
     def parse_history(self, history: object, *, mend: bool = False) -> list[Message]:
-        """A history in the provider's own JSON, as messages. Refused are system prompts in it, and half tool pairs."""
+        """Parse a history in the provider's own JSON. Raises `InvalidMessage` for a system prompt, and for a call or a
+        result without the other, unless `mend` repairs it."""
         messages = [self._tag(self._entry(raw)) for raw in as_list(history, "messages")]
         mended = repair(messages, self.dialect)
         if mended.notes and not mend:
@@ -394,9 +395,9 @@ class Turns:
     # -- saving and restoring
 
     def save(self, *, metadata: Mapping[str, str] | None = None) -> Snapshot:
-        """The chat as a value: the history in the provider's own JSON, the system prompt, the tools without their
-        handlers, and never an API key. Each one has an id of its own. `NotExportable` if it is recorded into a
-        conversation that must not leave its store.
+        """Return the chat as a snapshot: the history in the provider's own JSON, the system prompt, the tools without
+        their handlers, and never an API key. Each snapshot has an id of its own. Raises `NotExportable` if the chat is
+        recorded into a conversation that must not leave its store.
 
         `metadata` becomes a part of the snapshot's, beside `dialect`, which says in whose JSON the history is:
         `InvalidArgument` if another one is given.
@@ -406,8 +407,8 @@ class Turns:
         if metadata is not None and metadata.get("dialect", self.dialect.name) != self.dialect.name:
             hint = "leave it out: it says in whose JSON the history is"
             raise InvalidArgument(f"the dialect of this snapshot is {self.dialect.name}", hint=hint)
-        if self._listener is not None:
-            self._listener.check_leaving()
+        if self.listener is not None:
+            self.listener.check_leaving()
         tools = [tool.definition() for tool in self._tools.values()]
         described = {**(metadata or {}), "dialect": self.dialect.name}
         return Snapshot.new(
@@ -415,7 +416,7 @@ class Turns:
         )
 
     def restore(self, snapshot: Snapshot) -> Restored:
-        """Go on from a snapshot: its history and its system prompt replace what is here; the model stays."""
+        """Continue from a snapshot: its history and its system prompt replace the client's own; the model stays."""
         if not isinstance(snapshot, Snapshot):
             raise InvalidArgument(f"a {type(snapshot).__name__} where a Snapshot is wanted")
         self._check_provider(snapshot)
@@ -423,7 +424,7 @@ class Turns:
         history = [self._tag(self._entry(raw)) for raw in entries]
         with self._alone():
             self.set_system_prompt(system_prompt)
-            self._replace(history)
+            self.replace_history(history)
             return Restored(self._declare(snapshot.tools or ()), self._mend())
 
     def _check_provider(self, snapshot: Snapshot) -> None:
@@ -435,7 +436,7 @@ class Turns:
             raise ProviderMismatch(expected=self.dialect.name, found=str(written))
 
     def _declare(self, tools: Iterable[Mapping[str, object]]) -> tuple[str, ...]:
-        """Tools that a history knows, beside our own. Those without a handler are reported."""
+        """Add the tools of a history to our own. Returns the names of tools without a handler."""
         found = dict(self._tools)
         for tool in tools:
             name, described, parameters = tool.get("name"), tool.get("description"), tool.get("parameters")
@@ -446,8 +447,8 @@ class Turns:
         return self.missing_handlers
 
     def resume(self, messages: Sequence[Message], setup: Setup, *, convert: bool) -> Restored:
-        """Go on from messages that were kept: what a recorder gives back. Messages in another dialect are told as far
-        as this one can tell them, if that is wanted."""
+        """Continue from stored messages, which a recorder returns. With `convert`, messages in another dialect are
+        converted as far as possible."""
         foreign = [m for m in messages if self._is_foreign(m)]
         if foreign and not convert:
             raise ProviderMismatch(
@@ -465,16 +466,15 @@ class Turns:
         if setup.provider or setup.system_prompt or setup.tools:
             self.set_system_prompt(setup.system_prompt)
             self._system_raw = None if foreign else setup.raw
-        self._replace(messages)
+        self.replace_history(messages)
         return Restored(self._declare(setup.tools), self._mend(), losses)
 
     def _is_foreign(self, message: Message) -> bool:
         return (message.extra or {}).get("dialect", self.dialect.name) != self.dialect.name
 
     def listen(self, listener: Listener | None) -> None:
-        """Tell this listener from now on; there is one at a time. A turn that is under way is told to its end to whom
-        its beginning was told."""
-        self._listener = listener
+        """Set the listener; there is one at a time. A running turn keeps the listener that it began with."""
+        self.listener = listener
 
 
 def _ends_with(history: Sequence[Message], asked: Sequence[tuple[str, Sequence[Block]]]) -> bool:

@@ -1,14 +1,14 @@
-"""Where a key may be sent: the rules for the address of a provider.
+"""The rules for the address of a provider, to which an API key may be sent.
 
-A client sends its key with the first request, to whatever host its address names. A typing error, a value left over
-from an example, or a variable that somebody else has set is enough to give the key away. So the address is checked
-before any credential is used, by seven rules, the cheapest first, and the first that is broken is the one that is
-named. The address itself is never shown: it may hold a secret, and errors go into logs.
+A client sends its key with the first request, to the host in its address. A typing error, a value left over from an
+example, or an environment variable of another program is enough to give the key away. So the address is checked before
+any credential is used, by seven rules, the cheapest first, and the first that is broken is the one that is named. The
+address itself is never shown: it may hold a secret, and errors go into logs.
 
 The rules are narrower than what browsers accept. Programs disagree about odd addresses (a backslash, a tab, an IPv4
 address in octal, a full-width letter), and where the check reads one host and the connection goes to another, the check
-is worth nothing. What any two of them could read differently is refused. A host name in another script is written in
-its ASCII form, `xn--…`: that is what is connected to, and no letter in it looks like another.
+is worthless. An address that two programs could read differently is refused. A host name in another script is written
+in its ASCII form, `xn--…`: that is what is connected to, and no letter in it looks like another.
 """
 
 import ipaddress
@@ -35,7 +35,7 @@ def validate_base_url(url: str, allow_insecure: bool = False) -> None:
     """Refuse an address that no credential should be sent to, with `InvalidBaseURL`.
 
     `allow_insecure` permits `http`, for a server on this machine; every other rule holds all the same. An empty text is
-    refused, too: who has no address to check passes none.
+    refused, too: a caller without an address must not call this.
     """
     if not isinstance(url, str):
         raise InvalidBaseURL(f"the base URL is a {type(url).__name__}, not text", rule="parse")
@@ -51,8 +51,8 @@ def validate_base_url(url: str, allow_insecure: bool = False) -> None:
 def effective_base_url(
     configured: str | None, variables: Sequence[str], default: str | None, environ: Mapping[str, str]
 ) -> str | None:
-    """The address that will be used: the one given, else the first of the variables that is set and not empty, else
-    the default. SDKs read such variables on their own, so that what is checked has to be found in the same order."""
+    """Return the address that will be used: the configured one, else the first of the variables that is set and not
+    empty, else the default. SDKs read such variables on their own, so the check must look in the same order."""
     if configured is not None:
         return configured
     return next((environ[name] for name in variables if environ.get(name)), default)
@@ -70,8 +70,8 @@ def _check_characters(url: str) -> None:
 
 
 def _parse_url(url: str) -> tuple[str, bool, str]:
-    """The scheme and the host in small letters, and whether there is a user name, if this can be read in one way
-    only."""
+    """Return the scheme and the host in small letters, and whether there is a user name. Raises `InvalidBaseURL` if the
+    address can be read in more than one way."""
     if not url:
         raise InvalidBaseURL("the base URL is empty", rule="parse")
     if any(c.isspace() or unicodedata.category(c) in ("Zs", "Zl", "Zp", "Cs") for c in url):
@@ -88,7 +88,7 @@ def _parse_url(url: str) -> tuple[str, bool, str]:
 
 
 def _authority(rest: str) -> tuple[str, str]:
-    """What stands between `//` and the path, and the path."""
+    """Split the text after the scheme into the authority (after `//`) and the path."""
     if not rest.startswith("//"):
         return "", rest
     end = next((i for i, c in enumerate(rest) if i > 1 and c in "/?#"), len(rest))

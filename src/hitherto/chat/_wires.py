@@ -1,11 +1,10 @@
-"""The way to a provider: its official SDK, told exactly what to send, heard exactly as it answers.
+"""Sends requests to a provider through its official SDK, without letting the SDK change the JSON.
 
-A wire takes a request as the dialect wrote it and gives back the body of the response, or the JSON of each event of a
-stream.
-The SDK does what it is good at: authentication, connections, timeouts, retries. What it would do to the JSON on the
-way (fill in, drop, convert) is passed by: requests go out as they are, and responses are taken as they came.
+A wire takes a request as the dialect wrote it and returns the body of the response, or the JSON of each event of a
+stream. The SDK does authentication, connections, timeouts and retries. Its conversion of JSON (fields that it fills in,
+drops or converts) is bypassed: requests are sent as they are, and responses are read as they came.
 
-Where a request goes is checked before any credential is read, and again for every redirect.
+The address of a request is checked before any credential is read, and again for every redirect.
 """
 
 import logging
@@ -31,7 +30,7 @@ _log = logging.getLogger("hitherto")
 
 
 class Wire(Protocol):
-    """One provider, in both colours."""
+    """The connection to one provider, both blocking and awaited."""
 
     def check_ready(self) -> None: ...
     def send(self, request: Request) -> bytes: ...
@@ -43,8 +42,8 @@ class Wire(Protocol):
 
 
 def checked_url(config: Config, variable: str, default: str | None, *, loopback: bool = False) -> str:
-    """Where a client will really send to: the argument, else what the SDK would find in the environment, else its
-    default. Checked, and logged without anything that could be secret."""
+    """Return the address that a client will use: the argument, else the SDK's environment variable, else its default.
+    The address is validated; only its host is logged."""
     url = effective_base_url(config.base_url, (variable,), default, os.environ)
     if url is None:
         raise InvalidBaseURL("an OpenAI-compatible service has no default address", rule="missing")
@@ -54,7 +53,7 @@ def checked_url(config: Config, variable: str, default: str | None, *, loopback:
 
 
 def _guards(url: str) -> tuple[Callable[[Any], None], Callable[[Any], Any]]:
-    """The hooks that do so, for both colours."""
+    """Return the request hooks, blocking and awaited, that refuse a redirect to another host."""
     meant = urlsplit(url)
     place = ((meant.hostname or "").lower().rstrip("."), meant.scheme.lower(), meant.port)
 
@@ -71,7 +70,7 @@ def _guards(url: str) -> tuple[Callable[[Any], None], Callable[[Any], Any]]:
 
 @contextmanager
 def mapping_errors(provider: str, secret: str | None = None) -> Iterator[None]:
-    """Whatever an SDK raises, as an error of ours. The API key is not in it."""
+    """Turn exceptions of an SDK into our errors. The API key is masked in them."""
     try:
         yield
     except HithertoError:
@@ -82,12 +81,12 @@ def mapping_errors(provider: str, secret: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def _making(provider: str, secret: str | None) -> Iterator[None]:
-    """An SDK that cannot be set up was asked for nothing yet: mostly there is no key."""
+    """Turn an exception of an SDK's constructor into `ChatError`: mostly the key is missing."""
     try:
         yield
     except Exception as error:  # SDKs raise errors of their own here, and plain ones
         said = mask_key(str(error), secret)
-        keyless = "api_key" in said.lower() or "api key" in said.lower()  # which they say in words of their own
+        keyless = "api_key" in said.lower() or "api key" in said.lower()  # each SDK has its own words for it
         raise _missing_key(provider, "there is no key" if keyless else said) from error
 
 
@@ -99,7 +98,7 @@ def _missing_key(provider: str, said: str) -> ChatError:
 
 
 def mask_key(text: str, secret: str | None) -> str:
-    """The text without the key. One that is too short to be a key is left: it would only make holes."""
+    """Replace the key in a text. A key that is too short to be one is ignored: it would match ordinary words."""
     return text.replace(secret, "***") if secret and len(secret) >= _SHORTEST_KEY else text
 
 
@@ -118,7 +117,7 @@ def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoErr
     if status is None and "authentication method" in said:  # Anthropic's SDK looks for a key only when it sends
         return _missing_key(provider, "there is no key")
     if status is not None and status < 400:
-        status = None  # it began well: the error came within the answer
+        status = None  # the response began well: the error came in the middle of the answer
         what = f"{provider} broke off with an error"
     elif status is not None:
         what = f"{provider} answered with status {status}"
@@ -148,7 +147,7 @@ def _hint(status: int | None) -> str | None:
 
 
 def load_sdk(package: str, extra: str) -> Any:
-    """An SDK, when it is needed."""
+    """Import an SDK. Raises `MissingExtra` if it is not installed."""
     try:
         return import_module(package)
     except ImportError:
@@ -156,7 +155,8 @@ def load_sdk(package: str, extra: str) -> Any:
 
 
 class Posting:
-    """OpenAI's and Anthropic's SDKs, which are made alike: a path to post to, and a stream of events."""
+    """The wire through OpenAI's and Anthropic's SDKs, which share one design: a path to post to, and a stream of
+    events."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Posting:
             add_hooks(client, lambda *_: _capture.get())
             sdk = getattr(self._sdk, name)(http_client=client, **given)
         self._key = self._key or getattr(sdk, "api_key", None)
-        if self._stranger:  # what the environment has for OpenAI is nobody else's
+        if self._stranger:  # settings for OpenAI in the environment must not reach another service
             sdk.organization = sdk.project = None
             sdk._custom_headers = {}
         return sdk
@@ -207,7 +207,7 @@ class Posting:
         return mapping_errors(self._config.provider, self._key)
 
     def check_ready(self) -> None:
-        """Is there what is needed to ask? Anthropic's SDK would look for a key only when it sends."""
+        """Raise `ChatError` if there is no key. Anthropic's SDK would look for one only when it sends."""
         sdk = self._sync
         given = {name.lower() for name, value in sdk.default_headers.items() if isinstance(value, str) and value}
         keyless = not given & {"authorization", "x-api-key"} and getattr(sdk, "_token_cache", None) is None
@@ -260,7 +260,7 @@ class Posting:
 
 
 def _response(http: Any) -> type:
-    """The class of responses of the HTTP library that an SDK uses."""
+    """Return the response class of the HTTP library that an SDK uses."""
     library = next(k.__module__.split(".")[0] for k in type(http).__mro__ if k.__module__.startswith("httpx"))
     kind: type = import_module(library).Response
     return kind
@@ -271,8 +271,8 @@ def openai(config: Config) -> Posting:
     compatible = config.provider != "openai"
     url = checked_url(config, variable, None if compatible else "https://api.openai.com/v1")
     sdk = load_sdk("openai", "openai")
-    # A key from the environment goes only where the environment, or the SDK itself, says. Other services mostly need
-    # none; the SDK wants one all the same.
+    # A key from the environment is sent only to the address from the environment, or the SDK's default. Other services
+    # mostly need no key, but the SDK wants one.
     stranger = compatible and config.base_url is not None
     key = config.api_key or ("none" if stranger else None)
     path = "/responses" if config.api == "responses" else "/chat/completions"
@@ -286,7 +286,7 @@ def anthropic(config: Config) -> Posting:
 
 
 class _Capture:
-    """The response to one request, as it comes in."""
+    """Collects the response to one request as it arrives."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -308,7 +308,7 @@ class _Capture:
             self.events += self._stream.finish()
 
     def fail(self) -> None:
-        """Nothing is to be done: the SDK raises the error."""
+        """Do nothing: the SDK raises the error."""
 
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
@@ -319,22 +319,22 @@ class _Capture:
 
 
 class _Tail:
-    """The end of a stream. The SDKs pass on every event but the last one, which says that this was all."""
+    """Watches the end of a stream for `[DONE]`. The SDKs pass on every event but this last one."""
 
     def __init__(self) -> None:
         self._last = b""
 
-    def head(self, content_type: str) -> None:  # noqa: ARG002  # only streams are listened to
+    def head(self, content_type: str) -> None:  # noqa: ARG002  # used for streams only
         self._last = b""
 
     def feed(self, data: bytes) -> None:
         self._last = (self._last + data)[-_TAIL_BYTES:]
 
     def end(self) -> None:
-        """The stream is over, as it says or not."""
+        """Do nothing: `is_done` reads the last bytes."""
 
     def fail(self) -> None:
-        """The SDK raises the error, or tries again."""
+        """Do nothing: the SDK raises the error, or retries."""
 
     @property
     def is_done(self) -> bool:
@@ -347,8 +347,8 @@ _capture: ContextVar[Exchange | None] = ContextVar("hitherto_capture", default=N
 
 
 class Gemini:
-    """google-genai. Its own types drop what they do not know and write signatures anew, so requests are put in as they
-    are, and responses are heard on the wire."""
+    """The wire through google-genai. Its types drop unknown fields and rewrite signatures. So requests are passed as
+    raw JSON, and responses are captured from the HTTP connection."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -359,7 +359,7 @@ class Gemini:
 
     @cached_property
     def _clients(self) -> tuple[Any, Any, Any]:
-        """The SDK's client, and the HTTP clients under it."""
+        """The SDK's client, and its two HTTP clients."""
         httpx = _http_library()
         guard, guard_async = _guards(self._url)
         timeout = httpx.Timeout(self._config.timeout_seconds or 600.0)
@@ -381,7 +381,7 @@ class Gemini:
         return mapping_errors("gemini", self._key)
 
     def check_ready(self) -> None:
-        """Is there what is needed to ask?"""
+        """Raise `ChatError` if the client cannot be made, mostly for lack of a key."""
         _ = self._clients
 
     def _arguments(self, request: Request) -> dict[str, Any]:
@@ -433,7 +433,7 @@ class Gemini:
 
 
 def _http_library() -> Any:
-    """What google-genai speaks through: httpx2, or httpx in older versions."""
+    """Import the HTTP library of google-genai: httpx2, or httpx in older versions."""
     try:
         return import_module("httpx2")
     except ImportError:
@@ -454,7 +454,7 @@ def _capturing(capture: C) -> Iterator[C]:
 
 @contextmanager
 def _heard_anyway(capture: _Capture) -> Iterator[None]:
-    """A response that the SDK's own types cannot hold was heard all the same, and is read here."""
+    """Suppress errors of the SDK's own types if the response was captured: the caller parses it instead."""
     try:
         yield
     except (ValueError, RecursionError):
@@ -463,7 +463,8 @@ def _heard_anyway(capture: _Capture) -> Iterator[None]:
 
 
 def _within(capture: Exchange, call: Callable[[], Any]) -> Any:
-    """Call it with its response captured. A generator must not leave this set while others run."""
+    """Call a function with its response captured. The context variable is reset at once: a generator must not leave it
+    set while other code runs."""
     token = _capture.set(capture)
     try:
         return call()
@@ -472,7 +473,7 @@ def _within(capture: Exchange, call: Callable[[], Any]) -> Any:
 
 
 def local(config: Config) -> Posting:
-    """A model on this machine, served by ourselves on loopback."""
+    """Return the wire to a model on this machine, served by a process of ours on the loopback address."""
     from ._llama import serve  # noqa: PLC0415  # loads a model
 
     sdk = load_sdk("openai", "local")

@@ -1,6 +1,6 @@
 """The dialects: each provider's own JSON for a conversation, and its way to our messages and back.
 
-See `_types` for what a dialect is. They are found here by name, and loaded when they are asked for.
+`_types` defines a dialect. `dialect(name)` imports a dialect's module when it is first needed.
 """
 
 from importlib import import_module
@@ -19,7 +19,7 @@ _NAMES = {
 
 
 def dialect(name: str) -> Dialect:
-    """The dialect of that name."""
+    """Return the dialect of that name. Raises `InvalidArgument` if there is none."""
     if name not in _NAMES:
         raise InvalidArgument(f"no such dialect: {name!r:.40}", hint=f"one of {', '.join(_NAMES)}")
     module, kind = _NAMES[name]

@@ -1,4 +1,4 @@
-"""How two entries of a history are told apart, or found to be the same message.
+"""Decides whether two entries of a history are the same message.
 
 Clients send an answer back in words of their own. They add ids and names, leave out thoughts, annotations and nulls,
 split a text or join its pieces, and write base64 in the other alphabet. So entries are not compared as JSON. A dialect
@@ -9,9 +9,9 @@ makes a `Likeness` of each entry, which has two parts:
 - **marks**: opaque values that stand beside it, and that clients copy or leave out: ids of calls, signatures, names.
   Where both messages have marks of one kind at one place, they must share one.
 
-What is in neither part does not count: thoughts, annotations, states. What the provider did itself, a search or code
-that it ran, is a mark: clients shorten it, or leave it out. An entry of the model that says nothing, a thought for
-example, is *silent*: a client may leave it out, or put one in.
+All other content is ignored: thoughts, annotations, states. A search or code that the provider ran itself is a mark:
+clients shorten it, or leave it out. An entry of the model that says nothing, a thought for example, is *silent*: a
+client may leave it out, or put one in.
 """
 
 import re
@@ -37,11 +37,11 @@ class Likeness(Struct, frozen=True):
 
     @property
     def is_silent(self) -> bool:
-        """Does the model say nothing here?"""
+        """True if this is an entry of the model without any content."""
         return self.role == "assistant" and not self.said
 
     def digest(self) -> bytes:
-        """A digest of who speaks and what is said."""
+        """Return a digest of the role and the content."""
         value = [self.role, *self.said]
         try:
             data = _encode(value)
@@ -59,17 +59,17 @@ class Likeness(Struct, frozen=True):
         return {at: frozenset(digests) for at, digests in found.items()}
 
     def fits(self, other: "Likeness") -> bool:
-        """Are they the same message?"""
+        """Return True if both are the same message."""
         return self.digest() == other.digest() and agree(self.mark_digests(), other.mark_digests())
 
 
 def agree(one: Marks, other: Marks) -> bool:
-    """Do the marks of two messages not contradict each other?"""
+    """Return True if the marks of two messages do not contradict each other."""
     return not any(one[at].isdisjoint(other[at]) for at in one.keys() & other.keys())
 
 
 class Saying:
-    """Collects what an entry says, in order."""
+    """Collects the content of an entry, in order."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -86,17 +86,17 @@ class Saying:
             self._said.append(words)
 
     def thing(self, value: Mapping[str, object]) -> None:
-        """A call, a result, an image: anything but text."""
+        """Add a call, a result, an image: any content but text."""
         self._said.append(_canonical(value))
         self._things += 1
 
     def mark(self, kind: str, value: object) -> None:
-        """A mark of the thing that comes next."""
+        """Add a mark of the content that comes next."""
         if isinstance(value, str) and value:
             self._marks.add((kind, self._things, value))
 
     def doing(self, kind: str, id: object, content: object) -> None:
-        """Something that the provider did itself. It is known by its id, or by its content if it has none."""
+        """Add an action that the provider ran itself. It is identified by its id, or by its content if it has none."""
         if isinstance(id, str) and id:
             self.mark("doing", id)
         else:
@@ -111,14 +111,14 @@ class Saying:
 
 
 def _trim(words: str) -> str:
-    """The model's words without blanks around them, and without thoughts that a client has written into them."""
+    """Return the model's text without blanks around it, and without thoughts that a client has written into it."""
     words = words.strip()
     found = _TAGGED_THOUGHT.match(words)
     return words[found.end() :].lstrip() if found else words
 
 
 def _canonical(value: object) -> object:
-    """JSON in one form: 1.0 is the same number as 1, and not every client keeps the point."""
+    """Return JSON in one form: 1.0 is the same number as 1, and not every client keeps the point."""
     if isinstance(value, Mapping):
         return {name: _canonical(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

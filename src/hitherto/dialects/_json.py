@@ -1,8 +1,8 @@
-"""Reading JSON that somebody else wrote.
+"""Reads JSON from providers and callers without trusting its shape.
 
-What a provider sends, and what a user hands back, may be anything: a null where a list is due, a number where text is
-due, nesting without end. The functions here take what is there if it is of the right kind, and say `InvalidMessage` if
-it is not, so that no dialect has to guard every step. Absent and null are the same: providers and SDKs write both.
+JSON from a provider or from a user may have any shape: a null in place of a list, a number in place of text, endless
+nesting. The functions here return a value of the expected type or raise `InvalidMessage`, so that the dialects need no
+check at every step. An absent field and a null one are the same: providers and SDKs write both.
 
 JSON may hold more than a store can: integers of any length, deep nesting, halves of surrogate pairs. All of that is
 read here; `_lossless` makes messages of it that can be kept.
@@ -20,15 +20,15 @@ from ..attachment import Attachment
 from ..errors import InvalidMessage
 from ..model import encodable
 
-_DEEPEST = 200  # levels of nesting that are taken apart; our functions need about two stack frames for each
+_DEEPEST = 200  # levels of nesting that are parsed; our functions need about two stack frames for each
 _LEAVES = frozenset({str, int, float, bool, bytes, type(None), Attachment})
 _URL_SAFE = str.maketrans("-_", "+/")
 _MALFORMED = (ValueError, RecursionError, OverflowError)  # of either decoder
 
 
 def decode(data: bytes | str) -> object:
-    """The value of a JSON text. Half of a surrogate pair is read too: a stream may cut a pair in two. ValueError if it
-    is no JSON, or nested without end."""
+    """Decode a JSON text. Half of a surrogate pair is accepted: a stream may cut a pair in two. Raises ValueError if
+    the text is not JSON, or is nested too deeply."""
     try:
         found: object = msgspec.json.decode(data)
     except _MALFORMED:
@@ -44,7 +44,7 @@ def _refuse(constant: str) -> object:
 
 
 def decode_object(data: bytes | str) -> dict[str, object]:
-    """The same for a JSON object."""
+    """Decode a JSON text that holds an object."""
     found = decode(data)
     if not isinstance(found, dict):
         raise ValueError("no JSON object")  # as for anything else that is not what it should be
@@ -52,7 +52,7 @@ def decode_object(data: bytes | str) -> dict[str, object]:
 
 
 def written(value: object, *, sort: bool = False) -> bytes:
-    """The JSON text of any JSON value, in ASCII, so that half of a surrogate pair can be written too."""
+    """Return the JSON text of a value in ASCII, so that half of a surrogate pair can be written too."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False, sort_keys=sort).encode()
     except (TypeError, *_MALFORMED) as error:
@@ -60,7 +60,7 @@ def written(value: object, *, sort: bool = False) -> bytes:
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
-    """The text that came in these pieces. A surrogate pair that was cut in two is whole again."""
+    """Join the pieces of a text, and the halves of a surrogate pair that was cut in two."""
     found = "".join(pieces)
     if encodable(found):
         return found
@@ -68,7 +68,7 @@ def join_pieces(pieces: Iterable[str]) -> str:
 
 
 class Pieces:
-    """Text that is passed on as it comes. The first half of a surrogate pair waits for the second one."""
+    """Passes text on as it arrives. Holds the first half of a surrogate pair back until the second one comes."""
 
     def __init__(self) -> None:
         self._half = ""
@@ -81,12 +81,12 @@ class Pieces:
         return str(replaced_surrogates(text[: len(text) - len(self._half)]))
 
     def rest(self) -> str:
-        """All has come: what stands for a half whose second half did not."""
+        """Return the replacement character for a half pair that was never completed, else an empty text."""
         return str(replaced_surrogates(self._half))
 
 
 def replaced_surrogates(value: object) -> object:
-    """A copy in which each half of a surrogate pair is the replacement character U+FFFD."""
+    """Return a copy in which U+FFFD replaces each half of a surrogate pair."""
     if isinstance(value, str):
         if encodable(value):
             return value
@@ -97,14 +97,14 @@ def replaced_surrogates(value: object) -> object:
 
 
 def entry(value: object, what: str) -> dict[str, object]:
-    """A JSON object, all of which can be taken apart."""
+    """Check that a value is a JSON object with nothing but JSON in it, and return it."""
     found = as_object(value, what)
     _check(found, what)
     return found
 
 
 def _check(value: object, what: str, depth: int = 0) -> None:
-    """Refuse what is no JSON, and nesting without end."""
+    """Raise `InvalidMessage` for a value that is not JSON, or is nested too deeply."""
     kind = type(value)
     if kind in _LEAVES:
         return
@@ -123,14 +123,14 @@ def _check(value: object, what: str, depth: int = 0) -> None:
 
 
 def as_object(value: object, what: str) -> dict[str, object]:
-    """A JSON object; what is in it is still to be looked at."""
+    """Return a value as a JSON object. Its fields are not checked."""
     if not isinstance(value, Mapping):
         raise InvalidMessage(f"{what} is a {type(value).__name__}, not a JSON object")
     return value if type(value) is dict else dict(value)
 
 
 def text(raw: Mapping[str, object], name: str) -> str:
-    """A text; empty if there is none."""
+    """Return a field that holds text, or an empty text if the field is absent."""
     value = raw.get(name)
     if value is None:
         return ""
@@ -142,19 +142,19 @@ def text(raw: Mapping[str, object], name: str) -> str:
 
 
 def identity(raw: Mapping[str, object], name: str) -> str | None:
-    """An id, if there is one. A wrong one is no reason to lose an answer."""
+    """Return an id, or None if it is absent or not text: a wrong id is no reason to lose an answer."""
     value = raw.get(name)
     return value if isinstance(value, str) and value else None
 
 
 def number(raw: Mapping[str, object], name: str) -> int:
-    """A count; 0 if there is none that makes sense. A wrong count is no reason to lose an answer."""
+    """Return a count, or 0 if it is absent or makes no sense: a wrong count is no reason to lose an answer."""
     value = raw.get(name)
     return value if type(value) is int and 0 <= value < 2**63 else 0
 
 
 def inner(raw: Mapping[str, object], name: str) -> dict[str, object]:
-    """A JSON object within; empty if there is none."""
+    """Return a field that holds a JSON object, or an empty one if the field is absent."""
     value = raw.get(name)
     if value is None:
         return {}
@@ -164,7 +164,7 @@ def inner(raw: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def entries(raw: Mapping[str, object], name: str) -> list[dict[str, object]]:
-    """A list of JSON objects; empty if there is none."""
+    """Return a field that holds a list of JSON objects, or an empty list if the field is absent."""
     value = raw.get(name)
     if value is None:
         return []
@@ -178,7 +178,7 @@ def is_entries(value: object) -> TypeGuard[list[dict[str, object]]]:
 
 
 def encode(value: object) -> str:
-    """Any JSON as text, for a block."""
+    """Encode any JSON value as the text of a block."""
     plain = deep_copy(value)
     try:
         return msgspec.json.encode(plain).decode()
@@ -187,7 +187,7 @@ def encode(value: object) -> str:
 
 
 def parse_json(content: object) -> object:
-    """The JSON that a text holds, or None if it holds none. A text `null` is taken for none too."""
+    """Parse a text as JSON. Returns None if it is not JSON, and also for the text `null`."""
     if not isinstance(content, (str, bytes)):
         return None
     try:
@@ -199,7 +199,7 @@ def parse_json(content: object) -> object:
 
 
 def from_base64(data: object) -> bytes | None:
-    """The bytes that base64 stands for, in either alphabet, padded or not; None if it is no base64."""
+    """Decode base64 in either alphabet, padded or not. Returns None if it is not base64."""
     if isinstance(data, bytes):
         return data
     if isinstance(data, Attachment) and data.text:
@@ -218,7 +218,7 @@ def to_base64(data: bytes) -> str:
 
 
 def deep_copy(value: object, depth: int = 0) -> object:
-    """A deep copy. A long text that was left in the store is read."""
+    """Return a deep copy of a JSON value. Long texts that are still in the store are loaded."""
     if depth > _DEEPEST:
         raise InvalidMessage(f"JSON is nested more than {_DEEPEST} deep")
     if isinstance(value, dict):
@@ -233,7 +233,7 @@ def copy_entry(raw: Mapping[str, object]) -> dict[str, object]:
 
 
 def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Both, those above winning; objects that both have are merged themselves, one level deep."""
+    """Merge two objects; the values of `above` win. Objects that both have are merged one level deep."""
     found = dict(below)
     for name, value in above.items():
         old = found.get(name)
@@ -242,7 +242,7 @@ def merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str,
 
 
 def some(raw: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
-    """The fields of these names that say something, copied."""
+    """Return copies of the named fields that are present and not null."""
     return {name: deep_copy(raw[name]) for name in names if raw.get(name) is not None}
 
 

@@ -1,15 +1,15 @@
-"""Messages that can be kept, whatever JSON they came in.
+"""Makes messages storable without losing any of the JSON they came in.
 
-A provider's JSON may hold what a store cannot: an integer of more than 64 bits, nesting over 100 levels, half of a
-surrogate pair. The answer was paid for all the same, and is to be sent again as it was. So its `raw` is then the text
-of that JSON, as bytes, and `extra["raw_format"]` says so. Bytes can always be kept, as an attachment where they are
+A provider's JSON may hold values that a store cannot: an integer of more than 64 bits, nesting over 100 levels, half of
+a surrogate pair. The answer was paid for all the same, and must be sent again as it was. So its `raw` is then the text
+of that JSON, as bytes, and `extra["raw_format"]` says so. Bytes can always be stored, as an attachment if there are
 many.
 
 The blocks beside it are for reading. There, half of a surrogate pair is the replacement character U+FFFD, which also
 goes out when the message is sent again: no SDK can encode the half itself.
 
-A response that no dialect can take apart was paid for as well. It becomes an event that has it as it came, in a block
-of the type `response`.
+A response that no dialect can parse was paid for as well. It becomes an event that holds the body as it came, in a
+block of the type `response`.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=Message)
 
 
 def keepable(message: M) -> M:
-    """The message in a form that can be kept; the same object if it can be kept as it is."""
+    """Return the message in a form that can be stored; the same object if it can be stored as it is."""
     changed: dict[str, object] = {}
     blocks = tuple(_block(block) for block in message.blocks)
     if any(new is not old for new, old in zip(blocks, message.blocks, strict=True)):
@@ -47,14 +47,15 @@ def keepable(message: M) -> M:
 
 
 def keepable_answer(answer: Answer) -> Answer:
-    """The answer with all its messages in a form that can be kept."""
+    """Return the answer with all its messages in a form that can be stored."""
     others = tuple([keepable(message) for message in other] for other in answer.others)
     return replace(answer, messages=[keepable(message) for message in answer.messages], others=others)
 
 
 def answer_as_it_is(data: bytes, problem: str) -> Answer | None:
-    """A response that could not be taken apart, for this reason: as text, to be read and found, or as bytes if it is
-    none. None if it was cut off, or is something else than JSON: then it is no answer."""
+    """Return a response that could not be parsed as an answer with `problem`. The body is a text, which can be read and
+    searched, or bytes if it is not UTF-8. Returns None if the body was cut off or is not a JSON object: then it is not
+    an answer."""
     text = data.strip()
     if not (text.startswith(b"{") and text.endswith(b"}")):  # as every JSON object does, and what broke off does not
         return None
@@ -66,7 +67,8 @@ def answer_as_it_is(data: bytes, problem: str) -> Answer | None:
 
 
 def as_bytes(message: M) -> M:
-    """The message with its long texts and its raw as bytes, for one that is too large to be kept as text."""
+    """Return the message with its long texts and its raw as bytes, for a message that is too large to be stored as
+    text."""
     blocks = tuple(_block_as_bytes(block) for block in message.blocks)
     if message.raw is None or isinstance(message.raw, bytes | Attachment):
         return replace(message, blocks=blocks)
@@ -75,7 +77,7 @@ def as_bytes(message: M) -> M:
 
 
 def own_raw(message: Message, dialect: str) -> dict[str, object] | None:
-    """The provider's own JSON of a message, if it is of this dialect, to be read or sent again."""
+    """Return the provider's own JSON of a message, or None if the message is of another dialect or has none."""
     extra = message.extra or {}
     if extra.get("dialect", dialect) != dialect:
         return None
@@ -86,7 +88,7 @@ def own_raw(message: Message, dialect: str) -> dict[str, object] | None:
         raw = raw.read()
     try:
         found = decode_object(raw) if isinstance(raw, bytes | str) else None
-    except _UNREADABLE:  # a sanitiser has taken something out of it: the blocks are what is left to tell
+    except _UNREADABLE:  # a sanitiser has removed a part of it: only the blocks are usable
         return None
     cleaned = replaced_surrogates(found)
     return cleaned if isinstance(cleaned, dict) else None
@@ -104,7 +106,7 @@ def _can_be_kept(value: object) -> bool:
 
 
 def _unknown(_: object) -> None:
-    """An attachment is kept elsewhere."""
+    """Accept an attachment: it is stored elsewhere."""
 
 
 def _block(block: Block) -> Block:
@@ -126,7 +128,7 @@ def _block_as_bytes(block: Block) -> Block:
 
 
 def _mapping(extra: Mapping[str, object] | None) -> dict[str, object] | None:
-    """Extras that can be kept: what cannot is the text of its JSON."""
+    """Return extras that can be stored. A value that cannot be stored becomes the text of its JSON."""
     if extra is None or _can_be_kept(extra):
         return extra  # type: ignore[return-value]  # extras are dicts
     return {str(replaced_surrogates(name)): _value(value) for name, value in extra.items()}

@@ -1,8 +1,8 @@
-"""Messages with holes: attachments that their store has lost, and how that is told to somebody who needs the bytes.
+"""Replaces attachments that the store has lost (holes) by a text that says so.
 
-A provider, or a file of another program, has no word for "this image is lost". It is told a text in the place of the
+Providers and files of other programs have no way to express "this image is lost". They get a text in place of the
 image, and never empty or made-up bytes. The provider's own JSON of such a message cannot be sent again, because a part
-of it is lost: the message is told by its blocks instead.
+of it is lost: the message is encoded from its blocks instead.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Message)
 
 
 def holes_in(message: Message) -> list[Attachment]:
-    """The missing attachments of a message, each once: in its blocks, and in the JSON beside them."""
+    """Return the missing attachments of a message, each once: those in its blocks, and in the JSON beside them."""
     found: dict[bytes | int, Attachment] = {}
 
     def look(value: object) -> None:
@@ -50,7 +50,7 @@ def has_hole(value: object) -> bool:
 
 
 def tell_holes(message: M) -> M:
-    """The message with a text in the place of each missing attachment, and without `raw` if a part of that is lost.
+    """Return the message with a text in place of each missing attachment, and without `raw` if a part of that is lost.
     A message without holes is returned as it is."""
     blocks = tuple(_told_block(block) for block in message.blocks)
     extra, privacy = _describe_holes(message.extra), _describe_holes(message.privacy)
@@ -62,7 +62,7 @@ def tell_holes(message: M) -> M:
 
 
 def describe_hole(content: Attachment, mime_type: str = "text/plain") -> str:
-    """What stands in the place of a missing attachment."""
+    """Return the text that replaces a missing attachment."""
     kind = " ".join(mime_type.split())[:100]
     return f"[{kind}, {content.size:,} bytes: this attachment is missing from the store]"
 

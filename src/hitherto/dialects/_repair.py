@@ -1,16 +1,16 @@
-"""What a thread needs before a provider accepts it: every tool call answered, every answer asked for.
+"""Repairs a thread so that a provider accepts it: every tool call gets a result, and every result has a call.
 
 A session may end at any moment, also between a call and its result: the process was killed, the user pressed stop, a
 message was deleted, a thread was forked in the middle of a turn. Providers refuse such a history, and the conversation
-would be stuck. So before a thread is sent it is repaired, in what is sent, never in what is stored: a call without a
-result gets one that says that it is not known, a result without a call is left out, a second result for the same call
-too, and one that came late is moved to where it belongs. Everything that was done is told in notes.
+would be stuck. So a thread is repaired before it is sent. The repair changes the request and never the store: a call
+without a result gets one that says so, a result without a call is left out, a second result for the same call too, and
+a late result is moved to its place. A note reports each change.
 
 Ids of calls are not trusted to be unique: some servers count from zero in every answer. A result belongs to the latest
 call before it that has its id.
 
-Most providers want the results directly after the answer that asks for them. For OpenAI's responses any later place is
-good; there, in turn, a thought must be followed by what the model did next, or be left out.
+Most providers want the results directly after the answer that asks for them. OpenAI's responses accept them at any
+later place; but there a thought must be followed by the item that the model wrote next, or be left out.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _WORDS = {
 
 
 class Repair(Struct, frozen=True):
-    """One thing that was put right.
+    """One change that a repair made.
 
     >>> print(Repair("orphan-result", "call_1", "read", "k3b9xa"))
     a tool result answered no call: it is left out (read, call call_1, message k3b9xa)
@@ -61,7 +61,7 @@ class Repaired(Struct, frozen=True):
 
 
 def repair(messages: Sequence[Message], dialect: Dialect) -> Repaired:
-    """The messages as the provider accepts them, and what was done to them."""
+    """Return the messages in a form that the provider accepts, and notes of the changes."""
     work = _Work([tell_holes(message) for message in messages], dialect)
     work.notes += [Repair("missing-attachment", message_id=_id_of(m)) for m in messages if holes_in(m)]
     work.match()
@@ -72,10 +72,9 @@ def repair(messages: Sequence[Message], dialect: Dialect) -> Repaired:
 
 
 def count_settled(messages: Sequence[Message], dialect: Dialect) -> int:
-    """How many messages at the beginning of a thread that needs no repair are done with: those up to its last answer
-    that asks for nothing. All calls before it have their results there. So a message that comes later either needs no
-    repair by itself, or the whole thread has to be looked at: a result whose call stands before that answer has none
-    after it."""
+    """Return how many messages at the beginning of a repaired thread need no further check: those up to its last answer
+    without calls. All calls before that answer have their results there. So either a later message needs no repair by
+    itself, or the whole thread must be checked: the call of a late result may stand before that answer."""
     for at in reversed(range(len(messages))):
         message = messages[at]
         is_call = any(block.type == "tool_call" for block in message.blocks)
@@ -85,7 +84,7 @@ def count_settled(messages: Sequence[Message], dialect: Dialect) -> int:
 
 
 class _Turn(Struct, gc=False):
-    """An answer that asks for tools, and the results after it, as places in the thread."""
+    """An answer that calls tools, and the results after it, as indexes into the thread."""
 
     end: int  # the last message of the answer
     place: int  # the last message of nothing but results after it, or `end`
@@ -93,7 +92,7 @@ class _Turn(Struct, gc=False):
 
 
 class _Call(Struct, eq=False):
-    """A call, where it stands, and where its result does."""
+    """A call with its index, and the index of its result."""
 
     at: int
     block: Block
@@ -110,7 +109,7 @@ class _Call(Struct, eq=False):
 
 
 class _Work:
-    """The state of one repair: what is open, what is left out, and what goes where."""
+    """The state of one repair: open calls, removed results, and results to insert."""
 
     def __init__(self, messages: list[Message], dialect: Dialect) -> None:
         self.messages = messages
@@ -123,7 +122,7 @@ class _Work:
         self.turns = self._turns()
 
     def _turns(self) -> dict[int, _Turn]:
-        """Each message of an answer, and the turn it is in."""
+        """Return the turn of each message that is part of an answer."""
         found: dict[int, _Turn] = {}
         at = 0
         while at < len(self.messages):
@@ -135,7 +134,8 @@ class _Work:
         return found
 
     def _turn(self, start: int) -> _Turn:
-        """In OpenAI's chat an answer is one message; elsewhere the messages of an answer stand together."""
+        """Return the turn that begins here. In OpenAI's chat an answer is one message; elsewhere it may be several in a
+        row."""
         end = at = start
         while self.dialect.name != "openai-chat" and at + 1 < len(self.messages):
             at += 1
@@ -201,7 +201,7 @@ class _Work:
         return found
 
     def _results_to_insert(self) -> dict[int, list[Message]]:
-        """The results to be put in, by the message that they go after."""
+        """Return the results to insert, by the index of the message that they go after."""
         found: dict[int, list[Message]] = {}
         for call in self.calls:
             if call.result_at is None:
@@ -215,8 +215,8 @@ class _Work:
         return found
 
     def _make_up_result(self, call: _Call) -> Message | None:
-        """A result that says that there is none. Where the provider wants what cannot be made up (a screenshot), the
-        call is left out instead, if it is all that its message says."""
+        """Return a result that says that the real one is unknown. Some results cannot be made up (a screenshot): then
+        the call is left out instead, if its message holds nothing else."""
         named = {"name": call.block.tool_name, "kind": (call.block.extra or {}).get("kind")}
         block = Block.text(INTERRUPTED, **{name: value for name, value in named.items() if value is not None})
         message = Message.tool_result(call.id, block, error=True)
@@ -244,14 +244,15 @@ class _Work:
         return self._rebuild(message, blocks) if blocks else None
 
     def _rebuild(self, message: Message, blocks: tuple[Block, ...]) -> Message:
-        """The message with fewer blocks. Its raw says more than that, so a new one is written."""
+        """Return the message with fewer blocks and with a new raw, because its own raw still holds all of them."""
         fewer = msgspec.structs.replace(message, blocks=blocks, raw=None)
         built = self.dialect.build(fewer).raws
         extra = {**(message.extra or {}), "dialect": self.dialect.name}
         return msgspec.structs.replace(fewer, extra=extra, raw=built[0] if len(built) == 1 else None)
 
     def _set_joined(self, message: Message, before: list[Message]) -> Message:
-        """Where all the results of an answer stand in one entry, one that comes after another goes into its entry."""
+        """Mark a result as joined if it shares the entry of the result before it, as it does in dialects with
+        `joins`."""
         joined = self.dialect.joins and bool(before) and before[-1].role == "tool_result"
         if joined == ((message.extra or {}).get("joined") is True):
             return message
@@ -264,25 +265,25 @@ def _id_of(message: Message) -> str | None:
 
 
 def is_silent(message: Message, dialect: Dialect) -> bool:
-    """Is it for our readers alone, so that the provider never sees it?"""
+    """Return True if the message is for our readers alone, so that the provider never sees it."""
     return message.role == "event" and not dialect.history([message])
 
 
 def _names(call: Block) -> list[str]:
-    """What a result may call it by."""
+    """Return the ids by which a result may refer to a call."""
     other = (call.extra or {}).get("item_id")
     return [call.id or "", other] if isinstance(other, str) else [call.id or ""]
 
 
 def _answers(message: Message, block: Block) -> str | None:
-    """The id of the call that a block answers. What stands in an answer itself is the provider's own affair."""
+    """Return the id of the call that a block answers, or None. Results inside an answer belong to the provider."""
     if message.role == "tool_result" or (message.role != "assistant" and block.type == "tool_result"):
         return block.id or ""
     return None
 
 
 def _answered_ids(message: Message) -> list[str]:
-    """The calls that a message answers, each once."""
+    """Return the ids of the calls that a message answers, each once."""
     ids = (_answers(message, block) for block in message.blocks)
     return list(dict.fromkeys(id for id in ids if id is not None))
 
@@ -292,7 +293,8 @@ def _as_content(block: Block) -> Block:
 
 
 def _without_lone_thoughts(messages: list[Message], dialect: Dialect, notes: list[Repair]) -> list[Message]:
-    """From the end to the beginning, since a thought may be followed by another that is left out."""
+    """Remove thoughts without a following item. Goes backwards, because a thought may be followed by another that is
+    removed."""
     found: list[Message] = []
     followed = False
     for message in reversed(messages):

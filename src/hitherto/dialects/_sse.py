@@ -1,15 +1,14 @@
 """Server-sent events, as providers stream them: bytes in, JSON objects out.
 
-The bytes come in chunks that know nothing of lines, let alone of characters. So nothing is decoded before a line is
-whole, the pieces of an unfinished line are kept in a list and joined once, and a line may end in any of the three ways
-that the standard allows. Of an event only its `data` matters here: every provider of ours names the kind of an event
-inside of it.
+Chunks may end anywhere, also inside a line or a character. So a line is decoded only when it is complete, its pieces
+are kept in a list and joined once, and a line may end in any of the three ways that the standard allows. Only the
+`data` field of an event is used: every provider names the kind of an event inside it.
 
-Data that is no JSON object is not an error, since proxies and servers put all sorts of things into a stream; but it
-is kept aside, so that whoever reads on knows what could not be taken apart.
+Data that is not a JSON object is no error, because proxies and servers put all sorts of things into a stream. It is
+kept in `unread`, so that the caller can report it.
 
-OpenAI, and servers that speak like it, end a stream with the data `[DONE]`. That is an event too, `DONE`: some servers
-say in no other way that an answer is complete.
+OpenAI, and servers with the same API, end a stream with the data `[DONE]`. It is returned as an event, `DONE`: some
+servers mark the end of an answer in no other way.
 """
 
 import re
@@ -17,7 +16,7 @@ import re
 from ..errors import InvalidMessage
 from ._json import decode_object
 
-LARGEST = 256 * 1024 * 1024  # bytes of one event; no provider sends that much, and somebody may never end a line
+LARGEST = 256 * 1024 * 1024  # bytes of one event; no provider sends that much, and a broken server may never end a line
 DONE: dict[str, object] = {"type": "[DONE]"}
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -43,7 +42,8 @@ class Events:
         self._first = True
 
     def feed(self, chunk: bytes) -> list[dict[str, object]]:
-        """The events that are whole now. `InvalidMessage` if one is too large; the stream is of no use after that."""
+        """Add a chunk and return the events that are complete now. Raises `InvalidMessage` if one is too large; the
+        decoder cannot be used after that."""
         if not chunk:
             return []
         if self._after_cr and chunk.startswith(b"\n"):
@@ -61,7 +61,7 @@ class Events:
         return found
 
     def finish(self) -> list[dict[str, object]]:
-        """The stream has ended. Its last event counts even if the empty line after it did not come, if it is whole."""
+        """End the stream and return its last event, if it is complete. The empty line after it may be missing."""
         found: list[dict[str, object]] = []
         self._end_line(found)
         self._end_event(found)

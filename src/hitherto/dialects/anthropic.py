@@ -2,8 +2,8 @@
 
 An entry of the history is one turn. A turn of the user that holds nothing but `tool_result` blocks is a message of the
 role `tool_result`, whose blocks carry the ids of the calls they answer; one that mixes results and words stays the
-user's, with blocks of the type `tool_result`. What Anthropic runs itself (`server_tool_use`, `mcp_tool_use`) is a tool
-call marked `server`, so that nobody waits for our answer to it.
+user's, with blocks of the type `tool_result`. Calls that Anthropic runs itself (`server_tool_use`, `mcp_tool_use`) are
+tool calls marked `server`, so that no result of ours is awaited.
 
 Two things are worth knowing about the numbers and the streams.
 
@@ -31,7 +31,7 @@ from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw, joins_entry
 
 _MAX_TOKENS = 4096  # the API wants a limit in every request
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
-_OURS = frozenset({*BlockType, "tool_result"})  # words that mean something here; no stranger may use them
+_OURS = frozenset({*BlockType, "tool_result"})  # block types with a meaning of ours; an unknown block may not use them
 _IMAGES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})  # those that the API reads
 _NOT_IN_AN_ID = re.compile("[^a-zA-Z0-9_-]")
 _ABOUT = ("stop_reason", "stop_sequence", "stop_details", "model")
@@ -135,8 +135,8 @@ class Anthropic:
 
 
 def _previous_message_id(body: Mapping[str, object]) -> str | None:
-    """The answer that a request goes on from, if Anthropic holds the history (a thread). Then it holds the system
-    prompt and the tools too, and refuses them in the request."""
+    """Return the id of the answer that a request continues, if Anthropic holds the history (a thread). Then it also
+    holds the system prompt and the tools, and refuses them in the request."""
     thread = body.get("thread")
     if not isinstance(thread, dict) or thread.get("type") != "continue":
         return None
@@ -144,7 +144,7 @@ def _previous_message_id(body: Mapping[str, object]) -> str | None:
 
 
 def _content(raw: Raw) -> list[dict[str, object]]:
-    """The content as blocks: text alone is a block of text."""
+    """Return the content as a list of blocks; plain text becomes one text block."""
     content = raw.get("content")
     if isinstance(content, (str, Attachment)):
         return [{"type": "text", "text": _json.text(raw, "content")}]
@@ -154,7 +154,7 @@ def _content(raw: Raw) -> list[dict[str, object]]:
 
 
 def _block(raw: dict[str, object]) -> Block:
-    """Any block. One that is not what it should be is kept as a stranger."""
+    """Parse a block. A malformed one is kept as an unknown block."""
     read = _READERS.get(_kind(raw))
     try:
         return read(raw) if read else _stranger(raw)
@@ -228,7 +228,7 @@ def _bytes(source: dict[str, object]) -> bytes:
 
 
 def _elsewhere(raw: dict[str, object], source: dict[str, object], modality: str, mime_type: str) -> Block:
-    """What is only referred to. It is no `content`: an address is not a word of the message."""
+    """Parse a block that only refers to its data. Its type is not `content`: an address is not text of the message."""
     place = {"url": "url", "file": "file_id"}.get(_json.text(source, "type"))
     if place is None or not _json.text(source, place):
         raise InvalidMessage("an unknown source")
@@ -246,7 +246,7 @@ def _is_error(raw: Mapping[str, object]) -> bool:
 
 
 def _result(raw: dict[str, object]) -> Block:
-    """A result among other things: one block, with text as text and everything else as JSON."""
+    """Parse a result among other blocks into one block: text as text, everything else as JSON."""
     if not _is_result(raw):
         raise InvalidMessage("a result has no id of a call")
     blocks = _inside(raw)
@@ -258,7 +258,8 @@ def _result(raw: dict[str, object]) -> Block:
 
 
 def _answers(raw: dict[str, object]) -> Iterator[Block]:
-    """The blocks of a result, each with the id of its call. An empty result is an empty text, so the id is kept."""
+    """Yield the blocks of a result, each with the id of its call. An empty result yields an empty text, so that the id
+    is kept."""
     id = _json.text(raw, "tool_use_id")
     for block in _inside(raw) or [Block.text("")]:
         extra = {**(block.extra or {}), "error": True} if _is_error(raw) else block.extra
@@ -287,7 +288,7 @@ _READERS = {
 
 
 def _system(value: object) -> tuple[str, object]:
-    """The system prompt as text, and as it came if that was not text alone."""
+    """Return the system prompt as text, and its original form if that was not plain text."""
     if value is None:
         return "", None
     if isinstance(value, str):
@@ -298,7 +299,8 @@ def _system(value: object) -> tuple[str, object]:
 
 
 def _system_argument(setup: Setup) -> object:
-    """The system prompt as it is sent: in the form in which it came, if that is ours and still says the same."""
+    """Return the system prompt for a request: in its original form, if that is Anthropic's and still has the same
+    text."""
     is_ours = _json.is_entries(setup.raw) and all(isinstance(block.get("text", ""), str) for block in setup.raw)
     if is_ours and _system(setup.raw)[0] == setup.system_prompt:
         return _json.deep_copy(setup.raw)
@@ -306,8 +308,8 @@ def _system_argument(setup: Setup) -> object:
 
 
 def _answer_message(content: list[dict[str, object]], blocks: list[Block], body: Mapping[str, object]) -> Message:
-    """The message of an answer: its raw is what the next request sends. One without content is a message too, since it
-    was paid for; but the API would refuse to get it back."""
+    """Return the message of an answer, with the raw that the next request sends. An answer without content is a message
+    too, because it was paid for, but has no raw: the API would refuse it."""
     about = _json.some(body, _ABOUT)
     container = body.get("container")
     if isinstance(container, dict) and container.get("id") is not None:
@@ -334,8 +336,8 @@ def _usage(raw: dict[str, object]) -> Usage:
 
 
 def _say(said: Saying, content: list[dict[str, object]]) -> None:
-    """Thoughts do not count: the API lets clients leave them out. Nor do citations, which people who write the text of
-    an answer back do not have."""
+    """Add the content of blocks to a canonical form. Thoughts do not count: the API lets clients leave them out. Nor do
+    citations: a client that sends the text of an answer back may not have them."""
     for block in content:
         kind = _kind(block)
         if kind in ("thinking", "redacted_thinking"):
@@ -350,8 +352,8 @@ def _say(said: Saying, content: list[dict[str, object]]) -> None:
 
 
 def _bare(block: Mapping[str, object]) -> dict[str, object]:
-    """A block without what says nothing: nulls, cache markers, what is there by default. The input of a call is the
-    model's own and is left as it is."""
+    """Return a block without nulls, cache markers and default values. The input of a call is the model's own and is
+    left as it is."""
     found: dict[str, object] = {}
     kind = _kind(block)
     for name, value in block.items():
@@ -391,8 +393,8 @@ def _bare_value(value: object) -> object:
 
 
 class _Ids:
-    """Ids of calls for a whole history. The API wants each to be there once, and other providers count anew in every
-    turn: a repeated one gets a number. What Anthropic wrote itself is not touched."""
+    """Makes the ids of calls unique in a history. The API requires it, and other providers count anew in every turn: a
+    repeated id gets a number. Ids that Anthropic wrote itself are not changed."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -420,12 +422,12 @@ class _Ids:
 
 
 def _shortest(content: list[dict[str, object]]) -> object:
-    """One text is written as text."""
+    """Return the content in its shortest form: a single text block becomes plain text."""
     return content[0]["text"] if len(content) == 1 and content[0].keys() == {"type", "text"} else content
 
 
 def _written(block: Block, role: str, losses: list[str]) -> Iterator[dict[str, object]]:
-    """A block as the API takes it from a user or an assistant. It refuses blank text, which says nothing anyway."""
+    """Encode a block for a user's or an assistant's entry. Blank text is left out, because the API refuses it."""
     content = block.content.load() if isinstance(block.content, Attachment) else block.content
     if block.type == "tool_call":
         yield from _written_call(block, losses)
@@ -456,7 +458,7 @@ def _written_call(block: Block, losses: list[str]) -> Iterator[dict[str, object]
 
 
 def _media(block: Block, content: str | bytes) -> dict[str, object] | None:
-    """An image or a document, or None if it is neither."""
+    """Encode an image or a document. Returns None if it is neither."""
     source: dict[str, object]
     if isinstance(content, bytes):
         source = {"type": "base64", "media_type": block.mime_type, "data": _json.to_base64(content)}
@@ -474,7 +476,7 @@ def _media(block: Block, content: str | bytes) -> dict[str, object] | None:
 
 
 def _results(message: Message, losses: list[str]) -> Iterator[dict[str, object]]:
-    """One `tool_result` for each call that is answered, in the order of their first blocks."""
+    """Yield one `tool_result` for each answered call, in the order of their first blocks."""
     groups: dict[str, list[Block]] = {}
     for block in message.blocks:
         if block.id:
@@ -498,7 +500,7 @@ _NONE: dict[str, object] = {"type": "text", "text": ""}  # written as an empty s
 
 
 def _id(id: str) -> str:
-    """The id of a call with the characters that the API takes; the same id is always written in the same way."""
+    """Return the id of a call in the characters that the API accepts. The same id always gives the same result."""
     return _NOT_IN_AN_ID.sub("_", id)
 
 
@@ -517,7 +519,7 @@ def _tool(tool: dict[str, object]) -> object:
 
 
 def _close_schema(schema: object) -> object:
-    """The schema with every object closed: the API refuses one that leaves open what else it may hold."""
+    """Return the schema with `additionalProperties: false` in every object: the API refuses open ones."""
     if isinstance(schema, list):
         return [_close_schema(item) for item in schema]
     if not isinstance(schema, dict):
@@ -530,8 +532,8 @@ def _close_schema(schema: object) -> object:
 
 
 class _Growing:
-    """A block of an answer while it arrives. Text is kept in pieces and put together when asked for: adding each piece
-    to a long text would take the square of its length."""
+    """A block of an answer while it arrives. Text is kept in pieces and joined on demand: appending each piece to a
+    long text would take quadratic time."""
 
     def __init__(self, start: dict[str, object]) -> None:
         self.start = start
@@ -541,7 +543,7 @@ class _Growing:
         self._input: list[str] = []
 
     def take(self, delta: dict[str, object]) -> str:
-        """Add a delta. Returns the words it brought."""
+        """Add a delta. Returns the text it brought."""
         match delta.get("type"):
             case "input_json_delta":
                 self._input.append(_json.text(delta, "partial_json"))
@@ -554,7 +556,7 @@ class _Growing:
         return _json.text(delta, "text") if self.kind == "text" and delta.get("type") == "text_delta" else ""
 
     def _take_any(self, delta: dict[str, object]) -> None:
-        """A delta of any kind: texts and lists go on, everything else is replaced."""
+        """Add a delta of an unknown kind: texts and lists are extended, all other values replaced."""
         for name, value in delta.items():
             if name == "type" or value is None:
                 continue
@@ -570,7 +572,7 @@ class _Growing:
         self.start[name] = [*old, *more] if isinstance(old, list) else more
 
     def whole(self) -> dict[str, object]:
-        """The block as the API gives it without streaming. An input that is no JSON object stays text."""
+        """Return the block as the API gives it without streaming. An input that is not a JSON object stays text."""
         found = _json.copy_entry(self.start)
         for name, pieces in self._texts.items():
             before = found.get(name)
@@ -583,7 +585,7 @@ class _Growing:
 
 
 class AnthropicAssembly:
-    """An answer of the Messages API, from its events."""
+    """Collects an answer of the Messages API from its events."""
 
     def __init__(self) -> None:
         self._about: dict[str, object] = {}
@@ -622,7 +624,7 @@ class AnthropicAssembly:
         return Answer([message], id=_json.identity(self._about, "id"), complete=complete)
 
     def _note(self, about: dict[str, object]) -> None:
-        """What an event says about the whole. Counts are running totals; what is null has not changed."""
+        """Take over fields that describe the whole answer. Counts are running totals; a null means no change."""
         self._usage |= {name: value for name, value in _json.inner(about, "usage").items() if value is not None}
         self._about |= _json.some(about, ("id", "container", *_ABOUT))
 
@@ -652,16 +654,16 @@ def _is_usable(growing: _Growing, raw: dict[str, object]) -> bool:
 
 
 def _readable_block(growing: _Growing, raw: dict[str, object]) -> Block | None:
-    """A block for reading. An unfinished thought may be read too; half a call is no call, though its text is kept if
-    the provider ended it like this."""
+    """Return a block for reading, or None. An unfinished thought can be read; an unfinished call cannot. A finished
+    call with broken JSON keeps its text."""
     if growing.finished and not _is_parsed(raw):
         return _stranger(raw)
     return _block(raw) if growing.finished or growing.kind in ("text", "thinking") else None
 
 
 def _sendable(content: list[dict[str, object]]) -> list[dict[str, object]]:
-    """What of a broken answer the API would take back: calls of its own only with their results, and no thought at the
-    end."""
+    """Return the part of a broken answer that the API would accept: its own calls only with their results, and no
+    thought at the end."""
     answered = [raw.get("tool_use_id") for raw in content]
     kept = [raw for raw in content if raw.get("type") not in _CALLS[1:] or raw.get("id") in answered]
     while kept and kept[-1].get("type") in ("thinking", "redacted_thinking"):

@@ -35,7 +35,7 @@ from ._lossless import own_raw
 from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw, joins_entry, with_names
 
 _ROLES = {"model": "assistant"}
-_OURS = frozenset({*BlockType, "tool_result"})  # words that mean something here; no stranger may use them
+_OURS = frozenset({*BlockType, "tool_result"})  # block types with a meaning of ours; an unknown block may not use them
 _MADE_UP = re.compile(r"(.+)#\d+", re.DOTALL)
 _UNDERSCORE = re.compile("_([a-z0-9])")
 # Beside the one field that says what a part is:
@@ -143,7 +143,7 @@ class Gemini:
 
 
 def _camel(raw: Mapping[str, object]) -> dict[str, object]:
-    """The fields under the names that the API gives them. Nothing deeper is touched."""
+    """Return the fields under the API's own names (camelCase). Nested fields are not changed."""
     return {_camel_name(name): value for name, value in raw.items()}
 
 
@@ -159,7 +159,7 @@ def _inner(raw: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _parse_content(raw: Raw, answered: Counter[str]) -> Message:
-    """A content as a message; `answered` counts the results by name that came before it."""
+    """Parse a content into a message. `answered` counts the results before it, by name."""
     raw = _json.entry(raw, "a content")
     if not raw.keys() & {"role", "parts"}:
         raise InvalidMessage("a content has neither a role nor parts")
@@ -174,7 +174,7 @@ def _parse_content(raw: Raw, answered: Counter[str]) -> Message:
 
 
 def _block(part: dict[str, object], called: Counter[str], answered: Counter[str]) -> Block:
-    """Any part. One that is not what it should be is kept as a stranger."""
+    """Parse a part. A malformed one is kept as an unknown block."""
     try:
         return _read(part, called, answered) or _stranger(part)
     except InvalidMessage:
@@ -202,7 +202,7 @@ def _read(part: dict[str, object], called: Counter[str], answered: Counter[str])
 
 
 def _kind(part: Mapping[str, object]) -> str:
-    """The field that says what a part is; empty if there is none."""
+    """Return the name of the field that gives the kind of a part, or an empty text."""
     return next((name for name, value in part.items() if name not in _ASIDE and value is not None), "")
 
 
@@ -212,7 +212,7 @@ def _stranger(part: dict[str, object]) -> Block:
 
 
 def _signature_extra(part: Mapping[str, object]) -> dict[str, object]:
-    """What a block's extra says of the signature."""
+    """Return the part of a block's extra that holds the signature."""
     signature = part.get("thoughtSignature")
     if isinstance(signature, bytes):
         signature = _json.to_base64(signature)
@@ -239,7 +239,7 @@ def _inline(part: dict[str, object]) -> Block:
 
 
 def _file(part: dict[str, object]) -> Block:
-    """What is only referred to. It is no `content`: an address is not a word of the message."""
+    """Parse a part that only refers to its data. Its type is not `content`: an address is not text of the message."""
     file = _inner(part, "fileData")
     mime_type = _json.text(file, "mimeType") or "application/octet-stream"
     extra = {"source": "url"} | _signature_extra(part) | _json.some(part, ("videoMetadata",))
@@ -260,7 +260,7 @@ def _call(part: dict[str, object], called: Counter[str]) -> Block:
 
 
 def _server_call(part: dict[str, object], called: Counter[str]) -> Block:
-    """What Gemini runs itself: code that it wrote, or one of its tools."""
+    """Parse a call that Gemini runs itself: code that it wrote, or one of its tools."""
     kind = _kind(part)
     call = _inner(part, kind)
     name = _json.text(call, "toolType") or kind
@@ -269,7 +269,8 @@ def _server_call(part: dict[str, object], called: Counter[str]) -> Block:
 
 
 def _id(raw: Mapping[str, object], name: str, count: Counter[str]) -> str:
-    """The id that is there, or one made of the name. Those with an id count too, so that order decides alone."""
+    """Return the id of a call, or one made of its name. Calls with an id are counted too, so that the order alone
+    decides."""
     count[name] += 1
     return _json.text(raw, "id") or f"{name}#{count[name] - 1}"
 
@@ -285,7 +286,7 @@ def _is_error(part: Mapping[str, object]) -> bool:
 
 
 def _answers(result: dict[str, object], answered: Counter[str]) -> Iterator[Block]:
-    """The blocks of a result: what it says, then the media that it brings, each with the id of the call."""
+    """Yield the blocks of a result: its content, then its media, each with the id of the call."""
     name = _json.text(result, "name")
     try:
         id, media = _id(result, name, answered), [_camel(part) for part in _json.entries(result, "parts")]
@@ -301,7 +302,7 @@ def _answers(result: dict[str, object], answered: Counter[str]) -> Iterator[Bloc
 
 
 def _outcome(response: object) -> tuple[str, str]:
-    """What a result says: its text if that is all, else JSON."""
+    """Return the content of a result and its MIME type: plain text if it holds nothing else, else JSON."""
     if isinstance(response, dict) and len(response) == 1 and response.keys() <= {"result", "output", "error"}:
         (response,) = response.values()
     if response is None:
@@ -312,7 +313,7 @@ def _outcome(response: object) -> tuple[str, str]:
 
 
 def _result(part: dict[str, object], answered: Counter[str]) -> Block:
-    """A result among other things: one block."""
+    """Parse a result among other parts into one block."""
     result = _inner(part, "functionResponse")
     block = next(_answers(result, answered))
     whole = (_json.encode(result), "application/json") if result.get("parts") else (block.content, block.mime_type)
@@ -320,7 +321,7 @@ def _result(part: dict[str, object], answered: Counter[str]) -> Block:
 
 
 def _system(value: object) -> tuple[str, object]:
-    """The system instruction as text, and as it came if that says more."""
+    """Return the system instruction as text, and its original form if that holds more."""
     if value is None:
         return "", None
     if isinstance(value, str):
@@ -332,7 +333,8 @@ def _system(value: object) -> tuple[str, object]:
 
 
 def _system_argument(setup: Setup) -> object:
-    """The system instruction as it is sent: as it came, if that is ours and still says the same."""
+    """Return the system instruction for a request: in its original form, if that is Gemini's and still has the same
+    text."""
     parts = setup.raw.get("parts") if isinstance(setup.raw, dict) else None
     is_ours = _json.is_entries(parts) and all(isinstance(part.get("text", ""), str) for part in parts)
     if is_ours and _system(setup.raw)[0] == setup.system_prompt:
@@ -348,8 +350,9 @@ def _contents(body: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def _candidate_messages(candidate: dict[str, object], body: Mapping[str, object]) -> list[Message]:
-    """The message of a candidate: its raw is what the next request sends. One that ended without a word, because its
-    thoughts took all the tokens, is a message too, since it was paid for; but the API would refuse to get it back."""
+    """Return the message of a candidate, with the raw that the next request sends. A candidate may end without content,
+    because its thoughts took all tokens. It is a message too, because it was paid for, but has no raw: the API would
+    refuse it."""
     content = _json.inner(candidate, "content")
     is_empty = not _json.entries(content, "parts")
     if is_empty and candidate.get("finishReason") is None:
@@ -378,7 +381,7 @@ def _usage(raw: dict[str, object]) -> Usage:
 
 
 def _say(said: Saying, part: dict[str, object]) -> None:
-    """A part, under the API's own names. Thoughts do not count, as clients leave them out; their signatures do."""
+    """Add a part to a canonical form. Thoughts do not count, because clients leave them out; their signatures do."""
     kind = _kind(part)
     said.mark("signature", part.pop("thoughtSignature", None))
     if part.pop("thought", None) is True or not kind:
@@ -397,7 +400,7 @@ def _say(said: Saying, part: dict[str, object]) -> None:
 
 
 def _bare(raw: Mapping[str, object]) -> dict[str, object]:
-    """Under the API's own names, without what says nothing, and base64 in one form."""
+    """Return the fields under the API's own names, without nulls, and with base64 in one form."""
     found: dict[str, object] = {}
     for given, value in raw.items():
         name = _camel_name(given)
@@ -418,12 +421,12 @@ def _bare_value(value: object) -> object:
 
 
 def _is_plain(part: Mapping[str, object]) -> bool:
-    """Is it text and nothing else, so that it may be joined with its neighbours?"""
+    """Return True if the part is text and nothing else, so that it may be joined with its neighbours."""
     return isinstance(part.get("text"), str) and part.keys() <= {"text", "thought"}
 
 
 def _join_texts(parts: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """The parts with neighbouring plain texts put together, and empty ones left out."""
+    """Join adjacent plain texts, and leave empty ones out."""
     runs: list[tuple[dict[str, object], list[str]]] = []
     for part in parts:
         plain = _is_plain(part)
@@ -442,7 +445,7 @@ def _bool(part: Mapping[str, object]) -> bool:
 
 
 def _built(message: Message, names: Mapping[str, str]) -> Encoded:
-    """`names` are those of the calls before, by their ids: a result needs the name of its call."""
+    """Encode a message. `names` are those of the calls before, by their ids: a result needs the name of its call."""
     losses: list[str] = []
     if message.role == "tool_result":
         entries = _results(message, names, losses)
@@ -457,7 +460,7 @@ def _built(message: Message, names: Mapping[str, str]) -> Encoded:
 
 
 def _is_theirs(block: Block, losses: list[str]) -> bool:
-    """Is it the result of a call that the provider ran itself? The call is left out, and so is its result."""
+    """Return True for the result of a call that the provider ran itself. Both the call and its result are left out."""
     is_theirs = block.type == "tool_result" and bool((block.extra or {}).get("server"))
     if is_theirs:
         losses.append("the result of a call that the provider ran itself is left out")
@@ -501,8 +504,8 @@ def _id_field(id: str | None) -> dict[str, object]:
 
 
 def _results(message: Message, names: Mapping[str, str], losses: list[str]) -> list[list[dict[str, object]]]:
-    """One response for each call that is answered, and in a content of their own the media that came with them: in one
-    with the responses they would be taken for the model's."""
+    """Return one response for each answered call, and a separate content with their media. In one content with the
+    responses, Gemini would take the media for the model's own."""
     groups: dict[str, list[Block]] = {}
     for block in message.blocks:
         groups.setdefault(block.id or "", []).append(block)
@@ -537,7 +540,7 @@ def _value(block: Block) -> object:
 
 
 def _name(id: str, blocks: list[Block], names: Mapping[str, str], losses: list[str]) -> str:
-    """The name of the call that a result answers."""
+    """Return the name of the call that a result answers."""
     given = [name for block in blocks if isinstance(name := (block.extra or {}).get("name"), str)]
     if given or id in names:
         return given[0] if given else names[id]
@@ -548,8 +551,8 @@ def _name(id: str, blocks: list[Block], names: Mapping[str, str], losses: list[s
 
 
 def _excuse_unsigned(history: list[Raw], model: str) -> list[Raw]:
-    """The history, with calls of the present turn that nobody signed excused, if the model asks for signatures. The
-    turn begins after the last thing that a user said."""
+    """Return the history with the API's excuse in place of missing signatures, if the model wants signatures. Only
+    calls of the present turn need them; it begins after the last message of a user."""
     generation = _GENERATION.search(model)
     if not generation or int(generation[1]) < _SIGNING:
         return history
@@ -563,7 +566,8 @@ def _is_said(raw: Raw) -> bool:
 
 
 def _with_excuse(raw: Raw) -> Raw:
-    """Only the first of several calls is signed, so only that one needs an excuse. The entry itself is not touched."""
+    """Return the entry with an excuse for its first call if that has no signature: Gemini signs only the first of
+    several. The entry itself is not changed."""
     parts = _json.entries(raw, "parts")
     first = next((n for n, part in enumerate(parts) if "functionCall" in _camel(part)), None)
     if first is None or _camel(parts[first]).get("thoughtSignature"):
@@ -572,14 +576,15 @@ def _with_excuse(raw: Raw) -> Raw:
 
 
 def _tools(tools: Sequence[dict[str, object]]) -> list[object]:
-    """Our tools are put into one declaration; what is written in Gemini's way already stays as it is."""
+    """Encode the tools. Ours are put into one declaration; tools in Gemini's own form stay as they are."""
     ours = [_declaration(tool) for tool in tools if "name" in tool]
     rest = [_json.deep_copy(tool) for tool in tools if "name" not in tool]
     return [{"functionDeclarations": ours}, *rest] if ours else rest
 
 
 def _declaration(tool: dict[str, object]) -> dict[str, object]:
-    """`parameters` would be a schema of Gemini's own kind, which refuses much of JSON Schema."""
+    """Declare a function. The schema goes into `parametersJsonSchema`: `parameters` takes Gemini's own kind of schema,
+    which refuses much of JSON Schema."""
     declared = _json.some(tool, ("name", "description"))
     if tool.get("parameters"):
         declared["parametersJsonSchema"] = _json.deep_copy(tool["parameters"])
@@ -590,7 +595,7 @@ def _declaration(tool: dict[str, object]) -> dict[str, object]:
 
 
 class _Candidate:
-    """One of the answers while it arrives: its parts, and what was said of it."""
+    """One of the answers while it arrives: its parts, and the fields that describe it."""
 
     def __init__(self) -> None:
         self.parts: list[dict[str, object]] = []
@@ -598,7 +603,7 @@ class _Candidate:
         self.role = "model"
 
     def take(self, chunk: dict[str, object]) -> str:
-        """Add what a chunk says. Returns the words it brought."""
+        """Add a chunk. Returns the text it brought."""
         content = _json.inner(chunk, "content")
         role, parts = _json.text(content, "role"), _json.entries(content, "parts")
         words = [_json.text(part, "text") for part in parts if not _bool(part)]
@@ -615,7 +620,7 @@ class _Candidate:
 
 
 class GeminiAssembly:
-    """An answer of `streamGenerateContent`, from its chunks: each is a small response."""
+    """Collects an answer of `streamGenerateContent` from its chunks. Each chunk is a small response."""
 
     def __init__(self) -> None:
         self._about: dict[str, object] = {}
@@ -639,7 +644,8 @@ class GeminiAssembly:
         return Answer(said[0], id=_json.identity(self._about, "responseId"), complete=complete, others=others)
 
     def _take(self, chunk: dict[str, object]) -> str:
-        """Words are those of the first candidate: the others are not read while they arrive."""
+        """Add a chunk and return the text of the first candidate; the text of the others is not returned while it
+        arrives."""
         index = _json.number(chunk, "index")
         words = self._candidates.setdefault(index, _Candidate()).take(chunk)
         return words if index == 0 else ""

@@ -1,12 +1,12 @@
-"""OpenAI's chat messages, which half the world speaks: OpenAI itself, llama.cpp, vLLM, Ollama, OpenRouter, DeepSeek.
+"""OpenAI's chat messages, as many servers use them: OpenAI itself, llama.cpp, vLLM, Ollama, OpenRouter, DeepSeek.
 
-A history is a list of messages with the roles system (or developer), user, assistant and tool. What stands at its head
-with the role system is not part of the conversation: it is lifted into the `Setup`, and put back in front when a
-request is made. A system message further down is said at its place, and stays there as an event.
+A history is a list of messages with the roles system (or developer), user, assistant and tool. System messages at its
+head are not part of the conversation: they are lifted into the `Setup`, and put back in front when a request is made. A
+system message further down keeps its place, as an event.
 
-A tool call has its arguments as JSON text, kept as the model wrote it, even where that is not JSON. An answer in
-pieces is put together as OpenAI's own SDK does it, and a little more patiently: servers that repeat the role in every
-chunk, give two calls the same index, or leave the index out, are understood.
+A tool call has its arguments as JSON text, kept as the model wrote it, even where that is not JSON. An answer in pieces
+is put together as OpenAI's own SDK does it, and a little more patiently: servers that repeat the role in every chunk,
+give two calls the same index, or leave the index out, are understood.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class OpenAIChat:
         return ChatAssembly(self)
 
     def likeness(self, raw: Raw) -> Likeness:
-        """Servers add thoughts and annotations that nobody repeats, so they do not count."""
+        """Ignore thoughts and annotations: servers add them, and clients do not send them back."""
         raw = entry(deep_copy(raw), "a chat message")
         role = text(raw, "role") or "assistant"
         said = Saying(role)
@@ -150,7 +150,7 @@ def _blocks(raw: Raw) -> Iterator[Block]:
 
 
 def _thoughts(raw: Raw) -> Iterator[Block]:
-    """The servers that show thoughts have two names for them; some give both, with the same text."""
+    """Yield the thoughts. Servers have two field names for them; some send both, with the same text."""
     for name in _THOUGHTS:
         value = raw.get(name)
         if value is not None and not isinstance(value, str):
@@ -182,7 +182,7 @@ def _part(part: Raw) -> Block:
 
 
 def _media_block(kind: str, part: Raw) -> Block | None:
-    """An image, a sound, a film or a file, if it is one that can be read here."""
+    """Parse an image, a sound, a film or a file. Returns None if its data is not in the message."""
     value = part.get(kind)
     if kind in ("image_url", "video_url"):
         return link_block(kind, value.get("url") if isinstance(value, dict) else value)
@@ -197,7 +197,7 @@ def _media_block(kind: str, part: Raw) -> Block | None:
 
 
 def _audio(audio: Raw) -> Iterator[Block]:
-    """What a model said aloud: its words, and the sound itself unless it is only referred to."""
+    """Yield the transcript of spoken output, and the sound itself unless it is only referred to."""
     if said := text(audio, "transcript"):
         yield Block.text(said, transcript=True)
     data = from_base64(audio.get("data"))
@@ -226,7 +226,8 @@ def _call(call: Raw) -> Block:
 
 
 def _lift_system(messages: list[Raw]) -> tuple[str, object]:
-    """The system prompt of the messages at the head, and their own form, if they are more than that text."""
+    """Return the system prompt of the messages at the head, and their original form if they hold more than that
+    text."""
     prompt = "\n\n".join(_message(message, "system").text for message in messages)
     plain = len(messages) == 1 and prompt and messages[0] == {"role": "system", "content": prompt}
     return prompt, None if plain or not messages else deep_copy(messages)
@@ -260,7 +261,7 @@ def _usage(body: Mapping[str, object]) -> Usage | None:
 
 
 class ChatAssembly:
-    """An answer that arrives in chunks, each with a `delta` of one or more choices."""
+    """Collects an answer from its chunks, each with a `delta` of one or more choices."""
 
     def __init__(self, dialect: OpenAIChat) -> None:
         self._dialect = dialect
@@ -305,7 +306,7 @@ class ChatAssembly:
 
 
 class _Grows:
-    """A text that comes in pieces. They are joined when somebody asks: a long answer has tens of thousands."""
+    """A text that arrives in pieces. They are joined on demand: a long answer has tens of thousands."""
 
     __slots__ = ("pieces",)
 
@@ -318,7 +319,8 @@ class _Grows:
 
 
 def _merge(whole: Raw, delta: Raw) -> None:
-    """Add a delta to what there is: texts grow, objects are merged, lists are merged by the `index` of their items."""
+    """Merge a delta into the message: texts are appended, objects merged, lists merged by the `index` of their
+    items."""
     for name, value in delta.items():
         old = whole.get(name)
         if value is None:
@@ -353,7 +355,8 @@ def _grown(name: str, old: object, value: str) -> object:
 
 
 def _place(found: list[Raw], item: Raw) -> Raw:
-    """The entry that a piece belongs to. Its index tells, unless a new id shows that the server counts wrong."""
+    """Return the entry that a piece belongs to. Its index decides, unless a new id shows that the server counts
+    wrong."""
     index, id = item.get("index"), item.get("id")
     for candidate in reversed(found):
         if index is None or candidate.get("index") == index:
@@ -375,7 +378,7 @@ def _list(value: object) -> list[object]:
 
 
 def _whole(grown: Raw, *, done: bool) -> Raw | None:
-    """The message as far as it has come. A call that broke off in the middle is left out: it could not be sent."""
+    """Return the message as far as it has arrived. An unfinished call is left out: it could not be sent again."""
     found = entry(_plain(grown), "a message")
     raw: Raw = {"role": found.pop("role", None) or "assistant", "content": found.pop("content", None), **found}
     calls = entries(raw, "tool_calls")
@@ -411,7 +414,8 @@ def _plain(value: object) -> object:
 
 
 def _say_content(said: Saying, raw: Raw) -> None:
-    """Text alone or in parts is the same, and a refusal may stand among the parts or beside them."""
+    """Add content to a canonical form. Plain text and text in parts are the same; a refusal may stand among the parts
+    or beside them."""
     refusal = text(raw, "refusal")
     content = raw.get("content")
     for part in content if is_entries(content) else [{"type": "text", "text": content}]:
@@ -436,7 +440,8 @@ def _part_likeness(part: Raw) -> Raw:
 
 
 def _say_call(said: Saying, call: Raw) -> None:
-    """Some servers write every kind of call, and leave all but one empty."""
+    """Add a call to a canonical form. Some servers write the fields of every kind of call, and leave all but one
+    empty."""
     said.mark("id", call.get("id"))
     custom, function = inner(call, "custom"), inner(call, "function")
     if custom.get("name"):
@@ -448,13 +453,13 @@ def _say_call(said: Saying, call: Raw) -> None:
 
 
 def normal_arguments(arguments: object) -> object:
-    """Arguments are the same if they are the same JSON, however it is spaced. What is no JSON is compared as text."""
+    """Return arguments in a form to compare: the parsed JSON, or the text itself if it is not JSON."""
     value = parse_json(arguments)
     return arguments if value is None else value
 
 
 def without_nulls(value: object) -> object:
-    """A copy without the fields that say nothing."""
+    """Return a copy without fields that are null."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else deep_copy(value)
@@ -464,7 +469,7 @@ def without_nulls(value: object) -> object:
 
 
 def _user(blocks: Sequence[Block], losses: list[str]) -> Iterator[Raw]:
-    """Results of tools that stand among the user's words (some providers have them there) are said first."""
+    """Encode a user's message. Tool results among the user's words (some providers have them there) come first."""
     results = [block for block in blocks if block.type == "tool_result"]
     yield from (_result(*group, losses) for group in by_call(results))
     rest = [block for block in blocks if block.type != "tool_result"]
@@ -523,7 +528,7 @@ def _written_call(block: Block) -> Raw:
 
 
 def arguments_text(block: Block) -> str:
-    """The arguments as text, as this provider has them; other providers have objects."""
+    """Return the arguments as text, as this provider wants them; other providers have objects."""
     arguments = block.arguments
     if arguments is None:
         return "{}"
@@ -531,7 +536,8 @@ def arguments_text(block: Block) -> str:
 
 
 def _result(id: str, blocks: list[Block], losses: list[str]) -> Raw:
-    """A call must be answered, so there is an entry even if nothing of the answer can be said here."""
+    """Encode the result of a call. There is an entry even if none of its content can be expressed, because every call
+    must be answered."""
     said = [as_text(block) for block in blocks if is_said(block)]
     losses.extend(loss(block) for block in blocks if not is_said(block))
     extra = blocks[0].extra or {}
@@ -541,7 +547,7 @@ def _result(id: str, blocks: list[Block], losses: list[str]) -> Raw:
 
 
 def _system(setup: Setup) -> list[Raw]:
-    """The system prompt in its own form, unless that form is another provider's or says something else by now."""
+    """Return the system prompt in its original form, unless that is another provider's or its text has changed."""
     form = setup.raw
     if is_entries(form) and form and all(message.get("role") in SYSTEM for message in form):
         prompt, _ = _lift_system(form)
@@ -551,7 +557,7 @@ def _system(setup: Setup) -> list[Raw]:
 
 
 def _tool(tool: Raw) -> Raw:
-    """A tool as this provider has it: its own form as it is, any other wrapped."""
+    """Encode a tool. A tool in this provider's form is copied, any other is wrapped."""
     kind = tool.get("type")
     if kind is not None and not (kind == "function" and "function" not in tool):
         return dict(entry(deep_copy(tool), "a tool"))
@@ -559,7 +565,7 @@ def _tool(tool: Raw) -> Raw:
 
 
 def plain_tool(tool: Raw) -> Raw:
-    """Name, description and parameters, whichever provider's form the tool has."""
+    """Return name, description and parameters of a tool in any provider's form."""
     inside = tool.get("function")
     found = entry(deep_copy(inside if isinstance(inside, dict) else tool), "a tool")
     if "input_schema" in found:
@@ -571,8 +577,8 @@ def plain_tool(tool: Raw) -> Raw:
 
 
 def raws_of(messages: Sequence[Message], dialect: str, build: Callable[[Message], Encoded]) -> list[Raw]:
-    """The entries of a history: each message's own where it has one in this dialect, else one that is built. An event
-    without any is for our readers alone."""
+    """Return the entries of a history: a message's own raw if it is of this dialect, else one that is built. An event
+    without a raw is for our readers alone, and left out."""
     found: list[Raw] = []
     for message in messages:
         own = own_raw(message, dialect)
@@ -584,7 +590,7 @@ def raws_of(messages: Sequence[Message], dialect: str, build: Callable[[Message]
 
 
 def unknown(kind: str, value: object) -> Block:
-    """Content of a kind that has no block of ours: kept under the provider's own name for it."""
+    """Return a block for content of an unknown kind. Its type is the provider's own name for it."""
     return Block(kind or "unknown", encode(value), mime_type="application/json")
 
 
@@ -593,7 +599,7 @@ def with_id(block: Block, id: str) -> Block:
 
 
 def link_block(kind: str, url: object) -> Block | None:
-    """An image or a film: its bytes where the URL has them inside, else the URL."""
+    """Parse an image or a film: its bytes from a data URL, else the URL itself."""
     if not isinstance(url, str):
         return None
     found = from_data_url(url)
@@ -604,7 +610,7 @@ def link_block(kind: str, url: object) -> Block | None:
 
 
 def file_block(data: object, name: object) -> Block | None:
-    """A file that came with the message; one that is only referred to is not for us to fetch."""
+    """Parse a file inside a message. Returns None for one that is only referred to: it is not fetched."""
     found = from_data_url(data) if isinstance(data, str) else None
     if found is None:
         return None
@@ -633,7 +639,7 @@ def filename(block: Block) -> str:
 
 
 def by_call(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
-    """The blocks of tool results by the call they answer. Where a provider gives calls no ids, the name is the id."""
+    """Group the blocks of tool results by the call they answer. Calls without an id are grouped by their name."""
     found: dict[str, list[Block]] = {}
     for block in blocks:
         found.setdefault(block.id or str((block.extra or {}).get("name") or ""), []).append(block)
@@ -641,13 +647,13 @@ def by_call(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
 
 
 def is_said(block: Block) -> bool:
-    """Is it text, as far as a tool's result goes?"""
+    """Return True if the block is text that a tool's result can hold."""
     readable = isinstance(block.content, str) or block.mime_type.startswith("text/")
     return block.type in ("content", "tool_result") and block.modality == "text" and readable
 
 
 def load_block(block: Block) -> Block:
-    """The block with its content at hand: what is large may have been left in the store."""
+    """Return the block with its content loaded: large content may still be in the store."""
     if not isinstance(block.content, Attachment):
         return block
     return Block(block.type, block.content.load(), block.modality, block.mime_type, block.id, block.extra)
@@ -663,14 +669,14 @@ def as_text(block: Block) -> str:
 
 
 def system_message(blocks: Sequence[Block]) -> Iterator[Raw]:
-    """What is said to the model in the middle of a conversation by neither side."""
+    """Yield a system message in the middle of a conversation, if the blocks hold text."""
     said = "".join(as_text(block) for block in blocks if block.type == "content" and is_said(block))
     if said:
         yield {"role": "system", "content": said}
 
 
 def loss(block: Block) -> str:
-    """What cannot be said here, in words."""
+    """Describe a block that cannot be expressed in this dialect, in words for people."""
     what = {"thinking": "a thought", "tool_call": "a call that the provider ran itself"}.get(block.type)
     if block.type == "content":
         what = f"a file of type {block.mime_type}" if block.modality == "text" else f"{block.modality} content"
@@ -681,7 +687,8 @@ _UNSTRICT = frozenset({"allOf", "oneOf", "not", "if", "then", "else", "patternPr
 
 
 def accepts_strict(schema: object, depth: int = 0) -> bool:
-    """May the schema be asked for strictly? Then every object in it is closed, and all its properties are required."""
+    """Return True if OpenAI accepts the schema with `strict`: every object in it is closed, and all properties are
+    required."""
     if isinstance(schema, list):
         return all(accepts_strict(item, depth + 1) for item in schema)
     if not isinstance(schema, Mapping):

@@ -112,8 +112,8 @@ class OpenAIResponses:
         return ResponsesAssembly(self)
 
     def likeness(self, raw: Raw) -> Likeness:
-        """The states and annotations that OpenAI adds to an item do not count: people who write the text of an answer
-        back have neither. A thought says nothing by itself."""
+        """Ignore the states and annotations that OpenAI adds to an item: a client that sends the text of an answer back
+        may have neither. A thought has no content of its own."""
         item = entry(deep_copy(raw), "an item")
         kind = _kind(item)
         role = _role(item, kind)
@@ -150,7 +150,7 @@ class OpenAIResponses:
         return Encoded(raws, losses)
 
     def request(self, history: list[Raw], setup: Setup, options: Mapping[str, object]) -> dict[str, object]:
-        """Nothing is left with the provider (`store`), so thoughts come with their content, sealed (`include`)."""
+        """Ask the provider to store nothing (`store`), and to include the sealed content of thoughts (`include`)."""
         found: dict[str, object] = {"model": setup.model} if setup.model else {}
         instructions, lead = self._system(setup)
         found["input"] = lead + history
@@ -172,7 +172,7 @@ class OpenAIResponses:
     # -- the system prompt
 
     def _lift_system(self, instructions: str, lead: list[Raw]) -> tuple[str, object]:
-        """The system prompt, and the form it came in if that is more than instructions."""
+        """Return the system prompt, and its original form if that is more than instructions."""
         said = [instructions] if instructions else []
         prompt = "\n\n".join(said + [self.parse(item).text for item in lead])
         if not lead:
@@ -181,7 +181,7 @@ class OpenAIResponses:
         return prompt, form | {"input": deep_copy(lead)}
 
     def _system(self, setup: Setup) -> tuple[str, list[Raw]]:
-        """The system prompt in the form it came in, unless that is another provider's or says something else by now."""
+        """Return the system prompt in its original form, unless that is another provider's or its text has changed."""
         form = setup.raw
         if isinstance(form, dict) and is_entries(form.get("input")):
             instructions, lead = text(form, "instructions"), entries(form, "input")
@@ -197,7 +197,7 @@ class OpenAIResponses:
 
 
 def _kind(item: Raw) -> str:
-    """A message need not say that it is one, nor need a reference to an item."""
+    """Return the type of an item. Messages and references to items may lack it."""
     kind = text(item, "type")
     if kind:
         return kind
@@ -220,7 +220,8 @@ def _role(item: Raw, kind: str) -> str:
 
 
 def _is_system(item: Raw) -> bool:
-    """A message at the head that is lifted. Other items of a developer, such as tools, say no text and stay."""
+    """Return True for a message at the head that is lifted. Other items of a developer, such as tools, have no text and
+    stay."""
     return item.get("role") in SYSTEM and _kind(item) == "message"
 
 
@@ -252,7 +253,7 @@ def _call_id(item: Raw) -> str:
 
 
 def _own_call(item: Raw, kind: str) -> Block:
-    """A call for us to answer; a shell in a container of theirs, or a search of theirs, is not."""
+    """Parse a call. A shell or a search that runs at OpenAI is marked `server`; all others are ours to answer."""
     name, where = _OURS[kind]
     extra: dict[str, object] = {"kind": kind}
     place = item.get("environment")
@@ -283,7 +284,7 @@ def _word(value: object) -> str:
 
 
 def _thought(item: Raw) -> Block:
-    """What OpenAI shows of a thought. The sealed part is in the raw, where it does its work; nobody can read it."""
+    """Parse the readable part of a thought. The sealed part stays in the raw; only OpenAI can read it."""
     shown = [_summary_text(part) for part in entries(item, "summary")] or [
         _summary_text(part) for part in entries(item, "content")
     ]
@@ -354,7 +355,7 @@ def _conversation(body: Raw) -> str | None:
 
 
 def _about(response: Raw, *, last: bool) -> Raw:
-    """What is worth keeping of the response itself."""
+    """Return the fields of the response itself that are stored with its messages."""
     found: Raw = {"response_id": response.get("id")}
     if last:
         found["model"] = response.get("model")
@@ -382,8 +383,8 @@ def _usage(response: Raw) -> Usage | None:
 
 
 class ResponsesAssembly:
-    """An answer that arrives as events. The last one has the whole response; until then, or where a server leaves it
-    empty, what counts are the items that were said to be done, and the text of a message that was not."""
+    """Collects an answer from its events. The last event holds the whole response. Until then, or if a server leaves it
+    empty, the answer consists of the items that are marked as done and the text of unfinished messages."""
 
     def __init__(self, dialect: OpenAIResponses) -> None:
         self._dialect = dialect
@@ -428,8 +429,8 @@ class ResponsesAssembly:
         return self._dialect.answer(self._final | {"output": self._so_far()})
 
     def _so_far(self) -> list[object]:
-        """A thought is only given with the item after it, without which it would be refused. It knows that item by
-        its id, so an unfinished message has one too."""
+        """Return the output items so far. A thought is returned only with the item after it: OpenAI refuses it
+        otherwise. A thought refers to that item by its id, so an unfinished message has one too."""
         items: list[Raw] = []
         for index in sorted(self._done.keys() | self._parts.keys()):
             if index in self._done:
@@ -469,7 +470,8 @@ def _mark_thought(said: Saying, item: Raw) -> None:
 
 
 def _say_content(said: Saying, content: object) -> None:
-    """Text alone, in one part or in several, is the same; so is what was said and what is sent back as said."""
+    """Add content to a canonical form. Plain text and text in one or several parts are the same, and so are the input
+    and the output form."""
     for part in content if is_entries(content) else [{"type": "text", "text": content}]:
         if text(part, "type") in _TEXTS and isinstance(part.get("text") or "", str):
             said.text(text(part, "text"))
@@ -478,14 +480,14 @@ def _say_content(said: Saying, content: object) -> None:
 
 
 def _is_theirs(item: Raw, kind: str, role: str) -> bool:
-    """Is it something that OpenAI did itself?"""
+    """Return True for an action that OpenAI ran itself."""
     if kind in _OURS:
         return bool((_own_call(item, kind).extra or {}).get("server"))
     return role == "assistant" and kind not in ("function_call", "custom_tool_call", "reasoning")
 
 
 def _bare(item: Raw, kind: str) -> Raw:
-    """An item that is no message, without what OpenAI or a client adds to it."""
+    """Return an item other than a message without the fields that OpenAI or a client adds to it."""
     found = entry(without_nulls(item), "an item") | {"type": kind}
     if kind == "function_call":
         return {"type": kind, "name": found.get("name"), "arguments": normal_arguments(found.get("arguments"))}
@@ -509,7 +511,7 @@ def _part_likeness(part: Raw) -> Raw:
 
 
 def _user(blocks: Sequence[Block], losses: list[str]) -> Iterator[Raw]:
-    """Results of tools that stand among the user's words (some providers have them there) are said first."""
+    """Encode a user's message. Tool results among the user's words (some providers have them there) come first."""
     yield from _results([block for block in blocks if block.type == "tool_result"], losses, failed=False)
     rest = [block for block in blocks if block.type != "tool_result"]
     parts = [part for block in rest if (part := _written(block, losses)) is not None]
@@ -536,7 +538,7 @@ def _written(block: Block, losses: list[str]) -> Raw | None:
 
 
 def _answer_items(blocks: Sequence[Block], losses: list[str]) -> Iterator[Raw]:
-    """The items of an answer, in the order of its blocks; text that stands together is one message."""
+    """Yield the items of an answer, in the order of its blocks; adjacent text becomes one message."""
     said: list[str] = []
     for block in blocks:
         if block.type == "content" and block.modality == "text" and is_said(block):
@@ -572,7 +574,7 @@ def _results(blocks: Sequence[Block], losses: list[str], *, failed: bool) -> Ite
 
 
 def _result(id: str, kind: str, blocks: list[Block], losses: list[str], *, failed: bool) -> Raw | None:
-    """The result of a call, in the form that its kind of call wants."""
+    """Encode the result of a call in the form that its kind of call requires."""
     said = "\n".join(as_text(block) for block in blocks if is_said(block))
     if kind == "apply_patch_call":
         status = "failed" if failed else "completed"
@@ -595,7 +597,7 @@ def _result(id: str, kind: str, blocks: list[Block], losses: list[str], *, faile
 
 
 def _screenshot(id: str, blocks: list[Block], losses: list[str]) -> Raw | None:
-    """A computer is answered by a picture of its screen, or not at all."""
+    """Encode the result of a computer call. It must be a screenshot; without one there is no result."""
     for block in blocks:
         part = _written(block, losses)
         if part is not None and part["type"] == "input_image":
@@ -606,15 +608,15 @@ def _screenshot(id: str, blocks: list[Block], losses: list[str]) -> Raw | None:
 
 
 def _without_secrets(tool: Raw) -> Raw:
-    """A tool as it may be kept. That of a server elsewhere is called with credentials, which are nobody's history."""
+    """Return a tool without its credentials, which must not be stored: MCP servers elsewhere are called with them."""
     if tool.get("type") != "mcp":
         return tool
     return {name: value for name, value in tool.items() if name not in ("authorization", "headers")}
 
 
 def _self_contained(items: list[Raw]) -> list[Raw]:
-    """The items without thoughts that only the provider has: it was asked to keep them once, and is not any more. What
-    followed such a thought is sent without its name, by which the provider would miss the thought."""
+    """Remove thoughts whose content only the provider holds: it was asked to store them once, and is not any more.
+    Items after such a thought are sent without their id, because the provider would look for the thought by it."""
     found: list[Raw] = []
     alone = False
     for item in items:
@@ -628,7 +630,7 @@ def _self_contained(items: list[Raw]) -> list[Raw]:
 
 
 def _tool(tool: Raw) -> Raw:
-    """A tool as this provider has it: its own form as it is, any other laid flat."""
+    """Encode a tool. A tool in this provider's form is copied, any other is flattened."""
     kind = tool.get("type")
     if kind is not None and "function" not in tool and "input_schema" not in tool:
         return entry(deep_copy(tool), "a tool")

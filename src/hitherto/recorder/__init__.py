@@ -138,7 +138,7 @@ class Recording:
         if isinstance(self._recorders, Listening):
             unlisten(self._recorders)
             self._recorders.warn_if_silent()
-        elif isinstance(self._client, _OURS) and self._client._listener is self._listener:
+        elif isinstance(self._client, _OURS) and self._client.listener is self._listener:
             self._client.listen(None)
         failure: HithertoError | None = None
         for recorder in self._all():
@@ -266,7 +266,7 @@ def _recording(client: object) -> Recording | None:
 
 def _own_listener(client: object) -> OwnListener | None:
     """The listener of a recorded client of ours; None for other clients."""
-    listener = client._listener if isinstance(client, _OURS) else None
+    listener = client.listener if isinstance(client, _OURS) else None
     return listener if isinstance(listener, OwnListener) else None
 
 
@@ -296,8 +296,8 @@ def resume(
         path = talk._path()
         restored = client.resume(path, talk.setup, convert=convert)
         _attach(client, kept, Meta(), talk, partial_seconds, None, sanitiser)
-        if isinstance(client._listener, OwnListener):
-            client._listener.stand(talk, path, _report_resumed(talk, path, restored))
+        if isinstance(client.listener, OwnListener):
+            client.listener.stand(talk, path, _report_resumed(talk, path, restored))
         return client
     _check_spoken(client, talk, convert=convert)
     return _attach(client, kept, Meta(), talk, partial_seconds, None, sanitiser)
