@@ -5,7 +5,7 @@ a thread takes the lock just long enough to prepare its rows from that belief, p
 the belief forward; the sync happens outside. So many threads on one conversation ride one sync, each message below
 the one before. If the belief was wrong (another process was faster), the backend answers `Stale` with the truth, and
 everybody who built on it prepares again. A belief is never acknowledged: only a commit is. On a server, the backend
-locks the row instead and lets the messages be prepared again from it at once (`rebase`).
+locks the row instead and lets the messages be prepared again from it at once (`_remaking`).
 """
 
 import threading
@@ -28,12 +28,12 @@ from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_p
 from .committer import Entry, Tell, stored
 from .filters import description_fields, description_tags
 from .packs import Moved
-from .rebase import Remaking
 from .revisions import Ledger, read
 from .steps import Steps, finish
 
 if TYPE_CHECKING:
     from ..store import Store
+    from .rebase import Remaking
     from .workspace import KeyState
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
@@ -184,7 +184,7 @@ class Desk:
         holds the row; `enqueued` then hears of it once more.
         """
         for _ in range(_TRIES):
-            again = Remaking(self, prepare, enqueued) if may_queue and self.store._pen.can_queue else None
+            again = self._remaking(prepare, enqueued) if may_queue and self.store._pen.can_queue else None
             with self.lock:
                 change, result = prepare(self.row)
                 row, epoch = self.row, self.epoch  # `prepare` may have looked again
@@ -216,6 +216,15 @@ class Desk:
                 self.store._upkeep.wrote()
                 return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
+
+    def _remaking(
+        self,
+        prepare: Callable[[ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[Entry, Change], None],
+    ) -> "Remaking[T]":
+        from .rebase import Remaking  # noqa: PLC0415  # only stores on a server have queues
+
+        return Remaking(self, prepare, enqueued)
 
     def _go_back(self, row: ConversationRow, epoch: int) -> None:
         """What we believed to write was not written, or nobody knows. If the row of before is stale by now, the backend

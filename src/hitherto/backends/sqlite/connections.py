@@ -16,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import quote
 
 import apsw
 
@@ -168,6 +167,8 @@ class Pool:
 
     def _reader(self) -> apsw.Connection:
         """Open a connection that writes nothing, not even the shared-memory file."""
+        from urllib.parse import quote  # noqa: PLC0415  # it takes as long to load as apsw, and only readers need it
+
         before = _state(self.path)
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
         place = f"file:{quote(self.path)}"
