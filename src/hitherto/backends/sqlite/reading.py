@@ -57,6 +57,15 @@ _LISTED = 4096  # rows that an iterator reads at a time
 _CHUNK = 400  # numbers in one IN (…), well below SQLite's limit
 
 
+# From a pack to the one that its first message answers, and so on. UNION ends a cycle.
+_PACKS = (
+    "WITH RECURSIVE way (first, parent) AS (SELECT first, parent FROM pack WHERE first = ?1 AND conversation = ?2 "
+    "UNION SELECT p.first, p.parent FROM way JOIN pack p ON p.first = ?3 + (way.parent & ~31) AND p.conversation = ?2) "
+    "SELECT p.first, p.parent, p.count, p.body FROM way CROSS JOIN pack p ON p.first = way.first LIMIT ?4"
+)
+_PACKS_PER_QUERY = 16  # each holds a MiB of content at most, unless one message has more
+
+
 class Reader:
     """The reading verbs of one workspace."""
 
@@ -256,36 +265,38 @@ class Reader:
         # The plus sign, as in `messages`: by the few numbers, not by the index of the conversation.
         query = f"SELECT {PATH} FROM message WHERE number BETWEEN ? AND ? AND +conversation = ? ORDER BY number"
         owner = "SELECT c.id, c.place FROM message m JOIN conversation c ON c.place = m.conversation WHERE m.number = ?"
-        packed = "SELECT parent, count, body FROM pack WHERE first = ? AND conversation = ?"
         conversation: bytes | None = None
         place = 0
         next: int | None = number
         looked = -1
         while next is not None:
             first = next - next % RUN
+            rows: list[MessageRow] = []
             with self._connection() as connection:
                 if conversation is None:
                     found = fetch_first(connection, owner, (base + next,))
                     if found is None:
                         return
                     conversation, place = found
-                pack = fetch_first(connection, packed, (base + first, place))
-                if pack is not None and next < first + pack[1]:
-                    rows = []
-                else:
-                    start = first if pack is None else first + pack[1]
+                packs = fetch_all(connection, _PACKS, (base + first, place, base, _PACKS_PER_QUERY))
+                start = first if not packs else first + packs[0][2]
+                if next >= start:
                     rows = fetch_messages(connection, query, (base, conversation, base + start, base + next, place))
                     if rows and rows[0].body is None and looked != next:  # packed since the pack was looked up
                         looked = next
                         continue
                     rows = trim_to_unbroken(rows, start, next)
-            if pack is not None and not rows and next < first + pack[1]:
-                yield PackRow(first, conversation, *pack)
-                next = pack[0]
-            else:
+            if next >= start:
                 if rows:
                     yield rows
                 next = rows[0].parent if rows and rows[0].number == start else None
+                continue
+            for there, parent, count, body in packs:
+                first = there - base
+                if next is None or next - next % RUN != first or next >= first + count:
+                    break  # the path leads out of the packs that were read
+                yield PackRow(first, conversation, parent, count, body)
+                next = parent
 
     def root(self, number: int) -> int | None:
         """Follow the path from run to run, by the parent of the first message of each. UNION ends a cycle."""
