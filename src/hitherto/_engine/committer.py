@@ -126,10 +126,10 @@ class Entry:
 
     def wake(self) -> None:
         """Idempotent, even if it is interrupted half-way: every sleep has a lock of its own. Two threads may call it at
-        once: one that passes the wake-up on, and one that puts the pen down."""
+        once: the owner of the entry before in the chain, and a writer that was interrupted putting the pen down."""
         wake = self._wake
         if wake is not None:
-            with suppress(RuntimeError):  # the other one has released it
+            with suppress(RuntimeError):  # the other thread has released it
                 wake.release()
             self._wake = None
 
@@ -254,7 +254,7 @@ class Pen:
         return wake
 
     def _get_up(self, entry: Entry) -> None:
-        """Nobody waits for this entry any more: wake-ups that come now go past it, those that came are passed on."""
+        """Take an entry out of the chain of wake-ups, and pass on a wake-up that has reached it already."""
         with self._mutex:
             entry.wake()
         entry.wake_next()
@@ -359,7 +359,7 @@ class Pen:
         """The owner of this entry was interrupted: withdraw the batch if nobody writes it yet, and do not keep the
         pen. What was being written is looked at by the next writer, who finds out what was kept."""
         with self._mutex:
-            entry.wake()  # wake-ups go past it
+            entry.wake()  # no wake-up waits for it any more
             if entry in self._queue:
                 self._queue.remove(entry)
                 entry.result = CommitUnknown("the write was interrupted before it began")
