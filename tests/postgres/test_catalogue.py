@@ -29,7 +29,7 @@ def database() -> Database:
 
 @pytest.fixture
 def connection(database: Database) -> Iterator[Connection]:
-    """What is done through it is undone."""
+    """Changes through this connection are rolled back."""
     with database.admin() as connection, connection.transaction(force_rollback=True):
         yield connection
 

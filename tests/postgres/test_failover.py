@@ -130,7 +130,7 @@ class Crowd:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever state they are in."""
+        """Stop them in any state."""
         self._stop.set()
         self._process.kill()
         self._process.wait(PATIENCE)
@@ -236,8 +236,8 @@ def test_what_no_standby_has_is_not_acknowledged(cluster: Cluster, workspace: st
 def test_a_wait_for_standbys_that_was_cancelled_is_taken_up_again(
     cluster: Cluster, workspace: str, settles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server says success, and warns: the message is there, and no standby has it. Who believed what can be read
-    would acknowledge it, and lose it with the primary."""
+    """The server reports success with a warning: the message can be read, and no standby has it. A store that trusts
+    the read would acknowledge the message, and lose it with the primary."""
     if not settles:
         monkeypatch.setattr("hitherto.backends.postgres.writing.Writer.settle", lambda _: None)
     with hitherto.open(cluster.url(user="app"), workspace=workspace) as store:
@@ -274,7 +274,7 @@ def end_wait(node: Node, pid: int, how: str) -> None:
 
 
 def _end(node: Node, how: str) -> None:
-    """What may happen to a commit on its way."""
+    """The events that may happen to a commit in progress."""
     if how in ("fast", "immediate"):
         node.halt(signal.SIGINT if how == "fast" else signal.SIGQUIT)
         node.start()
@@ -353,8 +353,8 @@ def test_without_any_standby_a_write_ends_in_a_clear_error(cluster: Cluster, wor
 
 
 def test_a_gap_that_is_longer_than_the_patience_ends_with_it(cluster: Cluster, workspace: str) -> None:
-    """Those who wait together fail together, then writes are refused at once, and when there is a primary again they go
-    on within the time that was said."""
+    """Waiting writers fail together, then writes are refused at once. When there is a primary again, writes work within
+    the promised time."""
     with hitherto.open(cluster.url(user="app"), workspace=workspace, timeout_seconds=0.5) as store:
         talks = [store.start() for _ in range(6)]
         for talk in talks:
@@ -453,8 +453,8 @@ def test_who_comes_anew_finds_the_primary_and_not_the_old_one(cluster: Cluster, 
 def test_a_standby_tells_who_comes_anew_that_a_primary_is_an_old_one(
     cluster: Cluster, workspace: str, looks: bool
 ) -> None:
-    """The new primary is away, and the old one is back. What a standby knows of it lies in its control file, from its
-    first checkpoint on."""
+    """The new primary is away, and the old one is back. A standby knows of the promotion from its control file, after
+    its first checkpoint."""
     old = cluster.fail_over()
     with hitherto.open(cluster.url(user="app"), workspace=workspace) as store:
         store.start().append(Message.user("late"))

@@ -202,7 +202,7 @@ def test_processes_of_a_later_version_race_while_the_older_one_writes(
 def test_a_step_that_has_to_wait_for_a_lock_does_not_make_writers_wait(
     database: Database, patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody reads for long, the step waits for him, and who writes would wait behind the step."""
+    """A long read holds up the step, and writers would wait behind the step."""
     if not patient:
         monkeypatch.setattr(schema, "_LOCK_SECONDS", 0)  # as long as it takes
     with hitherto.open(database.url(), workspace="old") as store, database.admin() as reader:
@@ -273,7 +273,7 @@ def test_an_index_that_a_killed_process_left_is_made_anew(
 def test_an_index_that_another_process_is_making_is_left_alone(
     database: Database, migrants: Callable[..., Migrants]
 ) -> None:
-    """While it is made it looks like one that was left. Who comes second waits for the first."""
+    """During its creation the index looks like an abandoned one. The second process waits for the first."""
     hitherto.open(database.url(), workspace="old").close()
     first = migrants("index", 1)
     with held_up(database) as writer, ThreadPoolExecutor(1) as threads, newer(INDEX):
@@ -294,7 +294,7 @@ def test_an_index_that_another_process_is_making_is_left_alone(
 
 
 def test_an_old_process_goes_on_and_its_new_connections_are_refused(database: Database) -> None:
-    """What it has keeps working, because a step leaves that working; what it would have to learn anew does not."""
+    """Its existing statements keep working, because a step must not break them. New connections are refused."""
     with hitherto.open(database.url(), workspace="one") as store:
         talk = store.start()
         with newer(COLUMN):

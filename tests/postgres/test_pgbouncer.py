@@ -86,7 +86,7 @@ def test_many_workspaces_share_a_few_connections(
 
 
 def test_an_address_that_does_not_name_the_pooler_is_refused(pooler: Pooler, server: Server) -> None:
-    """Who thinks that a session is its own would be bound to another's workspace, and see no rows, or none but few."""
+    """A client that takes the session for its own would be bound to another workspace, and see few rows or none."""
     with pytest.raises(CannotOpen, match="a pooler stands between") as refused:
         hitherto.open(pooler.url)
     assert "pooler=transaction" in (refused.value.hint or "")
@@ -97,7 +97,7 @@ def test_an_address_that_does_not_name_the_pooler_is_refused(pooler: Pooler, ser
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_pooler_that_is_named_wrongly_is_refused_and_others_get_nothing_of_it(server: Server, size: int) -> None:
-    """What is set for a session would be found by the next who gets the connection."""
+    """The next client of the connection would see the session's settings."""
     program = find_pooler()
     assert program is not None
     pooler = Pooler(program, server, "transaction", size=size, user="app")

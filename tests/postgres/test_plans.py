@@ -85,7 +85,7 @@ def test_what_is_multiplied_is_as_a_store_wrote_it() -> None:
 
 
 def a_day(store: Store) -> None:
-    """What people wait for, and what runs beside them all the time."""
+    """The operations that people wait for, and those that run in the background all the time."""
     talk = store.ensure("talk 0")
     talk.append(Message.user("one more"))
     talk.extend([Message.user(f"and {number}") for number in range(40)])  # past the end of a run
@@ -165,7 +165,7 @@ def test_without_an_index_the_check_finds_what_needed_it(database: Database, ind
 
 
 def _found_in(connection: Connection, texts: list[str]) -> list[str]:
-    """What is wrong with the plans of these, but for those that cannot be planned any more."""
+    """Return the problems of these plans, except for statements that cannot be planned any more."""
     found = []
     for text in texts:
         with suppress(psycopg.errors.InvalidColumnReference), connection.transaction():  # of ON CONFLICT

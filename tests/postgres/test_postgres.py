@@ -209,7 +209,7 @@ def test_postgres_and_memory_give_the_same_answers(server: Server) -> None:
 
 
 def test_packs_attachments_and_the_feed_answer_as_in_memory(backend: PostgresBackend) -> None:
-    """What the contract does not ask about so far."""
+    """The parts of a workspace that the contract has not covered so far."""
     run = [message_row(n) for n in range(RUN)]
     after = [message_row(64, parent=RUN - 1, seq=64), message_row(65, seq=65)]
     positions: dict[int, bytes] = {}
@@ -594,7 +594,7 @@ NAIVE = _feed._MOVED.replace(_feed._SINCE.format("stamp"), "stamp >= pg_snapshot
 def test_the_feed_has_what_became_visible_late(
     opened: Opener, moved: str, found: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writes before B and commits after it. Who reads the feed in between must hear of A the next time."""
+    """A writes before B and commits after it. A reader of the feed in between must get A the next time."""
     monkeypatch.setattr(_feed, "_MOVED", moved)
     held, other = opened(HeldBackend), opened(PostgresBackend)
     start = other.changes(None).position
@@ -879,8 +879,8 @@ def test_a_server_that_crashes_loses_nothing_that_was_acknowledged(opened: Opene
 
 
 def test_the_feed_of_a_server_that_crashed_is_read_from_the_beginning() -> None:
-    """It may give out the ids of transactions again that it did not write down, because nothing came of them. Somebody
-    who remembers a position would take the next ones for seen. What is kept in the database knows no such ids."""
+    """The server may assign transaction ids again that it did not write down, because they left nothing. A client with
+    an old position would take the next ones for seen. A position stored in the database has no such ids."""
     binaries = find_binaries()
     assert binaries is not None
     crashing = Server(binaries, ["wal_writer_delay=10s", "synchronous_standby_names="])

@@ -1,4 +1,4 @@
-"""What may go wrong between two statements, two connections or two processes, made to happen.
+"""Races between two statements, two connections or two processes, made to happen.
 
 Beside a protection stands the same check without it.
 """
@@ -99,8 +99,8 @@ class Careless(CutOff):
 def test_what_is_done_is_not_done_again_because_others_were_faster(
     opened: Callable[..., PostgresBackend], kind: type[CutOff]
 ) -> None:
-    """Of two batches one is done, the other is late, and then the connection is lost. Who began again would find that
-    the first is late as well: by its own doing, which it would take for somebody else's."""
+    """Of two batches one is committed, the other is stale, and then the connection is lost. A retry would find the
+    first one stale as well, because of its own commit, and would blame another writer."""
     backend, other = opened(writing(kind)), opened()
     other.commit([create(id=A), create(id=B)])
     other.commit([update(1, B)])
@@ -130,7 +130,7 @@ def all_at_once(connection: Connection, *statements: str) -> None:
 def test_what_was_never_prepared_because_of_an_error_is_not_used(
     opened: Callable[..., PostgresBackend], forgets: bool
 ) -> None:
-    """In a pipeline, psycopg counts a statement as prepared when it is sent. What is sent behind an error is not."""
+    """In a pipeline, psycopg counts a statement as prepared when it is sent. After an error it is not prepared."""
     backend = opened(pool_size=1)
     with backend._bound.lease() as connection:
         for _ in range(5):
@@ -223,7 +223,7 @@ def test_who_ends_a_commit_does_not_end_what_comes_after_it(
 def test_a_way_that_is_stuck_is_cut_off(
     monkeypatch: pytest.MonkeyPatch, opened: Callable[..., PostgresBackend]
 ) -> None:
-    """Nobody can be told to end it. Who waits hears that the connection is gone, and not that it was closed here."""
+    """The server cannot be asked to cancel it. The waiting thread gets a lost connection, not a closed one."""
     backend = opened(seconds=0.3)
 
     def fail(_: Connection, *, timeout: float) -> None:
@@ -258,7 +258,7 @@ class Held(Writer):
 def test_an_administrators_isolation_level_loses_no_attachment(
     database: Database, opened: Callable[..., PostgresBackend], chosen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for a lock in REPEATABLE READ sees things as they were before, and would remove what is in use."""
+    """After waiting for a lock, REPEATABLE READ still sees the old rows, and would remove an attachment in use."""
     if not chosen:
         monkeypatch.setattr(Link, "isolation_level", property(lambda _: None, lambda *_: None))
     held = opened(writing(Held))
@@ -506,7 +506,7 @@ def test_processes_that_do_everything_to_the_same_conversations_do_no_harm(
 
 
 def test_what_somebody_saw_while_it_was_vacuumed_is_not_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sees it still keeps it in the files, and is gone when we look whether anybody sees it."""
+    """A transaction that still sees the rows keeps them in the files, and ends before the check for it."""
     database, vacuum = new_database(), Eraser._vacuum
     with database.admin() as reader, monkeypatch.context() as patched:
 

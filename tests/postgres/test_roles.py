@@ -1,7 +1,7 @@
-"""Whoever may use a store on a server sees what its role is for, whatever SQL it runs.
+"""A role of a store sees only the rows that it is meant for, whatever SQL it runs.
 
-The roles are real, and have the rights that `hitherto postgres role` prints, and no others. Beside what a role
-cannot do stands somebody who can.
+The roles are real, and have the rights that `hitherto postgres role` prints, and no others. Beside each denied
+action, another role is allowed to do it.
 """
 
 import io
@@ -57,7 +57,7 @@ def fill(store: hitherto.Store) -> None:
 
 
 def printed(*given: str) -> str:
-    """What `hitherto postgres role` prints."""
+    """Return the statements that `hitherto postgres role` prints."""
     with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()):
         assert run(["postgres", "role", *given]) == 0
     return output.getvalue()

@@ -504,7 +504,7 @@ def test_a_reader_delays_the_scrub_even_if_it_only_might_look(opened: Opened, ad
 def test_statistics_that_come_late_do_not_delay_the_scrub(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, exact: bool
 ) -> None:
-    """What a connection removed is counted up to some seconds later: also after the vacuum that took it away."""
+    """The server counts removed rows up to some seconds later, even after the vacuum that removed them."""
     index = opened()
     other = _One(opened.server.conninfo, opened.id)
     remover = PostgresIndex(other, opened.id, create=False)

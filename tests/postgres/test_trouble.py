@@ -1,7 +1,7 @@
-"""What can be wrong with a server, or with the way to it, and what becomes of those who write meanwhile.
+"""Problems of a server, or of the way to it, and their effect on writers.
 
-The servers are real. Where one says what it does not say here (that it is too old, or starting), somebody says it in
-its place (`support.fake_postgres`). No error is a foreign one, and none has a password or a word of a message in it.
+The servers are real. Answers that these servers cannot give (too old, or starting) come from a fake one
+(`support.fake_postgres`). No error is a foreign one, and none has a password or a word of a message in it.
 """
 
 import ipaddress
@@ -438,7 +438,7 @@ def test_too_many_connections_are_waited_for_and_then_an_error() -> None:
     "limit", ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"]
 )
 def test_the_limits_of_an_administrator_are_lived_with(common: Database, workspace: str, limit: str) -> None:
-    """Somebody holds a row for longer than the server lets anybody wait, or ends connections that are idle."""
+    """Another transaction holds a row for longer than the server's timeout, or the server ends idle connections."""
     options = f"-c%20{limit}%3D60"
     with hitherto.open(common.url(options=options), workspace=workspace) as store, common.admin() as other:
         talk = store.start()
@@ -611,7 +611,7 @@ def test_stores_share_connections_and_may_be_closed_in_any_order(common: Databas
 
 
 def test_a_store_may_be_closed_while_others_write_through_it(common: Database, workspace: str) -> None:
-    """What was acknowledged is there; who comes later is told so."""
+    """Acknowledged messages are there; a later writer gets an error."""
     url = common.url(pool_size=2, application_name=workspace)
     store = hitherto.open(url, workspace=workspace)
     talks = [store.start() for _ in range(6)]

@@ -1,5 +1,5 @@
-"""Nobody waits for longer than was said, and who is interrupted leaves nothing behind: locks that others hold, replicas
-that do not answer, cancellations that get lost, Ctrl+C at the worst moment.
+"""No call waits beyond its timeout, and an interrupted call leaves nothing behind: with locks of other transactions,
+replicas that do not answer, lost cancellations, and Ctrl+C at the worst moment.
 """
 
 import os
@@ -68,7 +68,7 @@ def opened(database: Database, workspace: str) -> Iterator[Callable[..., Postgre
 
 
 def soon(work: Callable[[], object], seconds: float = 8.0) -> object:
-    """What comes of it, an error or not; it has to come soon."""
+    """Return the result or the error, which has to come soon."""
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(work)
         try:
@@ -117,7 +117,7 @@ def test_what_is_prepared_ends_in_time_although_no_replica_answers(
 
 
 class Way:
-    """Leads to a server. What is to be cancelled is handed to `cancelled`, and goes no further."""
+    """Leads to a server. A cancel request is passed to `cancelled`, and not forwarded."""
 
     def __init__(self, folder: Path, target: str, cancelled: Callable[["Way", socket.socket], None]) -> None:
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -182,7 +182,7 @@ def forget(_: Way, client: socket.socket) -> None:
 
 
 def reset(_: Way, __: socket.socket) -> None:
-    """What was not read is lost, and the other side hears that."""
+    """Unread bytes are lost, and the other side gets an error."""
 
 
 def die(way: Way, _: socket.socket) -> None:

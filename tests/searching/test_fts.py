@@ -1,4 +1,4 @@
-"""What a text index does, by whichever of ours; then the one in FTS5: what it forgets, and what it survives.
+"""The behaviour of every text index; then the one in FTS5: what it deletes, and what it survives.
 
 Nothing in this process opens an index file that is in use: closing a descriptor would drop the locks that SQLite holds.
 Bytes are read by `cat` and written by `dd`.

@@ -1,6 +1,6 @@
-"""What a word is, and what people may ask for: the form in which texts go into the index, and the language of queries.
+"""Words and queries: the form of texts in the index, and the language of queries.
 
-Every expression is given to the real FTS5, because what it takes is what counts.
+Every expression is run by the real FTS5, which has to accept it.
 """
 
 import re
@@ -212,7 +212,7 @@ def test_plain_ascii_is_left_as_it_is() -> None:
 
 
 def test_sqlite_agrees_about_every_character_there_is() -> None:
-    """What we call a word is one token of SQLite's, whatever its own tables say."""
+    """Each of our words is one token of SQLite, whatever its own tables say."""
     connection = apsw.Connection(":memory:")
     tokenize = connection.fts5_tokenizer("unicode61", list(TOKENIZER))
     wrong = []

@@ -283,7 +283,7 @@ def filled(store: Store, conversations: int = 3, each: int = 150) -> list[str]:
 
 
 def rows_of(path: Path) -> list[tuple[int, bytes, int, bytes]]:
-    """What is kept, as it lies in the file."""
+    """Return the saved items as they are in the file."""
     connection = apsw.Connection(str(path))
     try:
         found: list[Any] = connection.execute("SELECT * FROM item ORDER BY conversation, key").fetchall()
@@ -411,7 +411,7 @@ def test_a_purge_takes_what_is_kept(path: Path) -> None:
 
 
 def test_saving_comes_to_an_end(path: Path) -> None:
-    """What is saved moves its conversation in the feed, which must not be a reason to save again."""
+    """Saving moves the conversation in the feed, which must not be a reason to save again."""
     with opened(path) as store:
         ids = filled(store)
         tokens = []

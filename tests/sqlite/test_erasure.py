@@ -1,6 +1,6 @@
-"""What was removed leaves the files, by SQLite's own means alone: the tables are written anew.
+"""The bytes of removed rows leave the files, by SQLite's own means alone: the tables are rebuilt.
 
-A small store is written anew by VACUUM, a larger one in steps. Most tests here do both. Beside each claim stands a
+A small store is rebuilt by VACUUM, a larger one in steps. Most tests here do both. Beside each claim stands a
 control. Requirements: D9.
 """
 

@@ -185,8 +185,8 @@ def test_a_purge_on_a_full_disk_makes_room_and_writing_goes_on(disk: Disk, case:
 
 @pytest.mark.parametrize("seed", range(48) if THOROUGH else range(0, 48, 12))
 def test_no_purge_is_refused_whenever_others_fill_the_disk(disk: Disk, seed: int) -> None:
-    """Others fill the disk while there is anything between nothing and a megabyte in the WAL that makes the store
-    larger, and once more after each purge."""
+    """Other programs fill the disk while the WAL holds between nothing and a megabyte that makes the store larger, and
+    once more after each purge."""
     chosen = random.Random(seed)
     with hitherto.open(disk.store, maintenance=False) as store:
         talks = [store.start() for _ in range(3)]

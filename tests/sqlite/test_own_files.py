@@ -1,8 +1,8 @@
-"""What lies beside a store under a name of ours, and is not ours, is neither followed, changed nor removed.
+"""A foreign file beside a store, under a name of its own files, is neither followed, changed nor removed.
 
 A project that is cloned can bring a `.hitherto` folder along, with links in it. So at every place where the library
-opens, replaces or removes a file by a name that others can guess, each kind of thing is planted: links, hard links,
-pipes, directories, and files of somebody else. Afterwards all of it is as it was, nothing that was acknowledged is
+opens, replaces or removes a file by a name that can be guessed, each kind of thing is planted: links, hard links,
+pipes, directories, and files of another owner. Afterwards all of it is unchanged, no acknowledged message is
 lost, and the library works again as soon as the thing is moved away. Beside that stands the control: with the checks
 taken away, the same steps destroy files.
 

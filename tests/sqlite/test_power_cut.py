@@ -284,7 +284,7 @@ class Lost(AssertionError):
 
 @dataclass(frozen=True)
 class Held:
-    """What a store told that was opened from an image."""
+    """The content of a store that was opened from an image."""
 
     found: dict[str, Saved]  # by the first word of their text
     titles: dict[str, str]
@@ -294,8 +294,9 @@ Known = dict[frozenset[tuple[str, bytes]], Held]  # by the names of files, and t
 
 
 def check(life: Life, at: int, image: Path, known: Known | None = None) -> None:
-    """An image that was taken at this operation holds all that was acknowledged, and nothing that was not begun. What
-    was read from an image of the very same bytes is `known`, and is not read again; but what is owed may be more."""
+    """An image that was taken at this operation holds all acknowledged writes, and none that had not begun.
+
+    The content of an image with the very same bytes is `known`, and is not read again; but more may be owed by now."""
     marks = [mark.split() for mark in life.disk.acknowledged(at)]
     begun = [int(number) for what, number in marks if what == "begun"]
     done = {int(number) for what, number in marks if what == "done"}
@@ -684,7 +685,7 @@ def fill(life: Life, talk: Conversation) -> None:
 
 
 def some_losses(life: Life, place: Path, first: int = 0) -> list[str]:
-    """What was lost at some of the crash points, or at all: on a full disk much is done again and again."""
+    """Return the losses at some or all of the crash points: on a full disk many operations repeat."""
     if THOROUGH:
         return [loss for mode in MODES for loss in losses(life, mode, place / "images")[1]]
     lost: list[str] = []

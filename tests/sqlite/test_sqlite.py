@@ -167,7 +167,7 @@ def test_the_settings_hold_after_the_store_is_opened_again(path: Path) -> None:
 
 
 def test_a_row_that_refers_to_nothing_cannot_be_written(store: Store) -> None:
-    """What `foreign_keys` is for."""
+    """The purpose of `foreign_keys`."""
     query = "INSERT INTO item (conversation, key, revision, body) VALUES (12345, x'00', 0, x'00')"
     with pytest.raises(StorageError), backend_of(store)._connection() as connection:
         connection.execute(query)
@@ -454,7 +454,7 @@ os._exit(0)
 
 
 def as_nobody(path: Path) -> str:
-    """What somebody without rights gets: the name of the error, or `opened`."""
+    """Return what a process without rights gets: the name of the error, or `opened`."""
     command = [sys.executable, "-c", AS_NOBODY, str(path)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
@@ -1221,7 +1221,7 @@ def test_a_header_that_holds_something_else_is_damage_and_not_compared(column: s
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_conversation_that_grows_while_it_is_verified_is_sound(path: Path, sealed: bool) -> None:
-    """Whoever looked while others spoke was told of damage, and that for as long as they spoke."""
+    """A check during a write of another process reported damage, for as long as that process wrote."""
     key = Key.generate() if sealed else None
     with hitherto.open(path, key=key) as store, hitherto.open(path, key=key) as other:
         talk = store.start()

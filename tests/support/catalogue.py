@@ -1,8 +1,8 @@
-"""What a schema must be like that can grow past one server, and a look at whether it is.
+"""The rules for a schema that can grow beyond one server, and a check of them.
 
-Systems that spread rows over machines (Citus, CockroachDB, YugabyteDB, Aurora Limitless) do it by one column, and ask
-the same of everybody: that column comes first in every key and index, nothing crosses it, and nothing is counted or
-locked for the database as a whole. `offences` looks into PostgreSQL's own catalogue, `spoken` at what is said to it.
+Systems that spread rows over machines (Citus, CockroachDB, YugabyteDB, Aurora Limitless) do it by one column, and have
+the same rules: that column comes first in every key and index, nothing crosses it, and nothing is counted or
+locked for the database as a whole. `offences` reads PostgreSQL's own catalogue, and `spoken` the statements.
 """
 
 import re
@@ -67,7 +67,7 @@ _LOOKS = (
 
 
 def offences(connection: psycopg.Connection[Any]) -> list[str]:
-    """What in the schema `hitherto` breaks the rules, in words."""
+    """Return the violations in the schema `hitherto`, in words."""
     return sorted(problem for look in _LOOKS for (problem,) in connection.execute(look).fetchall())
 
 
@@ -84,8 +84,8 @@ _NO_NAMES = {"where", "set", "values", "select", "on", "as", "join", "cross", "o
 
 
 def spoken(statements: Iterable[str], tables: Iterable[str]) -> list[str]:
-    """What in these statements breaks the rules: what counts or locks for all, a table that is found by
-    `search_path`, and one that is read or changed without its workspace being named."""
+    """Return the violations in these statements: counters or locks for the whole database, a table that is found by
+    `search_path`, and a table that is read or changed without naming its workspace."""
     names, found = set(tables), []
     for statement in statements:
         found += [f"{what}: {statement}" for what, pattern in _FORBIDDEN.items() if pattern.search(statement)]

@@ -98,7 +98,7 @@ class Service:
 
 
 def environment() -> dict[str, str]:
-    """What every process gets: nothing of the user's. The certificates are those that the tests trust."""
+    """Return the environment of every process, with nothing of the user's. The certificates are those of the tests."""
     passed = ("PATH", "COVERAGE_PROCESS_START", "SSL_CERT_FILE", "OMP_WAIT_POLICY")
     return {name: os.environ[name] for name in passed if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(sys.path),
@@ -154,7 +154,7 @@ class World:
         return hitherto.open(self.place, **how)
 
     def thread(self) -> list[tuple[str, str]]:
-        """What is kept of the newest conversation."""
+        """Return the stored messages of the newest conversation."""
         with self.store() as store:
             talk = store.latest()
             assert talk is not None
@@ -211,7 +211,7 @@ class Terminal:
 
     @property
     def plain(self) -> str:
-        """What is shown, without colours and movements of the cursor."""
+        """Return the shown text, without colours and movements of the cursor."""
         return _STYLING.sub("", self.shown)
 
     def read(self, until: str, after: int = 0) -> int:

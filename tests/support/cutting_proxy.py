@@ -1,8 +1,8 @@
 """A proxy before a PostgreSQL server that cuts the line where it hurts: at a write.
 
-It reads what a client sends, message by message. What decides about a write (a COMMIT, or a statement that writes by
-itself) is let through, or the line is cut: `before` the server has got it, `after` the server has answered and before
-the client hears of it, or `meanwhile`, when the server has got it and nobody waits for what it does.
+It reads the messages of a client one by one. The message that decides about a write (a COMMIT, or a statement that
+writes by itself) is forwarded, or the line is cut: `before` the server gets it, `after` the server has answered and
+before the client gets the answer, or `meanwhile`, while the server works on it.
 """
 
 import re
@@ -19,7 +19,7 @@ _NAME = ".s.PGSQL.5432"
 
 
 class Line:
-    """What a client sends, in pieces that the server answers as one."""
+    """Yield the bytes of a client, in pieces that the server answers as one."""
 
     def __init__(self) -> None:
         self._data, self._begun, self._piece = b"", False, b""

@@ -1,5 +1,5 @@
-"""Stands where a PostgreSQL server would, and says what one says in trouble that cannot be made here: what is too old,
-what encrypts or does not, what is starting. Whom it lets in it leads to a real one."""
+"""A fake PostgreSQL server for problems that a real one cannot produce here: it is too old, encrypts or does not, or is
+starting. Accepted connections are forwarded to a real server."""
 
 import contextlib
 import select
@@ -67,7 +67,7 @@ class Doorman:
         self._listener.close()
 
     def cut(self) -> int:
-        """Nobody who is inside hears another word. How many?"""
+        """Silence all forwarded connections, and return their number."""
         inside, self._inside = self._inside, []
         for one in inside:
             with contextlib.suppress(OSError):  # it has left by itself
@@ -97,7 +97,7 @@ class Doorman:
                 return
 
     def _startup(self, client: socket.socket, ends: contextlib.ExitStack) -> tuple[socket.socket, bytes]:
-        """What a client begins with, once both have agreed on how they talk. `ends` closes whatever was used for it."""
+        """Return the first message of a client after the negotiation. `ends` closes the sockets that it used."""
         while True:
             ends.enter_context(client)
             head = _exactly(client, 8)

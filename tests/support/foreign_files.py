@@ -1,6 +1,6 @@
 """Files as other programs write them, made without any code of ours: what the tests of formats and layouts read.
 
-Nothing here imports `hitherto`. What is written follows the formats as these programs have them (their names, tables,
+Nothing here imports `hitherto`. The files follow the formats of these programs (their names, tables,
 escapes and ciphers); the words are ours.
 
 - **gtb**: snapshots as Go's `encoding/json` writes them with two spaces (it escapes `<`, `>`, `&`, U+2028 and U+2029);

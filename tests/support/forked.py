@@ -1,9 +1,9 @@
-"""Processes of `python -m hitherto`, or another module, forked from one that has done the imports.
+"""Processes of `python -m hitherto`, or another module, forked from a process that has done the imports.
 
-Most of the second that `hitherto chat` takes is the import of a provider's SDK. The processes that are made here have
-that behind them. Otherwise they are what they would be: each has a process id, a folder, an environment, standard
-streams, signals and an exit code of its own, and a terminal if it is given one. What is about starting up, and one
-test of each kind beside it, uses the ordinary command.
+Most of the second that `hitherto chat` takes is the import of a provider's SDK. The forked processes skip that.
+Otherwise they are ordinary processes: each has a process id, a folder, an environment, standard
+streams, signals and an exit code of its own, and a terminal if it is given one. Tests of the start itself, and one
+test of each kind, use the ordinary command.
 
 This file is also the program from which they are forked. It is told what to start over a socket, one line of JSON and
 the streams each, and tells the process id, and how the process ended, over a pipe that comes with them.
@@ -154,7 +154,7 @@ class Forker:
 
 
 def _lines(control: socket.socket, woken: int, tell: Callable[[], None]) -> Iterator[tuple[dict[str, Any], list[int]]]:
-    """What to start, as it comes; `tell` is called whenever a process has ended."""
+    """The processes to start, one by one; `tell` is called whenever a process has ended."""
     data, fds = b"", array.array("i")
     while True:
         ready = select.select([control.fileno(), woken], [], [])[0]
@@ -177,9 +177,9 @@ _code: list[int] = []  # the exit code of the process that this one has become, 
 
 
 def end() -> None:
-    """Called at the end of a process, after all others who asked to be called then. What Python would do from here on
-    is to free its memory piece by piece, which takes ten times as long as most commands do. Not if something is left to
-    say: an exception, or that what was written last cannot be written."""
+    """End the process at once, after all other exit handlers. From here on Python would only free its memory piece by
+    piece, which takes ten times as long as most commands do. Not if an exception is left to report, or if the last
+    output could not be written."""
     if _code:
         with contextlib.suppress(OSError, ValueError):  # Python tries it again, and says so
             sys.stdout.flush()

@@ -1,9 +1,8 @@
 """Stores that were frozen when their format was the newest: where they are, and all that is seen of one.
 
 `scripts/freeze_stores.py` makes them: a folder `tests/data/stores/<format>` has an archive of each SQLite store, a dump
-of a PostgreSQL database, and `holds.json`, which says what is in them. What it says is what `described` gave then; what
-it gives now has to be the same. So a field that was added since is not described here, and none that is described here
-may go.
+of a PostgreSQL database, and `holds.json`, which has their content: the result of `described` at that time. The
+result now has to be the same. So a field that was added since is not described here, and no described field may go.
 """
 
 import hashlib

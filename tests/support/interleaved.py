@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 class Scheduler:
-    """Who runs."""
+    """Chooses the thread that runs next."""
 
     def __init__(self, seed: int, kills: float) -> None:
         self._random = random.Random(seed)
@@ -136,7 +136,7 @@ def rows(backend: Backend) -> list[ConversationRow]:
 
 
 def lost(backend: Backend) -> list[str]:
-    """What nobody can open any more, as far as headers tell."""
+    """Return the conversations that no key can open any more, judged by their headers."""
     found = []
     everything = rows(backend)
     (space,) = [row for row in everything if row.kind == WORKSPACE]

@@ -1,6 +1,6 @@
 """Where the tests keep their files: in memory, if they can.
 
-Nobody cuts the real power while the tests run; where that matters, the disk is simulated. Thousands of stores that wait
+No test cuts the real power; where that matters, the disk is simulated. Thousands of stores that wait
 for a real one to sync would take minutes.
 """
 

@@ -1,11 +1,11 @@
 """Time in tests, on a machine that does other things as well.
 
-No test asserts how fast something is: absolute times are the benchmark's (`make bench`). What a test may assert:
+No test asserts how fast something is: absolute times are the benchmark's (`make bench`). A test may assert:
 
-- **That nobody waits.** What it excludes takes minutes, or has no end, and `SOON` is far from that and far from what
-  takes a moment.
+- **That no call waits.** The excluded wait takes minutes, or has no end, and `SOON` is far from that and far from a
+  moment.
 - **That something takes no more than its size says.** That is counted (commits, reads), or measured in time of the
-  processor (`cpu_seconds`), which others do not take from us.
+  processor (`cpu_seconds`), which other programs do not affect.
 """
 
 import time

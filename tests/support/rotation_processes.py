@@ -98,7 +98,7 @@ def killed() -> None:
 
 
 class Writer:
-    """What a program does that knows nothing of rotation."""
+    """The work of a program that knows nothing of rotation."""
 
     def __init__(self, store: Store, talk: str, name: str) -> None:
         self.store, self.talk, self.name = store, store.conversation(talk), name

@@ -108,7 +108,7 @@ def initialise(binaries: Path, data: Path, user: int | None, *options: str) -> N
 
 
 def leftovers(folder: Path, shared_memory: int) -> list[str]:
-    """What is still there of a server: processes, which all stand in its folder, shared memory, files."""
+    """Return the remains of a server: processes, which all run in its folder, shared memory, files."""
     found = [str(folder)] if folder.exists() else []
     found += [f"process {id}" for id in processes(folder)]
     segments = [line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()]

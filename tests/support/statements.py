@@ -1,8 +1,8 @@
-"""What is said to a PostgreSQL server, and how it means to go about it.
+"""The statements sent to a PostgreSQL server, and its plans for them.
 
 Every statement on our tables that goes through psycopg meanwhile is explained just before it runs: on the same
-connection, in the same transaction, with the same values, hence under the same settings and rights. What may be
-prepared is explained a second time without values, because a server that has met it often enough plans it so.
+connection, in the same transaction, with the same values, hence under the same settings and rights. A statement that
+may be prepared is explained a second time without values, because a server plans it so after some executions.
 """
 
 import re
@@ -66,7 +66,7 @@ def _numbered(query: str) -> str:
 
 
 def scans(plan: Plan, picked: str = "") -> Iterator[tuple[Plan, str]]:
-    """Whatever reads a table or an index, with the condition by which it picks from what it has read."""
+    """Yield the nodes that read a table or an index, with the filter on the rows that they read."""
     picked = plan.get("Filter", "") or (picked if plan["Node Type"].startswith("Bitmap") else "")
     if plan["Node Type"].endswith("Scan") and not plan["Node Type"].startswith("Bitmap Heap"):
         yield plan, picked
@@ -81,8 +81,8 @@ _COMPARED = re.compile(r"\((?:\w+\.)?(\w+)(?: =| <| >| @@| IS|, )")
 
 
 def offences(plan: Plan, *, small: bool = False) -> list[str]:
-    """What reads more than it has to, or what is not its own. In a workspace that is known to be small, to read all of
-    it is the quickest way to a few rows; of a plan without values nobody knows that."""
+    """Return the nodes that read more rows than needed, or rows of other workspaces. In a workspace that is known to be
+    small, reading all of it is the quickest way; a plan without values cannot know that."""
     found = (_offence(scan, picked, small=small) for scan, picked in scans(plan))
     return [problem for problem in found if problem]
 

@@ -76,7 +76,7 @@ class Names:
 
 
 def _kind(text: str) -> str:
-    """What sort of thing varies: the digits do, the rest does not; of a path, only its last part counts."""
+    """Return the kind of a varying text: digits vary, the rest does not; of a path, only the last part counts."""
     if "/" in text:
         text = text.rstrip(".,;:)").rsplit("/", 1)[1]
     return "key" if re.fullmatch(r"[0-9a-f]{16}", text) else re.sub(r"\d+", "0", text.replace(",", ""))

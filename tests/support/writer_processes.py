@@ -1,7 +1,7 @@
 """The programs that `test_processes` starts, kills and interrupts: `python _writers.py <program> <store> …`.
 
-They talk in lines. What a program has been told is saved, it says; what it says in one `os.write` is in the pipe even
-if it is killed the moment after.
+They talk in lines. A program reports each acknowledged save. A line written in one `os.write` is in the pipe even if
+the program is killed the moment after.
 """
 
 import os

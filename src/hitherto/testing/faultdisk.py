@@ -1,7 +1,7 @@
 """A disk that remembers, so that power can be cut after every single file operation.
 
-SQLite's promise is about a moment nobody can stage: the plug is pulled, and what was acknowledged is
-still there. `FaultDisk` stages it. It is a SQLite VFS laid over a real directory. Everything goes through
+SQLite promises that acknowledged data survives a power failure, which a test cannot cause. `FaultDisk`
+simulates it. It is a SQLite VFS laid over a real directory. Everything goes through
 to real files, locks and shared memory included, so WAL works as it always does; but every create, write,
 truncate, sync and delete is also written into a log, and the place in that log is its operation number.
 One run of a workload therefore holds all its crash points: `images()` replays the log and lays out, for
@@ -9,29 +9,29 @@ each operation, a directory as a disk might hold it had the power failed just af
 directory with the ordinary VFS and looks. The workload calls `mark()` when something has been
 acknowledged, so that `acknowledged(n)` says what an image taken at operation n owes us.
 
-What is modelled. A file is a platter, which survives, and pending writes and truncates, which may not; a
+The model. A file is a platter, which survives, and pending writes and truncates, which may not; a
 sync moves the pending ones to the platter. Names are separate from files, as on a real disk. A new name
 is durable once its file is synced (POSIX does not promise this, but the file systems in use do it), a
 deletion once the directory is. SQLite syncs the directory on the first sync of each journal or WAL it
-opens, and in xDelete when asked to. Whatever is pending when the power fails goes by `Mode`:
+opens, and in xDelete when asked to. Pending operations at a power failure are treated by `Mode`:
 
   none     everything unsynced is lost, so files may be missing and deleted files may be back;
   all      everything is kept: a killed process rather than a power cut;
   random   each operation is kept or lost by itself, hence also reordered;
   torn     as random, but a kept write may lose any of its 512-byte sectors.
 
-What is not modelled. Drives that lie about a sync; damage to bytes that were not being written (SQLite
+Not modelled: drives that lie about a sync; damage to bytes that were not being written (SQLite
 calls their safety "powersafe overwrite", and this disk promises it); garbage instead of zeros in a hole;
 blocks of deleted files, which a forensic reader of the raw device may still find; temporary files, and
 files in other directories; -shm files, which SQLite rebuilds; -ballast files, which take room and hold
-nothing; other processes. What the program does to
-files itself stays unseen too, with two exceptions: a file that the disk meets for the first time counts as
+nothing; other processes. The program's own
+file operations are not seen either, with two exceptions: a file that the disk meets for the first time counts as
 durable with the content it then has, and a program which calls os.fsync on a file or on the directory is
 heard if the test puts `disk.fsync` in the place of `os.fsync`.
 
 The same disk also fails while it runs: `fail()` makes one operation, or all from one on, raise an error,
-`capacity` makes the disk full, and `syncing` lets it be slow, or hang. No real sync is ever made, for nobody will
-cut the real power, and this is what makes thousands of crash points affordable.
+`capacity` makes the disk full, and `syncing` lets it be slow, or hang. No real sync is ever made, because no test
+cuts the real power. This makes thousands of crash points affordable.
 """
 
 import itertools
@@ -112,7 +112,7 @@ class FaultDisk:
             return sum((self.directory / name).stat().st_size for name in self._names())
 
     def mark(self, label: str) -> None:
-        """Note that what `label` stands for was acknowledged: any later power cut must leave it."""
+        """Record that `label` was acknowledged: it must survive any later power cut."""
         with self._lock:
             self.marks.append((self.operations, label))
 
@@ -128,7 +128,7 @@ class FaultDisk:
                 self._failures[operation] = error
 
     def heal(self) -> None:
-        """Forget all failures that were ordered, and the capacity."""
+        """Remove all scheduled failures, and the capacity."""
         with self._lock:
             self._failures.clear()
             self._off = self.capacity = None
@@ -217,7 +217,7 @@ class FaultDisk:
                 self.log.append(Operation("adopt", name, number, data=content))
 
     def _perform(self, operation: Operation, really: Callable[[], Result], growth: int = 0) -> Result:
-        """Do an operation and log it, or let it fail. What fails has a number too, but no effect."""
+        """Do an operation and log it, or let it fail. A failed operation has a number too, but no effect."""
         with self._lock:
             number = self.operations + 1
             error = self._failures.pop(number, None)
@@ -330,7 +330,7 @@ class _Platter:
             self._pending_names.clear()
 
     def _sync_name(self, file: int) -> None:
-        """Make the name of a new file durable, and with it all that befell this name before."""
+        """Make the name of a new file durable, with all earlier operations on this name."""
         for place, pending in enumerate(self._pending_names):
             if pending.file == file and pending.kind != "delete":
                 self._names[pending.name] = file
@@ -390,7 +390,7 @@ def _change(content: bytearray, operation: Operation) -> None:
 
 
 def _sectors(operation: Operation) -> Iterator[Operation]:
-    """Cut a write where the sectors of the disk end, which is not where the write began."""
+    """Split a write at the sector boundaries of the disk, whatever its own offset."""
     end = operation.offset + len(operation.data)
     start = operation.offset
     while start < end:

@@ -76,8 +76,7 @@ class BackendMachine(RuleBasedStateMachine):
         return b"somebody else's!" if row is None else None
 
     def _numbers(self, id: bytes, count: int, go_on: bool) -> list[int]:
-        """Numbers that follow the newest message if it is not the last of its run, else of a run that is free or
-        not."""
+        """Return numbers that follow the newest message in its run, or else the numbers of another run, free or not."""
         last = self.model.scan(id, newest_first=True, limit=1, bodies=False)
         if go_on and last and (last[0].number + 1) % RUN and not self.model.messages(numbers=[last[0].number + 1]):
             start = last[0].number + 1
@@ -154,7 +153,7 @@ class BackendMachine(RuleBasedStateMachine):
             self.both([Batch((change,))])
 
     def _cut(self, dropped: tuple[int, ...]) -> tuple[tuple[PackRow, ...], tuple[int, ...]]:
-        """The packs of these messages without them and what follows them, and those of which nothing is left."""
+        """Return the packs, cut before these messages, and the first numbers of packs that become empty."""
         packs: list[PackRow] = []
         gone: list[int] = []
         for pack in self.model.packs(sorted({number - number % RUN for number in dropped})):
@@ -230,7 +229,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 9))
     def changes(self, pick: int) -> None:
-        """Ask with a position of both feeds; the last one as a rule, an older one at times."""
+        """Ask both feeds with a position: usually the last one, sometimes an older one."""
         ours, theirs = self.positions[-1 if pick else len(self.positions) // 2]
         wanted, got = self.model.changes(ours), self.real.changes(theirs)
         assert got.everything == wanted.everything
@@ -263,7 +262,7 @@ class BackendMachine(RuleBasedStateMachine):
 
     @rule(ids=st.permutations(IDS), honest=st.lists(st.booleans(), max_size=2))
     def several(self, ids: list[bytes], honest: list[bool]) -> None:
-        """Batches over several conversations, some of which cannot be, in one commit."""
+        """Commit batches over several conversations, some of them invalid, at once."""
         tokens = [
             self._expect(id, True) or b"nobody's" if sure else b"another's"
             for id, sure in zip(ids, honest, strict=False)

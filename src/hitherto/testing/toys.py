@@ -1,14 +1,14 @@
 """Stand-ins that make trouble on purpose.
 
 `ToyCodec` is no encryption, but it binds content to its place as sealing does: a body that was moved, swapped,
-re-parented or rolled back does not open, and its proof notices rows that were dropped. Whatever works with it will
-work sealed.
+re-parented or rolled back does not open, and its proof notices rows that were dropped. Code that works with
+it works sealed.
 
-`Contrary` wraps a backend and misbehaves within the contract: it says `Stale` for no reason, and it raises
-`CommitUnknown` before it has applied a commit, or after, or when it is still under way. Whatever works with it will
-work on a network.
+`Contrary` wraps a backend and misbehaves within the contract: it returns `Stale` for no reason, and raises
+`CommitUnknown` before it has applied a commit, or after, or when it is still under way. Code that works with it
+works on a network.
 
-`Queueing` is the backend in memory with the verb that a server has: who finds a row changed has its batch made anew.
+`Queueing` is the backend in memory with the verb of a server: a batch whose row has moved is prepared again.
 """
 
 import hashlib
@@ -152,7 +152,7 @@ def _place(row: MessageRow) -> Place:
 
 
 class Contrary:
-    """A backend that is as difficult as the contract allows."""
+    """A wrapper that is as difficult as the contract allows."""
 
     def __init__(self, inner: Backend, *, seed: int = 0, trouble: float = 0.15) -> None:
         self.inner = inner
@@ -184,7 +184,7 @@ class Contrary:
     def _commit(
         self, batches: Sequence[Batch], commit: Callable[[Sequence[Batch], Sequence[int]], list[Outcome]]
     ) -> list[Outcome]:
-        """`commit` gets those that nothing is invented about, and their places."""
+        """`commit` gets the batches without an invented outcome, and their places."""
         with self._lock:  # whoever commits next waits for what is under way
             late, self._late = self._late, []
             self.inner.commit(late)
@@ -342,7 +342,7 @@ class Contrary:
 
 
 class Queueing(MemoryBackend):
-    """Nobody else writes while batches are made anew: that is its queue."""
+    """The backend in memory with `commit_queued`. Its lock is the queue: no other writer commits meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ class Queueing(MemoryBackend):
 
 
 def _late(row: ConversationRow, batches: Sequence[Batch]) -> list[int]:
-    """The places of the batches that change this conversation, from the first on that expects another token."""
+    """Return the places of the batches of this conversation, from the first one that expects another token."""
     places = [n for n, batch in enumerate(batches) if [change.conversation for change in batch.changes] == [row.id]]
     expected: bytes | None = row.token
     for at, place in enumerate(places):

@@ -136,7 +136,7 @@ class FindContract:
         assert (found(owner="bob"), found(team="red")) == (["three"], ["three"])
 
     def test_pairs_of_metadata_are_not_taken_for_one_another(self, store: Store) -> None:
-        """Whatever is in them: other pairs, what our own tags look like, nothing, much."""
+        """The pairs contain other pairs, text that looks like our own tags, nothing, or much text."""
         pairs = [
             ("a", "b=c"), ("a=b", "c"), ("", ""), ("", "x"), ("x", ""), ("a", '","'), ('a","', ""), ("ü", "\0\n"),
             ("project", "/p"), ("a", "y" * 100_000), ("a", "y" * 99_999 + "z"), ("a", "y" * 300), ("a", "b"),

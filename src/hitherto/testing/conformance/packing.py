@@ -179,7 +179,7 @@ class PackingContract:
         assert [m.id for m in store.messages(label="better")] == [path[13].id]
 
     def test_a_partial_pack_grows_message_by_message(self, store: Store, open_store: Callable[[], Store]) -> None:
-        """Whatever is packed when, each message is there once."""
+        """Each message is there once, at whatever time it is packed."""
         talk = store.start()
         path: list[Saved] = []
         for n in range(70):
@@ -387,7 +387,7 @@ class PackingContract:
         assert report.problems == ()
 
     def test_a_listing_goes_on_when_a_packed_message_is_deleted_meanwhile(self, store: Store) -> None:
-        """What was in a row that had been read was listed; what is in a pack is looked for when it is its turn."""
+        """A message in a row that was read is listed; a message in a pack is looked up when it is its turn."""
         talk = store.start()
         path = talk.extend([Message.user(str(n), label="l") for n in range(40)])
         pack_all(store)
