@@ -178,7 +178,7 @@ class Ours:
                 raise RuntimeError("the store could not be filled")
 
     def _filling(self, title: str, at: int) -> Batch:
-        codec = self.store._codec
+        codec = self.store.engine.codec
         row = new_row(codec, new_conversation_id(), CHAT, None, at)
         envelope = codec.first_envelope(row)
         row = described(envelope, row, close_meta(envelope, row.id, Meta(title), 1_000))

@@ -24,7 +24,7 @@ class _Many:
     """In the place of a store's pen: takes batches that nobody else can contradict, and commits many at once."""
 
     def __init__(self, store: Store) -> None:
-        self._pen, self._backend = store._pen, store.backend
+        self._pen, self._backend = store.engine.committer, store.backend
         self._batches: list[Batch] = []
 
     def write(self, batch: Batch, **_: object) -> Outcome:
@@ -45,12 +45,12 @@ def _filled(path: Path, key: bytes | None, many: int) -> None:
     """A store of conversations that are forty days old, one after the other, and one of today."""
     times = count(time.time_ns() // 1000 - 40 * _DAY, 1000)
     with hitherto.open(path, key=key, clock=lambda: next(times), maintenance=False) as store:
-        pen, gathered = store._pen, _Many(store)
-        store._pen = gathered  # type: ignore[assignment]  # it has what is used here of a pen
+        pen, gathered = store.engine.committer, _Many(store)
+        store.engine.committer = gathered  # type: ignore[assignment]  # it has what is used here of a pen
         for _ in range(many):
             store.save(_SAID)
         gathered.flush()
-        store._pen = pen
+        store.engine.committer = pen
     with hitherto.open(path, key=key, maintenance=False) as store:
         store.save(_SAID)
 
@@ -87,6 +87,6 @@ def _looked(store: Store) -> float:
     from hitherto._erasure.sweep import sweep_due
 
     began = time.perf_counter()
-    if sweep_due(store, RetentionPolicy(180), store._clock()).swept:
+    if sweep_due(store, RetentionPolicy(180), store.engine.clock()).swept:
         raise AssertionError("something was due")
     return time.perf_counter() - began

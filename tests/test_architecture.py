@@ -21,7 +21,14 @@ ROOT = Path(hitherto.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("errors", "events", "_forks", "_own_files", "_sealing.primitives"),
-        *("_engine.__init__", "_sealing.__init__", "_erasure.__init__", "_search.__init__", "_copying.__init__"),
+        *(
+            "_engine.__init__",
+            "_engine.signals",
+            "_sealing.__init__",
+            "_erasure.__init__",
+            "_search.__init__",
+            "_copying.__init__",
+        ),
     ),
     (
         *("attachment", "ids", "keys", "model", "retention", "sanitiser.*", "telemetry"),
@@ -36,13 +43,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("_engine.bodies", "_engine.committer", "_copying.row_pages", "_search.timeline", "_search.sealed_index"),
     ),
     (
-        *("_engine.attachments", "_engine.packs", "_engine.steps", "_engine.state", "_engine.filters"),
-        *("_engine.lease", "_engine.revisions", "_engine.policy_memory", "_engine.rebase", "_engine.workspace"),
+        *("_engine.context", "_engine.engine", "_engine.state", "_engine.rebase", "_engine.steps", "_engine.packs"),
+        *("_engine.attachments", "_engine.filters", "_engine.setups", "_engine.quota"),
+        *("_engine.lease", "_engine.revisions", "_engine.policy_memory", "_engine.workspace"),
         *("_copying.workspace_copy", "_search.sealed_index_store"),
     ),
-    ("_engine.recovery", "_engine.record_items"),
+    ("_engine.recovery", "_engine.record_items", "_engine.creating", "_engine.packing"),
     (
-        *("conversation", "listing", "_engine.verify", "_engine.deleting", "_engine.statistics", "_engine.quota"),
+        *("conversation", "listing", "_engine.verify", "_engine.deleting", "_engine.statistics"),
+        *("_engine.finding", "_engine.saving", "_erasure.purging"),
         *("_erasure.maintenance", "_erasure.sweep", "_erasure.schedule", "_erasure.shutdown"),
         *("_erasure.checkpoint_copies", "_search.search"),
         *("_sealing.reencryption", "_sealing.rotation", "_sealing.quarantine"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._engine.recovery import Partial, RecoverySnapshot
     from ._engine.verify import Problem, Report
     from ._erasure.maintenance import Maintenance
+    from ._erasure.purging import PurgeReport
     from ._erasure.shutdown import Closing
     from ._sealing.rotation import Progress, Rotation
     from ._search.search import Hit
@@ -97,7 +98,7 @@ if TYPE_CHECKING:
     from .recorder._own_clients import Resumed
     from .retention import RetentionPolicy, SweepItem, SweepPlan, SweepReport
     from .sanitiser import Cleaned, Finding, Rule, Sanitiser, Stream
-    from .store import PurgeReport, Stats, Store
+    from .store import Stats, Store
     from .threads import Comparison, MessageDeleter, MessageGetter, MessageLister, MessageSaver, compare, thread
 
 __version__ = "0.1.0"
@@ -355,8 +356,8 @@ _MODULES = {
         "Sanitiser",
         "Stream",
     ),
+    "_erasure.purging": ("PurgeReport",),
     "store": (
-        "PurgeReport",
         "Stats",
         "Store",
     ),

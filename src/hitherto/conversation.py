@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ._engine.bodies import Meta, encode, item_place, open_meta, open_setup
+from ._engine.bodies import encode, open_meta, open_setup
 from ._engine.committer import Entry
 from ._engine.packs import Reader, Rewrite
+from ._engine.setups import checked_setup, checked_text, has_one_setup, setup_in_force, setup_item, setup_key
 from ._engine.state import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
 from ._engine.steps import Steps, finish
 from ._sealing.codec import Envelope
@@ -31,7 +32,6 @@ from .model import (
     Setup,
     Usage,
     approximate_tokens,
-    check_json,
     check_strings,
     id_of,
     listed,
@@ -40,9 +40,9 @@ from .model import (
 )
 
 if TYPE_CHECKING:
+    from ._engine.engine import Engine
     from ._engine.recovery import Partial
     from .snapshots import Snapshot
-    from .store import Store
 
 OnConflict = Literal["branch", "raise", "follow"]
 Attachments = Literal["load", "lazy"]
@@ -86,8 +86,8 @@ class Conversation:
         setup: int | None = None,
         rewrites: int | None = None,
     ) -> None:
-        self._desk = desk
-        self._store: Store = desk.store
+        self.state = desk
+        self.engine: Engine = desk.engine
         self._at = at  # where the next message goes below: as far as we believe
         self._sure = at  # and as far as we know
         self._flying: deque[Entry] = deque()  # messages of ours on their way
@@ -106,57 +106,57 @@ class Conversation:
     @property
     def id(self) -> str:
         """The conversation's UUID."""
-        return self._desk.name
+        return self.state.name
 
     @property
     def at(self) -> str | None:
         """The id of the message this handle stands at; None before the first."""
-        return None if self._sure is None else self._store._names.id(self._sure)
+        return None if self._sure is None else self.engine.message_ids.id(self._sure)
 
     @property
     def head(self) -> str | None:
         """The id of the newest main-flow message, as last seen (`refresh` looks again)."""
-        head = self._desk.row.head
-        return None if head is None else self._store._names.id(head)
+        head = self.state.row.head
+        return None if head is None else self.engine.message_ids.id(head)
 
     @property
     def title(self) -> str:
-        return self._desk.meta.title
+        return self.state.meta.title
 
     @property
     def key(self) -> str | None:
         """The caller's own name for the conversation, from `ensure`."""
-        return self._desk.meta.key
+        return self.state.meta.key
 
     @property
     def project(self) -> str | None:
-        return self._desk.meta.project
+        return self.state.meta.project
 
     @property
     def metadata(self) -> dict[str, str]:
-        return dict(self._desk.meta.metadata)
+        return dict(self.state.meta.metadata)
 
     @property
     def count(self) -> int:
         """How many messages there are, on all branches."""
-        return self._desk.row.count
+        return self.state.row.count
 
     @property
     def created_at(self) -> datetime:
-        return to_datetime(self._desk.meta.created or self._desk.row.created_at)
+        return to_datetime(self.state.meta.created or self.state.row.created_at)
 
     @property
     def active_at(self) -> datetime:
-        return to_datetime(self._desk.row.active_at)
+        return to_datetime(self.state.row.active_at)
 
     @property
     def held(self) -> bool:
-        return self._desk.row.held
+        return self.state.row.held
 
     @property
     def exportable(self) -> bool:
         """May it leave its store? If not, `snapshot`, exports, copies and checkpoints raise `NotExportable`."""
-        return not self._desk.meta.kept_in
+        return not self.state.meta.kept_in
 
     @property
     def setup(self) -> Setup:
@@ -167,13 +167,13 @@ class Conversation:
     def _setup_of(self, number: int, message: int | None) -> Setup:
         """A setup by its number. What cannot be read is noted at the message where somebody needed it."""
         try:
-            return self._setup_now(self._desk, number)
+            return self._setup_now(self.state, number)
         except Damaged:
-            return self._store._sure(self._desk, lambda own: self._setup_now(own, number), message)
+            return self.engine.reread(self.state, lambda own: self._setup_now(own, number), message)
 
     def _setup_now(self, desk: Desk, number: int) -> Setup:
-        key = _setup_key(number)
-        items = self._store.backend.items(desk.id, key)
+        key = setup_key(number)
+        items = self.engine.backend.items(desk.id, key)
         if not items:
             raise Damaged(f"a setup of conversation {self.id} is missing")
         return open_setup(desk.envelope, desk.id, key, items[0].body)
@@ -196,8 +196,8 @@ class Conversation:
 
     def refresh(self) -> "Conversation":
         """See what others have done to the conversation meanwhile. The handle stays where it stands."""
-        self._store._ensure_open()
-        self._desk.refresh()
+        self.engine.ensure_open()
+        self.state.refresh()
         return self
 
     # -- saying something
@@ -221,7 +221,7 @@ class Conversation:
         expect_head: "str | Saved | None" = None,
     ) -> list[Saved]:
         """Save several messages, each below the one before, in one transaction."""
-        return finish(self._store._pen, self._extend_steps(messages, on_conflict, expect_head))
+        return finish(self.engine.committer, self._extend_steps(messages, on_conflict, expect_head))
 
     def _extend(
         self,
@@ -234,7 +234,7 @@ class Conversation:
         is_bounded: bool = True,
     ) -> list[Saved]:
         steps = self._extend_steps(messages, on_conflict, expect_head, unput, put, is_bounded=is_bounded)
-        return finish(self._store._pen, steps)
+        return finish(self.engine.committer, steps)
 
     def _extend_steps(
         self,
@@ -247,8 +247,8 @@ class Conversation:
         is_bounded: bool = True,
     ) -> Steps[list[Saved]]:
         """Save several messages; with them go the items `unput`, and come those that `put` gives."""
-        store = self._store
-        store._ensure_open()
+        engine = self.engine
+        engine.ensure_open()
         if on_conflict not in ("branch", "raise", "follow"):
             raise InvalidArgument(f"on_conflict is 'branch', 'raise' or 'follow', not {on_conflict!r:.40}")
         if not self._main and (on_conflict != "branch" or expect_head is not None):
@@ -257,21 +257,21 @@ class Conversation:
             )
         setup = self._setup_number()
         given = messages if type(messages) in (list, tuple) else listed(messages, "messages")
-        clean = clean_together(store, [self._placeless(message) for message in given])
-        drafts = [draft(self._desk, message, setup, is_clean=True) for message in clean]
+        clean = clean_together(engine, [self._placeless(message) for message in given])
+        drafts = [draft(self.state, message, setup, is_clean=True) for message in clean]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
-        check_size(drafts, store._max_write_bytes)
+        check_size(drafts, engine.max_write_bytes)
         expected = self._expected(on_conflict, expect_head)
 
         def choose(row: ConversationRow) -> Spot:
             return self._spot(row, on_conflict, expected)
 
-        written = yield from self._desk.add_steps(drafts, choose, self._enqueued, unput, put, is_bounded=is_bounded)
-        with self._desk.lock:
+        written = yield from self.state.add_steps(drafts, choose, self._enqueued, unput, put, is_bounded=is_bounded)
+        with self.state.lock:
             self._settle()
             if written[-1].key is not None:  # it may have been there already, and nothing was written
-                self._at = self._sure = store._names.number(written[-1].id)
+                self._at = self._sure = engine.message_ids.number(written[-1].id)
         return written
 
     def _placeless(self, message: object) -> Message:
@@ -287,25 +287,25 @@ class Conversation:
     def _expected(self, on_conflict: OnConflict, expect_head: "str | Saved | None") -> tuple[int | None] | None:
         """The head that must be there, in a tuple; None if any will do."""
         if expect_head is not None:
-            return (self._store._names.number(id_of(expect_head)),)
+            return (self.engine.message_ids.number(id_of(expect_head)),)
         return (self._sure,) if on_conflict == "raise" else None
 
     def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Spot:
         """Where the next message goes, given the row as it is. Called under the desk's lock."""
         if expected is not None:
-            if row.head != expected[0] and not self._desk.is_row_locked:
-                row = self._store._fresh_row(self._desk.id)  # before we refuse, be sure that the row is not an old one
-                self._desk.believe(row, self._desk.epoch)  # even if ours are on their way: then this one turns stale
+            if row.head != expected[0] and not self.state.is_row_locked:
+                row = self.engine.read_row(self.state.id)  # before we refuse, be sure that the row is not an old one
+                self.state.believe(row, self.state.epoch)  # even if ours are on their way: then this one turns stale
             if row.head != expected[0]:
-                names = self._store._names
+                names = self.engine.message_ids
                 shown = [None if n is None else names.id(n) for n in (expected[0], row.head)]
                 raise Conflict(expected=shown[0], head=shown[1])
             return Spot(row.head)
         if on_conflict == "follow":
             return Spot(row.head)
-        if self._epoch != self._desk.epoch:  # what we believed to have written may have failed
+        if self._epoch != self.state.epoch:  # what we believed to have written may have failed
             self._settle()
-            self._at, self._epoch = self._sure, self._desk.epoch
+            self._at, self._epoch = self._sure, self.state.epoch
         if self._rewrites != row.rewrites:
             self._check_alive(row)
         return Spot(self._at, self._main, self._link if self._at is None else None)
@@ -313,8 +313,8 @@ class Conversation:
     def _check_alive(self, row: ConversationRow) -> None:
         """Messages were deleted since we looked: ours may be among them."""
         needed = [n for n in (self._at, self._link) if n is not None]
-        found = {m.number for m in self._store.backend.messages(numbers=needed, bodies=False)}
-        missing = [self._store._names.id(n) for n in needed if n not in found]
+        found = {m.number for m in self.engine.backend.messages(numbers=needed, bodies=False)}
+        missing = [self.engine.message_ids.id(n) for n in needed if n not in found]
         if missing:
             text = "it was deleted; get a new handle with store.conversation(id) or fork(at=…)"
             raise NotFound("message", missing, hint=Hint("message-deleted", text))
@@ -322,7 +322,7 @@ class Conversation:
 
     def _enqueued(self, entry: Entry, change: Change) -> None:
         """A message of ours is on its way, or was made anew on it; another thread's goes below it."""
-        self._at, self._epoch = change.add[-1].number, self._desk.epoch
+        self._at, self._epoch = change.add[-1].number, self.state.epoch
         if entry not in self._flying:
             self._flying.append(entry)
 
@@ -343,7 +343,7 @@ class Conversation:
     ) -> None:
         """Change what the conversation is held with, from the next message on. Earlier messages keep the setup
         they were made with."""
-        self._store._ensure_open()
+        self.engine.ensure_open()
         old = self.setup
         self._configure(
             checked_setup(
@@ -351,17 +351,17 @@ class Conversation:
                 old.model if model is None else model,
                 old.system_prompt if system_prompt is None else system_prompt,
                 old.tools if tools is None else tools,
-                self._store._max_write_bytes,
+                self.engine.max_write_bytes,
                 old.raw if system_prompt in (None, old.system_prompt) else None,
             )
         )
 
     def _configure(self, new: Setup) -> None:
-        if self._store._redactor is not None:
-            new = self._store._redactor.setup(new)
+        if self.engine.redactor is not None:
+            new = self.engine.redactor.setup(new)
         if new == self.setup:
             return
-        desk = self._desk
+        desk = self.state
         numbers: list[int] = []
 
         def make(row: ConversationRow) -> Change:
@@ -373,19 +373,13 @@ class Conversation:
             change = described(desk, row, setups=number, **fields)
             return replace(change, put=(*change.put, setup_item(envelope, desk.id, number, new)))
 
-        self._store._change(desk.id, make)
+        self.engine.change(desk.id, make)
         self._setup = numbers[-1]
 
     def _setup_number(self) -> int:
-        """Which setup is in force here: that of the message we stand at, unless the conversation was configured
-        after it."""
+        """The number of the setup that is in force here."""
         if self._setup is None:
-            meta = self._desk.meta
-            self._setup = meta.setup
-            if meta.setups > 0 and not _has_one_setup(meta) and self._sure is not None:
-                row = self._own(self._store._names.id(self._sure))
-                if self._sure != self._desk.row.head or row.seq >= meta.setup_seq:
-                    self._setup = self._store._read(row, self._desk)[1].setup
+            self._setup = setup_in_force(self.state, self._sure)
         return self._setup
 
     # -- reading
@@ -401,10 +395,10 @@ class Conversation:
 
     def _path(self, *, full: bool = False, lazy: bool = False) -> list[Saved]:
         """All messages from the root to here, events included."""
-        self._store._ensure_open()
-        path = [] if self._sure is None else self._store._path(self._sure, self._desk, lazy=lazy)
+        self.engine.ensure_open()
+        path = [] if self._sure is None else self.engine.read_path(self._sure, self.state, lazy=lazy)
         while full and path and path[0].main and path[0].link is not None:
-            path = self._store._path(self._store._names.number(path[0].link), self._desk, lazy=lazy) + path
+            path = self.engine.read_path(self.engine.message_ids.number(path[0].link), self.state, lazy=lazy) + path
         return path
 
     def usage(self) -> ThreadUsage:
@@ -418,18 +412,18 @@ class Conversation:
     def setups(self) -> list[SetupChange]:
         """What this thread was held with: the setup of its first message, and each message from which on it is
         another."""
-        if not self._store.backend.items(self._desk.id, b"setup/", limit=1):
+        if not self.engine.backend.items(self.state.id, b"setup/", limit=1):
             return []
         only = self._only_setup()
         if only is not None:
             return [only]
-        path = [(self._store._names.number(m.id), m.id) for m in self._path(lazy=True)]
+        path = [(self.engine.message_ids.number(m.id), m.id) for m in self._path(lazy=True)]
         found: list[SetupChange] = []
         known: dict[int, Setup] = {}
-        rows = {row.number: row for row in self._store.backend.messages(numbers=[number for number, _ in path])}
-        reader, last = Reader(self._store), 0
+        rows = {row.number: row for row in self.engine.backend.messages(numbers=[number for number, _ in path])}
+        reader, last = Reader(self.engine), 0
         for number, id in path:
-            setup = self._store._read(rows[number], self._desk, reader)[1].setup
+            setup = self.engine.read_body(rows[number], self.state, reader)[1].setup
             if setup and setup != last:
                 if setup not in known:
                     known[setup] = self._setup_of(setup, number)
@@ -440,37 +434,37 @@ class Conversation:
     def _only_setup(self) -> SetupChange | None:
         """The setup that all was said with, at the root of this thread; None if there may be others, or if the way to
         the root has to be proven."""
-        if self._sure is None or not _has_one_setup(self._desk.meta) or self._desk.envelope.proves:
+        if self._sure is None or not has_one_setup(self.state.meta) or self.state.envelope.proves:
             return None
-        root = self._store.backend.root(self._sure)
-        for row in [] if root is None else self._store.backend.messages(numbers=[root]):
-            setup = self._store._read(row, self._desk)[1].setup
+        root = self.engine.backend.root(self._sure)
+        for row in [] if root is None else self.engine.backend.messages(numbers=[root]):
+            setup = self.engine.read_body(row, self.state)[1].setup
             if setup:
-                return SetupChange(self._store._names.id(row.number), self._setup_of(setup, row.number))
+                return SetupChange(self.engine.message_ids.id(row.number), self._setup_of(setup, row.number))
         return None
 
     def branches(self) -> list[Branch]:
         """Every leaf of the tree, the most recently active first."""
-        self._store._ensure_open()
+        self.engine.ensure_open()
         try:
-            rows = self._store._tree(self._desk)
+            rows = self.engine.read_tree(self.state)
         except Damaged:
-            rows = self._store._sure(self._desk, self._store._tree)
+            rows = self.engine.reread(self.state, self.engine.read_tree)
         depths: dict[int | None, int] = {None: 0}
         for row in rows:
             depths[row.number] = depths.get(row.parent, 0) + 1
         inner = {row.parent for row in rows}
         leaves = [row for row in rows if row.number not in inner]
-        bodies = self._store.backend.messages(numbers=[row.number for row in leaves])
-        reader = Reader(self._store)
+        bodies = self.engine.backend.messages(numbers=[row.number for row in leaves])
+        reader = Reader(self.engine)
         labels: dict[int, str | None] = {}
         for row in bodies:
             with suppress(NotFound):  # deleted since we looked
-                labels[row.number] = self._store._shown(row, lazy=True, reader=reader).label
+                labels[row.number] = self.engine.read_for_listing(row, lazy=True, reader=reader).label
         found = []
         for row in sorted(leaves, key=lambda r: -r.seq):
             if row.number in labels:
-                name, at = self._store._names.id(row.number), to_datetime(row.created_at)
+                name, at = self.engine.message_ids.id(row.number), to_datetime(row.created_at)
                 found.append(Branch(name, depths[row.number], at, labels[row.number], bool(row.main)))
         return found
 
@@ -478,10 +472,10 @@ class Conversation:
 
     def partials(self) -> "list[Partial]":
         """What had come of answers when they were interrupted, the newest first."""
-        self._store._ensure_open()
+        self.engine.ensure_open()
         from ._engine.recovery import found  # noqa: PLC0415  # most answers arrive whole
 
-        return found(self._desk)
+        return found(self.state)
 
     def accept(self, partial: "Partial") -> list[Saved]:
         """Take what had come of an answer for the answer: messages that are marked as interrupted in `extra`. The
@@ -496,10 +490,10 @@ class Conversation:
 
     def discard(self, partial: "Partial") -> None:
         """Let go of what had come of an answer."""
-        self._store._ensure_open()
+        self.engine.ensure_open()
         from ._engine.recovery import drop, key_of  # noqa: PLC0415  # as above
 
-        drop(self._desk, key_of(partial))
+        drop(self.state, key_of(partial))
 
     # -- summing up and parting
 
@@ -514,16 +508,16 @@ class Conversation:
         link = self._sure
         found = summary(self.thread()) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
-        drafts = [draft(self._desk, self._placeless(message), self._setup_number())]
-        check_size(drafts, self._store._max_write_bytes)
+        drafts = [draft(self.state, self._placeless(message), self._setup_number())]
+        check_size(drafts, self.engine.max_write_bytes)
 
         def choose(row: ConversationRow) -> Spot:
             if row.rewrites != self._rewrites:
                 self._check_alive(row)
             return Spot(None, link=link)
 
-        (saved,) = self._desk.add(drafts, choose, self._enqueued)
-        with self._desk.lock:
+        (saved,) = self.state.add(drafts, choose, self._enqueued)
+        with self.state.lock:
             self._settle()
         return saved
 
@@ -553,7 +547,10 @@ class Conversation:
         Everything a compaction sums up comes along, and so do title, project, metadata and setups. Each message keeps
         its `origin`.
         """
-        return self._store._copy_thread(self._desk, self._path(full=True, lazy=True), self._setup_number(), title)
+        from ._engine.creating import copy_thread  # noqa: PLC0415  # rare
+
+        copy = copy_thread(self.engine, self.state, self._path(full=True, lazy=True), self._setup_number(), title)
+        return Conversation(copy, copy.row.head)
 
     # -- moving about
 
@@ -565,13 +562,13 @@ class Conversation:
 
         With `main=False` its messages stay off the main flow: they do not become what a later resume continues.
         """
-        self._store._ensure_open()
+        self.engine.ensure_open()
         if at is not None and before is not None:
             raise InvalidArgument("fork at a message or before one, not both")
-        rewrites = self._desk.row.rewrites  # before we look, so that a deletion meanwhile is noticed
+        rewrites = self.state.row.rewrites  # before we look, so that a deletion meanwhile is noticed
         if at is None and before is None:
             return Conversation(
-                self._desk,
+                self.state,
                 self._sure,
                 main=main and self._main,
                 link=self._link,
@@ -579,10 +576,10 @@ class Conversation:
                 setup=self._setup_number(),
                 rewrites=self._rewrites,
             )
-        row, body = self._store._read(self._own(id_of(at if before is None else before)), self._desk)
+        row, body = self.engine.read_body(self._own(id_of(at if before is None else before)), self.state)
         root = row.parent is None
         return Conversation(
-            self._desk,
+            self.state,
             row.number if before is None else row.parent,
             main=main and bool(row.main),
             link=row.link if before is not None and root else None,
@@ -594,20 +591,20 @@ class Conversation:
     def follow(self) -> "Conversation":
         """Stand at the conversation's head as it is now."""
         self.refresh()
-        with self._desk.lock:
+        with self.state.lock:
             self._settle()
-            self._at = self._sure = self._desk.row.head
+            self._at = self._sure = self.state.row.head
             self._main, self._link, self._label, self._setup = True, None, None, None
-            self._epoch, self._rewrites = self._desk.epoch, self._desk.row.rewrites
+            self._epoch, self._rewrites = self.state.epoch, self.state.row.rewrites
         return self
 
     def _move_to(self, other: "Conversation") -> None:
         """Stand where another handle on the same conversation stands, with the setup that is in force there."""
-        with self._desk.lock:
+        with self.state.lock:
             self._settle()
             self._at = self._sure = other._sure
             self._main, self._link, self._label, self._setup = other._main, other._link, other._label, other._setup
-            self._epoch, self._rewrites = self._desk.epoch, other._rewrites
+            self._epoch, self._rewrites = self.state.epoch, other._rewrites
 
     def undo(self) -> list[Saved]:
         """Step back one turn: stand before the last message of the user. Returns what was stepped over; nothing is
@@ -616,9 +613,9 @@ class Conversation:
         first = next((i for i in reversed(range(len(path))) if path[i].role == "user"), None)
         if first is None:
             raise InvalidArgument("there is no turn to undo here", hint="the handle stands at the beginning")
-        with self._desk.lock:
+        with self.state.lock:
             above = path[first].parent or (path[first].link if path[first].main else None)  # back over a compaction
-            self._at = self._sure = None if above is None else self._store._names.number(above)
+            self._at = self._sure = None if above is None else self.engine.message_ids.number(above)
             self._setup = None
         return path[first:]
 
@@ -626,14 +623,14 @@ class Conversation:
         """A handle for the trace of a sub-agent: a root of its own, labelled `subagent:<name>:<run_id>`, linked to
         the message that started it (`call`, by default the one this handle stands at), and kept out of the main
         flow."""
-        self._store._ensure_open()
+        self.engine.ensure_open()
         for what, value in (("name", name), ("run_id", run_id)):
             if not isinstance(value, str) or not value or ":" in value:
                 raise InvalidArgument(f"the {what} of a sub-agent is text without a colon")
-        rewrites = self._rewrites if call is None else self._desk.row.rewrites
+        rewrites = self._rewrites if call is None else self.state.row.rewrites
         link = self._own(id_of(call)).number if call is not None else self._sure
         return Conversation(
-            self._desk,
+            self.state,
             None,
             main=False,
             link=link,
@@ -644,63 +641,63 @@ class Conversation:
 
     def _own(self, id: str) -> MessageRow:
         """The row of a message of this conversation."""
-        rows = self._store.backend.messages(numbers=[self._store._names.number(id)])
-        if not rows or rows[0].conversation != self._desk.id:
+        rows = self.engine.backend.messages(numbers=[self.engine.message_ids.number(id)])
+        if not rows or rows[0].conversation != self.state.id:
             raise NotFound("message in this conversation", [id])
         return rows[0]
 
     # -- describing
 
     def rename(self, title: str) -> None:
-        self._store._ensure_open()
-        checked_text(title, "the title", self._store._max_write_bytes)
-        redactor = self._store._redactor
+        self.engine.ensure_open()
+        checked_text(title, "the title", self.engine.max_write_bytes)
+        redactor = self.engine.redactor
         self._describe(title=title if redactor is None else redactor.text(title))
 
     def describe(self, metadata: Mapping[str, str]) -> None:
         """Replace the metadata."""
-        self._store._ensure_open()
-        given, redactor = check_strings(metadata, "metadata"), self._store._redactor
+        self.engine.ensure_open()
+        given, redactor = check_strings(metadata, "metadata"), self.engine.redactor
         self._describe(metadata=given if redactor is None else redactor.strings(given))
 
     def _describe(self, **fields: object) -> None:
         def make(row: ConversationRow) -> Change | None:
-            meta = open_meta(self._desk.check(row), row)
+            meta = open_meta(self.state.check(row), row)
             same = all(getattr(meta, name) == value for name, value in fields.items())
-            return None if same else described(self._desk, row, **fields)
+            return None if same else described(self.state, row, **fields)
 
-        self._store._change(self._desk.id, make)
+        self.engine.change(self.state.id, make)
 
     def label(self, label: str | None, *, message: "str | Saved | None" = None) -> None:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
-        self._store._ensure_open()
+        self.engine.ensure_open()
         if label is not None:
-            checked_text(label, "the label", self._store._max_write_bytes)
-            if self._store._redactor is not None:
-                self._store._redactor.name(label, "the label")
-        number = self._sure if message is None else self._store._names.number(id_of(message))
+            checked_text(label, "the label", self.engine.max_write_bytes)
+            if self.engine.redactor is not None:
+                self.engine.redactor.name(label, "the label")
+        number = self._sure if message is None else self.engine.message_ids.number(id_of(message))
         if number is None:
             raise InvalidArgument("there is no message to label yet")
-        desk, store = self._desk, self._store
+        desk, engine = self.state, self.engine
 
         def make(row: ConversationRow) -> Change | None:
-            old, body = store._read(self._own(store._names.id(number)), desk)
+            old, body = engine.read_body(self._own(engine.message_ids.id(number)), desk)
             if body.label == label:
                 return None
             data = encode(replace(body, label=label))
             if (
-                len(data) > store._max_write_bytes
-                and text_size(store._saved(old, desk, lazy=True), len(data)) > store._max_write_bytes
+                len(data) > engine.max_write_bytes
+                and text_size(engine.read_message(old, desk, lazy=True), len(data)) > engine.max_write_bytes
             ):
-                raise PayloadTooLarge(len(data), store._max_write_bytes)
-            rewrite = Rewrite(store, row)
+                raise PayloadTooLarge(len(data), engine.max_write_bytes)
+            rewrite = Rewrite(engine, row)
             rewrite.amend(old, data)
-            tags = [] if label is None else label_tags(store._codec, label, number)
+            tags = [] if label is None else label_tags(engine.codec, label, number)
             before = [] if body.label is None else label_fields(body.label)
-            gone = [Tag(name, number) for field, value in before for name in store._codec.tags(field, value)]
+            gone = [Tag(name, number) for field, value in before for name in engine.codec.tags(field, value)]
             return replace(rewrite.change(), tag=tuple(tags), untag=tuple(gone))
 
-        store._change(desk.id, make)
+        engine.change(desk.id, make)
 
     def hold(self) -> None:
         """Keep this conversation whatever happens, until `release`: deleting and purging raise `Held`."""
@@ -710,13 +707,13 @@ class Conversation:
         self._hold(False)
 
     def _hold(self, held: bool) -> None:
-        self._store._ensure_open()
+        self.engine.ensure_open()
 
         def make(row: ConversationRow) -> Change | None:
-            self._store._checked(row)
-            return None if row.held == held else changed(self._desk, row, held=held)
+            self.engine.check_row(row)
+            return None if row.held == held else changed(self.state, row, held=held)
 
-        self._store._change(self._desk.id, make)
+        self.engine.change(self.state.id, make)
 
 
 def is_lazy(attachments: str) -> bool:
@@ -724,52 +721,3 @@ def is_lazy(attachments: str) -> bool:
     if attachments not in ("load", "lazy"):
         raise InvalidArgument(f"attachments is 'load' or 'lazy', not {attachments!r:.40}")
     return attachments == "lazy"
-
-
-def _has_one_setup(meta: Meta) -> bool:
-    """True if all was said with the first setup."""
-    return (meta.setups, meta.setup, meta.setup_seq) == (1, 1, 0)
-
-
-def _setup_key(number: int) -> bytes:
-    return b"setup/%06d" % number
-
-
-def setup_item(envelope: Envelope, conversation: bytes, number: int, setup: Setup) -> ItemRow:
-    key = _setup_key(number)
-    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), encode(setup)))
-
-
-def checked_setup(
-    provider: str,
-    model: str,
-    system_prompt: str,
-    tools: Sequence[Mapping[str, object]],
-    limit: int,
-    raw: object = None,
-) -> Setup:
-    """A setup as plain values, or an error that says what is wrong with it."""
-    for name, value in (("provider", provider), ("model", model), ("system_prompt", system_prompt)):
-        checked_text(value, name, limit)
-    given = listed(tools, "tools")
-    if not all(isinstance(tool, Mapping) for tool in given):
-        raise InvalidArgument("a tool is a dict with its name, description and parameters")
-    found = tuple({**tool} for tool in given if isinstance(tool, Mapping))
-    for tool in found:
-        check_json(tool, "a tool")
-    check_json(raw, "the system prompt")
-    setup = Setup(provider, model, system_prompt, found, raw)
-    size = len(encode(setup))
-    if size > limit:
-        raise PayloadTooLarge(size, limit)
-    return setup
-
-
-def checked_text(value: str, name: str, limit: int) -> str:
-    """A title, a label, a prompt: text of a size that can be kept."""
-    if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is text, not a {type(value).__name__}")
-    size = len(value.encode("utf-8", "surrogatepass"))
-    if size > limit:
-        raise PayloadTooLarge(size, limit)
-    return value

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from ._engine.bodies import Meta, open_meta
+from ._engine.bodies import Meta, VerifiedRow
 from ._engine.filters import Filter
 from ._engine.packs import Reader
-from ._sealing.codec import Envelope
 from .backend import Backend, ConversationRow, MessageRow, Where
 from .errors import Damaged, InvalidArgument, InvalidCursor, KeyUnavailable, NotFound
 from .ids import show_conversation_id
 from .model import Saved, approximate_tokens, to_datetime
 
 if TYPE_CHECKING:
-    from .store import Store
+    from ._engine.engine import Engine
 
 _PAGE = 200  # conversations read at a time
 _ALL = Filter()
@@ -51,16 +50,16 @@ class ConversationInfo:
         return self._rows[self._id]
 
     @property
-    def _store(self) -> "Store":
-        return self._rows.store
+    def engine(self) -> "Engine":
+        return self._rows.engine
 
     def _described(self) -> Meta:
         if self._meta is None:
             try:
-                sound = self._rows.proven.get(self._id) or Sound(self._row, self._store._codec.envelope(self._row))
+                sound = self._rows.proven.get(self._id) or VerifiedRow(self._row, self.engine.codec.envelope(self._row))
                 self._meta = sound.meta
             except (Damaged, KeyUnavailable):  # its keys may be others since it was listed
-                self._meta = self._store._desk(self._store._fresh_row(self._id)).meta
+                self._meta = self.engine.state_of(self.engine.read_row(self._id)).meta
         return self._meta
 
     @property
@@ -86,7 +85,7 @@ class ConversationInfo:
     @property
     def head(self) -> str | None:
         """The id of the message that resume continues."""
-        return None if self._row.head is None else self._store._names.id(self._row.head)
+        return None if self._row.head is None else self.engine.message_ids.id(self._row.head)
 
     @property
     def count(self) -> int:
@@ -128,35 +127,18 @@ class ConversationInfo:
         return None
 
 
-class Sound:
-    """The row of a conversation that is as it was proven, and its description, opened once."""
-
-    __slots__ = ("_envelope", "_meta", "row")
-
-    def __init__(self, row: ConversationRow, envelope: Envelope) -> None:
-        self.row = row
-        self._envelope = envelope
-        self._meta: Meta | None = None
-
-    @property
-    def meta(self) -> Meta:
-        if self._meta is None:
-            self._meta = open_meta(self._envelope, self.row)
-        return self._meta
-
-
 class _Rows:
     """The rows of a page, read once, when the first is asked for."""
 
-    def __init__(self, store: "Store", ids: list[bytes]) -> None:
-        self.store = store
+    def __init__(self, engine: "Engine", ids: list[bytes]) -> None:
+        self.engine = engine
         self._ids = ids
         self._found: dict[bytes, ConversationRow] | None = None
-        self.proven: dict[bytes, Sound] = {}
+        self.proven: dict[bytes, VerifiedRow] = {}
 
     def __getitem__(self, id: bytes) -> ConversationRow:
         if self._found is None:
-            self._found = {row.id: row for row in self.store.backend.lookup(ids=self._ids)}
+            self._found = {row.id: row for row in self.engine.backend.lookup(ids=self._ids)}
         if id not in self._found:
             raise NotFound("conversation", [show_conversation_id(id)])
         return self._found[id]
@@ -164,18 +146,18 @@ class _Rows:
     def sound(self) -> list[bytes]:
         """Those that are as they were proven. The others are in quarantine."""
         self._found = {}
-        for row in self.store.backend.lookup(ids=self._ids):
-            sound = self.store._sound(row)
+        for row in self.engine.backend.lookup(ids=self._ids):
+            sound = self.engine.verified_row(row)
             if sound is not None:
                 self._found[row.id], self.proven[row.id] = sound.row, sound
         return [id for id in self._ids if id in self._found]
 
 
-def infos(store: "Store", ids: list[bytes], wanted: Filter = _ALL) -> list[ConversationInfo]:
+def infos(engine: "Engine", ids: list[bytes], wanted: Filter = _ALL) -> list[ConversationInfo]:
     """These conversations, for a page. Of a sealed store, those that are sound, and really wanted: nothing proves that
     a tag is where it belongs."""
-    rows = _Rows(store, ids)
-    if store._codec.in_clear:
+    rows = _Rows(engine, ids)
+    if engine.codec.in_clear:
         return [ConversationInfo(id, rows) for id in ids]
     found = [ConversationInfo(id, rows) for id in rows.sound()]
     found.sort(key=lambda info: (info._row.active_at, info._id), reverse=True)  # the order of an index is not proven
@@ -201,17 +183,17 @@ class MessageListing(Iterator[Saved]):
 
     def __init__(
         self,
-        store: "Store",
+        engine: "Engine",
         rows: Iterator[MessageRow],
         listing: str,
         *,
         lazy: bool = False,
         fits: Callable[[Saved], bool] | None = None,
     ) -> None:
-        self._store = store
+        self.engine = engine
         self._fits = fits
         self._lazy = lazy
-        self._reader = Reader(store)
+        self._reader = Reader(engine)
         self._rows = rows
         self._listing = listing
         self._last: MessageRow | None = None
@@ -220,11 +202,11 @@ class MessageListing(Iterator[Saved]):
         return self
 
     def __next__(self) -> Saved:
-        self._store._ensure_open()
+        self.engine.ensure_open()
         while True:
             row = next(self._rows)
             with suppress(NotFound):  # deleted since it was listed
-                message = self._store._shown(row, lazy=self._lazy, reader=self._reader)
+                message = self.engine.read_for_listing(row, lazy=self._lazy, reader=self._reader)
                 self._last = row
                 if self._fits is None or message.problem is not None or self._fits(message):
                     return message
@@ -232,7 +214,7 @@ class MessageListing(Iterator[Saved]):
     @property
     def cursor(self) -> str | None:
         """Pass it as `cursor=` to the same listing to go on from here."""
-        return None if self._last is None else write_cursor(self._store.backend, self._listing, order(self._last))
+        return None if self._last is None else write_cursor(self.engine.backend, self._listing, order(self._last))
 
 
 def order(row: MessageRow) -> Order:
@@ -266,19 +248,19 @@ def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iter
         after = places[-1]
 
 
-def count_all(store: "Store", where: Where) -> int:
+def count_all(engine: "Engine", where: Where) -> int:
     """How many conversations a listing without filters shows in all. The backend counts; no row is opened. A sealed
     listing leaves out the conversations in quarantine, so the count does, too. One that was tampered with, and that
     nobody has read since, is still counted."""
-    out = [row for row in store.backend.lookup(ids=list(left_out(store))) if row.kind == where.kind]
+    out = [row for row in engine.backend.lookup(ids=list(left_out(engine))) if row.kind == where.kind]
     if where.alive_at is not None:
         out = [row for row in out if row.held or row.expires_at is None or row.expires_at > where.alive_at]
-    return store.backend.count(where) - len(out)
+    return engine.backend.count(where) - len(out)
 
 
-def left_out(store: "Store") -> set[bytes]:
+def left_out(engine: "Engine") -> set[bytes]:
     """The conversations that listings leave out: those in quarantine, if the store is sealed."""
-    return set() if store._codec.in_clear else store._quarantine.conversations()
+    return set() if engine.codec.in_clear else engine.quarantine.conversations()
 
 
 def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:

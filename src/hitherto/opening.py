@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from ._engine.committer import READS_ONLY
+from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from ._locations import find, is_server, path_of
 from .backend import WORKSPACE, Backend
 from .errors import CannotOpen, InvalidArgument, KeyUnavailable, MissingExtra
 from .model import encodable
-from .store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Store, as_key
+from .store import Store, as_key
 
 if TYPE_CHECKING:
     from .backends.postgres.server_report import Server
@@ -90,9 +91,9 @@ def open(
         backend.close()
         raise
     if read_only:
-        store._pen.refuse(READS_ONLY, "open it without read_only to write")
+        store.engine.committer.refuse(READS_ONLY, "open it without read_only to write")
     else:
-        store._quota.look_at_disk()
+        store.engine.quota.look_at_disk()
     return store
 
 

@@ -381,7 +381,7 @@ def test_what_a_thread_sums_up_and_interrupted_answers_are_mentioned_on_standard
         first = talk.append(Message.user("one"))
         talk.compact("We said one.")
         question = talk.append(Message.user("two"))
-        keep(talk._desk, new_key(store._names.number(question.id)), [Message.assistant("Half an")])
+        keep(talk.state, new_key(store.engine.message_ids.number(question.id)), [Message.assistant("Half an")])
     done = world.command("show")
     assert f"sums up what was said up to {first.id}: hitherto show {first.id}" in done.stderr
     assert f"an answer to {question.id} was interrupted: hitherto chat -c {question.id} offers" in done.stderr

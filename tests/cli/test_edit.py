@@ -8,8 +8,8 @@ import apsw
 import pytest
 
 from hitherto import Key, Message
+from hitherto._erasure.purging import PURGE_REASONS
 from hitherto.cli import _search
-from hitherto.store import PURGE_REASONS
 
 from ..support.command import COMMAND, Open, World
 

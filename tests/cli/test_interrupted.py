@@ -223,8 +223,8 @@ def left(world: World, *events: Message, at: int | None = 10**15) -> str:
     with world.store() as store:
         talk = store.start(provider="openai-compatible", model="m", project=str(world.here), title="t")
         asked = talk.append(Message.user("story"))
-        key = recovery.new_key(store._names.number(asked.id))
-        recovery.keep(talk._desk, key, [Message.assistant("The beginning")], at=at)
+        key = recovery.new_key(store.engine.message_ids.number(asked.id))
+        recovery.keep(talk.state, key, [Message.assistant("The beginning")], at=at)
         for event in events:
             talk.append(event)
         return asked.id

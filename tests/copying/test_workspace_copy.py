@@ -182,7 +182,7 @@ def test_the_copy_is_the_same_store_on_any_backend(
     ours, theirs = everything(source.backend), everything(target)
     if key is not None and source.backend.info.workspace_name != target.info.workspace_name:  # which is sealed, too
         for found in (ours, theirs):
-            del found[source._workspace.row.id.hex()]
+            del found[source.engine.workspace.row.id.hex()]
     assert theirs == ours
     assert target.attachments(id_bytes(source.ensure("by-name"))) == []  # nobody refers to what was staged there
     copy = Store(target, key=None if key is None else Key(key), maintenance=False)

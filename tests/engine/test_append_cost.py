@@ -15,7 +15,7 @@ _FRAME = 4096 + 24  # bytes of a page in the WAL, with its header
 
 def frames(path: Path, talk: Conversation) -> int:
     """How many pages one short append writes, at best."""
-    assert talk._store.scrub()  # or the WAL begins anew, and does not grow
+    assert talk.engine.scrub()  # or the WAL begins anew, and does not grow
     found = []
     for _ in range(8):  # now and then a page is full, and another one begins
         before = os.path.getsize(f"{path}-wal")

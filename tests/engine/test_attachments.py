@@ -354,8 +354,8 @@ def spellings(data: bytes) -> list[str]:
 
 def refers_to(store: Store, saved: Saved) -> tuple[Attached, ...]:
     """The attachments that a message names in its content."""
-    row = store._message_row(saved.id)
-    (content,) = store._desk_for(row.conversation, None).envelope.open_messages([row])
+    row = store.engine.message_row(saved.id)
+    (content,) = store.engine.state_for(row.conversation, None).envelope.open_messages([row])
     return decode_body(content).attached
 
 

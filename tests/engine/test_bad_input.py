@@ -124,7 +124,7 @@ def test_the_check_for_nothing_stored_notices_what_is_stored(store: Store, talk:
         lambda: talk.rename("new"),
         lambda: talk.label("new"),
         lambda: talk.configure(model="new"),
-        lambda: store.backend.stage(talk._desk.id, b"name", 0, [b"chunk"], last=False, at=0),
+        lambda: store.backend.stage(talk.state.id, b"name", 0, [b"chunk"], last=False, at=0),
         store.maintain,
         store.start,
     ):
@@ -964,7 +964,7 @@ def test_the_largest_attachment_is_a_number_from_1_up(limit: Any) -> None:
 
 def test_an_attachment_that_is_too_large_stores_and_stages_nothing(store: Store, talk: Conversation) -> None:
     """D12: nor does one that stands beside it."""
-    store._max_attachment = 100_000
+    store.engine.max_attachment = 100_000
     fine, large = Block.image(bytes(100_000), "image/png"), Block.image(bytes(100_001), "image/png")
     for message in (Message.user([fine, large]), Message.user(fine, raw=["x" * 100_001])):
         for call in (
@@ -1028,11 +1028,11 @@ def test_the_bad_write_of_one_thread_does_not_fail_the_good_write_of_another(tmp
             return thread
 
         writers = [write("first", first, Message.user("x"))]
-        until(lambda: store._pen._held and not store._pen._queue)
+        until(lambda: store.engine.committer._held and not store.engine.committer._queue)
         writers.append(write("good", good, Message.user("x")))
-        until(lambda: len(store._pen._queue) == 1)
+        until(lambda: len(store.engine.committer._queue) == 1)
         writers.append(write("bad", bad, Message(SURROGATE)))
-        until(lambda: len(store._pen._queue) == 2 or "bad" in outcomes)
+        until(lambda: len(store.engine.committer._queue) == 2 or "bad" in outcomes)
         others.execute("ROLLBACK")
         for writer in writers:
             writer.join(30)
@@ -1206,7 +1206,7 @@ def test_a_message_is_never_saved_below_one_that_is_deleted_meanwhile(how: str, 
 def backed_up(store: Store, _: Conversation) -> None:
     """Into a file of its own, where that can be."""
     with tempfile.TemporaryDirectory() as folder:
-        if store.backend.info.can_backup or store._closed:
+        if store.backend.info.can_backup or store.engine.is_closed:
             store.backup(os.path.join(folder, "copy.db"))
 
 
@@ -1397,7 +1397,7 @@ def test_a_child_forked_while_another_thread_writes_gets_closed_and_does_not_han
         others.execute("BEGIN IMMEDIATE")
         writer = threading.Thread(target=lambda: talk.append(Message.user("slow")))
         writer.start()
-        until(lambda: store._pen._held)
+        until(lambda: store.engine.committer._held)
 
         def child() -> None:
             if what == "close":

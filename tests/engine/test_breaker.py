@@ -286,7 +286,7 @@ def test_a_disk_that_fails_is_left_alone_while_reading_goes_on_and_writing_resum
 ) -> None:
     """D18, with real I/O errors."""
     clock, events = Clock(), list[Event]()
-    store._pen.breaker._clock = clock
+    store.engine.committer.breaker._clock = clock
     store.subscribe(events.append)
     doomed, talk = store.start(title="Doomed"), store.start()
     kept = talk.append(Message.user("kept"))
@@ -443,9 +443,9 @@ def test_what_handles_the_log_may_write_to_the_same_store(disk: FaultDisk, store
 
 
 def slow_down(store: Store, talk: hitherto.Conversation) -> None:
-    store._pen._pace._said = None
-    store._pen._pace._last.extend([1.0] * 100)
-    store._pen._pace._slow = 100
+    store.engine.committer._pace._said = None
+    store.engine.committer._pace._last.extend([1.0] * 100)
+    store.engine.committer._pace._slow = 100
     talk.append(Message.user("slow"))
 
 
@@ -471,7 +471,7 @@ def test_control_who_warns_with_the_pen_in_hand_waits_for_itself(monkeypatch: py
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()
-    for entry in store._pen._queue:  # nobody is left behind
+    for entry in store.engine.committer._queue:  # nobody is left behind
         entry.result = Busy("given up")
         entry.wake()
     thread.join(10)

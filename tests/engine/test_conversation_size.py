@@ -77,42 +77,42 @@ def test_control_without_a_limit_it_grows() -> None:
         assert whole(store) > LIMIT
 
 
-def _append(talk: Conversation) -> object:
+def _append(store: Store, talk: Conversation) -> object:
     return talk.append(Message.user(LONG))
 
 
-def _extend(talk: Conversation) -> object:
+def _extend(store: Store, talk: Conversation) -> object:
     return talk.extend([Message.user("one"), Message.user(LONG)])
 
 
-def _save(talk: Conversation) -> object:
-    return talk._store.save([Message.user(LONG)], conversation=talk)
+def _save(store: Store, talk: Conversation) -> object:
+    return store.save([Message.user(LONG)], conversation=talk)
 
 
-def _fork(talk: Conversation) -> object:
+def _fork(store: Store, talk: Conversation) -> object:
     return talk.fork(before=talk.thread()[0]).append(Message.user(LONG))
 
 
-def _subagent(talk: Conversation) -> object:
+def _subagent(store: Store, talk: Conversation) -> object:
     return talk.subagent("a", "1").append(Message.user(LONG))
 
 
-def _compact(talk: Conversation) -> object:
+def _compact(store: Store, talk: Conversation) -> object:
     return talk.compact(LONG)
 
 
-def _record(talk: Conversation) -> object:
-    return Records(talk._store).update(talk.id, append_messages=[{"role": "user", "content": LONG}])
+def _record(store: Store, talk: Conversation) -> object:
+    return Records(store).update(talk.id, append_messages=[{"role": "user", "content": LONG}])
 
 
 @pytest.mark.parametrize("way", [_append, _extend, _save, _fork, _subagent, _compact, _record])
-def test_every_way_to_add_messages_is_bounded(bounded: Store, way: Callable[[Conversation], object]) -> None:
+def test_every_way_to_add_messages_is_bounded(bounded: Store, way: Callable[[Store, Conversation], object]) -> None:
     talk = bounded.start()
     talk.append(Message.user(LONG))
-    row = bounded.backend.lookup(ids=[talk._desk.id])[0]
+    row = bounded.backend.lookup(ids=[talk.state.id])[0]
     with pytest.raises(ConversationFull):
-        way(talk)
-    assert bounded.backend.lookup(ids=[talk._desk.id])[0] == row
+        way(bounded, talk)
+    assert bounded.backend.lookup(ids=[talk.state.id])[0] == row
 
 
 def test_every_way_to_begin_one_is_bounded(bounded: Store, tmp_path: Path) -> None:

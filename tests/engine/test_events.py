@@ -141,7 +141,7 @@ def test_an_answer_on_its_way_and_packing_are_not_told(store: Store, heard: Hear
     heard.taken()
     at = talk.at
     assert at is not None
-    keep(talk._desk, new_key(store._names.number(at)), [Message.assistant("half")])
+    keep(talk.state, new_key(store.engine.message_ids.number(at)), [Message.assistant("half")])
     assert store.maintain().packed
     talk.discard(talk.partials()[0])
     assert heard.taken() == []
@@ -170,7 +170,7 @@ def test_a_purge_tells_what_is_gone_and_then_that_it_is_complete(store: Store, h
 def test_a_sweep_tells_every_conversation_and_one_end(store: Store, heard: Heard) -> None:
     talks = [store.start() for _ in range(3)]
     heard.taken()
-    store.sweep(RetentionPolicy(days=7), now=to_datetime(store._clock()) + timedelta(days=8))
+    store.sweep(RetentionPolicy(days=7), now=to_datetime(store.engine.clock()) + timedelta(days=8))
     told = heard.taken()
     gone = [event for event in told if isinstance(event, ConversationDeleted)]
     assert {event.conversation for event in gone} == {talk.id for talk in talks}
@@ -494,7 +494,7 @@ def test_a_listener_does_not_keep_a_store_alive_nor_its_thread() -> None:
     store = Store(MemoryBackend())
     gone = weakref.ref(store)
     store.subscribe(partial(_ignore, store))
-    (subscription,) = store._listeners.some
+    (subscription,) = store.engine.listeners.some
     thread = subscription.queue.thread
     assert thread is not None
     del subscription
@@ -511,7 +511,7 @@ def test_a_store_that_nobody_listens_to_has_no_thread_and_is_freed_at_once() -> 
     store = Store(MemoryBackend(), maintenance=False)
     store.start().append(Message.user("a"))
     assert [thread.name for thread in threading.enumerate() if "events" in thread.name] == []
-    gone = weakref.ref(store._pen)
+    gone = weakref.ref(store.engine.committer)
     gc.disable()
     try:
         del store
@@ -584,16 +584,16 @@ def test_control_a_listener_in_the_writers_thread_would_delay_it(store: Store, m
 def test_what_cannot_be_called_cannot_listen(store: Store, listener: object) -> None:
     with pytest.raises(InvalidArgument):
         store.subscribe(listener)  # type: ignore[arg-type]  # that is the point
-    assert store._listeners.some == ()
+    assert store.engine.listeners.some == ()
 
 
 def test_nobody_listens_to_a_store_that_is_closed(tmp_path: Path) -> None:
     store = hitherto.open(tmp_path / "store.db")
     store.close()
-    for subscribe in (store.subscribe, store._listeners.subscribe):
+    for subscribe in (store.subscribe, store.engine.listeners.subscribe):
         with pytest.raises(Closed):
             subscribe(lambda _: None)
-    assert store._listeners.some == ()
+    assert store.engine.listeners.some == ()
 
 
 def test_only_so_many_listen_to_a_store(store: Store) -> None:

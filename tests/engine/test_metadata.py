@@ -17,12 +17,14 @@ import pytest
 import hitherto
 from hitherto import Key, Message, Store, copy_store
 from hitherto._engine import filters
+from hitherto._engine.engine import Engine
 from hitherto._erasure import maintenance
 from hitherto._sealing import reencryption
 from hitherto._sealing.codec import next_row
 from hitherto.backend import Change, Tag, Where
 from hitherto.backends.sqlite import SqliteBackend, reading
 from hitherto.ids import parse_conversation_id
+from tests.support.parts import background_of
 
 from ..support.command import World
 
@@ -69,7 +71,7 @@ def count_pairs(store: Store) -> int:
     """How many tags for metadata there are, as far as these pairs go."""
     pairs = [(name, value) for name, values in PAIRS.items() for value in values]
     fields = [filters._metadata_field(*pair) for pair in pairs]
-    return sum(len(store.backend.tagged(tag)) for field in fields for tag in store._codec.tags(*field))
+    return sum(len(store.backend.tagged(tag)) for field in fields for tag in store.engine.codec.tags(*field))
 
 
 PAIRS = {"owner": ("ada", "bob"), "team": ("red", "blue")}
@@ -99,7 +101,7 @@ def test_maintenance_tags_an_older_store_once(old: Callable[..., Store]) -> None
             assert (info._row.version, info._row.active_at, info._row.held) == (row.version, row.active_at, row.held)
         assert store.maintain().described == 0
     with old(maintenance=False) as store:
-        assert store._workspace.meta.has_metadata_tags
+        assert store.engine.workspace.meta.has_metadata_tags
         look_at_all(store)
 
 
@@ -108,10 +110,10 @@ def test_the_tags_are_what_finds_them_then(old: Callable[..., Store]) -> None:
     with old(maintenance=False) as store:
         store.maintain()
         (victim,) = [info for info in store.conversations(limit=100) if info.title == "t3"]
-        tag = Tag(store._codec.tag(*filters._metadata_field("owner", "ada")))
-        store._change(
+        tag = Tag(store.engine.codec.tag(*filters._metadata_field("owner", "ada")))
+        store.engine.change(
             parse_conversation_id(victim.id),
-            lambda row: Change(row.id, row.token, next_row(store._codec.envelope(row), row), untag=(tag,)),
+            lambda row: Change(row.id, row.token, next_row(store.engine.codec.envelope(row), row), untag=(tag,)),
         )
         assert titles(store, owner="ada") == ["t5", "t1"]
         assert [problem.conversation for problem in store.verify().problems] == [victim.id]
@@ -122,22 +124,22 @@ def test_what_is_interrupted_is_gone_on_with(old: Callable[..., Store], monkeypa
     with old(maintenance=False) as store:
         did = store.maintain(0)
         assert (did.described, did.complete) == (2, False)
-        assert not store._workspace.meta.has_metadata_tags
+        assert not store.engine.workspace.meta.has_metadata_tags
         look_at_all(store)
     with old(maintenance=False) as store:  # another process begins again, and what is there already is left alone
         seen = []
         for _ in range(4):
-            assert not store._workspace.meta.has_metadata_tags
+            assert not store.engine.workspace.meta.has_metadata_tags
             seen.append(store.maintain(0).described)
             look_at_all(store)
         assert seen == [2, 2, 2, 1]
-        assert store._workspace.meta.has_metadata_tags
+        assert store.engine.workspace.meta.has_metadata_tags
         look_at_all(store)
         assert store.verify().ok
 
 
 def is_tagged(store: Store) -> bool:
-    return store._workspace.meta.has_metadata_tags
+    return store.engine.workspace.meta.has_metadata_tags
 
 
 def test_asking_for_metadata_has_the_tags_made(old: Callable[..., Store]) -> None:
@@ -146,11 +148,12 @@ def test_asking_for_metadata_has_the_tags_made(old: Callable[..., Store]) -> Non
     with old() as store:
         assert not is_tagged(store)
         look_at_all(store)
-        assert store._upkeep._thread is not None
+        thread = background_of(store)._thread
+        assert thread is not None
         for _ in range(100):
             if is_tagged(store):
                 break
-            store._upkeep._thread.join(0.1)
+            thread.join(0.1)
         assert is_tagged(store)
         look_at_all(store)
 
@@ -160,13 +163,13 @@ def test_those_who_write_meanwhile_are_found(old: Callable[..., Store], monkeypa
     with old(maintenance=False) as store, old(maintenance=False) as other:
         tag_some = maintenance._tag_some
 
-        def changed_meanwhile(store: Store, rows: Any) -> None:
+        def changed_meanwhile(engine: Engine, rows: Any) -> None:
             for info in other.conversations(limit=100):
                 if info.title == "t3":
                     other.conversation(info.id).describe({"owner": "eve"})
                 if info.title == "t1":
                     other.purge(info, reason="user-requested")
-            tag_some(store, rows)
+            tag_some(engine, rows)
 
         monkeypatch.setattr(maintenance, "_tag_some", changed_meanwhile)
         store.maintain()
@@ -198,13 +201,13 @@ def test_a_copy_of_an_older_store_is_listed_by_metadata(old: Callable[..., Store
         key = None if store.key_id is None else Key(KEY)
         copy_store(store, tmp_path / "copy.db")
     with hitherto.open(tmp_path / "copy.db", key=key, maintenance=False) as copy:
-        assert not copy._workspace.meta.has_metadata_tags
+        assert not copy.engine.workspace.meta.has_metadata_tags
         look_at_all(copy)
         copy.maintain()
         look_at_all(copy)
         copy_store(copy, tmp_path / "again.db")
     with hitherto.open(tmp_path / "again.db", key=key, maintenance=False) as again:
-        assert again._workspace.meta.has_metadata_tags
+        assert again.engine.workspace.meta.has_metadata_tags
         assert count_pairs(again) == 12
         look_at_all(again)
 
@@ -240,7 +243,7 @@ def test_sqlite_goes_through_those_that_have_the_rarest_tag(tmp_path: Path, olde
         for n in range(40):
             store.start(metadata={"common": "yes", "rare": str(n)})
         backend = backend_of(store)
-        where = filters.Filter(metadata=(("common", "yes"), ("rare", "7"))).where(store._codec, 0)[0]
+        where = filters.Filter(metadata=(("common", "yes"), ("rare", "7"))).where(store.engine.codec, 0)[0]
         place = backend.page(Where(), None, 1)[0]
         for ask in (
             lambda: backend.page(where, None, 5, oldest_first=oldest_first),
@@ -265,7 +268,7 @@ def test_where_every_tag_is_common_sqlite_looks_at_the_newest(tmp_path: Path, mo
         for n in range(40):
             store.start(title=f"t{n}", metadata={"all": "yes", "even": str(n % 2)})
         backend = backend_of(store)
-        where = filters.Filter(metadata=(("all", "yes"), ("even", "0"))).where(store._codec, 0)[0]
+        where = filters.Filter(metadata=(("all", "yes"), ("even", "0"))).where(store.engine.codec, 0)[0]
         pages = [sql for sql, _ in asked_of(backend, lambda: backend.page(where, None, 5)) if "LIMIT" in sql]
         ((plan),) = plans(backend, [(pages[-1], (1, "chat", 1, *where.tags[:1], 1, *where.tags[1:], 0, 5))])
         assert "conversation_by_activity" in plan[0]
@@ -302,7 +305,7 @@ def test_a_tag_that_was_moved_is_not_believed_in_a_sealed_store(tmp_path: Path) 
         )
     db.close()
     with hitherto.open(path, key=key) as store:
-        assert len(store.backend.tagged(store._codec.tag(*filters._metadata_field("owner", "ada")))) == 2
+        assert len(store.backend.tagged(store.engine.codec.tag(*filters._metadata_field("owner", "ada")))) == 2
         assert titles(store, owner="ada") == ["of ada"]
         assert not store.verify().ok
 
@@ -324,7 +327,7 @@ def test_metadata_changes_while_the_store_is_re_encrypted(tmp_path: Path) -> Non
     path, old, key = tmp_path / "store.db", Key.generate(), Key.generate()
     with hitherto.open(path, key=old, maintenance=False) as store, hitherto.open(path, key=old) as other:
         talks = [store.start(title=f"t{n}", metadata={"owner": "ada", "n": str(n)}, project="/p") for n in range(20)]
-        other._workspace.expect(key)
+        other.engine.workspace.expect(key)
         theirs = [other.conversation(talk.id) for talk in talks]
         failed: list[BaseException] = []
         stop = threading.Event()
@@ -364,7 +367,7 @@ def test_who_has_not_heard_of_a_rotation_leaves_no_tag_behind(tmp_path: Path, mo
     ):
         talk = store.start(title="t", metadata={"owner": "ada"})
         theirs = other.conversation(talk.id)
-        other._workspace.expect(new)
+        other.engine.workspace.expect(new)
 
         class Interrupted(Exception):
             pass
@@ -379,8 +382,8 @@ def test_who_has_not_heard_of_a_rotation_leaves_no_tag_behind(tmp_path: Path, mo
         talk.describe({"owner": "eve"})
         theirs.describe({"owner": "carl"})
         assert store.rotate(new, reencrypt=True).complete
-        carl = Tag(store._codec.tag(*filters._metadata_field("owner", "carl")))
-        assert store.backend.tags(talk._desk.id, limit=9) == [carl]
+        carl = Tag(store.engine.codec.tag(*filters._metadata_field("owner", "carl")))
+        assert store.backend.tags(talk.state.id, limit=9) == [carl]
         assert titles(store, owner="carl") == ["t"]
         assert store.verify().ok
 

@@ -31,6 +31,7 @@ from hitherto.errors import (
     NotFound,
     ReadOnly,
 )
+from tests.support.parts import background_of
 
 HEAVY = (
     "anthropic",
@@ -479,7 +480,7 @@ def test_whatever_would_write_is_refused_at_once_by_who_only_reads(
         store.resume_writing()  # the file itself refuses it, too
         with pytest.raises(ReadOnly):
             talk.append(Message.user("x"))
-        assert store._upkeep._thread is None
+        assert background_of(store)._thread is None
     assert traces(world.here) == before
 
 
@@ -570,11 +571,13 @@ def test_a_name_brings_its_own_module_and_not_the_backends() -> None:
 
 FIRST = [
     "_engine", "_engine.attachments", "_engine.bodies", "_engine.breaker", "_engine.committer", "_engine.compression",
-    "_engine.filters", "_engine.lease", "_engine.packs", "_engine.policy_memory", "_engine.process", "_engine.quota",
-    "_engine.rebase", "_engine.revisions", "_engine.state", "_engine.steps", "_engine.workspace", "_erasure",
-    "_erasure.maintenance", "_erasure.schedule", "_erasure.shutdown", "_forks", "_locations", "_own_files",
-    "_sealing", "_sealing.codec", "_sealing.quarantine", "_search", "_search.search", "attachment", "backend",
-    "conversation", "errors", "events", "ids", "listing", "model", "opening", "store", "telemetry", "textindex",
+    "_engine.context", "_engine.creating", "_engine.engine", "_engine.filters", "_engine.finding", "_engine.lease",
+    "_engine.packing", "_engine.packs", "_engine.policy_memory", "_engine.process", "_engine.quota",
+    "_engine.revisions", "_engine.setups", "_engine.signals", "_engine.state", "_engine.steps", "_engine.workspace",
+    "_erasure", "_erasure.maintenance", "_erasure.purging", "_erasure.schedule", "_erasure.shutdown", "_forks",
+    "_locations", "_own_files", "_sealing", "_sealing.codec", "_sealing.quarantine", "_search", "_search.search",
+    "attachment", "backend", "conversation", "errors", "events", "ids", "listing", "model", "opening", "store",
+    "telemetry", "textindex",
 ]  # fmt: skip
 
 

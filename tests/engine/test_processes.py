@@ -379,7 +379,7 @@ class Gate:
 
 def waiting(store: Store) -> int:
     """How many batches wait for the pen."""
-    return len(store._pen._queue)
+    return len(store.engine.committer._queue)
 
 
 def test_all_who_come_during_a_commit_share_the_next_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -606,7 +606,7 @@ class Beside:
         self._threads[1].start()
 
     def _watch(self) -> None:
-        until(lambda: self._over.is_set() or any(entry.waits for entry in self._store._pen._queue))
+        until(lambda: self._over.is_set() or any(entry.waits for entry in self._store.engine.committer._queue))
         self._gate.open()
 
     def end(self) -> str | None:
@@ -657,7 +657,7 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_store_working(path: Path, 
 def test_a_closed_store_is_gone_although_somebody_still_refers_to_it(path: Path) -> None:
     """Or its leases would hold until they run out."""
     store = hitherto.open(path)
-    who = this(store)
+    who = this(store.engine)
     assert not is_gone(who)
     store.close()
     assert is_gone(who)

@@ -18,6 +18,9 @@ from msgspec.structs import replace
 import hitherto
 from hitherto import Conflict, Conversation, Message, NotFound, Store
 from hitherto._engine.committer import Entry, Pen
+from hitherto._engine.deleting import delete
+from hitherto._engine.verify import verify
+from hitherto._erasure.shutdown import close
 from hitherto.backend import DONE, Batch, ConversationRow, Outcome, Rebase
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.postgres import PostgresBackend
@@ -99,7 +102,7 @@ def test_who_is_late_commits_once(key: Key | None, races: bool) -> None:
     assert backend.made == (0 if races else 1)
     assert texts(other.thread()) == ["first", "faster", "late"]
     assert (saved.id, saved.parent) == (other.at, talk.at)
-    assert talk._store.verify().problems == ()
+    assert verify(talk.engine).problems == ()
 
 
 def test_a_write_that_is_made_anew_is_what_was_asked_for() -> None:
@@ -119,14 +122,14 @@ def test_a_write_that_is_made_anew_is_what_was_asked_for() -> None:
     head = talk.refresh().head
     talk.rename("the row moves, and the head does not")
     assert other.append(Message.user("expected"), expect_head=head).parent == head
-    assert talk._store.verify().problems == ()
+    assert verify(talk.engine).problems == ()
 
 
 def test_a_handle_whose_message_was_deleted_is_told() -> None:
     talk, other = two(Counting())
     first = other.at
     assert first is not None
-    talk._store.delete([first])
+    delete(talk.engine, [first], recursive=False, missing_ok=False)
     with pytest.raises(NotFound):
         other.append(Message.user("below nothing"))
 
@@ -141,7 +144,7 @@ def test_a_key_that_comes_to_be_there_is_found_by_who_is_late() -> None:
     talk.append(Message.user("faster"))
     assert other.append(Message.user("another", key="l")).key == "l"
     assert backend.made == 1
-    assert talk._store.verify().problems == ()
+    assert verify(talk.engine).problems == ()
 
 
 def test_a_conversation_that_is_full_by_now_takes_no_more() -> None:
@@ -157,7 +160,7 @@ def test_a_row_that_was_tampered_with_is_not_believed_because_it_is_locked() -> 
     backend = Counting()
     talk, other = two(backend, key=KEY)
     talk.append(Message.user("faster"))
-    row = backend.lookup(ids=[talk._desk.id])[0]
+    row = backend.lookup(ids=[talk.state.id])[0]
     backend._conversations[row.id] = replace(row, next_seq=row.next_seq + 1)
     with pytest.raises(Damaged):
         other.append(Message.user("late"))
@@ -174,7 +177,7 @@ def test_a_run_that_ends_is_followed_by_another(at: int) -> None:
         other.append(Message.user(f"theirs {n}"), on_conflict="follow")
     said = [f"{who} {n}" for n in range(3) for who in ("ours", "theirs")]
     assert texts(other.thread()) == ["first", *map(str, range(at)), *said]
-    assert talk._store.verify().problems == ()
+    assert verify(talk.engine).problems == ()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -202,7 +205,7 @@ def test_those_who_gathered_on_one_handle_stay_one_chain_in_their_order() -> Non
     for n, thread in enumerate(threads):
         thread.start()
         assert reached.wait(PATIENCE)
-        until(lambda n=n: len(talk._store._pen._queue) == n)  # type: ignore[misc]
+        until(lambda n=n: len(talk.engine.committer._queue) == n)  # type: ignore[misc]
     faster = threading.Thread(target=other.append, args=(Message.user("faster"),))
     faster.start()
     faster.join()
@@ -211,7 +214,7 @@ def test_those_who_gathered_on_one_handle_stay_one_chain_in_their_order() -> Non
         thread.join()
     assert backend.made == 5
     assert texts(talk.thread()) == ["first", *(f"t{n}" for n in range(5))]
-    assert talk._store.verify().problems == ()
+    assert verify(talk.engine).problems == ()
 
 
 # -- was it kept?
@@ -233,7 +236,7 @@ class Forgetful(Pen):
 def test_what_was_made_anew_and_cut_off_is_kept_once(cut: str, kind: type[Pen]) -> None:
     backend = Counting()
     talk, other = two(backend)
-    other._store._pen.__class__ = kind
+    other.engine.committer.__class__ = kind
     talk.append(Message.user("faster"))
     backend.cut.append(cut)
     other.append(Message.user("late"), on_conflict="follow")
@@ -266,13 +269,13 @@ def test_what_may_have_been_kept_is_not_made_anew_before_that_is_known() -> None
 
 def test_a_write_that_was_made_anew_leaves_no_circle() -> None:
     talk, other = two(Counting())
-    gone = weakref.ref(other), weakref.ref(other._store)
+    gone = weakref.ref(other), weakref.ref(other.engine)
     talk.append(Message.user("faster"))
     gc.collect()
     gc.disable()
     try:
         other.append(Message.user("late"))
-        other._store.close()
+        close(other.engine, 10.0)
         del other
         assert [ref() for ref in gone] == [None, None]
     finally:
@@ -284,14 +287,14 @@ def test_who_makes_a_batch_anew_cannot_wait_for_another() -> None:
     backend = Counting()
     talk, other = two(backend)
     talk.append(Message.user("faster"))
-    prepare = other._desk.prepare
+    prepare = other.state.prepare
 
     def writes(*given: Any, **named: Any) -> Any:
-        if other._desk.is_row_locked:
+        if other.state.is_row_locked:
             other.rename("a write of its own")
         return prepare(*given, **named)
 
-    other._desk.prepare = writes  # type: ignore[method-assign]
+    other.state.prepare = writes  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="cannot wait"):
         other.append(Message.user("late"))
 
@@ -348,7 +351,7 @@ def test_who_is_late_on_a_server_loses_no_race(
     stores = [opened(key, pool_size=1, application_name=f"q{n}") for n in range(2)]
     watches = [Watch(store, monkeypatch) for store in stores]
     for store in stores:
-        store._pen.can_queue = queues
+        store.engine.committer.can_queue = queues
     stores[0].ensure("k")
     talks = [store.ensure("k") for store in stores]
     for n in range(RUN + 2):
@@ -392,10 +395,10 @@ def test_who_queues_for_a_row_that_is_never_let_go_gives_up_in_time(
     talk.append(Message.user("first"))
     theirs.conversation(talk.id).append(Message.user("faster"))
     talk.append(Message.user("late"))  # from now on, the row is locked first
-    assert talk._desk.id in _backend(ours)._writer.contested
+    assert talk.state.id in _backend(ours)._writer.contested
     with database.admin() as admin:
         admin.autocommit = False
-        admin.execute("SELECT 1 FROM hitherto.conversation WHERE id = %s FOR UPDATE", (talk._desk.id,))
+        admin.execute("SELECT 1 FROM hitherto.conversation WHERE id = %s FOR UPDATE", (talk.state.id,))
         with pytest.raises(Busy):
             talk.append(Message.user("never"))
         admin.rollback()
@@ -415,10 +418,10 @@ def test_a_conversation_that_nobody_else_writes_to_is_not_locked_first_for_ever(
     theirs.conversation(talk.id).append(Message.user("faster"))
     contested = _backend(ours)._writer.contested
     talk.append(Message.user("late"))
-    assert talk._desk.id in contested
+    assert talk.state.id in contested
     for n in range(4):
         talk.append(Message.user(str(n)))
-    assert talk._desk.id not in contested
+    assert talk.state.id not in contested
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def begun(store: Store, **state: object) -> hitherto.Conversation:
     """A conversation that a recorder has begun, and not ended."""
     talk = store.start(title="Build")
     talk.extend([Message.user("What fails?"), Message.assistant("The linter."), Message.user("Why?")])
-    recovery.keep_snapshot(store, talk.id, state)
+    recovery.keep_snapshot(store.engine, talk.id, state)
     return talk
 
 
@@ -150,7 +150,7 @@ def test_a_conversation_of_ten_thousand_messages_is_restored(store: Store, key: 
     talk = store.start()
     for start in range(0, 10_000, 1000):
         talk.extend([Message.user(f"message {n} " + "of some length " * 10) for n in range(start, start + 1000)])
-    recovery.keep_snapshot(store, talk.id, {"step": 7})
+    recovery.keep_snapshot(store.engine, talk.id, {"step": 7})
     location = store.backend.info.location
     store.close()
     with hitherto.open(location, key=key) as again:
@@ -166,7 +166,7 @@ def test_a_conversation_of_ten_thousand_messages_is_restored(store: Store, key: 
 def test_a_snapshot_has_the_thread_as_it_stands_and_what_the_caller_gave(store: Store) -> None:
     talk = begun(store, step="seven", seen=[1, 2, None], deep={"a": 1.5})
     said = talk.append(Message.assistant("An import."))
-    snapshot = recovery.load_snapshot(store, talk.id)
+    snapshot = recovery.load_snapshot(store.engine, talk.id)
     assert snapshot is not None
     assert snapshot.conversation_id == talk.id
     assert snapshot.state == {"step": "seven", "seen": [1, 2, None], "deep": {"a": 1.5}}
@@ -178,24 +178,24 @@ def test_a_snapshot_has_the_thread_as_it_stands_and_what_the_caller_gave(store: 
 def test_a_conversation_that_nobody_recorded_has_none_nor_has_one_that_is_not_there(store: Store) -> None:
     talk = store.start()
     talk.append(Message.user("x"))
-    assert recovery.load_snapshot(store, talk.id) is None
-    assert recovery.load_snapshot(store, str(uuid.uuid4())) is None
+    assert recovery.load_snapshot(store.engine, talk.id) is None
+    assert recovery.load_snapshot(store.engine, str(uuid.uuid4())) is None
     begun(store)
-    assert recovery.load_snapshot(store, talk.id) is None
+    assert recovery.load_snapshot(store.engine, talk.id) is None
 
 
 def test_what_was_loaded_can_be_kept_again_and_does_not_hold_the_thread_back(store: Store) -> None:
     talk = begun(store, step=1)
-    snapshot = recovery.load_snapshot(store, talk.id)
+    snapshot = recovery.load_snapshot(store.engine, talk.id)
     assert snapshot is not None
     said = talk.append(Message.assistant("An import."))
-    recovery.keep_snapshot(store, talk.id, replace(snapshot, state={"step": 2}))
-    again = recovery.load_snapshot(store, talk.id)
+    recovery.keep_snapshot(store.engine, talk.id, replace(snapshot, state={"step": 2}))
+    again = recovery.load_snapshot(store.engine, talk.id)
     assert again is not None
     assert (again.head, again.state) == (said.id, {"step": 2})
     assert list(again.messages) == talk.thread()
     store.delete([said.id])
-    rest = recovery.load_snapshot(store, talk.id)
+    rest = recovery.load_snapshot(store.engine, talk.id)
     assert rest is not None
     assert list(rest.messages) == list(snapshot.messages)
 
@@ -215,19 +215,19 @@ def test_a_state_that_would_not_come_back_is_refused_and_the_one_before_stays(
 ) -> None:
     talk = begun(store, step=1)
     with pytest.raises(error) as caught:
-        recovery.keep_snapshot(store, talk.id, state)
+        recovery.keep_snapshot(store.engine, talk.id, state)
     assert caught.value.hint
-    snapshot = recovery.load_snapshot(store, talk.id)
+    snapshot = recovery.load_snapshot(store.engine, talk.id)
     assert snapshot is not None
     assert snapshot.state == {"step": 1}
 
 
 def test_a_snapshot_of_another_conversation_is_not_kept_in_this_one(store: Store) -> None:
     talk, other = begun(store), begun(store)
-    snapshot = recovery.load_snapshot(store, other.id)
+    snapshot = recovery.load_snapshot(store.engine, other.id)
     assert snapshot is not None
     with pytest.raises(InvalidArgument, match="another conversation"):
-        recovery.keep_snapshot(store, talk.id, snapshot)
+        recovery.keep_snapshot(store.engine, talk.id, snapshot)
 
 
 def test_the_state_of_the_caller_outlives_what_is_recorded_after_it(store: Store) -> None:
@@ -236,11 +236,11 @@ def test_the_state_of_the_caller_outlives_what_is_recorded_after_it(store: Store
         client.chat("why")
         talk = store.latest()
         assert talk is not None
-        recovery.keep_snapshot(store, talk.id, {"step": 7})
+        recovery.keep_snapshot(store.engine, talk.id, {"step": 7})
         client.chat("and")
-        key = recovery.new_key(store._names.number(str(talk.refresh().head)))
-        recovery.keep(talk._desk, key, [Message.assistant("be")], recording=True)
-        snapshot = recovery.load_snapshot(store, talk.id)
+        key = recovery.new_key(store.engine.message_ids.number(str(talk.refresh().head)))
+        recovery.keep(talk.state, key, [Message.assistant("be")], recording=True)
+        snapshot = recovery.load_snapshot(store.engine, talk.id)
     assert snapshot is not None
     assert (snapshot.state, len(snapshot.messages)) == ({"step": 7}, 4)
     assert [p.text for p in snapshot.partials] == ["be"]
@@ -249,11 +249,11 @@ def test_the_state_of_the_caller_outlives_what_is_recorded_after_it(store: Store
 def test_a_mark_that_another_process_took_away_is_there_again_with_the_next_piece(store: Store) -> None:
     """Two processes may record one conversation, and one of them may end."""
     talk = begun(store)
-    recovery.drop(talk._desk, recovery.MARK)
-    assert recovery.load_snapshot(store, talk.id) is None
-    key = recovery.new_key(store._names.number(str(talk.head)))
-    recovery.keep(talk._desk, key, [Message.assistant("be")], recording=True)
-    assert recovery.load_snapshot(store, talk.id) is not None
+    recovery.drop(talk.state, recovery.MARK)
+    assert recovery.load_snapshot(store.engine, talk.id) is None
+    key = recovery.new_key(store.engine.message_ids.number(str(talk.head)))
+    recovery.keep(talk.state, key, [Message.assistant("be")], recording=True)
+    assert recovery.load_snapshot(store.engine, talk.id) is not None
 
 
 def test_secrets_in_the_state_are_taken_out_where_the_store_takes_them_out(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_secrets_in_the_state_are_taken_out_where_the_store_takes_them_out(tmp_p
     secret = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" + "k1L2m3N4o5P6q7R8"
     with hitherto.open(tmp_path / "c.db", sanitiser=hitherto.Sanitiser.secrets()) as store:
         talk = begun(store, token=secret)
-        snapshot = recovery.load_snapshot(store, talk.id)
+        snapshot = recovery.load_snapshot(store.engine, talk.id)
         assert snapshot is not None
         assert secret not in str(snapshot.state)
         assert not [path for path in tmp_path.iterdir() if secret.encode() in path.read_bytes()]
@@ -279,15 +279,15 @@ def client_at(url: str) -> Iterator[Any]:
 
 
 def body(store: Store, talk: hitherto.Conversation) -> bytes:
-    (item,) = store.backend.items(talk._desk.id, recovery.MARK)
+    (item,) = store.backend.items(talk.state.id, recovery.MARK)
     return item.body
 
 
 def put(store: Store, talk: hitherto.Conversation, data: bytes) -> None:
     """Replace the bytes of the mark, and nothing else: the row is proven again, as it must be."""
-    row = store._fresh_row(talk._desk.id)
+    row = store.engine.read_row(talk.state.id)
     (item,) = store.backend.items(row.id, recovery.MARK)
-    after = next_row(store._codec.envelope(row), row)
+    after = next_row(store.engine.codec.envelope(row), row)
     change = Change(row.id, row.token, after, put=(replace(item, body=data),))
     assert isinstance(store.backend.commit([Batch((change,))])[0], Done)
 
@@ -295,14 +295,14 @@ def put(store: Store, talk: hitherto.Conversation, data: bytes) -> None:
 def rebuilt(store: Store, talk: hitherto.Conversation, events: list[object]) -> RecoverySnapshot:
     """The snapshot of a torn mark: made from the tree, said once, and the mark is whole again."""
     events.clear()
-    snapshot = recovery.load_snapshot(store, talk.id)
+    snapshot = recovery.load_snapshot(store.engine, talk.id)
     assert snapshot is not None
     assert snapshot.rebuilt
     assert snapshot.state == {}
     assert list(snapshot.messages) == talk.thread()
-    assert store._listeners.wait(10)
+    assert store.engine.listeners.wait(10)
     assert [type(event) for event in events if not isinstance(event, hitherto.ConversationStored)] == [SnapshotRebuilt]
-    again = recovery.load_snapshot(store, talk.id)
+    again = recovery.load_snapshot(store.engine, talk.id)
     assert again is not None
     assert not again.rebuilt
     return snapshot
@@ -364,7 +364,7 @@ def test_without_the_check_torn_data_would_be_given_out(tmp_path: Path, monkeypa
         talk = begun(store, step="seven")
         put(store, talk, body(store, talk).replace(b"seven", b"never"))
         monkeypatch.setattr(Plain, "open", lambda _, __, data: data[4:])
-        snapshot = recovery.load_snapshot(store, talk.id)
+        snapshot = recovery.load_snapshot(store.engine, talk.id)
         assert snapshot is not None
         assert snapshot.state == {"step": "never"}
 
@@ -384,10 +384,10 @@ def test_what_is_torn_for_one_look_only_is_read_again_and_nothing_is_lost(
         return [replace(item, body=item.body[:-1]) for item in found] if looks[0] == 1 else found
 
     monkeypatch.setattr(store.backend, "items", torn_once)
-    snapshot = recovery.load_snapshot(store, talk.id)
+    snapshot = recovery.load_snapshot(store.engine, talk.id)
     assert snapshot is not None
     assert (snapshot.state, snapshot.rebuilt, looks[0]) == ({"step": "seven"}, False, 2)
-    assert store._listeners.wait(10)
+    assert store.engine.listeners.wait(10)
     assert events == []
 
 
@@ -399,7 +399,7 @@ def test_a_torn_one_is_made_anew_although_it_cannot_be_replaced(store: Store, ke
     store.close()
     with hitherto.open(location, key=key, read_only=True) as reader:
         for _ in range(2):
-            snapshot = recovery.load_snapshot(reader, talk.id)
+            snapshot = recovery.load_snapshot(reader.engine, talk.id)
             assert snapshot is not None
             assert snapshot.rebuilt
             assert list(snapshot.messages) == reader.conversation(talk.id).thread()
@@ -412,7 +412,7 @@ def test_many_threads_find_the_same_while_it_is_recorded(store: Store) -> None:
 
     def look() -> None:
         while not stop.is_set():
-            snapshot = recovery.load_snapshot(store, talk.id)
+            snapshot = recovery.load_snapshot(store.engine, talk.id)
             if snapshot is None or snapshot.rebuilt or snapshot.messages[-1].id != snapshot.head:
                 wrong.append(snapshot)
 

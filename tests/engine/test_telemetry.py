@@ -170,7 +170,7 @@ def test_a_purge_that_is_delayed_is_not_counted_yet(
 def test_sweeps_and_searches_have_spans(store: Store, watched: Watched) -> None:
     store.start().append(Message.user("a"))
     store.search("a")
-    store.sweep(RetentionPolicy(days=7), now=to_datetime(store._clock()) + timedelta(days=8))
+    store.sweep(RetentionPolicy(days=7), now=to_datetime(store.engine.clock()) + timedelta(days=8))
     assert len(watched.spans("hitherto.search")) == len(watched.spans("hitherto.sweep")) == 1
     assert [point["total"] for point in watched.points("hitherto.sweeps")] == [1]
     assert [(point["reason"], point["total"]) for point in watched.points("hitherto.purges")] == [
@@ -322,7 +322,7 @@ def test_the_api_alone_costs_nothing_until_a_provider_is_set() -> None:
     """Libraries load it for programs that watch nothing."""
     program = USE.format(
         first="from opentelemetry import metrics, trace; from hitherto import telemetry",
-        then="print(telemetry._instruments, store._telemetry.is_on)\n    telemetry._look_at = 0.0" + SDK.rstrip(),
+        then="print(telemetry._instruments, store.engine.telemetry.is_on)\n    telemetry._look_at = 0.0" + SDK.rstrip(),
         last="telemetry._instruments is not None, " + READ,
     )
     first, second = _run(program).splitlines()

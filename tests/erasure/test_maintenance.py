@@ -16,6 +16,7 @@ from hitherto import Message, StorageError, Store
 from hitherto._erasure import maintenance
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.ids import RUN
+from tests.support.parts import background_of
 
 from ..support.waiting import until
 
@@ -87,7 +88,7 @@ def test_a_store_that_is_told_to_leave_it_does_nothing_by_itself(tmp_path: Path)
         talk = fill(store, 5 * RUN)
         for n in range(maintenance._WRITES):
             talk.append(Message.user(str(n)))
-        assert store._upkeep._thread is None
+        assert background_of(store)._thread is None
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
         assert loose(store) == 5 + maintenance._WRITES // RUN
         assert store.maintain().complete
@@ -99,7 +100,7 @@ def test_closing_a_store_that_was_only_read_writes_nothing(tmp_path: Path) -> No
     backend = SqliteBackend(path)
     other = Store(backend)
     fill(other, 2 * RUN)
-    other._upkeep._writes = 0  # as if its process had been killed
+    background_of(other).writes = 0  # as if its process had been killed
     other.close()
     before = path.read_bytes()
     with hitherto.open(path) as store:
@@ -111,15 +112,15 @@ def test_a_last_run_is_packed_when_its_conversation_has_been_quiet(tmp_path: Pat
     now = [1_700_000_000_000_000]
     with hitherto.open(tmp_path / "store.db", clock=lambda: now[0]) as store:
         talk = fill(store, RUN + 5)
-        maintenance.maintain(store, quiet_only=True)
+        maintenance.maintain(store.engine, quiet_only=True)
         assert len(store.backend.loose(full=False, limit=10)) == 1
         now[0] += maintenance._QUIET + 1
-        maintenance.maintain(store, quiet_only=True)
+        maintenance.maintain(store.engine, quiet_only=True)
         assert store.backend.loose(full=False, limit=10) == []
         talk.append(Message.user("again"))
         assert [m.text for m in talk.thread()][-2:] == [f"message {RUN + 4} of many", "again"]
         talk.extend([Message.user(str(n)) for n in range(RUN)])
-        maintenance.maintain(store, quiet_only=True)
+        maintenance.maintain(store.engine, quiet_only=True)
         assert loose(store) == 0
         assert store.verify().ok
 
@@ -150,7 +151,7 @@ def test_a_store_that_is_forgotten_is_not_kept_alive_by_its_upkeep(
     talk = store.start()
     for n in range(maintenance._WRITES):
         talk.append(Message.user(str(n)))
-    thread = store._upkeep._thread
+    thread = background_of(store)._thread
     assert thread is not None
     gone = weakref.ref(store)
     del store, talk
@@ -168,7 +169,7 @@ def test_a_process_forks_while_upkeep_works_and_the_child_opens_the_store(tmp_pa
 
         def work() -> None:
             while not stopped.is_set():
-                store._upkeep._attempt(0.01)
+                background_of(store)._attempt(0.01)
 
         thread = threading.Thread(target=work)
         thread.start()
@@ -393,13 +394,13 @@ def test_a_reader_in_the_way_is_not_a_reason_to_spin(tmp_path: Path) -> None:
         reader.execute("SELECT count(*) FROM hitherto_search").fetchall()
         store.delete([saved])
         attempts: list[float] = []
-        attempt = store._upkeep._attempt
+        attempt = background_of(store)._attempt
 
         def counted(seconds: float) -> object:
             attempts.append(seconds)
             return attempt(seconds)
 
-        store._upkeep._attempt = counted  # type: ignore[method-assign,assignment]
+        background_of(store)._attempt = counted  # type: ignore[method-assign,assignment]
         time.sleep(1.0)
         assert len(attempts) < 10
         reader.close()

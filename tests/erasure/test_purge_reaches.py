@@ -74,7 +74,7 @@ def purged(store: Store, talk: Conversation) -> tuple[tuple[str, str], ...]:
 
 
 def notes(store: Store) -> int:
-    return len(store.backend.items(store._workspace.row.id, b"copies/"))
+    return len(store.backend.items(store.engine.workspace.row.id, b"copies/"))
 
 
 # -- checkpoints
@@ -100,7 +100,7 @@ def test_a_purge_deletes_the_checkpoints_of_the_conversation_and_nothing_else(
     by_hand = talk.snapshot()
     files.save(by_hand)
     assert len(files.list()) == 5
-    assert talk.refresh()._desk.meta.checkpoints == (checkpoint_copies.location_of(files),)
+    assert talk.refresh().state.meta.checkpoints == (checkpoint_copies.location_of(files),)
     assert purged(store, talk) == ()
     left = {summary.id: dict(summary.metadata_items) for summary in files.list()}
     assert left.pop(by_hand.id)["conversation"] == talk.id
@@ -132,7 +132,7 @@ def test_a_place_that_this_process_does_not_know_is_a_failure_until_somebody_tel
     ((failed, why),) = purged(store, talk)
     assert failed == talk.id
     assert why.startswith(f"checkpoints in {tmp_path}/copies were not reached: ")
-    assert store._listeners.wait(10)
+    assert store.engine.listeners.wait(10)
     (told,) = [event for event in heard if isinstance(event, PurgeCompleted)]
     assert told.failures == ((failed, why),)
     assert len(files.list()) == 2  # the control: they are there
@@ -191,7 +191,7 @@ def test_what_fails_far_away_is_said_without_its_words_and_the_purge_goes_on(sto
 def test_a_folder_that_cannot_be_read_is_a_failure(store: Store, tmp_path: Path) -> None:
     files = FileStore(tmp_path / "copies", KEY)
     talk = checkpointed(store, files)
-    store._places.clear()
+    store.engine.checkpoint_stores.clear()
     store.know_checkpoints(FileStore(tmp_path / "copies", b"\x18" * 32))
     ((_, why),) = purged(store, talk)
     assert "were not reached" in why
@@ -270,7 +270,7 @@ class Dying(FileStore):
 path, copies, talk, noting = sys.argv[1:]
 store = hitherto.open(path)
 if noting == "no":
-    store._workspace.note = lambda *_, **__: None
+    store.engine.workspace.note = lambda *_, **__: None
 made = Checkpoints(Dying(copies), 1, None, None)
 made.register_store(store)
 made.count_answer(store, talk, store.conversation(talk).head)
@@ -298,7 +298,7 @@ def test_a_note_outlives_that_its_id_is_used_again(store: Store, tmp_path: Path)
     talk = checkpointed(store, files, known=False)
     assert purged(store, talk) != ()
     again = Records(store).create(talk.id, title="another")
-    checkpoint_copies.remember(store.conversation(again.conversation_id)._desk, "elsewhere")
+    checkpoint_copies.remember(store.conversation(again.conversation_id).state, "elsewhere")
     ((_, why),) = store.purge(talk.id, reason="user-requested").failures
     assert "elsewhere" in why
     Records(store).create(talk.id, title="a third")
@@ -311,8 +311,8 @@ def test_no_reader_is_told_of_the_first_checkpoint_by_another_revision(store: St
     records = Records(store)
     talk = checkpointed(store, FileStore(tmp_path / "one"), count=1)
     revision = records.get(talk.id).revision
-    checkpoint_copies.remember(talk._desk, "elsewhere")
-    assert talk.refresh()._desk.meta.checkpoints == (f"{tmp_path}/one", "elsewhere")
+    checkpoint_copies.remember(talk.state, "elsewhere")
+    assert talk.refresh().state.meta.checkpoints == (f"{tmp_path}/one", "elsewhere")
     assert records.update(talk.id, title="x", expect_revision=revision).title == "x"
 
 
@@ -321,7 +321,7 @@ def test_where_a_copy_is_is_known_before_it_is_made(store: Store, tmp_path: Path
 
     class Dying(FileStore):
         def save(self, snapshot: Snapshot, **how: Any) -> str:
-            known.append(talk.refresh()._desk.meta.checkpoints)
+            known.append(talk.refresh().state.meta.checkpoints)
             return super().save(snapshot, **how)
 
     known: list[tuple[str, ...]] = []
@@ -348,7 +348,7 @@ def test_a_sweep_reaches_them_as_well_and_says_what_it_could_not(store: Store, t
 
 def test_a_copy_of_a_conversation_has_checkpoints_of_its_own_only(store: Store, tmp_path: Path) -> None:
     talk = checkpointed(store, FileStore(tmp_path / "copies"))
-    assert talk.refresh().detach()._desk.meta.checkpoints == ()
+    assert talk.refresh().detach().state.meta.checkpoints == ()
 
 
 @pytest.mark.parametrize("place", [7, print, object()], ids=["a number", "a function", "anything"])
@@ -370,7 +370,7 @@ class Dying(FileStore):
 path, copies, talk, noting = sys.argv[1:]
 store = hitherto.open(path)
 if noting == "no":
-    store._workspace.note = lambda *_, **__: None
+    store.engine.workspace.note = lambda *_, **__: None
 store.know_checkpoints(Dying(copies))
 store.purge(talk, reason="user-requested")
 """
@@ -397,7 +397,7 @@ def test_killed_between_the_conversation_and_its_copies_the_copies_are_not_forgo
 def test_a_note_of_a_purge_that_never_happened_deletes_nothing(store: Store, tmp_path: Path) -> None:
     files = FileStore(tmp_path / "copies")
     talk = checkpointed(store, files)
-    checkpoint_copies.note(store, [store._fresh_row(talk._desk.id)])  # and then the process is killed
+    checkpoint_copies.note(store.engine, [store.engine.read_row(talk.state.id)])  # and then the process is killed
     assert store.know_checkpoints(files) == ()
     assert (len(files.list()), notes(store)) == (2, 0)
 
@@ -421,9 +421,9 @@ def filled(store: Store, copies: FileStore) -> Conversation:
     large = Message("user", (Block("file", NOISE, "binary"),), raw={"data": base64.b64encode(NOISE).decode()})
     raw = {"role": "assistant", "content": said["raw"]}
     talk.extend([large, Message.assistant(said["text"], raw=raw, label=said["label"])])
-    key = recovery.new_key(store._names.number(str(talk.head)))
-    recovery.keep(talk._desk, key, [Message.assistant(said["partial"])], recording=True)
-    recovery.keep_snapshot(store, talk.id, {"state": said["state"]})
+    key = recovery.new_key(store.engine.message_ids.number(str(talk.head)))
+    recovery.keep(talk.state, key, [Message.assistant(said["partial"])], recording=True)
+    recovery.keep_snapshot(store.engine, talk.id, {"state": said["state"]})
     store.search(said["text"])
     return talk
 
@@ -452,7 +452,7 @@ def test_after_a_purge_nothing_of_a_conversation_is_left_in_any_file(store: Stor
 
 def keys_of(store: Store, talk: Conversation) -> list[bytes]:
     """What of a sealed conversation could be found in files: its wrapped key, and the beginnings of what is sealed."""
-    id, row = talk._desk.id, store._fresh_row(talk._desk.id)
+    id, row = talk.state.id, store.engine.read_row(talk.state.id)
     bodies = [m.body for m in store.backend.scan(id, limit=1000) if m.body]
     bodies += [item.body for item in store.backend.items(id)]
     bodies += [chunk for a in store.backend.attachments(id) for chunk in store.backend.chunks(id, a.name)]
@@ -494,10 +494,10 @@ def test_a_conversation_that_is_purged_from_quarantine_takes_its_checkpoints_alo
         store.know_checkpoints(files)
         talk = store.start()
         talk.append(Message.user("x"))
-        checkpoint_copies.remember(talk._desk, checkpoint_copies.location_of(files))
+        checkpoint_copies.remember(talk.state, checkpoint_copies.location_of(files))
         files.save(talk.snapshot(metadata={"checkpoint": "automatic"}))
-        row = store._fresh_row(talk._desk.id)
-        store._quarantine.add(row.id, None, "for the test")
+        row = store.engine.read_row(talk.state.id)
+        store.engine.quarantine.add(row.id, None, "for the test")
         torn = replace(row, token=os.urandom(16), proof=b"torn")
         store.backend.commit([Batch((Change(row.id, row.token, torn),))])
         report = store.purge_quarantine()

@@ -296,7 +296,7 @@ def started(store: Store, clock: Clock, age: timedelta, title: str = "", **how: 
 def expiring(talk: Conversation, at: datetime) -> None:
     """Give a conversation an expiry of its own."""
     stamp = from_datetime(at, "at")
-    talk._store._change(talk._desk.id, lambda row: changed(talk._desk, row, expires_at=stamp))
+    talk.engine.change(talk.state.id, lambda row: changed(talk.state, row, expires_at=stamp))
 
 
 def left(store: Store) -> set[str]:
@@ -366,7 +366,7 @@ def test_a_sealed_policy_lies_nowhere_in_clear_and_cannot_be_changed_without_the
 def test_a_stored_policy_that_was_never_set_is_damage(tmp_path: Path) -> None:
     """In a plain store anybody can write anything."""
     with hitherto.open(tmp_path / "a.db") as store:
-        store._workspace.describe(lambda meta: replace(meta, retention_days=4000))
+        store.engine.workspace.describe(lambda meta: replace(meta, retention_days=4000))
         for use in (lambda: store.retention, store.plan_sweep, store.sweep):
             with pytest.raises(Damaged, match="4000 days"):
                 use()
@@ -523,8 +523,8 @@ def test_a_damaged_conversation_is_kept_and_named(tmp_path: Path, clock: Clock) 
         aged, held, sound = (started(store, clock, age * DAY) for age in (0, 40, 40))
         held.hold()
     with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as raw:
-        raw.execute("UPDATE conversation SET active_at = active_at / 2 WHERE id = ?", [aged._desk.id])
-        raw.execute("UPDATE conversation SET held = 0 WHERE id = ?", [held._desk.id])
+        raw.execute("UPDATE conversation SET active_at = active_at / 2 WHERE id = ?", [aged.state.id])
+        raw.execute("UPDATE conversation SET held = 0 WHERE id = ?", [held.state.id])
     with hitherto.open(tmp_path / "a.db", key=KEY, clock=clock) as store:
         found = store.plan_sweep(POLICY)
         assert {item.conversation for item in found.items if item.reason == "damaged"} == {aged.id, held.id}
@@ -536,8 +536,8 @@ def test_a_damaged_conversation_is_kept_and_named(tmp_path: Path, clock: Clock) 
 def test_a_plain_conversation_in_quarantine_is_kept_too(tmp_path: Path, clock: Clock) -> None:
     with hitherto.open(tmp_path / "a.db", clock=clock) as store:
         talk, strange = started(store, clock, 40 * DAY), started(store, clock, 40 * DAY)
-        store._quarantine.add(talk._desk.id, None, "a test says so")
-        store._change(strange._desk.id, lambda row: changed(strange._desk, row, expires_at=1 << 62))
+        store.engine.quarantine.add(talk.state.id, None, "a test says so")
+        store.engine.change(strange.state.id, lambda row: changed(strange.state, row, expires_at=1 << 62))
         assert {(item.reason, item.active_at) for item in store.plan_sweep(POLICY).items} == {("damaged", None)}
         assert store.sweep(POLICY).swept == ()
 
@@ -688,15 +688,15 @@ def test_what_cannot_be_purged_is_named_and_the_others_go(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talks = [started(store, clock, 40 * DAY) for _ in range(5)]
-    bad = talks[2]._desk.id
-    inner = store._steady
+    bad = talks[2].state.id
+    inner = store.engine.read_consistently
 
     def broken(row: ConversationRow, read: Callable[[ConversationRow], Any]) -> Any:
-        if row.id == bad and read == store._checked:
+        if row.id == bad and read == store.engine.check_row:
             raise Busy("the disk has a hole here")
         return inner(row, read)
 
-    monkeypatch.setattr(store, "_steady", broken)
+    monkeypatch.setattr(store.engine, "read_consistently", broken)
     report = store.sweep(POLICY)
     assert report.failures == ((talks[2].id, "the disk has a hole here"),)
     assert set(report.swept) == {talk.id for talk in talks if talk is not talks[2]}
@@ -712,8 +712,8 @@ def test_a_key_that_is_gone_is_asked_for_once(store: Store, clock: Clock, monkey
         raise KeyUnavailable("nobody answers")
 
     found = store.plan_sweep(POLICY)
-    monkeypatch.setattr(store, "_steady", nobody)
-    report = sweep.carry_out(store, found, None)
+    monkeypatch.setattr(store.engine, "read_consistently", nobody)
+    report = sweep.carry_out(store.engine, found, None)
     assert dict(report.failures) == dict.fromkeys(talks, "nobody answers")
     assert len(asked) == 1
 
@@ -722,21 +722,21 @@ def test_a_purge_of_which_nobody_knows_whether_it_was_kept_leaves_the_files(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = started(store, clock, 40 * DAY)
-    inner = store._pen.write
+    inner = store.engine.committer.write
 
     def write(*given: Any, **how: Any) -> None:
         inner(*given, **how)
         raise CommitUnknown("the disk does not say")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._pen, "write", write)
+        patch.setattr(store.engine.committer, "write", write)
         report = store.sweep(POLICY)
     assert (report.swept, report.failures) == ((), ((talk.id, "the disk does not say"),))
     assert report.scrub_pending
     assert left(store) == set()
-    assert store._purges.pending == 1
+    assert store.engine.purges.pending == 1
     assert store.scrub()
-    assert store._purges.pending == 0
+    assert store.engine.purges.pending == 0
 
 
 def test_a_conversation_that_never_stands_still_is_busy_and_not_destroyed(
@@ -787,7 +787,7 @@ def test_a_sweep_leaves_no_trace_in_any_file(tmp_path: Path, clock: Clock, key: 
         gone = started(store, clock, 40 * DAY, "unmentionable")
         started(store, clock, DAY, "harmless")
         store.search("unmentionable")
-        secret = gone._desk.row.data_key if key else b"unmentionable"
+        secret = gone.state.row.data_key if key else b"unmentionable"
         assert secret in files(tmp_path)  # the control
         assert not store.sweep(POLICY).scrub_pending
         assert secret not in files(tmp_path)
@@ -806,11 +806,11 @@ def by_purging_all(store: Store, _: str) -> None:
 
 
 def by_purge(store: Store, id: str) -> None:
-    store._search.forget = interrupted  # type: ignore[method-assign,assignment]  # it comes at a bad time
+    store.engine.search.forget = interrupted  # type: ignore[method-assign,assignment]  # it comes at a bad time
     try:
         store.purge(id, reason="user-requested")
     finally:
-        del store._search.forget
+        del store.engine.search.forget
 
 
 @pytest.mark.parametrize("act", [by_sweep, by_purging_all, by_purge])
@@ -834,10 +834,10 @@ def test_what_was_gone_when_somebody_pressed_ctrl_c_leaves_the_files_all_the_sam
         assert left(store) == {rest.id}
         if how == "upkeep":
             until(lambda: b"unmentionable" not in files(tmp_path))
-            until(lambda: not store._purges.pending)
+            until(lambda: not store.engine.purges.pending)
         elif how == "unprotected":
             assert b"unmentionable" in files(tmp_path)
-            assert store._purges.pending == 0
+            assert store.engine.purges.pending == 0
             return
     assert b"unmentionable" not in files(tmp_path)
     assert [event.purged_count for event in told if isinstance(event, PurgeCompleted)] == [1]
@@ -849,15 +849,15 @@ def test_what_cannot_be_noted_of_checkpoints_does_not_stop_a_purge(tmp_path: Pat
         place = FileStore(tmp_path / "elsewhere")
         store.know_checkpoints(place)
         for talk in talks:
-            checkpoint_copies.remember(talk._desk, checkpoint_copies.location_of(place))
-        inner = store._workspace.note
+            checkpoint_copies.remember(talk.state, checkpoint_copies.location_of(place))
+        inner = store.engine.workspace.note
 
         def full(put: Any = None, unput: Any = ()) -> None:
             if unput:
                 raise StorageFull("no space is left")
             inner(put, unput)
 
-        store._workspace.note = full  # type: ignore[method-assign]  # a disk is hard to fill at the right moment
+        store.engine.workspace.note = full  # type: ignore[method-assign]  # a disk is hard to fill at the right moment
         one = store.purge(talks[0], reason="user-requested")
         two = store.sweep(POLICY)
         assert (one.purged_count, two.purged_count) == (1, 1)

@@ -23,6 +23,7 @@ import hitherto
 from hitherto import Block, Busy, Conversation, Message, RetentionPolicy, StorageFull, Store, Suspended
 from hitherto._engine import lease, quota
 from hitherto._engine.bodies import Meta
+from hitherto._engine.creating import More, create
 from hitherto._engine.recovery import keep, keep_snapshot, new_key
 from hitherto._engine.state import changed
 from hitherto._erasure import maintenance
@@ -33,7 +34,7 @@ from hitherto.backend import ConversationRow
 from hitherto.events import Event, SweepFinished
 from hitherto.model import Setup, from_datetime
 from hitherto.retention import DATED
-from hitherto.store import More
+from tests.support.parts import background_of, schedule_of
 
 from ..support.waiting import until
 
@@ -97,23 +98,23 @@ def left(store: Store) -> set[str]:
 
 def quietly(store: Store, policy: RetentionPolicy | None = POLICY) -> Store:
     """A policy, and no thread that goes by it."""
-    store._workspace.heard = lambda: None
-    _sweeping.set_policy(store, policy)
+    store.engine.workspace.heard = lambda: None
+    _sweeping.set_policy(store.engine, policy)
     return store
 
 
 def swept(store: Store) -> None:
     """What the thread does when it is time."""
-    store._schedule.sweep(lambda: True)
+    store.engine.schedule.sweep(lambda: True)
 
 
 def has_thread(store: Store) -> bool:
-    return store._upkeep._thread is not None
+    return background_of(store)._thread is not None
 
 
 def expiring(talk: Conversation, at: datetime) -> None:
     stamp = from_datetime(at, "at")
-    talk._store._change(talk._desk.id, lambda row: changed(talk._desk, row, expires_at=stamp))
+    talk.engine.change(talk.state.id, lambda row: changed(talk.state, row, expires_at=stamp))
 
 
 # -- when
@@ -140,7 +141,7 @@ def test_whoever_says_so_has_a_store_that_purges_nothing_by_itself(opened: Opene
     for how in ({"maintenance": False}, {"read_only": True}):
         store = opened(**how)
         assert not has_thread(store)
-        assert not store._schedule.is_due()
+        assert not store.engine.schedule.is_due()
         store.close()
     store = opened(maintenance=False)
     assert store.set_retention(RetentionPolicy(7)) is None
@@ -157,14 +158,14 @@ def test_without_a_policy_there_is_nothing_to_do_and_no_thread(opened: Opened) -
 def test_every_six_hours_it_is_time_again(opened: Opened, machine: Machine) -> None:
     store = quietly(opened())
     old = said(store)
-    assert store._schedule.is_due()
+    assert store.engine.schedule.is_due()
     machine.passes(30 * DAY - HOUR)
     swept(store)
     assert left(store) == {old.id}
     machine.passes(6 * HOUR - MINUTE)
-    assert not store._schedule.is_due()
+    assert not store.engine.schedule.is_due()
     machine.passes(MINUTE)
-    assert store._schedule.is_due()
+    assert store.engine.schedule.is_due()
     swept(store)
     assert left(store) == set()
 
@@ -173,7 +174,7 @@ def test_what_is_heard_while_a_sweep_is_at_it_is_not_forgotten_at_its_end(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = quietly(opened())
-    schedule, sweep = store._schedule, type(store._schedule)._sweep
+    schedule, sweep = store.engine.schedule, _schedule.Schedule._sweep
     said(store)
     store.set_retention(POLICY)
 
@@ -239,7 +240,7 @@ def test_a_policy_that_others_set_is_noticed_by_whoever_says_something(
     other.set_retention(RetentionPolicy(99))
     assert not has_thread(store)
     talk.append(Message.user("and on"))
-    until(lambda: store._schedule._next > 0)
+    until(lambda: schedule_of(store)._next > 0)
     assert left(store) == {old.id, talk.id}
     other.set_retention(POLICY)  # it has looked already, and would not for six hours
     talk.append(Message.user("and on"))
@@ -250,13 +251,13 @@ def test_where_there_is_a_thread_a_policy_of_others_is_looked_for_every_six_hour
     opened: Opened, machine: Machine
 ) -> None:
     store, other = opened(), opened(maintenance=False)
-    store._workspace.heard = lambda: None  # so that all of it happens here
+    store.engine.workspace.heard = lambda: None  # so that all of it happens here
     said(store)
     swept(store)
     other.set_retention(POLICY)
     machine.passes(30 * DAY)
-    assert not store._schedule.wanted  # as far as it knows
-    assert store._schedule.is_due()
+    assert not store.engine.schedule.wanted  # as far as it knows
+    assert store.engine.schedule.is_due()
     swept(store)
     assert left(store) == set()
 
@@ -267,7 +268,7 @@ def test_an_expiry_of_its_own_is_looked_for_without_a_policy(opened: Opened, mac
     expiring(talk, machine.wall + DAY)
     first.close()
     store = opened()
-    until(lambda: store._schedule._next > 0)
+    until(lambda: schedule_of(store)._next > 0)
     assert left(store) == {talk.id, other.id}
     store.close()
     machine.passes(DAY)
@@ -278,8 +279,8 @@ def test_an_expiry_of_its_own_is_looked_for_without_a_policy(opened: Opened, mac
 def test_one_that_begins_with_an_expiry_is_looked_for_as_well(opened: Opened, machine: Machine) -> None:
     store = opened()
     more = More(expires_at=machine.clock() + 1)
-    assert store._create(b"i" * 16, Meta(), [Setup()], more=more) is not None
-    assert store._workspace.meta.expiring
+    assert create(store.engine, b"i" * 16, Meta(), [Setup()], more=more) is not None
+    assert store.engine.workspace.meta.expiring
     assert store.verify().ok
 
 
@@ -317,7 +318,7 @@ def test_where_nothing_is_due_nothing_is_read_but_the_question_and_nothing_is_wr
         return found
 
     store.backend.lookup = lookup  # type: ignore[method-assign]  # counting is all it does
-    until(lambda: store._schedule._next > 0)
+    until(lambda: schedule_of(store)._next > 0)
     swept(store)
     store.close()
     assert sum(rows) <= 6  # of the workspace itself
@@ -331,13 +332,13 @@ def test_what_is_due_and_on_hold_is_no_reason_to_write_or_tell(
     said(store).hold()
     swept(store)
     machine.passes(99 * DAY)
-    token = store._workspace.row.token
+    token = store.engine.workspace.row.token
     told: list[Event] = []
     store.subscribe(told.append)
     with caplog.at_level(logging.INFO, logger="hitherto"):
         swept(store)
-    store._listeners.wait(10)
-    assert store._workspace.row.token == token
+    store.engine.listeners.wait(10)
+    assert store.engine.workspace.row.token == token
     assert (told, caplog.records) == ([], [])
 
 
@@ -353,7 +354,7 @@ def test_one_event_and_one_line_tell_of_a_sweep_and_name_no_conversation(
     store.subscribe(told.append)
     with caplog.at_level(logging.INFO, logger="hitherto"):
         swept(store)
-    store._listeners.wait(10)
+    store.engine.listeners.wait(10)
     (event,) = [one for one in told if isinstance(one, SweepFinished)]
     assert (event.days, event.purged_count, event.skipped, event.failures) == (30, 3, 1, 0)
     (record,) = caplog.records
@@ -382,14 +383,14 @@ def test_closing_does_not_wait_for_a_long_sweep_and_the_next_goes_on(
     monkeypatch.setattr(_sweeping.Sweep, "_together", together)
     store = opened()
     began.wait(30)
-    store._upkeep._stopped = True  # which is what closing does first, and then waits
+    background_of(store)._stopped = True  # which is what closing does first, and then waits
     go.set()
     assert store.close().complete
     monkeypatch.setattr(_sweeping.Sweep, "_together", inner)
     with opened(maintenance=False) as look:
         assert len(left(look)) == 27
         assert left(look) < all_of_them
-        assert look._workspace.meta.sweeper is None  # and others need not wait
+        assert look.engine.workspace.meta.sweeper is None  # and others need not wait
     store = opened()
     until(lambda: left(store) == set())
     assert store.verify().ok
@@ -433,7 +434,7 @@ def test_nothing_more_is_looked_at_when_the_store_is_being_closed(
         inner(self, ids)
 
     monkeypatch.setattr(_sweeping.Sweep, "take", take)
-    store._schedule.sweep(lambda: len(looks) < 2)
+    store.engine.schedule.sweep(lambda: len(looks) < 2)
     assert len(looks) == 2
     swept(store)
     assert len(looks) == 7  # the control
@@ -473,12 +474,12 @@ def test_a_sweep_that_fails_is_said_disturbs_nobody_and_is_tried_again(
     machine.passes(30 * DAY)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="hitherto"):
         patch.setattr(_sweeping, "_quiet", fails)
-        store._upkeep._sweep()
+        background_of(store)._sweep()
     assert "a sweep was interrupted and will be tried again: the disk is elsewhere" in caplog.text
-    assert not store._schedule.is_due()
+    assert not store.engine.schedule.is_due()
     machine.passes(5 * MINUTE)
-    assert store._schedule.is_due()
-    store._upkeep._sweep()
+    assert store.engine.schedule.is_due()
+    background_of(store)._sweep()
     assert left(store) == set()
 
 
@@ -491,7 +492,7 @@ def test_on_a_full_disk_nobody_can_say_that_they_are_at_it_and_it_is_swept_all_t
     store = quietly(opened())
     many(store, 3)
     machine.passes(30 * DAY)
-    monkeypatch.setattr(store._workspace, "describe", full)
+    monkeypatch.setattr(store.engine.workspace, "describe", full)
     swept(store)
     assert left(store) == set()
 
@@ -525,12 +526,12 @@ def test_a_sweep_by_itself_goes_on_while_other_writes_are_suspended(opened: Open
     many(store, 3)
     machine.passes(30 * DAY)
     for _ in range(20):
-        store._pen.breaker.failed()
+        store.engine.committer.breaker.failed()
     with pytest.raises(Suspended):  # the control
         said(store)
     swept(store)
     assert left(store) == set()
-    assert store._workspace.meta.sweeper is None
+    assert store.engine.workspace.meta.sweeper is None
 
 
 def test_attachments_count_as_well(opened: Opened, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +585,7 @@ def test_a_process_may_fork_between_any_two_commits(
         return inner(self, doomed, *rest)
 
     monkeypatch.setattr(_sweeping.Sweep, "_written", written)
-    report = _sweeping.Sweep(store, POLICY, machine.wall, turn=turn).sweep()
+    report = _sweeping.Sweep(store.engine, POLICY, machine.wall, turn=turn).sweep()
     assert len(report.swept) == 6
     assert len(commits) == len(set(commits)) == (1 if together else 6)
 
@@ -622,9 +623,9 @@ def test_a_sweep_waits_once_for_a_lock_that_meets_all(
         with pytest.raises(Busy):
             swept(store)
         assert len(tries) == 2
-    assert not store._schedule.is_due()
+    assert not store.engine.schedule.is_due()
     machine.passes(5 * MINUTE)
-    assert store._schedule.is_due()
+    assert store.engine.schedule.is_due()
     swept(store)
     assert left(store) == set()
 
@@ -648,7 +649,7 @@ def test_a_lock_that_comes_in_the_middle_leaves_what_is_gone_to_upkeep(
     assert (len(report.swept), len(report.failures), report.scrub_pending) == (4, 6, True)
     assert {*report.swept, *(id for id, _ in report.failures)} == talks
     assert store.scrub()
-    assert store._purges.pending == 0
+    assert store.engine.purges.pending == 0
 
 
 # -- another policy, in the middle of it
@@ -660,7 +661,7 @@ def test_a_policy_that_is_loosened_ends_a_sweep_that_is_running(
 ) -> None:
     monkeypatch.setattr(_sweeping, "_AT_ONCE", 2)
     store, other = quietly(opened()), opened(maintenance=False)
-    store._upkeep.stop(10)  # or it might be the first to look again
+    store.engine.background.stop(10)  # or it might be the first to look again
     many(store, 8)
     machine.passes(30 * DAY)
     inner = _sweeping.Sweep._together
@@ -672,7 +673,7 @@ def test_a_policy_that_is_loosened_ends_a_sweep_that_is_running(
     monkeypatch.setattr(_sweeping.Sweep, "_together", together)
     swept(store)
     assert len(left(store)) == 6
-    assert store._schedule.is_due()  # by the policy as it now is
+    assert store.engine.schedule.is_due()  # by the policy as it now is
     swept(store)
     assert len(left(store)) == 6
 
@@ -754,8 +755,8 @@ def together(self, rows):
 sweep.Sweep._together = together
 now = int(sys.argv[2])
 store = hitherto.open(sys.argv[1], clock=lambda: now, maintenance=False)
-store._schedule._never = False
-store._schedule.sweep(lambda: True)
+store.engine.schedule._never = False
+store.engine.schedule.sweep(lambda: True)
 """
 
 
@@ -797,10 +798,10 @@ def test_while_one_process_sweeps_another_leaves_it_alone_and_finishes_what_a_ki
         if where == "elsewhere":
             assert len(left(store)) == 8  # nobody can know that it was killed
             machine.passes(2 * MINUTE)
-            assert store._schedule.is_due()  # it looks again when the other's time is over, not after six hours
+            assert store.engine.schedule.is_due()  # it looks again when the other's time is over, not after six hours
             swept(store)
         assert left(store) == set()
-        assert store._workspace.meta.sweeper is None
+        assert store.engine.workspace.meta.sweeper is None
         assert store.verify().ok
 
 
@@ -812,19 +813,19 @@ def test_whoever_is_at_it_for_long_says_so_again(
     many(store, 9)
     machine.passes(30 * DAY)
     ends: list[int] = []
-    inner = store._pen.write
+    inner = store.engine.committer.write
 
     def write(*given: Any, **how: Any) -> Any:
         done = inner(*given, **how)
         if how.get("tell"):  # a purge
-            other._workspace.refresh()
-            sweeper = other._workspace.meta.sweeper
+            other.engine.workspace.refresh()
+            sweeper = other.engine.workspace.meta.sweeper
             assert sweeper is not None
             ends.append(sweeper[1] - machine.clock())
             machine.passes(timedelta(seconds=15))
         return done
 
-    monkeypatch.setattr(store._pen, "write", write)
+    monkeypatch.setattr(store.engine.committer, "write", write)
     swept(store)
     assert len(ends) == 9
     assert min(ends) > 0
@@ -835,9 +836,9 @@ def test_a_lease_of_another_clock_stops_nobody(opened: Opened, machine: Machine)
     store, other = quietly(opened()), opened(maintenance=False)
     said(store)
     machine.passes(30 * DAY)
-    other._schedule._never = False
+    schedule_of(other)._never = False
     machine.wall += 999 * DAY  # the other believes that it is later
-    assert other._schedule._lease.take()
+    assert schedule_of(other)._lease.take()
     machine.wall -= 999 * DAY
     swept(store)
     assert left(store) == set()
@@ -856,7 +857,7 @@ def test_a_clock_that_jumps_ahead_while_the_store_is_open_purges_nothing_early(
     machine.passes(DAY)
     machine.wall += 40 * DAY
     if not protected:
-        store._schedule._ticks = None
+        schedule_of(store)._ticks = None
     swept(store)
     assert left(store) == ({talk.id} if protected else set())
     machine.passes(29 * DAY)
@@ -888,7 +889,7 @@ def test_within_one_boot_a_clock_that_jumped_ahead_between_two_processes_is_not_
     machine.wall += 40 * DAY
     machine.boot = boot
     store = opened()
-    store._upkeep.stop(10)
+    store.engine.background.stop(10)
     swept(store)
     assert left(store) == ({talk.id} if boot == "a boot" else set())
 
@@ -905,7 +906,7 @@ def test_a_clock_that_was_ahead_and_is_set_right_is_compared_from_then_on(opened
     first.close()
     machine.wall += 35 * DAY  # within what it was before
     store = opened()
-    store._upkeep.stop(10)
+    store.engine.background.stop(10)
     swept(store)
     assert left(store) == {talk.id}
 
@@ -926,7 +927,7 @@ def test_the_clocks_are_compared_from_the_moment_on_in_which_something_can_be_du
         expiring(talk, machine.wall + 30 * DAY)
     machine.wall += 40 * DAY
     store = opened()
-    store._upkeep.stop(10)
+    store.engine.background.stop(10)
     swept(store)
     assert left(store) == ({talk.id} if protected else set())
 
@@ -946,10 +947,10 @@ def test_a_clock_that_was_behind_what_was_said_last_is_compared_with_when_it_was
     machine.passes(30 * DAY)
     machine.wall -= 600 * DAY
     store = opened()
-    store._upkeep.stop(10)
+    store.engine.background.stop(10)
     swept(store)
     machine.wall += 600 * DAY
-    assert store._schedule.behind_seconds == (0.0 if protected else 600 * 86_400)
+    assert store.engine.schedule.behind_seconds == (0.0 if protected else 600 * 86_400)
     swept(store)
     assert len(left(store)) == (0 if protected else 1)
     machine.wall += 40 * DAY  # from here on it is one that jumps ahead
@@ -978,7 +979,7 @@ def test_a_clock_that_is_not_believed_is_said_once_and_stands_in_the_report(
     said(store)
     swept(store)
     machine.passes(DAY)
-    assert (store._schedule.behind_seconds, caplog.records) == (0.0, [])
+    assert (store.engine.schedule.behind_seconds, caplog.records) == (0.0, [])
     machine.wall += 40 * DAY
     with caplog.at_level(logging.WARNING, logger="hitherto"):
         swept(store)
@@ -1012,7 +1013,7 @@ def test_what_was_said_while_the_clock_had_lost_its_time_is_counted_from_when_it
     store.close()
     machine.wall = datetime(1970, 1, 1, 0, 5, tzinfo=UTC)
     store = opened()
-    store._upkeep.stop(10)
+    store.engine.background.stop(10)
     talk = said(store)
     swept(store)
     machine.wall = right
@@ -1039,14 +1040,14 @@ def test_what_is_remembered_of_conversations_without_a_time_goes_with_them(opene
     talks = [said(store) for _ in range(2)]
     machine.wall = right
     store.sweep()
-    assert set(store._workspace.meta.undated) == {talk._desk.id for talk in talks}
+    assert set(store.engine.workspace.meta.undated) == {talk.state.id for talk in talks}
     store.purge(talks[0], reason="user-requested")
     machine.wall = datetime(1970, 1, 1, 0, 5, tzinfo=UTC)
     talks.append(said(store))
     machine.wall = right + DAY
     store.sweep()
     times = [from_datetime(time, "time") for time in (right, right + DAY)]
-    assert store._workspace.meta.undated == dict(zip((talk._desk.id for talk in talks[1:]), times, strict=True))
+    assert store.engine.workspace.meta.undated == dict(zip((talk.state.id for talk in talks[1:]), times, strict=True))
 
 
 def test_of_very_many_without_a_time_some_are_counted_first_and_then_the_others(
@@ -1069,10 +1070,10 @@ def test_of_very_many_without_a_time_some_are_counted_first_and_then_the_others(
 
 def test_whoever_saw_it_first_is_believed(opened: Opened) -> None:
     store = opened(maintenance=False)
-    talk = said(store)._desk.id
+    talk = said(store).state.id
     for now in (5, 9):
-        _sweeping.remember(store, [talk], now)
-    assert store._workspace.meta.undated == {talk: 5}
+        _sweeping.remember(store.engine, [talk], now)
+    assert store.engine.workspace.meta.undated == {talk: 5}
 
 
 def test_the_machine_has_such_a_clock() -> None:
@@ -1094,14 +1095,14 @@ def test_a_conversation_that_is_being_recorded_here_is_left_alone(opened: Opened
     store = quietly(opened())
     talk = said(store)
     machine.passes(30 * DAY)
-    store._recorded[talk._desk.id] = 1
+    store.engine.recorded[talk.state.id] = 1
     (item,) = store.plan_sweep().items
     assert (item.action, item.reason) == ("keep", "being-recorded")
     assert "1 due, but being recorded" in store.plan_sweep().explain()
     swept(store)
     assert store.sweep().skipped == ((talk.id, "being-recorded"),)
     assert left(store) == {talk.id}
-    del store._recorded[talk._desk.id]
+    del store.engine.recorded[talk.state.id]
     swept(store)
     assert left(store) == set()
 
@@ -1114,7 +1115,7 @@ def test_an_answer_that_another_process_keeps_as_it_comes_protects_its_conversat
     store, other = quietly(opened()), opened(maintenance=False)
     talk = other.conversation(said(store).id)
     machine.passes(30 * DAY)
-    keep(talk._desk, new_key(talk._desk.row.head or 0), [Message.assistant("It is")])
+    keep(talk.state, new_key(talk.state.row.head or 0), [Message.assistant("It is")])
     if not protected:
         monkeypatch.setattr(_sweeping, "_being_recorded", lambda *_: False)
     machine.passes(4 * MINUTE)
@@ -1132,10 +1133,10 @@ def test_a_question_that_a_model_thinks_about_protects_its_conversation_for_an_h
     """In another process, before the first piece has come: whoever records it has left a mark. The control does not
     look for it."""
     store, other = opened(), opened(maintenance=False)
-    store._workspace.heard = lambda: None
+    store.engine.workspace.heard = lambda: None
     talk = other.conversation(said(store).id)
     expiring(talk, machine.wall + 10 * MINUTE)
-    keep_snapshot(other, talk.id, {"asked": True})
+    keep_snapshot(other.engine, talk.id, {"asked": True})
     if not protected:
         monkeypatch.setattr(_sweeping, "MARK", b"nothing of the kind")
     machine.passes(50 * MINUTE)
@@ -1155,7 +1156,7 @@ def test_an_answer_that_begins_to_come_between_the_plan_and_the_purge_keeps_a_co
 
     def answer(done: int, total: int) -> None:
         if (done, total) == (0, 1):
-            keep(talk._desk, new_key(talk._desk.row.head or 0), [Message.assistant("It is")])
+            keep(talk.state, new_key(talk.state.row.head or 0), [Message.assistant("It is")])
 
     report = store.sweep(POLICY, progress=answer)
     assert (report.swept, report.skipped) == ((), ((talk.id, "being-recorded"),))

@@ -26,6 +26,7 @@ from hitherto._engine.committer import Pen
 from hitherto.chat import Client, Config, new_client
 from hitherto.testing.conformance import create
 from hitherto.testing.faultdisk import FaultDisk
+from tests.support.parts import background_of
 
 from ..support.patience import AGES, SOON
 from ..support.provider import Asked, Provider, chat_answer, provider
@@ -117,7 +118,7 @@ def test_a_disk_that_hangs_does_not_hold_it_up_for_ever(disk: FaultDisk, caplog:
     hanging = Hanging(disk)
     writers = [in_thread(lambda talk=talk: talk.append(Message.user("x"))) for talk in talks]  # type: ignore[misc]
     assert hanging.hangs.wait(10)
-    while store._pen.unsettled < 3:
+    while store.engine.committer.unsettled < 3:
         time.sleep(0.001)
     began = time.monotonic()
     report = store.close(timeout_seconds=SHORT)
@@ -247,7 +248,7 @@ def test_a_write_that_was_put_in_line_and_forgotten_is_written_by_who_waits(tmp_
     """Whoever was interrupted between the two left it there: closing does not wait in vain for nobody."""
     store = hitherto.open(tmp_path / "store.db", maintenance=False)
     batch = create(id=b"f" * 16)
-    entry = store._pen.enqueue(batch)
+    entry = store.engine.committer.enqueue(batch)
     began = time.monotonic()
     assert store.close(timeout_seconds=AGES).complete
     assert time.monotonic() - began < SOON
@@ -271,8 +272,8 @@ def test_an_interrupted_rewrap_leaves_nothing_in_line(tmp_path: Path, monkeypatc
         store.rotate(Key.generate())
     monkeypatch.undo()
     assert waited == [1]
-    assert store._pen.unsettled == 0
-    assert store._pen._queue == []
+    assert store.engine.committer.unsettled == 0
+    assert store.engine.committer._queue == []
     assert store.close().complete
 
 
@@ -319,7 +320,7 @@ def test_what_fails_while_it_lets_go_is_said_and_the_rest_is_let_go_of(
     def fails(_: object) -> None:
         raise StorageError("disk I/O error")
 
-    monkeypatch.setattr(type(store._search), "close", fails)
+    monkeypatch.setattr(type(store.engine.search), "close", fails)
     report = store.close()
     assert (report.complete, report.unfinished) == (False, ("letting go of the files: StorageError",))
     with pytest.raises(Closed):
@@ -376,7 +377,7 @@ def at_last(store: hitherto.Store, name: str, work: Callable[[], object]) -> Non
     def write() -> None:
         work()
 
-    store._last[name] = write
+    store.engine.at_close[name] = write
 
 
 def texts(disk: FaultDisk) -> list[str]:
@@ -464,7 +465,7 @@ def test_an_answer_that_is_held_when_the_store_is_closed_already_is_named(
     def late() -> None:
         at_last(store, "late", lambda: talk.append(Message.user("late")))
 
-    monkeypatch.setattr(store._upkeep, "do_last", late)
+    monkeypatch.setattr(store.engine.background, "do_last", late)
     assert store.close().held == ("Closed: the store is closed",)
 
 
@@ -491,7 +492,7 @@ def test_a_last_scrub_that_fails_is_said_and_all_is_let_go_of(tmp_path: Path, mo
 
     monkeypatch.setattr(type(store.backend), "scrub", fails)
     assert store.purge(store.start(), reason="user-requested").scrub_pending
-    (thread,) = store._listeners._threads
+    (thread,) = store.engine.listeners._threads
     report = store.close()
     assert (report.purges, report.unfinished) == (1, ("scrubbing: StorageError",))
     assert store.close() is report
@@ -505,7 +506,7 @@ def test_a_last_scrub_that_fails_is_said_and_all_is_let_go_of(tmp_path: Path, mo
 def test_keys_that_are_forgotten_say_that_the_store_is_closed(tmp_path: Path) -> None:
     """A rotation beside it, say: nothing is damaged."""
     store = hitherto.open(tmp_path / "store.db", key=Key.generate(), maintenance=False)
-    sealed = store._workspace.sealed
+    sealed = store.engine.workspace.sealed
     assert sealed is not None
     slot = sealed.new_slot(b"c" * 16, 1)
     store.close()
@@ -524,10 +525,10 @@ def test_a_signal_may_come_anywhere_and_its_handler_may_close(tmp_path: Path, lo
     store = hitherto.open(tmp_path / "store.db")
     store.start()
     locks = {
-        "pen": store._pen._mutex,
-        "listeners": store._listeners._lock,
-        "upkeep": store._upkeep._wake._cond,  # type: ignore[attr-defined]  # of the standard library's
-        "close": store._ending,
+        "pen": store.engine.committer._mutex,
+        "listeners": store.engine.listeners._lock,
+        "upkeep": background_of(store)._wake._cond,  # type: ignore[attr-defined]  # of the standard library's
+        "close": store._closing_lock,
     }
     reports: list[Closing] = []
 
@@ -550,8 +551,8 @@ def test_a_listener_that_closes_while_somebody_closes_does_not_wait_for_itself(t
 
     def close(_: Event) -> None:
         assert closing.wait(10)
-        while store._ending.acquire(blocking=False):  # until somebody else has it
-            store._ending.release()
+        while store._closing_lock.acquire(blocking=False):  # until somebody else has it
+            store._closing_lock.release()
         reports.append(store.close(timeout_seconds=AGES))
 
     store.subscribe(close)

@@ -20,6 +20,7 @@ import zstandard
 import hitherto
 from hitherto import Block, Key, Message, Store, Usage, formats
 from hitherto._engine import recovery
+from hitherto._engine.engine import Engine
 from hitherto.backends.memory import MemoryBackend
 from hitherto.formats import PortableConversation, PortableMessage, Source, _extract, _importing, jsonl
 from hitherto.ids import parse_conversation_id
@@ -70,7 +71,7 @@ def rich(store: Store) -> str:
     store.delete([gone.id])
     end = store.conversation(talk.id)
     assert end._at is not None
-    recovery.keep(end._desk, recovery.new_key(end._at), [Message.assistant("half an ans")])
+    recovery.keep(end.state, recovery.new_key(end._at), [Message.assistant("half an ans")])
     return talk.id
 
 
@@ -432,7 +433,7 @@ def test_two_who_load_the_same_file_at_once_add_it_once(store: Store, tmp_path: 
     first = out(store, tmp_path)
     talk.configure(model="two")
     talk.extend([Message.user(f"m{n}") for n in range(100)])
-    recovery.keep(talk._desk, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
     grown = out(store, tmp_path)
     database = tmp_path / "s.db"
     failed: list[Exception] = []
@@ -468,7 +469,7 @@ def test_what_grows_brings_its_setups_its_hold_and_what_had_come_of_answers(
     talk.configure(model="two", system_prompt="Be terse.")
     talk.append(Message.assistant("by two"))
     talk.hold()
-    recovery.keep(talk._desk, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
     path = out(store, tmp_path)
     for added in (1, 0):
         assert formats.load(path, other).messages == added
@@ -486,7 +487,7 @@ def test_a_new_conversation_comes_with_its_hold_and_its_partials_or_not_at_all(
     talk = store.start()
     talk.append(Message.user("start"))
     talk.hold()
-    recovery.keep(talk._desk, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
     path = out(store, tmp_path)
     commits: list[object] = []
     commit = other.backend.commit
@@ -591,7 +592,7 @@ def test_what_others_delete_while_we_look_is_looked_at_again(
     path = out(store, tmp_path)
     look, looks = _extract.extract, []
 
-    def meanwhile(own: Store, id: bytes) -> Any:
+    def meanwhile(own: Engine, id: bytes) -> Any:
         found = look(own, id)
         looks.append(id)
         if len(looks) == 1:
@@ -608,7 +609,7 @@ def test_what_had_come_of_an_answer_is_not_brought_back_beside_the_answer(
 ) -> None:
     talk = store.start()
     talk.append(Message.user("q"))
-    recovery.keep(talk._desk, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
     path = out(store, tmp_path)
     formats.load(path, other)
     there = other.conversation(talk.id)
@@ -961,7 +962,7 @@ def test_what_is_deleted_while_it_is_written_ends_the_export_with_nothing_left(
     message = store.message(store.save([Message.user([Block.video(FILM, "video/mp4")])])[0])
     look = _extract.extract
 
-    def meanwhile(own: Store, id: bytes) -> Any:
+    def meanwhile(own: Engine, id: bytes) -> Any:
         found = look(own, id)
         store.delete([message.id])
         store.scrub()

@@ -112,9 +112,9 @@ def test_at_the_end_of_the_block_the_conversation_is_committed_and_its_snapshot_
     with recording(client):
         say(client, "one")
         assert len(snapshots(store)) == 1  # the control: before, it is there
-        assert list(store._recorded.values()) == [1]
+        assert list(store.engine.recorded.values()) == [1]
     assert snapshots(store) == []
-    assert store._recorded == {}
+    assert store.engine.recorded == {}
     record = Records(store).get(ids(store)[0])
     assert (record.metrics.user_utterances, record.metrics.assistant_utterances) == (1, 1)
 
@@ -342,7 +342,7 @@ def test_a_conversation_that_was_purged_meanwhile_is_no_error_at_the_end(parrot:
     with recording(client):
         client.chat("one")
         store.purge(ids(store)[0], reason="user-requested")
-    assert store._recorded == {}
+    assert store.engine.recorded == {}
 
 
 def test_closing_waits_for_the_checkpoint_that_is_due(parrot: Provider, store: Store, tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_the_end_of_one_process_leaves_the_mark_and_the_state_of_another(
         (left,) = snapshots(mine)
         assert left.state == {"step": 7}
         revision = Records(other).get(id).revision
-        finish(other, store_id(id), 1.0)
+        finish(other.engine, store_id(id), 1.0)
         assert Records(other).get(id).revision == revision  # the end of what has ended changes nothing
         with monkeypatch.context() as dead:
             dead.setattr(recovery, "is_gone", lambda _: True)
@@ -409,7 +409,7 @@ def test_whoever_commits_a_conversation_takes_everybodys_mark(parrot: Provider, 
 
 
 def test_a_process_is_gone_when_it_is_not_there_or_another_has_its_number(store: Store) -> None:
-    me = process.this(store)
+    me = process.this(store.engine)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs = replace(me, process=child.pid, began=process._began(child.pid))
     assert not process.is_gone(theirs)
@@ -474,13 +474,13 @@ def test_an_end_that_cannot_be_kept_in_time_is_said_and_comes_later(
 ) -> None:
     client = hitherto.record(own(parrot), store)
     client.chat("one")
-    here, commit = recording(client), store._commit_now
-    monkeypatch.setattr(store, "_commit_now", lambda *_, **__: time.sleep(0.2))
+    here, commit = recording(client), store.engine.commit_once
+    monkeypatch.setattr(store.engine, "commit_once", lambda *_, **__: time.sleep(0.2))
     began = time.monotonic()
     with pytest.raises(hitherto.Busy):
         here.close(timeout_seconds=0.05)
     assert time.monotonic() - began < SOON  # and not as long as a thousand tries take
-    monkeypatch.setattr(store, "_commit_now", commit)
+    monkeypatch.setattr(store.engine, "commit_once", commit)
     assert len(snapshots(store)) == 1
     here.close()
     assert snapshots(store) == []
@@ -490,7 +490,7 @@ def test_of_two_that_record_one_conversation_the_last_ends_it(parrot: Provider, 
     first = hitherto.record(own(parrot), store)
     first.chat("one")
     second = hitherto.resume(own(parrot), store, ids(store)[0])
-    assert list(store._recorded.values()) == [2]
+    assert list(store.engine.recorded.values()) == [2]
     recording(first).close()
     assert len(snapshots(store)) == 1
     recording(second).close()
@@ -523,7 +523,7 @@ def test_what_a_recorder_has_forgotten_is_ended_while_it_goes_on(
     assert left == {"q3", "q4", "q5"}  # two that it knows, and one that the next question ends
     history = [{"role": "user", "content": "q5"}, {"role": "assistant", "content": "a6"}]
     client.chat.completions.create(model="m", messages=[*history, {"role": "user", "content": "more"}])
-    assert len(store._recorded) == 2
+    assert len(store.engine.recorded) == 2
 
 
 def test_closing_ends_what_the_recorder_has_forgotten_too(
@@ -535,7 +535,7 @@ def test_closing_ends_what_the_recorder_has_forgotten_too(
         say(client, f"q{n}")
     assert len(snapshots(store)) == 3  # the control: one that is forgotten, and not ended yet
     recording(client).close()
-    assert (snapshots(store), store._recorded) == ([], {})
+    assert (snapshots(store), store.engine.recorded) == ([], {})
 
 
 def test_the_conversation_that_a_recorder_was_given_is_never_forgotten(
@@ -576,7 +576,7 @@ def test_what_nobody_closed_is_ended_by_those_who_come_after(parrot: Provider, s
     last = hitherto.record(own(parrot), store)
     last.chat("last")
     assert [snapshot.messages[0].text for snapshot in snapshots(store)] == ["last"]
-    assert len(store._recorded) == 1
+    assert len(store.engine.recorded) == 1
 
 
 # -- the store's end

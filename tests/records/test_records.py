@@ -626,8 +626,8 @@ def test_the_total_is_left_out_if_it_is_not_wanted(records: Records, monkeypatch
 
 def test_a_total_by_project_leaves_out_what_is_in_quarantine_if_it_is_sealed(store: Store) -> None:
     ids = [store.start(project=f"/p{n % 2}").id for n in range(6)]
-    store._quarantine.add(uuid.UUID(ids[0]).bytes, None, "it was tampered with")
-    out = 0 if store._codec.in_clear else 1
+    store.engine.quarantine.add(uuid.UUID(ids[0]).bytes, None, "it was tampered with")
+    out = 0 if store.engine.codec.in_clear else 1
     assert store.conversations(total=True).total == 6 - out
     assert store.conversations(project="/p0", total=True).total == 3 - out
     assert store.conversations(project="/p1", total=True).total == 3
@@ -744,10 +744,10 @@ def test_stores_that_sweep_by_themselves_hear_that_there_is_an_expiry_to_mind(
         Records(updated).update(ID, retention={"expires_at": soon})
         formats.load(tmp_path / "a.jsonl", loaded)
         for one in (store, updated, loaded):
-            assert sweep_due(one, None, clock()).purged_count == 0
+            assert sweep_due(one.engine, None, clock()).purged_count == 0
         clock.later(days=2)
         for one in (store, updated, loaded):
-            assert sweep_due(one, None, clock()).purged_count == 1
+            assert sweep_due(one.engine, None, clock()).purged_count == 1
 
 
 # -- the end

@@ -251,17 +251,17 @@ def test_no_error_shows_what_was_refused(store: hitherto.Store) -> None:
 def test_half_a_secret_is_not_kept_of_an_answer_on_its_way(store: hitherto.Store, tmp_path: Path) -> None:
     talk = store.start()
     talk.append(Message.user("What is the token?"))
-    key = new_key(store._names.number(talk.at or ""))
+    key = new_key(store.engine.message_ids.number(talk.at or ""))
     for length in (8, 20, 39):  # as it comes in, the last one a character short of being one
         keep(
-            talk._desk,
+            talk.state,
             key,
             [Message.assistant(f"It is {SECRET[:length]}", raw={"content": f"It is {SECRET[:length]}"})],
         )
         (partial,) = talk.partials()
         assert "It is ".startswith(partial.text)
         assert files_with(tmp_path, SECRET[:20]) == []
-    keep(talk._desk, key, [Message.assistant(f"It is {SECRET}, or so.\nAnd that is that.\n")])
+    keep(talk.state, key, [Message.assistant(f"It is {SECRET}, or so.\nAnd that is that.\n")])
     assert talk.partials()[0].text.startswith("It is [redacted:")
     assert "And that" in talk.partials()[0].text
 
@@ -288,12 +288,12 @@ def test_a_sealed_store_is_cleaned_before_it_is_sealed(tmp_path: Path) -> None:
 
 
 def test_a_setup_is_cleaned_as_a_whole(store: hitherto.Store) -> None:
-    assert store._redactor is not None
+    assert store.engine.redactor is not None
     setup = Setup("openai", "m", SECRET, ({"name": "t", "parameters": {"password": PASSWORD}},), {"content": SECRET})
-    assert SECRET not in repr(store._redactor.setup(setup))
-    assert PASSWORD not in repr(store._redactor.setup(setup))
+    assert SECRET not in repr(store.engine.redactor.setup(setup))
+    assert PASSWORD not in repr(store.engine.redactor.setup(setup))
     plain = Setup("openai", "m", "Be kind.", ({"name": "t"},))
-    assert store._redactor.setup(plain) == plain
+    assert store.engine.redactor.setup(plain) == plain
 
 
 def test_an_id_that_holds_a_secret_becomes_another_and_a_result_still_finds_its_call(store: hitherto.Store) -> None:
@@ -457,7 +457,7 @@ def test_what_had_come_of_an_answer_is_imported_to_its_end(store: hitherto.Store
         talk.append(Message.user("q"))
         for text in (f"{OTHER} {said}", f"{OTHER} {said} twelve"):
             half = Message.assistant(text, raw={"role": "assistant", "content": text})
-            keep(talk._desk, new_key(other._names.number(talk.at or "")), [half])
+            keep(talk.state, new_key(other.engine.message_ids.number(talk.at or "")), [half])
         formats.save(other, file)
     for _ in range(2):
         formats.load(file, store)

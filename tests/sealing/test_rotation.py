@@ -45,7 +45,7 @@ from hitherto import (
     StorageFull,
     Store,
 )
-from hitherto._engine import compression, lease, packs
+from hitherto._engine import compression, lease, packing
 from hitherto._engine.workspace import KeyState, Workspace
 from hitherto._erasure import maintenance
 from hitherto._sealing import reencryption, rotation, sealed
@@ -346,7 +346,7 @@ def test_a_data_key_from_a_backup_opens_the_live_store_unless_it_was_re_encrypte
         live.parent.mkdir()
         shutil.copy(path, live)
         with opened(live, OLD) as store:
-            secrets = {row.id: store._codec.envelope(row) for row in rows(store.backend) if row.kind != WORKSPACE}
+            secrets = {row.id: store.engine.codec.envelope(row) for row in rows(store.backend) if row.kind != WORKSPACE}
             job(store)
             readable = 0
             for id, envelope in secrets.items():
@@ -495,7 +495,7 @@ class RotationMachine(RuleBasedStateMachine):
     @rule()
     def pack(self) -> None:
         """What maintenance does first; all of it would finish the job."""
-        maintenance._pack_all(self.store, time.monotonic() + PATIENCE, None)
+        maintenance._pack_all(self.store.engine, time.monotonic() + PATIENCE, None)
 
     @rule()
     def look(self) -> None:
@@ -555,7 +555,7 @@ class RotationMachine(RuleBasedStateMachine):
                 break
         assert view(self.store) == meant
         assert any(self.store.maintain().complete for _ in range(20))  # a contrary backend makes it try again
-        assert not rotation.pending(self.store)
+        assert not rotation.pending(self.store.engine)
         assert problems(self.store) == []
         assert view(self.store) == meant
         self.pending, self.key = None, next((key for key in (OLD, NEW, THIRD) if key.id == self.store.key_id), None)
@@ -716,7 +716,7 @@ def test_a_process_killed_before_any_write_leaves_a_store_that_one_key_opens_and
             assert is_as(store, meant, search=moment % 5 == 0)
             if moment % 2 and moment > 1:
                 assert store.maintain().complete
-                assert not rotation.pending(store)
+                assert not rotation.pending(store.engine)
             elif not finished:
                 assert job(store).complete
             assert problems(store) == []
@@ -914,7 +914,7 @@ class Crowd:
 
     def pack(self, stop: threading.Event) -> None:
         while not stop.wait(0.003):
-            maintenance._pack_all(self.store, time.monotonic() + PATIENCE, None)
+            maintenance._pack_all(self.store.engine, time.monotonic() + PATIENCE, None)
 
     def check(self, store: Store) -> None:
         assert problems(store) == []
@@ -1000,19 +1000,19 @@ def test_a_search_that_began_before_a_job_finds_everything(path: Path, job: Job)
 
 def after_write(store: Store, then: Callable[[], None], times: int) -> None:
     """Do something once, right after the workspace's row was changed for this time, and before its thread goes on."""
-    write = store._pen.write
+    write = store.engine.committer.write
 
     def write_and_more(batch: Batch, **named: Any) -> Outcome:
         nonlocal times
         outcome = write(batch, **named)
-        if outcome == DONE and batch.changes[0].conversation == store._workspace.row.id:
+        if outcome == DONE and batch.changes[0].conversation == store.engine.workspace.row.id:
             times -= 1
             if times == 0:
-                store._pen.write = write  # type: ignore[method-assign]
+                store.engine.committer.write = write  # type: ignore[method-assign]
                 then()
         return outcome
 
-    store._pen.write = write_and_more  # type: ignore[method-assign]
+    store.engine.committer.write = write_and_more  # type: ignore[method-assign]
 
 
 @each_job
@@ -1165,8 +1165,8 @@ def test_attachments_that_nobody_adopted_are_not_left_in_clear(path: Path) -> No
         talk = store.start()
         talk.append(Message.user("hello"))
         id = parse_conversation_id(talk.id)
-        store.backend.stage(id, b"name", 0, [b"\0\0\0\0" + TRACE], last=True, at=store._clock())
-        store.backend.stage(b"\x01" * 16, b"name", 0, [b"\0\0\0\0" + TRACE], last=True, at=store._clock())
+        store.backend.stage(id, b"name", 0, [b"\0\0\0\0" + TRACE], last=True, at=store.engine.clock())
+        store.backend.stage(b"\x01" * 16, b"name", 0, [b"\0\0\0\0" + TRACE], last=True, at=store.engine.clock())
         assert TRACE in files(path)
         assert store.seal(NEW).complete
         assert store.scrub()
@@ -1228,7 +1228,7 @@ def test_what_is_written_anew_amid_a_job_keeps_its_attachments_key_and_label(pat
         elif what == "delete another in its pack":
             store.delete([last])
         else:
-            maintenance._pack_all(store, time.monotonic() + PATIENCE, None)  # or it is left for another time
+            maintenance._pack_all(store.engine, time.monotonic() + PATIENCE, None)  # or it is left for another time
         assert job(store).complete
         assert problems(store) == []
     with opened(path, job.after) as store:
@@ -1341,7 +1341,7 @@ def test_packing_and_re_encrypting_the_same_messages_at_the_same_time_disturb_no
             begun(store, job, talk.id)
         gate = Gate(store)
         works: list[Callable[[], object]] = [
-            lambda: maintenance._pack_all(store, time.monotonic() + PATIENCE, None),
+            lambda: maintenance._pack_all(store.engine, time.monotonic() + PATIENCE, None),
             lambda: job(store),
         ]
         threads = [threading.Thread(target=work) for work in (works if first == "pack" else works[::-1])]
@@ -1349,7 +1349,7 @@ def test_packing_and_re_encrypting_the_same_messages_at_the_same_time_disturb_no
         assert gate.reached.wait(PATIENCE)
         threads[1].start()
         wait = time.monotonic() + 0.5  # it may wait for the other, or leave the conversation alone, which is as well
-        until(lambda: bool(store._pen._queue) or not threads[1].is_alive() or time.monotonic() > wait)
+        until(lambda: bool(store.engine.committer._queue) or not threads[1].is_alive() or time.monotonic() > wait)
         gate.open()
         for thread in threads:
             thread.join(PATIENCE)
@@ -1514,14 +1514,14 @@ def test_who_finishes_a_job_does_not_finish_one_that_another_process_has_begun_s
         def overtaken(job: rotation._Job) -> ConversationRow | None:
             if overtakes:
                 overtakes.clear()
-                other._workspace.refresh()
+                other.engine.workspace.refresh()
                 put_key(key_file, THIRD)
                 with monkeypatch.context() as patched:
                     patched.setattr(rotation, "go_on", lambda *_, **__: Rotation(0, True))  # it is only begun
                     other.rotate(Key.from_file(key_file), reencrypt=True)
-                store._workspace.refresh()
+                store.engine.workspace.refresh()
                 if not known:
-                    job._state = KeyState(store._workspace)
+                    job._state = KeyState(store.engine.workspace)
                     job._codec = reencryption.codec_of(job._state)
             return finish(job)
 
@@ -1549,7 +1549,7 @@ def test_a_key_that_came_while_another_job_went_through_the_messages_takes_none_
         def overtaken(steps: reencryption.Steps, key: tuple[object, ...]) -> bool:
             done = bodies(steps, key)
             if not passes:
-                reencryption.renew(store, steps._id)
+                reencryption.renew(store.engine, steps._id)
             passes.append(1)
             return done
 
@@ -1558,10 +1558,10 @@ def test_a_key_that_came_while_another_job_went_through_the_messages_takes_none_
             monkeypatch.setattr(reencryption, "_newest", lambda _: ("the same",))
         if not proven:
             monkeypatch.setattr(reencryption._Proof, "over", lambda *_: 0)
-        state = KeyState(store._workspace)
-        steps = reencryption.Steps(store, state, parse_conversation_id(talk.id), lambda: True)
+        state = KeyState(store.engine.workspace)
+        steps = reencryption.Steps(store.engine, state, parse_conversation_id(talk.id), lambda: True)
         assert steps.run()
-        row = store._fresh_row(parse_conversation_id(talk.id))
+        row = store.engine.read_row(parse_conversation_id(talk.id))
         assert len(newest(row)) == len(sealed.read_box(row.data_key)) == 1
     with opened(path, OLD) as store:
         assert (problems(store) == []) is (watched or proven)
@@ -1678,7 +1678,7 @@ def test_two_processes_that_finish_the_same_job_both_come_to_an_end(path: Path, 
         def overtake(now: Progress) -> None:
             nonlocal calls
             calls += 1
-            if now.done == now.total and calls < 300 and rotation.pending(two):
+            if now.done == now.total and calls < 300 and rotation.pending(two.engine):
                 assert two.rotate(NEW).complete
             if calls > 300:
                 raise Stop
@@ -1696,17 +1696,17 @@ def test_two_processes_that_re_encrypt_the_same_conversation_find_no_damage(path
     with opened(path, OLD) as store, pytest.raises(Stop):
         store.rotate(NEW, reencrypt=True, progress=stop_at(1))
     with opened(path, NEW) as one, opened(path, NEW) as two:
-        commit_now = one._commit_now
+        commit_now = one.engine.commit_once
         once = True
 
-        def late(*args: Any, **named: Any) -> bool:
+        def late(*args: Any, **named: Any) -> Any:
             nonlocal once
             if once:
                 once = False
                 assert two.rotate(NEW).complete
             return commit_now(*args, **named)
 
-        one._commit_now = late  # type: ignore[method-assign]
+        one.engine.commit_once = late  # type: ignore[method-assign]
         done = one.rotate(NEW)
         assert not once
         assert done.failures == ()
@@ -1723,7 +1723,7 @@ def test_what_is_packed_while_others_re_encrypt_it_is_not_lost(
         talk = store.start()
         talk.extend([Message.user(f"{WORD} {n}") for n in range(40)])
         meant = [message.text for message in talk.thread()]
-    attempt = packs._attempt
+    attempt = packing._attempt
     ours: Key | None = None if job.before is None else Key.from_file(key_file)
     with opened(path, ours) as packer, opened(path, job.before) as other:
         once = True
@@ -1740,7 +1740,7 @@ def test_what_is_packed_while_others_re_encrypt_it_is_not_lost(
                     meant.append("last")
             return built
 
-        monkeypatch.setattr(packs, "_attempt", late)
+        monkeypatch.setattr(packing, "_attempt", late)
         with suppress(KeyUnavailable):
             packer.maintain()
         assert not once
@@ -1796,7 +1796,7 @@ def test_a_callback_that_raises_leaves_a_job_that_can_be_resumed(
         with pytest.raises(error):
             job(store, raising)
         assert view(store) == meant
-        assert rotation.pending(store)
+        assert rotation.pending(store.engine)
         store.start(title="amid").append(Message.user("amid"))
         with pytest.raises(error):
             job(store, raising)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 import hitherto
 from hitherto import Block, Busy, HithertoError, InvalidArgument, Key, KeyUnavailable, Message, NotSealed, Store
-from hitherto._engine import attachments, lease, packs
+from hitherto._engine import attachments, lease, packing
 from hitherto._engine.bodies import close_pack, packed
 from hitherto._engine.workspace import KeyState
 from hitherto._sealing import reencryption, rotation
@@ -114,16 +114,16 @@ def test_an_attachment_that_others_take_away_meanwhile_loses_no_conversation(
     with opened(path, job.before) as store:
 
         def late(desk: Any, body: Any) -> Any:
-            if once and desk.store is store:
+            if once and desk.engine is store.engine:
                 once.clear()
                 with opened(path, job.before if job is UNSEAL else job.after) as other:
                     if what == "deleted":
                         assert other.delete(pictures, recursive=True)
                     else:
-                        codec = other._workspace.sealed
+                        codec = other.engine.workspace.sealed
                         assert codec is not None
-                        numbers = [other._names.number(pictures[0])]
-                        reencryption._Step(other, codec, desk.id, numbers).run()
+                        numbers = [other.engine.message_ids.number(pictures[0])]
+                        reencryption._Step(other.engine, codec, desk.id, numbers).run()
             return inner(desk, body)
 
         monkeypatch.setattr(reencryption, "renamed", late)
@@ -160,7 +160,7 @@ def test_a_conversation_that_a_pass_overlooks_keeps_its_key(
         assert done.complete is not proven
         if proven:
             assert [id for id, _ in done.failures] == [talk]
-            assert rotation.pending(store)
+            assert rotation.pending(store.engine)
             assert unreadable(store, ids) == []
             assert job(store).complete
     with opened(path, job.after) as store:
@@ -179,7 +179,7 @@ def test_what_a_pass_overlooks_in_a_conversation_keeps_its_key(
     with opened(path, job.before) as store:
         if what == "pack":
             store.maintain()
-        number = store._names.number(pictures[0] if what == "attachment" else ids[8])
+        number = store.engine.message_ids.number(pictures[0] if what == "attachment" else ids[8])
     step = reencryption._Step.run
 
     def overlooks(self: reencryption._Step) -> bool:
@@ -221,16 +221,16 @@ def test_the_slower_of_two_that_do_the_same_gets_no_error(
                 with opened(path, job.before if job is UNSEAL else job.after) as fast:
                     done = fast.maintain() if job is REENCRYPT else job(fast)
                     assert done.complete
-                    assert not rotation.pending(fast)
+                    assert not rotation.pending(fast.engine)
 
         def hooked(owner: type, name: str, *, after: bool = False) -> None:
             inner = getattr(owner, name)
 
             def call(self: Any, *args: Any, **named: Any) -> Any:
-                if self._store is slow and not after:
+                if self._engine is slow.engine and not after:
                     overtaken()
                 result = inner(self, *args, **named)
-                if self._store is slow and after:
+                if self._engine is slow.engine and after:
                     overtaken()
                 return result
 
@@ -292,28 +292,28 @@ def test_a_pack_that_was_made_before_a_conversation_was_sealed_and_unsealed_is_n
         talk = store.start()
         talk.extend([Message.user(f"{n}") for n in range(40)])
         meant = [message.text for message in talk.thread()]
-        inner, once = packs._build, [True]
+        inner, once = packing._build, [True]
 
-        def late(store: Store, once_: Any, run: int) -> Any:
-            desk = store._desks[parse_conversation_id(talk.id)]
+        def late(engine: Any, once_: Any, run: int) -> Any:
+            desk = engine.states[parse_conversation_id(talk.id)]
             if once:
                 once.clear()
                 with opened(path, None) as other:
                     assert other.seal(NEW).complete
-                    store._workspace.expect(NEW)
-                    store._workspace.refresh()
+                    engine.workspace.expect(NEW)
+                    engine.workspace.refresh()
                     desk.refresh()
-                    built = _built_with(desk.envelope, store, once_, run)
+                    built = _built_with(desk.envelope, engine, once_, run)
                     assert other.unseal().complete
-                store._workspace.expect(NEW, None)
-                store._workspace.refresh()
+                engine.workspace.expect(NEW, None)
+                engine.workspace.refresh()
                 desk.refresh()
                 return built
-            return inner(store, once_, run)
+            return inner(engine, once_, run)
 
         if not counted:
-            monkeypatch.setattr(packs, "_shaped", lambda row: (row.data_key, row.rewrites))
-        monkeypatch.setattr(packs, "_build", late)
+            monkeypatch.setattr(packing, "_shaped", lambda row: (row.data_key, row.rewrites))
+        monkeypatch.setattr(packing, "_build", late)
         store.maintain()
         assert not once
     with opened(path, None) as store:
@@ -322,11 +322,11 @@ def test_a_pack_that_was_made_before_a_conversation_was_sealed_and_unsealed_is_n
             assert [message.text for message in store.conversation(talk.id).thread()] == meant
 
 
-def _built_with(envelope: Any, store: Store, once: Any, run: int) -> Any:
-    rows = sorted(store.backend.messages(numbers=range(run, run + 32)), key=lambda m: m.number)
+def _built_with(envelope: Any, engine: Any, once: Any, run: int) -> Any:
+    rows = sorted(engine.backend.messages(numbers=range(run, run + 32)), key=lambda m: m.number)
     messages = [packed(m, data) for m, data in zip(rows, envelope.open_messages(rows), strict=True)]
     like = PackRow(run, once.row.id, rows[0].parent, 0, b"")
-    return packs._Built(close_pack(envelope, like, messages), (), tuple(rows))
+    return packing._Built(close_pack(envelope, like, messages), (), tuple(rows))
 
 
 @each_job
@@ -336,7 +336,9 @@ def test_a_message_whose_attachment_is_lost_is_brought_up_to_date_without_it(pat
     lose_attachment(path, pictures[0], job.before)
     with opened(path, job.before) as store:
         assert job(store) == Rotation(1, True)
-        found = {m.number: m for m in store.backend.messages(numbers=[store._names.number(id) for id in ids])}
+        found = {
+            m.number: m for m in store.backend.messages(numbers=[store.engine.message_ids.number(id) for id in ids])
+        }
         assert len(found) == len(ids)
         assert unreadable(store, [id for id in ids if id != pictures[0]]) == []
         assert store.message(pictures[1]).blocks[1].content == PICTURE + b"\1"
@@ -348,7 +350,7 @@ def test_a_message_whose_attachment_is_lost_is_brought_up_to_date_without_it(pat
 def lose_attachment(path: Path, message: str, key: Key | None) -> None:
     """Remove the attachment of a message from the file, with its chunks and what refers to it."""
     with opened(path, key) as store:
-        number = store._names.number(message)
+        number = store.engine.message_ids.number(message)
     connection = apsw.Connection(str(path))
     query = "SELECT attachment FROM reference WHERE message = ?"
     ((place,),) = connection.execute(query, (number,)).fetchall()
@@ -372,7 +374,7 @@ def test_a_conversation_whose_attachment_is_torn_is_named_and_finished_when_it_i
             done = job(store)
             assert not done.complete
             assert [id for id, _ in done.failures] == [talk]
-            assert rotation.pending(store)
+            assert rotation.pending(store.engine)
     connection.execute("UPDATE chunk SET body = ? WHERE number = ?", (body, number))
     connection.close()
     with opened(path, job.before if job is UNSEAL else job.after) as store:
@@ -386,13 +388,13 @@ def test_an_attachment_that_its_message_does_not_name_any_more_goes_with_the_old
     """It counts as referred to, and nobody can get at it."""
     talk, ids, pictures = talk_of(path, job.before)
     with opened(path, job.before) as store:
-        desk = store._desk(store._fresh_row(parse_conversation_id(talk)))
+        desk = store.engine.state_of(store.engine.read_row(parse_conversation_id(talk)))
         (kept,) = store.backend.attachments(desk.id)
         stray = bytes(len(kept.name)) if desk.row.data_key == b"" else kept.name[:4] + bytes(32)
         store.backend.stage(desk.id, stray, 0, [b"stray"], last=True, at=1)
-        number = store._names.number(pictures[0])
+        number = store.engine.message_ids.number(pictures[0])
         after = next_row(desk.envelope, desk.row)
-        assert store._commit_now(Change(desk.id, desk.row.token, after, attach=((number, stray),)))
+        assert store.engine.commit_once(Change(desk.id, desk.row.token, after, attach=((number, stray),)))
         assert len(store.backend.attachments(desk.id)) == 2
         assert job(store) == Rotation(1, True)
         assert len(store.backend.attachments(desk.id)) == 1
@@ -422,13 +424,13 @@ def test_a_second_caller_waits_and_finishes_behind_the_first(path: Path) -> None
         first = threading.Thread(target=lambda: one.rotate(OLD, reencrypt=True, progress=held))
         first.start()
         assert began.wait(60)
-        before = two._workspace.row.generation
+        before = two.engine.workspace.row.generation
         done = two.rotate(OLD, reencrypt=True, progress=watch)
         first.join(60)
         assert done.complete
-        assert two._workspace.row.generation == before + 2  # both jobs were done, one after the other
+        assert two.engine.workspace.row.generation == before + 2  # both jobs were done, one after the other
         assert all(one.done < one.total for one in heard[:2])
-        assert one._workspace.meta.rotator is two._workspace.meta.rotator is None
+        assert one.engine.workspace.meta.rotator is two.engine.workspace.meta.rotator is None
     check(path, OLD, meant)
 
 
@@ -445,7 +447,7 @@ def test_a_second_caller_whose_patience_is_over_is_told_who_is_at_it(
 
         def meanwhile(_: Progress) -> None:
             if not seen:
-                assert one._workspace.meta.rotator is not None
+                assert one.engine.workspace.meta.rotator is not None
                 try:
                     seen.append(two.rotate(OLD, reencrypt=True).complete)
                 except Busy as error:
@@ -453,7 +455,7 @@ def test_a_second_caller_whose_patience_is_over_is_told_who_is_at_it(
                 seen.append(two.maintain().complete)
 
         assert one.rotate(OLD, reencrypt=True, progress=meanwhile).complete
-        assert one._workspace.meta.rotator is None
+        assert one.engine.workspace.meta.rotator is None
         assert two.maintain().complete
     told: list[object] = ["another process rotates the keys of this workspace", True, False]
     assert seen == (told if leased else [True, True])
@@ -467,7 +469,7 @@ def test_after_kill_9_of_the_owner_the_next_one_takes_over_at_once(path: Path, j
     try:
         assert child.line() == ["begun"]
         with opened(path, job.before if job is UNSEAL else job.after) as store:
-            assert rotation.pending(store)
+            assert rotation.pending(store.engine)
             assert not store.maintain().complete  # the control: it is there, and its lease counts
             os.kill(child.process.pid, signal.SIGKILL)  # its parent, we, does not ask for it before the end
             began = time.monotonic()
@@ -476,7 +478,7 @@ def test_after_kill_9_of_the_owner_the_next_one_takes_over_at_once(path: Path, j
             else:
                 assert job(store).complete
             assert time.monotonic() - began < lease.LEASE / 2_000_000
-            assert not rotation.pending(store)
+            assert not rotation.pending(store.engine)
             assert unreadable(store, ids) == []
             assert problems(store) == []
     finally:
@@ -498,25 +500,25 @@ def test_the_lease_of_a_machine_that_is_gone_runs_out(path: Path, monkeypatch: p
     made(path, OLD, small=True)
     now = [1_900_000_000_000_000]
     with opened(path, OLD) as one:
-        one._clock = lambda: now[0]
+        one.engine.clock = lambda: now[0]
         with pytest.raises(Stop):
             one.rotate(NEW, reencrypt=True, progress=lambda _: _elsewhere(one))
     for seconds, free in ((1, False), (59, False), (61, True), (-10, True)):
         with opened(path, NEW) as two:
-            two._clock = lambda seconds=seconds: now[0] + seconds * 1_000_000  # type: ignore[misc]
-            assert two._rotation_lease.is_free(two._workspace.meta) is free, seconds
+            two.engine.clock = lambda seconds=seconds: now[0] + seconds * 1_000_000  # type: ignore[misc]
+            assert two.engine.rotation_lease.is_free(two.engine.workspace.meta) is free, seconds
     with opened(path, NEW) as two:
-        two._clock = lambda: now[0] + 59_000_000
+        two.engine.clock = lambda: now[0] + 59_000_000
         with pytest.raises(rotation.Elsewhere):
             two.rotate(NEW)
-        two._clock = lambda: now[0] + 61_000_000
+        two.engine.clock = lambda: now[0] + 61_000_000
         assert two.rotate(NEW).complete
         assert problems(two) == []
 
 
 def _elsewhere(store: Store) -> None:
     """The process stops here, for good; and nobody knows it, because its machine is another one."""
-    meta = store._workspace.meta
+    meta = store.engine.workspace.meta
     assert meta.rotator is not None
     somewhere = b"a name that nobody can judge"
     until = meta.rotator[1]
@@ -524,7 +526,7 @@ def _elsewhere(store: Store) -> None:
     def make(meta: Any) -> Any:
         return replace(meta, rotator=(somewhere, until))
 
-    store._workspace.describe(make)
+    store.engine.workspace.describe(make)
     raise Stop
 
 
@@ -535,7 +537,7 @@ def test_an_owner_that_slept_for_too_long_leaves_it_to_the_one_that_took_over(pa
     asleep, go = threading.Event(), threading.Event()
     done: list[Rotation] = []
     with opened(path, OLD) as one, opened(path, OLD) as two:
-        one._clock = two._clock = lambda: now[0]
+        one.engine.clock = two.engine.clock = lambda: now[0]
 
         def sleeps(_: Progress) -> None:
             if not asleep.is_set():
@@ -561,7 +563,7 @@ def test_ctrl_c_gives_the_lease_back(path: Path) -> None:
     with opened(path, OLD) as one:
         with pytest.raises(Stop):
             one.rotate(NEW, reencrypt=True, progress=stop_at(1))
-        assert one._workspace.meta.rotator is None
+        assert one.engine.workspace.meta.rotator is None
         with opened(path, NEW) as two:
             assert two.maintain().complete
 
@@ -569,10 +571,10 @@ def test_ctrl_c_gives_the_lease_back(path: Path) -> None:
 def test_whoever_seals_what_is_sealed_already_writes_nothing(path: Path) -> None:
     """Programs say so each time they begin."""
     with opened(path, OLD) as store:
-        before = store._workspace.row
+        before = store.engine.workspace.row
         assert store.seal(OLD) == Rotation(0, True)
-        store._workspace.refresh()
-        assert store._workspace.row == before
+        store.engine.workspace.refresh()
+        assert store.engine.workspace.row == before
 
 
 # 3. Turns

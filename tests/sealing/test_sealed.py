@@ -227,7 +227,12 @@ def test_no_key_and_no_text_stands_in_errors_logs_reprs_or_tracebacks(
     caplog.set_level(logging.DEBUG)
     provoke(lambda: hitherto.open(path, key=Key.generate()))
     with hitherto.open(path, key=key, maintenance=False) as store:
-        said += [repr(store), repr(store._codec), repr(store._workspace.envelope), repr(store._workspace)]
+        said += [
+            repr(store),
+            repr(store.engine.codec),
+            repr(store.engine.workspace.envelope),
+            repr(store.engine.workspace),
+        ]
         for id in ids:
             if id not in [info.id for info in store.conversations()]:
                 provoke(lambda id=id: store.conversation(id))  # type: ignore[misc]
@@ -244,7 +249,7 @@ def test_a_closed_store_has_forgotten_its_keys(path: Path, key: Key) -> None:
     ids = filled(path, key)
     store = hitherto.open(path, key=key)
     store.conversation(ids[0]).thread()
-    codec = store._workspace.sealed
+    codec = store.engine.workspace.sealed
     assert codec is not None
     secrets = list(codec._secrets.values())
     assert len(secrets) == 2
@@ -258,7 +263,7 @@ def test_a_purge_also_forgets_the_key_in_memory(path: Path, key: Key) -> None:
     ids = filled(path, key)
     with hitherto.open(path, key=key) as store:
         store.conversation(ids[0]).thread()
-        codec = store._workspace.sealed
+        codec = store.engine.workspace.sealed
         assert codec is not None
         before = len(codec._secrets)
         store.purge(ids[0], reason="user-requested")
@@ -580,7 +585,7 @@ def test_a_key_that_has_sealed_very_much_is_renewed(path: Path, key: Key, monkey
 
 
 def _generations(store: Store, talk: Conversation) -> list[int]:
-    return [slot.generation for slot in read_box(store._fresh_row(talk._desk.id).data_key)]
+    return [slot.generation for slot in read_box(store.engine.read_row(talk.state.id).data_key)]
 
 
 # -- no false alarms: a belief is for preparing writes, never for judging reads
@@ -645,8 +650,8 @@ def test_what_was_noted_by_mistake_is_not_destroyed(path: Path, key: Key) -> Non
     with hitherto.open(path, key=key, maintenance=False) as store:
         talk = store.start()
         first, second = talk.extend([Message.user("precious"), Message.assistant("indeed")])
-        store._quarantine.add(talk._desk.id, store._names.number(first.id), "noted by mistake")
-        store._quarantine.add(talk._desk.id, None, "noted by mistake")
+        store.engine.quarantine.add(talk.state.id, store.engine.message_ids.number(first.id), "noted by mistake")
+        store.engine.quarantine.add(talk.state.id, None, "noted by mistake")
         assert store.purge_quarantine().purged_count == 0
         assert [message.id for message in store.conversation(talk.id).thread()] == [first.id, second.id]
         assert store.quarantine() == []

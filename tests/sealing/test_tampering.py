@@ -43,6 +43,7 @@ from hitherto.errors import (
     NotFound,
     NotSealed,
 )
+from tests.support.parts import schedule_of
 
 from ..support.thorough import THOROUGH
 
@@ -1592,15 +1593,17 @@ def test_a_policy_that_was_put_back_purges_nothing_in_a_process_that_saw_a_newer
             with pytest.raises(Damaged, match="older than one that was seen before") as refused:
                 use()
             assert "set_retention" in str(refused.value.hint)
-        store._workspace.describe(lambda meta: replace(meta, sweeper=(bytes(16), 0)))  # writes raise the version again
-        store._workspace.describe(lambda meta: replace(meta, sweeper=None))
-        store._workspace.describe(lambda meta: replace(meta, sweeper=(bytes(16), 0)))
+        store.engine.workspace.describe(
+            lambda meta: replace(meta, sweeper=(bytes(16), 0))
+        )  # writes raise the version again
+        store.engine.workspace.describe(lambda meta: replace(meta, sweeper=None))
+        store.engine.workspace.describe(lambda meta: replace(meta, sweeper=(bytes(16), 0)))
         with pytest.raises(Damaged, match="older than one"):
             store.sweep()
     with revived.open(maintenance=True) as store:  # which sweeps by itself
-        store._schedule._next = 0
+        schedule_of(store)._next = 0
         with pytest.raises(Damaged, match="older than one"):
-            store._schedule.sweep(lambda: True)
+            store.engine.schedule.sweep(lambda: True)
     assert titles(revived) == ["precious"]
     with revived.open() as store:
         store.set_retention(hitherto.RetentionPolicy(60))  # whoever sets one decides

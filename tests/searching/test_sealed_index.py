@@ -37,6 +37,7 @@ from hitherto.backends.sqlite.fts import FtsIndex
 from hitherto.errors import StorageError
 from hitherto.testing.toys import Contrary, ToyCodec
 from hitherto.textindex import Entry, Found, Known, TextIndex
+from tests.support.parts import search_of
 
 from ..support.thorough import examples
 
@@ -308,7 +309,7 @@ def kept_words(store: Store) -> bytes:
     found = b""
     for place in store.backend.page(Where(), None, 1000):
         (row,) = store.backend.lookup(ids=[place.id])
-        envelope = store._codec.envelope(row)
+        envelope = store.engine.codec.envelope(row)
         for item in store.backend.items(row.id, cache.PREFIX):
             data = envelope.open(item_place(row.id, item.key), item.body)
             if item.key != cache._LIST:
@@ -418,7 +419,7 @@ def test_saving_comes_to_an_end(path: Path) -> None:
         for _ in range(4):
             store.search("shared")
             assert store.maintain().complete
-            tokens.append([store._fresh_row(store.conversation(id)._desk.id).token for id in ids])
+            tokens.append([store.engine.read_row(store.conversation(id).state.id).token for id in ids])
     assert tokens[1] == tokens[2] == tokens[3]
 
 
@@ -441,14 +442,14 @@ def test_a_handle_that_is_in_use_does_not_notice(path: Path, monkeypatch: pytest
     with opened(path) as store:
         talk = store.start()
         talk.extend([Message.user(f"message{n}") for n in range(300)])
-        version = talk._desk.row.version
+        version = talk.state.row.version
         store.search("message7")
         assert rows_of(path) != []
         stale: list[object] = []
-        monkeypatch.setattr(type(talk._desk), "believe", lambda *_: stale.append(_))
+        monkeypatch.setattr(type(talk.state), "believe", lambda *_: stale.append(_))
         talk.append(Message.user("next"))  # with the token of the save, or it would be told that its belief is stale
         assert stale == []
-        assert talk._desk.row.version == version + 1
+        assert talk.state.row.version == version + 1
 
 
 # -- words do not outlive their message
@@ -498,7 +499,7 @@ def test_a_delete_that_nobody_told_the_index_is_made_up_for_by_the_next_search(
         secret = talk.append(Message.user("unmentionable"))
         store.search("message1")
     with opened(path) as store:
-        monkeypatch.setattr(store._search, "forget", lambda *_: True)
+        monkeypatch.setattr(store.engine.search, "forget", lambda *_: True)
         store.delete([secret.id])
         assert b"\nunmentionable\n" in kept_words(store)  # the control: it is still there
     read.clear()
@@ -534,7 +535,7 @@ def test_words_of_what_is_deleted_this_moment_are_not_saved(path: Path) -> None:
         words = mine._search._words
         assert words is not None
         theirs.delete([secret.id])
-        assert cache.save(mine, words, words.list_unsaved()) is False
+        assert cache.save(mine.engine, words, words.list_unsaved()) is False
         assert rows_of(path) == []
         assert mine.maintain().complete
         assert rows_of(path) != []  # the control: it saves what is left
@@ -551,7 +552,7 @@ def deleted_and_put_back(path: Path) -> tuple[bytes, int]:
         talk.extend([Message.user(f"message{n}") for n in range(300)])
         secret = talk.append(Message.user("unmentionable"))
         store.search("message1")
-        number = store._names.number(secret.id)
+        number = store.engine.message_ids.number(secret.id)
     before = rows_of(path)
     with opened(path) as store:
         assert len(store.search("unmentionable")) == 1
@@ -559,7 +560,7 @@ def deleted_and_put_back(path: Path) -> tuple[bytes, int]:
         store.conversation(talk.id).append(Message.user("later"))
         store.maintain()
     put_back(path, before)
-    return talk._desk.id, number
+    return talk.state.id, number
 
 
 def test_what_is_put_back_does_not_bring_back_what_was_deleted(path: Path) -> None:
@@ -567,8 +568,9 @@ def test_what_is_put_back_does_not_bring_back_what_was_deleted(path: Path) -> No
     with opened(path) as store:
         assert store.search("unmentionable") == []
         assert len(store.search("message* OR later", limit=1000)) == 301
-        assert store._search._words is not None
-        assert number not in store._search._words.holds(conversation)
+        words = search_of(store)._words
+        assert words is not None
+        assert number not in words.holds(conversation)
         assert b"\nunmentionable\n" not in kept_words(store)  # and it is taken out again
 
 
@@ -579,8 +581,9 @@ def test_the_control_of_the_test_above_without_a_look_at_rewrites_it_would(
     monkeypatch.setattr(cache._List, "known", lambda self, id: Known(id, self.created_at, 1, self.next_seq))
     with opened(path) as store:
         store.search("unmentionable")
-        assert store._search._words is not None
-        assert number in store._search._words.holds(conversation)
+        words = search_of(store)._words
+        assert words is not None
+        assert number in words.holds(conversation)
         assert b"\nunmentionable\n" in kept_words(store)
 
 
@@ -695,7 +698,7 @@ def test_a_conversation_whose_row_was_tampered_with_does_not_disturb_the_others(
     for _ in range(2):
         with opened(path) as store:
             assert len(store.search("shared", limit=1000)) == 300
-            assert store._search.keep_up(5.0)[1]
+            assert store.engine.search.keep_up(5.0)[1]
         assert len({row[0] for row in rows_of(path)}) == 2
 
 
@@ -731,7 +734,7 @@ def test_trouble_with_saving_is_said_once_and_harms_nothing(
         monkeypatch.setattr(store.backend, "commit", refused)
         for _ in range(3):
             assert len(store.search("shared", limit=1000)) == 450
-            assert store._search.keep_up(1.0) == (0, False)
+            assert store.engine.search.keep_up(1.0) == (0, False)
         monkeypatch.undo()
         assert store.maintain().complete
         assert len(rows_of(path)) == 6
@@ -746,7 +749,7 @@ def test_a_contrary_backend_keeps_it_in_the_end(path: Path) -> None:
             talk.extend([Message.user(f"message{n} shared") for n in range(40)])
         for _ in range(200):
             assert len(store.search("shared", limit=1000)) == 800
-            if store._search.keep_up(1.0)[1]:
+            if store.engine.search.keep_up(1.0)[1]:
                 break
         talks[3].append(Message.user("after that"))
         assert store.verify().ok
@@ -770,7 +773,7 @@ def test_two_that_search_and_save_find_everything_and_leave_each_other_alone(pat
             for store in (one, two):
                 store.search("shared")
                 assert store.maintain().complete
-                tokens.append(store._fresh_row(talk._desk.id).token)
+                tokens.append(store.engine.read_row(talk.state.id).token)
         assert len(set(tokens[2:])) == 1
         gone = two.conversation(talk.id).append(Message.user("fleeting"))
         assert len(one.search("fleeting")) == 1
@@ -796,7 +799,7 @@ def test_threads_that_search_write_and_delete_at_once_find_everything(path: Path
                         store.delete([gone])
                         assert store.search(f"fleeting {name}") == []
                     if n % 7 == 0:
-                        store._search.keep_up(0.01)
+                        store.engine.search.keep_up(0.01)
             except BaseException as error:  # noqa: BLE001  # told to the main thread
                 failures.append(error)
 

@@ -28,6 +28,7 @@ from hitherto.backend import MessageRow
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.testing.toys import Contrary, ToyCodec
+from tests.support.parts import search_of
 
 KINDS = ("memory", "sqlite", "sealed", "contrary")
 
@@ -223,11 +224,11 @@ def test_many_conversations_come_back_in_the_order_of_time(store: Store) -> None
 def test_a_conversation_that_expired_is_not_found(store: Store) -> None:
     from hitherto._engine.state import changed
 
-    store._upkeep.stop(1.0)  # it would sweep it
+    store.engine.background.stop(1.0)  # it would sweep it
     talk = store.start()
     talk.append(Message.user("perishable"))
     assert len(store.search("perishable")) == 1
-    store._change(talk._desk.id, lambda row: changed(talk._desk, row, expires_at=row.active_at + 1))
+    store.engine.change(talk.state.id, lambda row: changed(talk.state, row, expires_at=row.active_at + 1))
     assert store.search("perishable") == []
     assert len(store.search("perishable", include_expired=True)) == 1
 
@@ -531,7 +532,7 @@ def test_an_id_that_is_used_again_is_found_although_the_index_never_heard_of_its
         store.start(id=id).append(Message.user("former"))
         assert len(store.search("former")) == 1
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
-        monkeypatch.setattr(store._search, "forget", lambda _: False)
+        monkeypatch.setattr(store.engine.search, "forget", lambda _: False)
         store.purge(id, reason="user-requested")
         store.start(id=id).extend([Message.user(f"latter {n}") for n in range(1300)])
         assert len(store.search("latter", limit=2000)) == 1300
@@ -588,7 +589,7 @@ def test_feeding_in_many_slices_keeps_its_position_and_takes_each_message_in_onc
             talk.extend([Message.user("x" * 4) for _ in range(10_000)])
         taken, slices, complete = 0, 0, False
         while not complete:
-            taken_now, complete = store._search.keep_up(0.0)
+            taken_now, complete = store.engine.search.keep_up(0.0)
             taken, slices = taken + taken_now, slices + 1
         assert taken == 40_000
         assert slices > 64  # more than there are positions that are remembered
@@ -617,7 +618,7 @@ def test_a_delete_does_not_wait_for_another_thread_that_feeds(tmp_path: Path) ->
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
         saved = store.start().append(Message.user("x"))
         store.search("x")
-        with store._search._feeding:
+        with search_of(store)._feeding:
             assert store.delete([saved]) == [saved.id]
         assert store.search("x") == []
 

@@ -607,7 +607,7 @@ def test_that_nothing_is_set_aside_any_more_is_told(disk: Disk, caplog: pytest.L
         disk.ballast.unlink()
         disk.fill()
         for _ in range(2):
-            store._quota.look_at_disk()
+            store.engine.quota.look_at_disk()
         assert store.wait_for_listeners()
         assert [event.what for event in heard if isinstance(event, CapacityWarning)] == ["disk"]
         assert "set aside" in caplog.text

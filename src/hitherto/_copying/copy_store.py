@@ -85,7 +85,9 @@ def copy_rows(
     why = obstacle(source, target, opened=store is not None)
     if why is not None:
         raise InvalidArgument(f"the rows cannot be copied as they are: {why}", hint=_HINT)
-    done = WorkspaceCopier(source, target, store, progress or (lambda _: None)).run(more=more)
+    done = WorkspaceCopier(source, target, None if store is None else store.engine, progress or (lambda _: None)).run(
+        more=more
+    )
     counts = (done.conversations, done.messages, done.unchanged, done.compared)
     opened = done.finished and store is not None
     problems = _problems(target, store) if done.finished else ()
@@ -128,7 +130,7 @@ def _source(
     """Return the backend to copy from, and the store, unless it is sealed and there is no key."""
     found = getattr(source, "sync", source)
     if isinstance(found, Store):
-        found._ensure_open()
+        found.engine.ensure_open()
         return found.backend, found
     if not isinstance(found, (str, os.PathLike)):
         hint = "a location, or hitherto.open(…)"
@@ -184,7 +186,10 @@ def open_target(location: Location, workspace: str, source: Backend, store: Stor
 def check_exportable(store: Store) -> None:
     """Raise `NotExportable` if a conversation must not leave its store."""
     inside = [
-        show_conversation_id(row.id) for rows in pages(store.backend, CHAT) for row in rows if is_kept_in(store, row)
+        show_conversation_id(row.id)
+        for rows in pages(store.backend, CHAT)
+        for row in rows
+        if is_kept_in(store.engine, row)
     ]
     if inside:
         raise NotExportable(*inside)
@@ -194,7 +199,7 @@ def _problems(target: Backend, store: Store | None) -> tuple[str, ...]:
     """Return the problems of the copy, verified with the key of the source. Without it only the rows are checked."""
     if store is None:
         return tuple(target.check())
-    sealed = store._workspace.sealed
+    sealed = store.engine.workspace.sealed
     copy = Store(target, key=None if sealed is None else sealed.key, maintenance=False)  # closed with its backend
     report = copy.verify()
     return tuple(str(problem) for problem in (*report.problems, *report.unread))

@@ -43,7 +43,7 @@ from ..ids import RUN, new_token, show_conversation_id
 from .row_pages import PAGE, PIECE, Content, ahead, content, everything, items_of, pages, small, weight_of
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
 
 _ROUNDS = 5  # attempts to copy everything before the source counts as changing too fast
 _LOOKS = 8  # the same for a single conversation
@@ -68,9 +68,9 @@ def holds_others(backend: Backend) -> bool:
     return bool(set(backend.kinds()) - {WORKSPACE})
 
 
-def is_kept_in(store: "Store", row: ConversationRow) -> bool:
+def is_kept_in(engine: "Engine", row: ConversationRow) -> bool:
     """Tell whether a conversation must not leave its store."""
-    return open_meta(store._codec.envelope(row), row).kept_in
+    return open_meta(engine.codec.envelope(row), row).kept_in
 
 
 class Carried(Struct, frozen=True):
@@ -92,9 +92,9 @@ class WorkspaceCopier:
     """One copy of a workspace."""
 
     def __init__(
-        self, source: Backend, target: Backend, store: "Store | None", progress: Callable[[int], None]
+        self, source: Backend, target: Backend, engine: "Engine | None", progress: Callable[[int], None]
     ) -> None:
-        self._source, self._target, self._store, self._progress = source, target, store, progress
+        self._source, self._target, self._engine, self._progress = source, target, engine, progress
         self._mark = _without_words(workspace_row(source))
         self._waiting: list[tuple[ConversationRow, Change, int]] = []  # small conversations for one common commit
         self._left: list[bytes] = []  # conversations that changed while they were read
@@ -158,9 +158,9 @@ class WorkspaceCopier:
     def _set_name(self, row: ConversationRow) -> ConversationRow:
         """Return the workspace's row with its name in the target. In a sealed store the name is sealed too."""
         name = self._target.info.workspace_name
-        if not row.data_key or self._store is None or name == self._source.info.workspace_name:
+        if not row.data_key or self._engine is None or name == self._source.info.workspace_name:
             return row
-        here = self._store._workspace
+        here = self._engine.workspace
         here.take(row)
         meta = here.envelope.close(meta_place(row.id), encode(replace(here.meta, name=name)))
         return next_row(here.envelope, row, meta=meta)
@@ -228,7 +228,7 @@ class WorkspaceCopier:
 
     def _copy(self, row: ConversationRow, read: Content | None = None) -> None:
         """Copy this conversation, or queue it for a common commit. `read` is its content, if it was read already."""
-        if self._store is not None and row.kind == CHAT and is_kept_in(self._store, row):
+        if self._engine is not None and row.kind == CHAT and is_kept_in(self._engine, row):
             raise NotExportable(show_conversation_id(row.id))
         growing, found = _Growing(row, self._commit), read or content(self._source, row)
         try:

@@ -25,19 +25,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from .._sealing.codec import Envelope
 from ..attachment import CHUNK, Attachment
+from ..backend import ConversationRow
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage, MissingAttachment, NotFound, PayloadTooLarge
 from .bodies import Attached, Body, chunk_place, decode_body, utf8, with_holes, without_holes
 from .compression import squeeze, unsqueeze
 from .packs import Reader
+from .signals import KeyChanged
 
 if TYPE_CHECKING:
-    from .state import Desk
+    from .context import StoreContext
 
 _AT_ONCE = 16  # chunks staged in one transaction
 _AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
@@ -45,18 +47,29 @@ _AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
 Sources = dict[Attached, Attachment]
 
 
-class Outdated(Exception):
-    """The conversation has another key by now: what was prepared with the old one is prepared again."""
+class AttachmentOwner(Protocol):
+    """A conversation whose messages refer to attachments (`state`)."""
+
+    own: bool
+    has_holes: bool
+    id: bytes
+    name: str
+    envelope: Envelope
+
+    @property
+    def engine(self) -> "StoreContext": ...
+
+    def serves(self, row: ConversationRow) -> bool: ...
 
 
-def spilled(desk: "Desk", envelope: Envelope, body: Body) -> tuple[Body, Sources]:
+def spilled(desk: "AttachmentOwner", envelope: Envelope, body: Body) -> tuple[Body, Sources]:
     """The content without what is large, and what has to be staged for it."""
     sources: Sources = {}
 
     def fill(value: str | bytes | Attachment) -> Attached:
         given = value if isinstance(value, Attachment) else _in_memory(value)
         source, way, prefix = given._base64 or (given, 0, "")
-        limit = desk.store._max_attachment
+        limit = desk.engine.max_attachment
         if source.size > limit:
             raise PayloadTooLarge(source.size, limit, what="one attachment")
         if source.is_missing:
@@ -98,11 +111,11 @@ def _name(envelope: Envelope, source: Attachment) -> bytes:
     return fingerprint.digest()
 
 
-def unstage(desk: "Desk", sources: Sources) -> None:
+def unstage(desk: "AttachmentOwner", sources: Sources) -> None:
     """The message was not kept: let go of what was staged for it, unless another one refers to it."""
     if sources:
         with suppress(HithertoError):  # what cannot be removed now is collected later
-            desk.store.backend.unstage(desk.id, [attached.name for attached in sources])
+            desk.engine.backend.unstage(desk.id, [attached.name for attached in sources])
 
 
 def _in_memory(value: str | bytes) -> Attachment:
@@ -179,23 +192,23 @@ def in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
 # -- into the store
 
 
-def stage(desk: "Desk", sources: Sources, generation: int) -> None:
+def stage(desk: "AttachmentOwner", sources: Sources, generation: int) -> None:
     """Keep what is not kept already. It was named with the key of this generation."""
     if not sources:
         return
     envelope = desk.envelope
     if envelope.generation != generation:
-        raise Outdated
+        raise KeyChanged
     names = [attached.name for attached in sources]
-    there = {row.name for row in desk.store.backend.attachments(desk.id, names) if row.chunks}
+    there = {row.name for row in desk.engine.backend.attachments(desk.id, names) if row.chunks}
     for attached, source in sources.items():
         if attached.name not in there:
             _stage(desk, envelope, attached.name, source._base64[0] if source._base64 else source)
             there.add(attached.name)
 
 
-def _stage(desk: "Desk", envelope: Envelope, name: bytes, source: Attachment) -> None:
-    backend, now = desk.store.backend, desk.store._clock
+def _stage(desk: "AttachmentOwner", envelope: Envelope, name: bytes, source: Attachment) -> None:
+    backend, now = desk.engine.backend, desk.engine.clock
     fingerprint, size, start = envelope.fingerprint(), 0, 0
     squeezable = True  # unless a chunk shows that it is not: images and videos are squeezed already
     batch: list[bytes] = []
@@ -239,7 +252,7 @@ def _squeezed(piece: bytes) -> bytes:
 # -- and out of it
 
 
-def kept(desk: "Desk", attached: Attached) -> Attachment:
+def kept(desk: "AttachmentOwner", attached: Attached) -> Attachment:
     """An attachment of the conversation as it was given, to be read from the store later. If it is not there then,
     the error says why: its message was deleted, or encrypted anew, or the attachment is missing."""
 
@@ -254,23 +267,23 @@ def kept(desk: "Desk", attached: Attached) -> Attachment:
     return _as_given(source, attached)
 
 
-def is_kept(desk: "Desk", attached: Attached) -> bool:
+def is_kept(desk: "AttachmentOwner", attached: Attached) -> bool:
     """Return True if the store has an attachment of this name, whole or damaged."""
-    return any(row.chunks for row in desk.store.backend.attachments(desk.id, [attached.name]))
+    return any(row.chunks for row in desk.engine.backend.attachments(desk.id, [attached.name]))
 
 
-def _explain_absence(desk: "Desk", attached: Attached) -> HithertoError:
+def _explain_absence(desk: "AttachmentOwner", attached: Attached) -> HithertoError:
     """Why an attachment that a caller has in hand is not in the store any more. All messages are looked at: an
     attachment goes with the last message that refers to it, so if one still does, the attachment is missing."""
-    store, name = desk.store, attached.name
-    rows = store.backend.lookup(ids=[desk.id])
+    engine, name = desk.engine, attached.name
+    rows = engine.backend.lookup(ids=[desk.id])
     if not rows or not desk.serves(rows[0]):
         return NotFound("conversation", [desk.name])
-    envelope, reader = store._codec.envelope(rows[0]), Reader(store)
-    for row in store.backend.scan(desk.id, limit=1 << 40):
+    envelope, reader = engine.codec.envelope(rows[0]), Reader(engine)
+    for row in engine.backend.scan(desk.id, limit=1 << 40):
         _, content = reader.content(envelope, row)
         if any(other.name == name for other in decode_body(content).attached) and not is_kept(desk, attached):
-            return MissingAttachment(attached.size, store._names.id(row.number))
+            return MissingAttachment(attached.size, engine.message_ids.id(row.number))
     if not envelope.is_current_name(name):
         what = f"conversation {desk.name} was encrypted anew, and its attachments have other names"
         return Busy(what, hint="read the message again")
@@ -281,14 +294,14 @@ def _as_given(source: Attachment, attached: Attached) -> Attachment:
     return in_base64(source, attached.base64, attached.prefix) if attached.base64 else source
 
 
-def stored_attachment(desk: "Desk", attached: Attached) -> Attachment:
+def stored_attachment(desk: "AttachmentOwner", attached: Attached) -> Attachment:
     """The bytes of an attachment as they are stored. Reading them raises `MissingAttachment` if it is not there, and
     `Damaged` if it is not as it was written."""
 
     def pieces() -> Iterator[bytes]:
-        desk.store._ensure_open()
+        desk.engine.ensure_open()
         fingerprint, size = desk.envelope.fingerprint(attached.name), 0
-        for index, chunk in enumerate(desk.store.backend.chunks(desk.id, attached.name)):
+        for index, chunk in enumerate(desk.engine.backend.chunks(desk.id, attached.name)):
             data = desk.envelope.open(chunk_place(desk.id, attached.name, index), chunk)
             if data[:1] not in (_AS_IT_IS, _SQUEEZED):
                 raise Damaged("a chunk of an attachment begins with a byte that has no meaning")
@@ -306,7 +319,7 @@ def stored_attachment(desk: "Desk", attached: Attached) -> Attachment:
     return made
 
 
-def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:
+def renamed(desk: "AttachmentOwner", body: Body) -> tuple[Body, dict[bytes, bytes]]:
     """The content with its attachments kept anew, under the key that closes now; old names and new ones of those that
     are there. One that is missing gets a name of that key as well, or the message would never be up to date; the caller
     commits on the condition that the conversation has not changed, so that what was deleted meanwhile is none."""
@@ -330,7 +343,7 @@ def renamed(desk: "Desk", body: Body) -> tuple[Body, dict[bytes, bytes]]:
     return replace(body, attached=tuple(replace(a, name=now[a.name]) for a in body.attached)), names
 
 
-def filled(desk: "Desk", body: Body, *, lazy: bool = False) -> tuple[Body, str | None]:
+def filled(desk: "AttachmentOwner", body: Body, *, lazy: bool = False) -> tuple[Body, str | None]:
     """The content with its attachments in place, read or to be read; and which of them are missing, in words.
 
     What is missing is a hole if the desk is the reader's own, and else `MissingAttachment`: what a shared desk believes
@@ -355,7 +368,7 @@ def filled(desk: "Desk", body: Body, *, lazy: bool = False) -> tuple[Body, str |
     return whole, f"{what} ({sizes} bytes)"
 
 
-def _lazily(desk: "Desk") -> Callable[[Attached], Attachment]:
+def _lazily(desk: "AttachmentOwner") -> Callable[[Attached], Attachment]:
     def load(attached: Attached) -> Attachment:
         if not is_kept(desk, attached):
             raise MissingAttachment(attached.size)
@@ -364,7 +377,7 @@ def _lazily(desk: "Desk") -> Callable[[Attached], Attachment]:
     return load
 
 
-def _eagerly(desk: "Desk", body: Body) -> Callable[[Attached], str | bytes]:
+def _eagerly(desk: "AttachmentOwner", body: Body) -> Callable[[Attached], str | bytes]:
     times = Counter(attached.bare for attached in body.attached)
     shared: dict[Attached, bytes] = {}  # an image and its base64 are the same bytes: read once
 

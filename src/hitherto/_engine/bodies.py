@@ -398,3 +398,20 @@ def saved_pack(
         messages.append(message)
         above = id
     return messages
+
+
+class VerifiedRow:
+    """The row of a conversation that is as it was proven, and its description, opened once."""
+
+    __slots__ = ("_envelope", "_meta", "row")
+
+    def __init__(self, row: ConversationRow, envelope: Envelope) -> None:
+        self.row = row
+        self._envelope = envelope
+        self._meta: Meta | None = None
+
+    @property
+    def meta(self) -> Meta:
+        if self._meta is None:
+            self._meta = open_meta(self._envelope, self.row)
+        return self._meta

@@ -11,33 +11,60 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..backend import Change, ConversationRow, MessageRow
-from ..errors import Damaged, HasChildren, Held
+from ..backend import Batch, Change, ConversationRow, Done, MessageRow
+from ..errors import Busy, Damaged, HasChildren, Held, NotFound
 from ..ids import show_conversation_id
-from .packs import Moved, Reader, Rewrite
+from .committer import stored
+from .packs import Reader, Rewrite
 from .recovery import below
+from .signals import RowChanged
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .engine import Engine
+
+_MAX_ATTEMPTS = 1000  # to prepare a delete again before the conversation is said to be busy
+_FORGET_SECONDS = 0.05  # to wait for words to leave the search index; maintenance does the rest
 
 
-def deletion(store: "Store", conversation: bytes, chosen: set[int], *, recursive: bool) -> Change:
+def delete(engine: "Engine", ids: Sequence[str], *, recursive: bool, missing_ok: bool) -> list[str]:
+    """Delete messages in one transaction; return the ids of all that went."""
+    for _ in range(_MAX_ATTEMPTS):
+        found, missing = engine.message_rows(ids, bodies=False)
+        if missing and not missing_ok:
+            raise NotFound("message", missing)
+        chosen: dict[bytes, set[int]] = {}
+        for row in found.values():
+            chosen.setdefault(row.conversation, set()).add(row.number)
+        try:
+            changes = [deletion(engine, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
+        except RowChanged:
+            continue
+        if not changes or isinstance(engine.committer.write(Batch(tuple(changes)), tell=stored), Done):
+            for change in changes:
+                engine.adopt_row(change.conversation, change.row)
+            engine.quota.freed()
+            engine.search.forget(_FORGET_SECONDS, [change.conversation for change in changes])
+            return [engine.message_ids.id(number) for change in changes for number in change.drop]
+    raise Busy("the conversation changes faster than this delete can be prepared")
+
+
+def deletion(engine: "Engine", conversation: bytes, chosen: set[int], *, recursive: bool) -> Change:
     """The change that deletes these messages of a conversation, prepared from the conversation as it is now."""
-    row = store._fresh_row(conversation)
+    row = engine.read_row(conversation)
     try:
-        return _deletion(store, row, chosen, recursive=recursive)
+        return _deletion(engine, row, chosen, recursive=recursive)
     except Damaged:
-        if store._fresh_row(conversation).token != row.token:
-            raise Moved from None
+        if engine.read_row(conversation).token != row.token:
+            raise RowChanged from None
         raise
 
 
-def _deletion(store: "Store", row: ConversationRow, chosen: set[int], *, recursive: bool) -> Change:
+def _deletion(engine: "Engine", row: ConversationRow, chosen: set[int], *, recursive: bool) -> Change:
     conversation = row.id
     check_not_held(row)
-    rows = store._headers(conversation)
+    rows = engine.read_headers(conversation)
     if not chosen <= {m.number for m in rows}:  # others have deleted some since they were looked for: they count once
-        raise Moved
+        raise RowChanged
     doomed = set(chosen)
     with_others = set()
     for m in rows:  # by sequence: parents come before children, calls before the traces that serve them
@@ -46,12 +73,12 @@ def _deletion(store: "Store", row: ConversationRow, chosen: set[int], *, recursi
             with_others.add(above)
             doomed.add(m.number)
     if not recursive and doomed != chosen:
-        raise HasChildren([store._names.id(number) for number in sorted(chosen & with_others)])
-    rewrite = Rewrite(store, row)
-    rewrite.drop(sorted(store.backend.messages(numbers=sorted(doomed)), key=lambda m: m.seq))
+        raise HasChildren([engine.message_ids.id(number) for number in sorted(chosen & with_others)])
+    rewrite = Rewrite(engine, row)
+    rewrite.drop(sorted(engine.backend.messages(numbers=sorted(doomed)), key=lambda m: m.seq))
     orphans = [m.number for m in rows if m.link in doomed and m.number not in doomed]
-    reader, envelope = Reader(store), store._codec.envelope(row)
-    for m in store.backend.messages(numbers=orphans) if orphans else ():
+    reader, envelope = Reader(engine), engine.codec.envelope(row)
+    for m in engine.backend.messages(numbers=orphans) if orphans else ():
         linked, data = reader.content(envelope, m)
         rewrite.amend(linked, data, link=None)
     change = rewrite.change(
@@ -59,7 +86,7 @@ def _deletion(store: "Store", row: ConversationRow, chosen: set[int], *, recursi
         tips=tuple(tip for tip in row.tips if tip not in doomed),
         count=row.count - len(doomed),
     )
-    return replace(change, unput=(*change.unput, *below(store, conversation, doomed)))
+    return replace(change, unput=(*change.unput, *below(engine, conversation, doomed)))
 
 
 def check_not_held(row: ConversationRow) -> None:

@@ -21,7 +21,7 @@ from .bodies import WorkspaceMeta
 from .process import Who, is_gone, this
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .context import StoreContext
 
 LEASE = 60 * 1_000_000  # microseconds: for so long others leave it to an owner that does not renew it
 Field = Literal["sweeper", "rotator"]
@@ -32,22 +32,22 @@ _who = msgpack.Decoder(Who).decode
 class Lease:
     """One kind of work, as one opened store sees it."""
 
-    def __init__(self, store: "Store", field: Field) -> None:
-        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+    def __init__(self, engine: "StoreContext", field: Field) -> None:
+        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
         self._field = field
         self._until = 0  # by our clock; 0: it is not ours, as far as we know
 
     @property
-    def _store(self) -> "Store":
-        store = self._ref()
-        if store is None:
+    def _engine(self) -> "StoreContext":
+        engine = self._ref()
+        if engine is None:
             raise Closed("the store is gone")
-        return store
+        return engine
 
     def take(self) -> bool:
         """Is it ours for a while? Takes it if it is free, and renews it when a third of its time is over."""
-        store = self._store
-        now = store._clock()
+        engine = self._engine
+        now = engine.clock()
         if now + LEASE * 2 // 3 < self._until <= now + LEASE:
             return True
 
@@ -55,8 +55,8 @@ class Lease:
             return meta if self._others(meta, now) is not None else self.taken(meta)
 
         with suppress(StorageFull):  # then nobody can say that they are at it, and everybody may
-            store._workspace.describe(make, always=True)
-        if self._others(store._workspace.meta, now) is not None:
+            engine.workspace.describe(make, always=True)
+        if self._others(engine.workspace.meta, now) is not None:
             self._until = 0
             return False
         self._until = now + LEASE
@@ -64,11 +64,11 @@ class Lease:
 
     def is_free(self, meta: WorkspaceMeta) -> bool:
         """Does nobody else have it, by this description?"""
-        return self._others(meta, self._store._clock()) is None
+        return self._others(meta, self._engine.clock()) is None
 
     def taken(self, meta: WorkspaceMeta) -> WorkspaceMeta:
         """The description with the lease as ours, for a commit that says something else as well."""
-        return replace(meta, **{self._field: (self._me(), self._store._clock() + LEASE)})
+        return replace(meta, **{self._field: (self._me(), self._engine.clock() + LEASE)})
 
     def took(self, meta: WorkspaceMeta) -> None:
         """This description, with the lease as ours, is committed."""
@@ -83,15 +83,15 @@ class Lease:
     def release(self) -> None:
         """Give it back, so that nobody waits for us. On a full disk it runs out by itself."""
         self._until = 0
-        store = self._store
-        if self.freed(store._workspace.meta) is not store._workspace.meta:
+        engine = self._engine
+        if self.freed(engine.workspace.meta) is not engine.workspace.meta:
             with suppress(StorageFull):
-                store._workspace.describe(self.freed, always=True)
+                engine.workspace.describe(self.freed, always=True)
 
     def others(self) -> int | None:
         """Until when somebody else has it, as far as we know; None if nobody does."""
-        store = self._store
-        return self._others(store._workspace.meta, store._clock())
+        engine = self._engine
+        return self._others(engine.workspace.meta, engine.clock())
 
     def _others(self, meta: WorkspaceMeta, now: int) -> int | None:
         held: tuple[bytes, int] | None = getattr(meta, self._field)
@@ -101,7 +101,7 @@ class Lease:
         return held[1] if now < held[1] <= now + LEASE else None
 
     def _me(self) -> bytes:
-        return msgpack.encode(this(self._store))
+        return msgpack.encode(this(self._engine))
 
 
 def _is_gone(owner: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Packs: reading through them, making them, and changing what they hold.
+"""Packs: reading through them, and changing what they hold. `packing` makes them.
 
 Behind the append path the messages of a run are packed: one body in the place of 32, squeezed together. Nothing else
 changes. Headers stay per message, so trees, listings and deletes work as before; what was said is read through the
@@ -8,26 +8,22 @@ Rows and packs are read one after the other, and others write meanwhile: a row t
 gone on, or gone. Then both are read again; only what disagrees and stands still is damage.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from .._sealing.codec import Envelope, next_row
 from ..backend import Change, ConversationRow, ItemRow, MessageRow, PackRow
 from ..errors import Damaged, NotFound
-from ..events import warn
 from ..ids import RUN
 from . import revisions
 from .bodies import PackedRaw, close_pack, open_pack_raw, packed
+from .signals import RowChanged
 
 if TYPE_CHECKING:
-    from ..store import Store
-    from .state import Desk
+    from .context import StoreContext
 
-_LARGEST = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
 _KEPT = 8  # opened packs that a reader remembers
 _LOOKS = 8  # how often we look again at what changes while we read
 
@@ -40,11 +36,11 @@ def run_of(number: int) -> int:
 class Reader:
     """Reads the content of messages, packed or not. Remembers the packs it opened last: make one for each call."""
 
-    def __init__(self, store: "Store") -> None:
-        self._backend = store.backend
-        self._names = store._names
+    def __init__(self, engine: "StoreContext") -> None:
+        self._backend = engine.backend
+        self._names = engine.message_ids
         self._opened: dict[int, tuple[PackRow, tuple[PackedRaw, ...]]] = {}
-        self.desk: Desk | None = None  # of the conversation that was read last, so that it stays
+        self.desk: object = None  # of the conversation that was read last, so that it stays
 
     def content(self, envelope: Envelope, row: MessageRow) -> tuple[MessageRow, bytes]:
         """The content of a message; and its row, read again if it had changed."""
@@ -87,124 +83,16 @@ def _header(message: PackedRaw) -> PackedRaw:
     return replace(message, body=b"")
 
 
-# -- making packs
-
-
-class _Built(Struct, frozen=True):
-    """A pack that is ready, and what it replaces."""
-
-    pack: PackRow
-    old: tuple[PackRow, ...]
-    rows: tuple[MessageRow, ...]  # that had bodies of their own
-
-
-def pack(store: "Store", conversation: bytes, runs: Sequence[int]) -> int:
-    """Pack these runs of a conversation; how many were."""
-    with suppress(NotFound, Damaged):  # purged meanwhile; or it is in quarantine now
-        for _ in range(_LOOKS):
-            desk = store._desk(store._fresh_row(conversation))
-            with desk.shaping:
-                once = _Once(store, desk)  # before we read: what is changed or packed later will show in it
-                if not once.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
-                    return 0
-                built = [found for run in runs if (found := _attempt(store, once, run)) is not None]
-                if not built:
-                    return 0
-                once.built = built
-                if desk.commit(once):
-                    return len(built)
-    return 0  # or others write without a pause: another time
-
-
-class _Once:
-    """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
-    it was kept: then what was read proves nothing any more, and nothing is written."""
-
-    def __init__(self, store: "Store", desk: "Desk") -> None:
-        self._store, self._desk = store, desk
-        with desk.lock:  # of one moment
-            self.row, self.envelope = desk.row, desk.envelope
-            self._seen = _shaped(desk.row), desk.packings
-        self._used = False
-        self.built: Sequence[_Built] = ()
-
-    def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
-        if self._used or (_shaped(row), self._desk.packings) != self._seen:
-            return None, False
-        if row.token != self.row.token and self._packed_by_others():
-            return None, False
-        self._used = True
-        self._desk.packings += 1
-        came: list[MessageRow | PackRow] = []
-        went: list[MessageRow | PackRow] = []
-        for built in self.built:
-            came += [built.pack, *(replace(m, body=None) for m in built.rows)]
-            went += [*built.old, *built.rows]
-        # The version stays: nobody who reads can tell that anything happened.
-        after = next_row(self.envelope, row, came, went, version=row.version)
-        return Change(row.id, row.token, after, pack=tuple(built.pack for built in self.built)), True
-
-    def _packed_by_others(self) -> bool:
-        """Are the packs of these runs other ones than when we read them?"""
-        now = {pack.first: pack for pack in self._store.backend.packs([built.pack.first for built in self.built])}
-        return now != {pack.first: pack for built in self.built for pack in built.old}
-
-
-def _shaped(row: ConversationRow) -> tuple[object, ...]:
-    """While this stands still, the messages are the same, and under the same key. The generation has to be looked at as
-    well as the keys: a conversation that was sealed and is plain again has no keys, as before."""
-    return row.data_key, row.generation, row.rewrites
-
-
-def _attempt(store: "Store", once: _Once, run: int) -> _Built | None:
-    """The pack of a run, or None if there is nothing to do: a full or damaged one need not be looked at again."""
-    try:
-        built = _build(store, once, run)
-    except Damaged as error:
-        if store._fresh_row(once.row.id).token != once.row.token:
-            return None  # its key is another one by now, say: another time
-        warn(f"a run cannot be packed, verify() tells more: {error}")
-        store._settled.add(run)
-        return None
-    if built is None and store.backend.messages(numbers=[run + RUN - 1], bodies=False):  # full: nothing more can come
-        store._settled.add(run)
-    return built
-
-
-def _build(store: "Store", once: _Once, run: int) -> _Built | None:
-    """The pack of a run as it is now: its messages from the first on, as far as they are not too large together."""
-    rows = sorted(store.backend.messages(numbers=range(run, run + RUN)), key=lambda m: m.number)
-    if not rows or rows[0].number != run or rows[0].conversation != once.row.id:
-        return None
-    old = tuple(store.backend.packs([run]))  # before their content: a later one shows when it is committed
-    reader = Reader(store)
-    messages: list[PackedRaw] = []
-    loose: list[MessageRow] = []
-    total = 0
-    for n, m in enumerate(rows):
-        total += m.size
-        if m.number != run + n or (total > _LARGEST and messages):
-            break
-        row, data = reader.content(once.envelope, m)
-        if row.body is not None:
-            loose.append(row)
-        messages.append(packed(row, data))
-    if not loose:
-        return None
-    like = PackRow(run, once.row.id, rows[0].parent, 0, b"")
-    return _Built(close_pack(once.envelope, like, messages), old, tuple(loose))
-
-
 # -- changing what is packed
 
 
 class Rewrite:
     """Collects what happens to messages in one commit, and writes the packs they are in anew."""
 
-    def __init__(self, store: "Store", row: ConversationRow) -> None:
-        self._store = store
+    def __init__(self, engine: "StoreContext", row: ConversationRow) -> None:
+        self._engine = engine
         self._row = row
-        self._envelope = store._codec.envelope(row)
+        self._envelope = engine.codec.envelope(row)
         self._dropped: list[MessageRow] = []
         self._amended: dict[int, tuple[MessageRow, MessageRow, bytes]] = {}
 
@@ -236,7 +124,7 @@ class Rewrite:
         amended = [new for _, new, _ in self._amended.values()]
         rewrites = row.rewrites + 1
         put: tuple[ItemRow, ...] = ()
-        ledger = revisions.read(self._store, self._envelope, row)
+        ledger = revisions.read(self._engine, self._envelope, row)
         if ledger is not None:
             put = (ledger.after(amended, self._dropped).item(self._envelope, row.id, rewrites),)
         grown = sum(m.size for m in came if isinstance(m, MessageRow))
@@ -260,11 +148,11 @@ class Rewrite:
         return sorted({run_of(m.number) for m in touched if m.body is None})
 
     def _pack(self, run: int) -> PackRow:
-        packs = self._store.backend.packs([run])
+        packs = self._engine.backend.packs([run])
         if not packs:
-            if self._store._fresh_row(self._row.id).token != self._row.token:
-                raise Moved
-            raise Damaged(f"the pack that holds message {self._store._names.id(run)} is missing")
+            if self._engine.read_row(self._row.id).token != self._row.token:
+                raise RowChanged
+            raise Damaged(f"the pack that holds message {self._engine.message_ids.id(run)} is missing")
         return packs[0]
 
     def _written_anew(self, old: PackRow) -> PackRow | None:
@@ -279,7 +167,3 @@ class Rewrite:
             amended = self._amended.get(number)
             messages.append(message if amended is None else packed(amended[1], amended[2]))
         return close_pack(self._envelope, old, messages)
-
-
-class Moved(Exception):
-    """Somebody wrote while we prepared: prepare again."""

@@ -7,17 +7,21 @@ knows, so that it counts as there.
 
 import os
 import platform
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
 from ..ids import new_token
 
-if TYPE_CHECKING:
-    from ..store import Store
 
-_tokens: "WeakKeyDictionary[Store, bytes]" = WeakKeyDictionary()
+class Opened(Protocol):
+    """A store as it is opened in this process."""
+
+    is_closed: bool
+
+
+_tokens: WeakKeyDictionary[Opened, bytes] = WeakKeyDictionary()
 
 
 class Who(Struct, frozen=True, array_like=True):
@@ -29,7 +33,7 @@ class Who(Struct, frozen=True, array_like=True):
     store: bytes
 
 
-def this(store: "Store") -> Who:
+def this(store: Opened) -> Who:
     """The store, as it is opened here. A forked child is somebody else."""
     process = os.getpid()
     return Who(_machine(), process, _began(process), _tokens.setdefault(store, new_token()))

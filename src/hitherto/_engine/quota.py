@@ -22,7 +22,7 @@ from ..events import CapacityWarning, warn
 from ..model import to_datetime
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .context import StoreContext
     from .state import Draft
 
 _LOOK_SECONDS: Final = 2.0  # after which the quota is looked at again
@@ -35,9 +35,9 @@ _HINT: Final = "purge conversations, which always works, or allow more: store.se
 class Quota:
     """How much the workspace of a store may hold."""
 
-    def __init__(self, store: "Store") -> None:
-        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
-        self.limit = store._workspace.meta.quota_bytes  # 0: none
+    def __init__(self, engine: "StoreContext") -> None:
+        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
+        self.limit = engine.workspace.meta.quota_bytes  # 0: none
         self._look_again = time.monotonic() + _LOOK_SECONDS
         self._lock = threading.Lock()
         self._used = 0  # when it was counted, and what came since
@@ -47,23 +47,23 @@ class Quota:
         self._reserve = True
 
     @property
-    def _store(self) -> "Store":
-        store = self._ref()
-        if store is None:
+    def _engine(self) -> "StoreContext":
+        engine = self._ref()
+        if engine is None:
             raise Closed("the store is gone")
-        return store
+        return engine
 
     def set(self, limit: int | None) -> None:
         """Keep this quota in the store."""
         if limit is not None and (type(limit) is not int or not 0 < limit < 1 << 63):
             raise InvalidArgument("a quota is a number of bytes from 1 up, or None")
-        self._store._workspace.describe(lambda meta: replace(meta, quota_bytes=limit or 0))
+        self._engine.workspace.describe(lambda meta: replace(meta, quota_bytes=limit or 0))
         self.look()
 
     def look(self) -> int:
         """The quota as it stands in the store now."""
-        self._store._workspace.refresh()
-        limit = self._store._workspace.meta.quota_bytes
+        self._engine.workspace.refresh()
+        limit = self._engine.workspace.meta.quota_bytes
         if limit != self.limit:
             self.limit, self._told = limit, 0
         return limit
@@ -97,7 +97,7 @@ class Quota:
 
     def _count(self) -> None:
         began = time.monotonic()
-        self._used = self._store.backend.used()
+        self._used = self._engine.backend.used()
         now = time.monotonic()
         self._may_count = now + _PATIENCE * (now - began)
         self._count_again = max(self._may_count, now + _COUNT_SECONDS)
@@ -118,22 +118,22 @@ class Quota:
 
     def met(self, error: StorageFull) -> None:
         """A write was refused. That the disk is full is told once, until another write has been kept."""
-        written = self._store._upkeep._writes
+        written = self._engine.background.writes
         if error.hint != _HINT and self._full_since != written:
             self._full_since = written
-            disk = self._store.backend.disk()
+            disk = self._engine.backend.disk()
             if disk is not None:
                 self._warn("disk", disk.total - disk.free, disk.total)
 
     def look_at_disk(self) -> None:
         """Is there something set aside still, to purge with? If not, and it cannot be made good, that is told once."""
-        disk = self._store.backend.disk()
-        if disk is not None and not disk.reserve and self._store.backend.scrub():
-            disk = self._store.backend.disk()
+        disk = self._engine.backend.disk()
+        if disk is not None and not disk.reserve and self._engine.backend.scrub():
+            disk = self._engine.backend.disk()
         had, self._reserve = self._reserve, disk is None or disk.reserve
         if disk is not None and had and not self._reserve:
-            warn(f"{self._store.backend.info.location}: no room is left to be set aside, so a purge may fail")
+            warn(f"{self._engine.backend.info.location}: no room is left to be set aside, so a purge may fail")
             self._warn("disk", disk.total - disk.free, disk.total)
 
     def _warn(self, what: str, used: int, limit: int) -> None:
-        self._store._listeners.tell(CapacityWarning(to_datetime(self._store._clock()), what, used, limit))
+        self._engine.listeners.tell(CapacityWarning(to_datetime(self._engine.clock()), what, used, limit))

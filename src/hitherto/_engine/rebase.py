@@ -6,20 +6,28 @@ again by itself.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..backend import Batch, Change, ConversationRow
 from ..errors import HithertoError
-from .attachments import Outdated
 from .committer import Entry
-from .packs import Moved
+from .signals import KeyChanged, RowChanged
 
 if TYPE_CHECKING:
     import threading
 
-    from .state import Desk
-
 T = TypeVar("T")
+
+
+class RowOwner(Protocol):
+    """A conversation in use (`state`), as far as a rebase goes."""
+
+    lock: "threading.RLock"
+    row: ConversationRow
+    epoch: int
+
+    def believing_locked(self, row: ConversationRow) -> AbstractContextManager[bool]: ...
 
 
 class Remaking(Generic[T]):
@@ -29,7 +37,7 @@ class Remaking(Generic[T]):
 
     def __init__(
         self,
-        desk: "Desk",
+        desk: RowOwner,
         prepare: Callable[[ConversationRow], tuple[Change | None, T]],
         enqueued: Callable[[Entry, Change], None],
     ) -> None:
@@ -47,7 +55,7 @@ class Remaking(Generic[T]):
                 return None
             try:
                 change, result = self._prepare(row)
-            except (HithertoError, Outdated, Moved):  # the owner prepares it as well, and it is raised there
+            except (HithertoError, KeyChanged, RowChanged):  # the owner prepares it as well, and it is raised there
                 return None
             if change is None or change.row is None or change.expect != row.token:
                 return None

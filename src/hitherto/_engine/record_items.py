@@ -32,7 +32,7 @@ from .revisions import read as read_ledger
 from .state import Desk, close_meta
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .engine import Engine
 
 RECORD, SUMMARIES = b"record", b"summary/"
 _COUNTS = 3  # how often a conversation that changes meanwhile is counted
@@ -126,17 +126,17 @@ def revision_of(row: ConversationRow) -> int:
 # -- reading
 
 
-def about(store: "Store", envelope: Envelope, row: ConversationRow) -> About:
+def about(engine: "Engine", envelope: Envelope, row: ConversationRow) -> About:
     """What lies beside the messages; `Damaged` if it cannot be read, or is not the newest of its states."""
-    details, _ = newest(store, envelope, row)
-    return About(details, summaries(store, envelope, row.id, details))
+    details, _ = newest(engine, envelope, row)
+    return About(details, summaries(engine, envelope, row.id, details))
 
 
-def newest(store: "Store", envelope: Envelope, row: ConversationRow) -> tuple[Details, ConversationSummary | None]:
+def newest(engine: "Engine", envelope: Envelope, row: ConversationRow) -> tuple[Details, ConversationSummary | None]:
     """The same without the summaries of before."""
-    items = store.backend.items(row.id, RECORD)
+    items = engine.backend.items(row.id, RECORD)
     details = _opened(envelope, items[0], _details) if items else Details()
-    last = store.backend.items(row.id, SUMMARIES, reverse=True, limit=1)
+    last = engine.backend.items(row.id, SUMMARIES, reverse=True, limit=1)
     count = _number(last[0]) if last else 0
     if (details.number, details.summaries) != (open_meta(envelope, row).record, count):
         raise Damaged("what is kept beside a record is not of the time that it should be of: it was put back")
@@ -144,10 +144,10 @@ def newest(store: "Store", envelope: Envelope, row: ConversationRow) -> tuple[De
 
 
 def summaries(
-    store: "Store", envelope: Envelope, conversation: bytes, details: Details
+    engine: "Engine", envelope: Envelope, conversation: bytes, details: Details
 ) -> tuple[ConversationSummary, ...]:
     """As many as there were then: more may have come since."""
-    items = store.backend.items(conversation, SUMMARIES)[: details.summaries]
+    items = engine.backend.items(conversation, SUMMARIES)[: details.summaries]
     if [_number(item) for item in items] != list(range(1, details.summaries + 1)):
         raise Damaged("a summary of a record is missing")
     return tuple(_opened(envelope, item, _summary) for item in items)
@@ -161,10 +161,10 @@ def _number(summary: ItemRow) -> int:
     return int(said)
 
 
-def check_items(store: "Store", envelope: Envelope, row: ConversationRow) -> Iterator[HithertoError]:
+def check_items(engine: "Engine", envelope: Envelope, row: ConversationRow) -> Iterator[HithertoError]:
     """What is wrong with them."""
     try:
-        about(store, envelope, row)
+        about(engine, envelope, row)
     except HithertoError as error:
         yield error
 
@@ -195,14 +195,14 @@ def measured(path: Sequence[tuple[str, int]]) -> Metrics:
     )
 
 
-def measured_row(store: "Store", row: ConversationRow) -> Metrics:
+def measured_row(engine: "Engine", row: ConversationRow) -> Metrics:
     """The same of the main flow of a conversation, from the columns of its messages: no content is read."""
-    rows = {one.number: one for one in store._headers(row.id)}
+    rows = {one.number: one for one in engine.read_headers(row.id)}
     path: list[tuple[str, int]] = []
     at = row.head
     while at is not None and len(path) <= len(rows):
         if at not in rows:
-            raise Damaged(f"message {store._names.id(at)} is missing")
+            raise Damaged(f"message {engine.message_ids.id(at)} is missing")
         one = rows[at]
         path.append((one.role, one.created_at))
         at = one.parent if one.parent is not None else one.link if one.main else None
@@ -216,13 +216,13 @@ def metrics_of(details: Details, row: ConversationRow, path: Sequence[Saved]) ->
     return replace(final or measured([(m.role, m.created_us) for m in path]), **details.metrics)
 
 
-def thread(store: "Store", desk: Desk, row: ConversationRow) -> list[Saved]:
+def thread(engine: "Engine", desk: Desk, row: ConversationRow) -> list[Saved]:
     """The messages of the main flow up to the head, across compactions. Large content is read when it is wanted."""
     path: list[Saved] = []
     at = row.head
     while at is not None:
-        path = store._path(at, desk, lazy=True) + path
-        at = store._names.number(path[0].link) if path[0].main and path[0].link is not None else None
+        path = engine.read_path(at, desk, lazy=True) + path
+        at = engine.message_ids.number(path[0].link) if path[0].main and path[0].link is not None else None
     return path
 
 
@@ -249,12 +249,12 @@ def amended(desk: Desk, row: ConversationRow, change: Amendment, added: Change |
     """The change that does this to a conversation, beside what is added to it; None if there is nothing to do."""
     if change == Amendment():
         return added
-    envelope, store = desk.check(row), desk.store
-    kept, unput = _unmarked(store, envelope, row, change)
+    envelope, engine = desk.check(row), desk.engine
+    kept, unput = _unmarked(engine, envelope, row, change)
     fields = _placed(row, change)
     before = open_meta(envelope, row)
     meta = _described(before, change)
-    was, last = newest(store, envelope, row)
+    was, last = newest(engine, envelope, row)
     details = _detailed(was, last, row, change, moves=bool(fields or kept or unput or meta != before))
     put = list(kept)
     if details != was:
@@ -264,15 +264,15 @@ def amended(desk: Desk, row: ConversationRow, change: Amendment, added: Change |
     if change.summary is not None and details.summaries > was.summaries:
         put.append(_closed(envelope, row.id, SUMMARIES + b"%06d" % details.summaries, change.summary))
     if meta != before:
-        fields["meta"] = close_meta(envelope, row.id, meta, store._max_write_bytes)
+        fields["meta"] = close_meta(envelope, row.id, meta, engine.max_write_bytes)
     return _joined(desk, row, fields, added, put, unput) if fields or put or unput else added
 
 
-def _unmarked(store: "Store", envelope: Envelope, row: ConversationRow, change: Amendment) -> Unmarked:
+def _unmarked(engine: "Engine", envelope: Envelope, row: ConversationRow, change: Amendment) -> Unmarked:
     """What becomes of its mark."""
     if change.ended == "here":
-        return without_us(store, envelope, row.id)
-    gone = change.ended is not None and store.backend.items(row.id, MARK)
+        return without_us(engine, envelope, row.id)
+    gone = change.ended is not None and engine.backend.items(row.id, MARK)
     return (), (MARK,) if gone else ()
 
 
@@ -288,7 +288,7 @@ def _joined(
     envelope = desk.check(row)
     after = next_row(envelope, row) if added is None or added.row is None else added.row
     base = added or Change(row.id, row.token, after)
-    ledger = read_ledger(desk.store, envelope, row)
+    ledger = read_ledger(desk.engine, envelope, row)
     rewrites = row.rewrites + 1
     kept = () if ledger is None else (ledger.item(envelope, row.id, rewrites),)
     fields = {**fields, "version": after.version, "token": after.token, "rewrites": rewrites}
@@ -331,7 +331,7 @@ def _detailed(
 
 
 def commit(
-    store: "Store",
+    engine: "Engine",
     conversation: bytes,
     *,
     summary: ConversationSummary | None = None,
@@ -352,8 +352,8 @@ def commit(
             raise Busy("the conversation changes faster than its end can be kept", hint="close again, later")
         revision = revision_of(row)
         if revision not in counted and len(counted) < _COUNTS:
-            counted[revision] = measured_row(store, row)
+            counted[revision] = measured_row(engine, row)
         amendment = Amendment(metrics=metrics or {}, summary=summary, final=counted.get(revision), ended=ended)
-        return amended(Desk(store, row), row, amendment)
+        return amended(Desk(engine, row), row, amendment)
 
-    store._change(conversation, make)
+    engine.change(conversation, make)

@@ -35,7 +35,7 @@ from .process import Who, is_gone, this
 from .state import Desk
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .engine import Engine
 
 PARTIAL = b"partial/"
 MARK = b"recovery"
@@ -85,31 +85,31 @@ def keep(
     complete: bool = False,
 ) -> None:
     """Keep what has come so far, in place of what was kept before. Who is `recording` leaves a mark."""
-    store = desk.store
-    data = encoded(store, messages, store._clock() if at is None else at, complete=complete)
+    engine = desk.engine
+    data = encoded(engine, messages, engine.clock() if at is None else at, complete=complete)
 
     def make(row: ConversationRow) -> Change:
         envelope, parent = desk.check(row), _parent(key)
-        if not store.backend.messages(numbers=[parent], bodies=False):
-            raise NotFound("message", [store._names.id(parent)])
+        if not engine.backend.messages(numbers=[parent], bodies=False):
+            raise NotFound("message", [engine.message_ids.id(parent)])
         put = (closed(envelope, desk.id, key, data), *(marks(desk)(envelope) if recording else ()))
         return Change(row.id, row.token, next_row(envelope, row, (), ()), put=put)
 
-    store._change(desk.id, make, tell=None)
+    engine.change(desk.id, make, tell=None)
 
 
-def encoded(store: "Store", messages: Sequence[Message], at: int, *, complete: bool = False) -> bytes:
+def encoded(engine: "Engine", messages: Sequence[Message], at: int, *, complete: bool = False) -> bytes:
     """What is kept of an answer, as bytes. `complete`: no more of it will come."""
     for message in messages:
         check(message)
-    if store._redactor is not None:  # where more may come, not even the beginning of a secret is kept
-        messages = store._redactor.messages(messages, complete=complete)
+    if engine.redactor is not None:  # where more may come, not even the beginning of a secret is kept
+        messages = engine.redactor.messages(messages, complete=complete)
     try:
         data = _encode(_Kept(at, tuple(_Said(m.role, body_of(m, 0)) for m in messages)))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"this cannot be kept as it is: {error}") from None
-    if len(data) > store._max_write_bytes:
-        raise PayloadTooLarge(len(data), store._max_write_bytes)
+    if len(data) > engine.max_write_bytes:
+        raise PayloadTooLarge(len(data), engine.max_write_bytes)
     return data
 
 
@@ -121,20 +121,20 @@ def drop(desk: Desk, key: bytes) -> None:
     """Let go of what was kept under this key; nothing happens if there is nothing."""
 
     def make(row: ConversationRow) -> Change | None:
-        if not desk.store.backend.items(desk.id, key):
+        if not desk.engine.backend.items(desk.id, key):
             return None
         return Change(row.id, row.token, next_row(desk.check(row), row, (), ()), unput=(key,))
 
-    desk.store._change(desk.id, make, tell=None)
+    desk.engine.change(desk.id, make, tell=None)
 
 
 def found(desk: Desk) -> list[Partial]:
     """What is offered, the newest first. What cannot be read is read again, by the row as it then is, and if that fails
     too it is offered as something to let go of."""
     partials = []
-    for item in desk.store.backend.items(desk.id, PARTIAL):
+    for item in desk.engine.backend.items(desk.id, PARTIAL):
         try:
-            partials.append(_opened(desk.store, desk.envelope, item))
+            partials.append(_opened(desk.engine, desk.envelope, item))
         except Damaged:
             partials += _again(desk, item.key)
     return sorted(partials, key=lambda p: (p.at is not None, p.at), reverse=True)
@@ -142,20 +142,20 @@ def found(desk: Desk) -> list[Partial]:
 
 def _again(desk: Desk, key: bytes) -> list[Partial]:
     """An item of a conversation that may have another key by now."""
-    store = desk.store
-    envelope = store._codec.envelope(store._fresh_row(desk.id))
-    for item in store.backend.items(desk.id, key):
+    engine = desk.engine
+    envelope = engine.codec.envelope(engine.read_row(desk.id))
+    for item in engine.backend.items(desk.id, key):
         try:
-            return [_opened(store, envelope, item)]
+            return [_opened(engine, envelope, item)]
         except Damaged as error:
-            return [Partial(key.decode(), store._names.id(_parent(key)), (), None, str(error))]
+            return [Partial(key.decode(), engine.message_ids.id(_parent(key)), (), None, str(error))]
     return []
 
 
-def _opened(store: "Store", envelope: Envelope, item: ItemRow) -> Partial:
+def _opened(engine: "Engine", envelope: Envelope, item: ItemRow) -> Partial:
     kept = open_partial(envelope, item)
     messages = tuple(_message(said) for said in kept.messages)
-    return Partial(item.key.decode(), store._names.id(_parent(item.key)), messages, to_datetime(kept.at))
+    return Partial(item.key.decode(), engine.message_ids.id(_parent(item.key)), messages, to_datetime(kept.at))
 
 
 def open_partial(envelope: Envelope, item: ItemRow) -> _Kept:
@@ -188,9 +188,9 @@ def interrupted(message: Message) -> Message:
     return replace(message, extra={**(message.extra or {}), "interrupted": True})
 
 
-def below(store: "Store", conversation: bytes, doomed: Collection[int]) -> tuple[bytes, ...]:
+def below(engine: "Engine", conversation: bytes, doomed: Collection[int]) -> tuple[bytes, ...]:
     """The keys of what was kept of answers to these messages."""
-    keys = [item.key for item in store.backend.items(conversation, PARTIAL)]
+    keys = [item.key for item in engine.backend.items(conversation, PARTIAL)]
     return tuple(key for key in keys if _parent(key) in doomed)
 
 
@@ -233,72 +233,72 @@ def marks(desk: Desk) -> Callable[[Envelope], tuple[ItemRow, ...]]:
     already. What the caller has given to be kept in it stays, and so do the names of others."""
 
     def missing(envelope: Envelope) -> tuple[ItemRow, ...]:
-        store = desk.store
+        engine = desk.engine
         try:
-            found = _found_mark(store, envelope, desk.id)
+            found = _found_mark(engine, envelope, desk.id)
         except Damaged:  # whoever loads it notices, and makes it anew
             return ()
         if found is None:
-            return (mark(store, envelope, desk.id, by=[this(store)]),)
-        if this(store) in found.makers:
+            return (mark(engine, envelope, desk.id, by=[this(engine)]),)
+        if this(engine) in found.makers:
             return ()
-        return (mark(store, envelope, desk.id, found.state, [*found.makers, this(store)]),)
+        return (mark(engine, envelope, desk.id, found.state, [*found.makers, this(engine)]),)
 
     return missing
 
 
 def new_mark(desk: Desk) -> ItemRow:
     """The mark of a conversation that is begun here."""
-    return mark(desk.store, desk.envelope, desk.id, by=[this(desk.store)])
+    return mark(desk.engine, desk.envelope, desk.id, by=[this(desk.engine)])
 
 
 def mark(
-    store: "Store",
+    engine: "Engine",
     envelope: Envelope,
     conversation: bytes,
     state: Mapping[str, object] | None = None,
     by: Sequence[Who] = (),
 ) -> ItemRow:
-    data = _encode(_Mark(conversation, store._clock(), dict(state or {}), tuple(by)))
-    if len(data) > store._max_write_bytes:
-        raise PayloadTooLarge(len(data), store._max_write_bytes)
+    data = _encode(_Mark(conversation, engine.clock(), dict(state or {}), tuple(by)))
+    if len(data) > engine.max_write_bytes:
+        raise PayloadTooLarge(len(data), engine.max_write_bytes)
     return closed(envelope, conversation, MARK, data)
 
 
-def _found_mark(store: "Store", envelope: Envelope, conversation: bytes) -> _Mark | None:
-    items = store.backend.items(conversation, MARK)
+def _found_mark(engine: "Engine", envelope: Envelope, conversation: bytes) -> _Mark | None:
+    items = engine.backend.items(conversation, MARK)
     return open_mark(envelope, items[0]) if items else None
 
 
 Unmarked = tuple[tuple[ItemRow, ...], tuple[bytes, ...]]  # items to put, and keys of those to take away
 
 
-def without_us(store: "Store", envelope: Envelope, conversation: bytes) -> Unmarked:
+def without_us(engine: "Engine", envelope: Envelope, conversation: bytes) -> Unmarked:
     """What becomes of a mark when this store does not record the conversation any more."""
     try:
-        found = _found_mark(store, envelope, conversation)
+        found = _found_mark(engine, envelope, conversation)
     except Damaged:  # whose it was cannot be told
         return (), (MARK,)
     if found is None:
         return (), ()
-    others = [who for who in found.makers if who != this(store) and not is_gone(who)]
+    others = [who for who in found.makers if who != this(engine) and not is_gone(who)]
     if not others:
         return (), (MARK,)
     same = len(others) == len(found.makers)
-    return () if same else (mark(store, envelope, conversation, found.state, others),), ()
+    return () if same else (mark(engine, envelope, conversation, found.state, others),), ()
 
 
-def leave(store: "Store", conversation: bytes) -> None:
+def leave(engine: "Engine", conversation: bytes) -> None:
     """This store does not record the conversation any more; nothing else becomes of it."""
-    desk = store._desk(store._fresh_row(conversation))
+    desk = engine.state_of(engine.read_row(conversation))
 
     def make(row: ConversationRow) -> Change | None:
         envelope = desk.check(row)
-        put, unput = without_us(store, envelope, row.id)
+        put, unput = without_us(engine, envelope, row.id)
         after = next_row(envelope, row, (), ())
         return Change(row.id, row.token, after, put=put, unput=unput) if put or unput else None
 
-    store._change(conversation, make, tell=None)
+    engine.change(conversation, make, tell=None)
 
 
 def check_state(value: object) -> None:
@@ -313,7 +313,7 @@ def check_state(value: object) -> None:
         raise InvalidMessage(f"the state is not plain JSON: {type(error).__name__}", hint=hint) from None
 
 
-def keep_snapshot(store: "Store", conversation: object, given: "RecoverySnapshot | Mapping[str, object]") -> None:
+def keep_snapshot(engine: "Engine", conversation: object, given: "RecoverySnapshot | Mapping[str, object]") -> None:
     """Keep what is to be restored if the end never comes: a state of the caller's, as plain JSON. The messages and the
     partials of a snapshot are those of the tree, as it then stands: they are there already."""
     snapshot = given if isinstance(given, RecoverySnapshot) else None
@@ -322,10 +322,10 @@ def keep_snapshot(store: "Store", conversation: object, given: "RecoverySnapshot
         raise InvalidArgument(f"a {type(given).__name__} where a snapshot is wanted", hint="a dict, or what was loaded")
     state: dict[str, object] = dict(found)
     check_state(state)
-    if store._redactor is not None:
-        cleaned = store._redactor.value(state)
+    if engine.redactor is not None:
+        cleaned = engine.redactor.value(state)
         state = cleaned if isinstance(cleaned, dict) else {}
-    desk = store._desk(store._fresh_row(parse_conversation_id(id_of(conversation))))
+    desk = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))
     if snapshot is not None and snapshot.conversation_id != desk.name:
         hint = "keep it in its own, or give its state alone"
         raise InvalidArgument("the snapshot is that of another conversation", hint=hint)
@@ -333,20 +333,20 @@ def keep_snapshot(store: "Store", conversation: object, given: "RecoverySnapshot
     def make(row: ConversationRow) -> Change:
         envelope = desk.check(row)
         try:
-            there = _found_mark(store, envelope, desk.id)
+            there = _found_mark(engine, envelope, desk.id)
         except Damaged:  # it is being replaced
             there = None
-        put = (mark(store, envelope, desk.id, state, () if there is None else there.makers),)
+        put = (mark(engine, envelope, desk.id, state, () if there is None else there.makers),)
         return Change(row.id, row.token, next_row(envelope, row, (), ()), put=put)
 
-    store._change(desk.id, make, tell=None)
+    engine.change(desk.id, make, tell=None)
 
 
-def load_snapshot(store: "Store", conversation: object) -> RecoverySnapshot | None:
+def load_snapshot(engine: "Engine", conversation: object) -> RecoverySnapshot | None:
     """What can be restored of a conversation; None if nobody recorded it, or its recording came to its end."""
-    store._ensure_open()
+    engine.ensure_open()
     try:
-        desk = store._desk(store._fresh_row(parse_conversation_id(id_of(conversation))))
+        desk = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))
         kept, problem = _read_mark(desk)
         if kept is None and problem is None:
             return None
@@ -360,10 +360,10 @@ def load_snapshot(store: "Store", conversation: object) -> RecoverySnapshot | No
 def _read_mark(desk: Desk) -> tuple[_Mark | None, str | None]:
     """The mark, or why it cannot be read; neither if there is none. It is read twice before it counts as torn: the
     conversation may have been given another key meanwhile."""
-    store, problem = desk.store, None
+    engine, problem = desk.engine, None
     for _ in range(2):
-        envelope = store._codec.envelope(store._fresh_row(desk.id))
-        items = store.backend.items(desk.id, MARK)
+        envelope = engine.codec.envelope(engine.read_row(desk.id))
+        items = engine.backend.items(desk.id, MARK)
         if not items:
             return None, None
         try:
@@ -387,21 +387,21 @@ def open_mark(envelope: Envelope, item: ItemRow) -> _Mark:
 
 def _rebuild(desk: Desk, problem: str) -> None:
     """Put a new mark in the place of a torn one, and say so."""
-    store = desk.store
+    engine = desk.engine
     try:
-        keep_snapshot(store, desk.name, {})
+        keep_snapshot(engine, desk.name, {})
     except HithertoError as error:  # the disk is full, say: what is given out is made from the tree all the same
         warn(f"a torn recovery snapshot could not be replaced: {type(error).__name__}")
     warn(f"a recovery snapshot was torn, and is made anew from the tree: {desk.name}: {problem}")
-    store._listeners.tell(SnapshotRebuilt(to_datetime(store._clock()), desk.name, problem))
+    engine.listeners.tell(SnapshotRebuilt(to_datetime(engine.clock()), desk.name, problem))
 
 
 def _restored(desk: Desk, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
-    store = desk.store
+    engine = desk.engine
     for _ in range(_LOOKS):
-        row = store._fresh_row(desk.id)
+        row = engine.read_row(desk.id)
         try:
-            path = [] if row.head is None else store._path(row.head, desk, lazy=True)
+            path = [] if row.head is None else engine.read_path(row.head, desk, lazy=True)
         except NotFound:  # deleted meanwhile
             continue
         partials = found(desk)
@@ -409,7 +409,7 @@ def _restored(desk: Desk, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
         return RecoverySnapshot(
             desk.name,
             max(times),
-            None if row.head is None else store._names.id(row.head),
+            None if row.head is None else engine.message_ids.id(row.head),
             tuple(message for message in path if message.role != "event"),
             tuple(partials),
             kept.state,

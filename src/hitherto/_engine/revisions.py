@@ -18,7 +18,7 @@ from ..errors import Damaged
 from ..ids import RUN
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .context import StoreContext
 
 KEY = b"ledger"
 
@@ -61,12 +61,12 @@ def place(conversation: bytes, rewrites: int) -> Place:
     return ("item", conversation, KEY + rewrites.to_bytes(8, "big"))
 
 
-def read(store: "Store", envelope: Envelope, row: ConversationRow) -> Ledger | None:
+def read(engine: "StoreContext", envelope: Envelope, row: ConversationRow) -> Ledger | None:
     """The ledger of a conversation as its row says it is; `Damaged` if there is another one, or none. Plain
     conversations have none."""
     if not envelope.proves:
         return None
-    items = store.backend.items(row.id, KEY)
+    items = engine.backend.items(row.id, KEY)
     if not row.rewrites and not items:
         return NOTHING
     if not items:

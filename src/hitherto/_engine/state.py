@@ -23,16 +23,16 @@ from ..backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missi
 from ..errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
 from ..ids import RUN, new_token, show_conversation_id
 from ..model import Message, Saved, check, text_size, trace_of
-from .attachments import Outdated, Sources, hole, kept, spilled, stage, unstage
+from .attachments import Sources, hole, kept, spilled, stage, unstage
 from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
 from .committer import Entry, Tell, stored
 from .filters import description_fields, description_tags
-from .packs import Moved
 from .revisions import Ledger, read
+from .signals import KeyChanged, RowChanged
 from .steps import Steps, finish
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .engine import Engine
     from .rebase import Remaking
     from .workspace import KeyState
 
@@ -68,8 +68,8 @@ class Draft(Struct, frozen=True, gc=False):
 class Desk:
     """One conversation in use: the row as we believe it to be."""
 
-    def __init__(self, store: "Store", row: ConversationRow, *, new: bool = False, own: bool = False) -> None:
-        self.store = store
+    def __init__(self, engine: "Engine", row: ConversationRow, *, new: bool = False, own: bool = False) -> None:
+        self.engine = engine
         self.own = own  # of one reader, who checks in the end that the row as it was read here is still the stored one
         self.has_holes = False  # a message was read whose attachment is missing
         self.lock = threading.RLock()
@@ -80,7 +80,7 @@ class Desk:
         self.epoch = 0  # raised whenever the belief turned out wrong
         self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
         self.shaping = threading.RLock()  # of whoever moves bodies about, from reading them until it is committed
-        self.envelope = store._codec.first_envelope(row) if new else store._codec.envelope(row)
+        self.envelope = engine.codec.first_envelope(row) if new else engine.codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
         self._ledger: tuple[int, bytes, Ledger | None] = (-1, b"", None)
         self._last: tuple[int | None, str | None] = (-1, None)  # the number dealt last, and its id
@@ -99,7 +99,7 @@ class Desk:
         with self.lock:
             row = self.row
             if self._ledger[:2] != (row.rewrites, row.data_key):
-                self._ledger = row.rewrites, row.data_key, read(self.store, self.envelope, row)
+                self._ledger = row.rewrites, row.data_key, read(self.engine, self.envelope, row)
             return self._ledger[2]
 
     def serves(self, row: ConversationRow) -> bool:
@@ -119,7 +119,7 @@ class Desk:
         """The envelope of this row, which may be newer than ours; `Damaged` if it is not as it was proven."""
         with self.lock:
             if row.data_key != self.row.data_key:
-                return self.store._codec.envelope(row)
+                return self.engine.codec.envelope(row)
             self.envelope.total(row)
             return self.envelope
 
@@ -149,7 +149,7 @@ class Desk:
             self.is_row_locked = False
 
     def refresh(self) -> None:
-        rows = self.store.backend.lookup(ids=[self.id])
+        rows = self.engine.backend.lookup(ids=[self.id])
         with self.lock:
             rekeyed = bool(rows) and rows[0].data_key != self.row.data_key
             self.believe(rows[0] if rows else None, self.epoch if rekeyed else None)  # what is on its way turns stale
@@ -163,7 +163,7 @@ class Desk:
         state: "KeyState | None" = None,
     ) -> T:
         """Run `commit_steps`, and wait."""
-        return finish(self.store._pen, self.commit_steps(prepare, enqueued, restage, tell, state))
+        return finish(self.engine.committer, self.commit_steps(prepare, enqueued, restage, tell, state))
 
     def commit_steps(
         self,
@@ -180,18 +180,18 @@ class Desk:
 
         `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
         lock. `restage` is called if attachments have vanished. With `state`, nothing is written under other keys of
-        the workspace than these: then it is `Moved`. With `may_queue`, the backend may have it prepared again while it
-        holds the row; `enqueued` then hears of it once more.
+        the workspace than these: then it is `RowChanged`. With `may_queue`, the backend may have it prepared again
+        while it holds the row; `enqueued` then hears of it once more.
         """
         for _ in range(_TRIES):
-            again = self._remaking(prepare, enqueued) if may_queue and self.store._pen.can_queue else None
+            again = self._remaking(prepare, enqueued) if may_queue and self.engine.committer.can_queue else None
             with self.lock:
                 change, result = prepare(self.row)
                 row, epoch = self.row, self.epoch  # `prepare` may have looked again
                 if change is None:
                     return result
                 batch = Batch((change,), () if state is None else state.require)
-                entry = self.store._pen.enqueue(batch, tell=tell, remake=again)
+                entry = self.engine.committer.enqueue(batch, tell=tell, remake=again)
                 enqueued(entry, change)
                 if change.row is not None:
                     self.row = change.row
@@ -204,16 +204,16 @@ class Desk:
                 row, epoch, result = again.made
             if isinstance(outcome, Stale) and outcome.conversation != self.id:
                 self._go_back(row, epoch)
-                raise Moved
+                raise RowChanged
             if isinstance(outcome, Stale):
                 self.believe(outcome.row, epoch)
             elif isinstance(outcome, Taken | Missing):
                 if isinstance(outcome, Missing):
                     restage()
-                rows = self.store.backend.lookup(ids=[self.id])
+                rows = self.engine.backend.lookup(ids=[self.id])
                 self.believe(rows[0] if rows else None, epoch)
             else:
-                self.store._upkeep.wrote()
+                self.engine.background.wrote()
                 return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
@@ -244,7 +244,9 @@ class Desk:
         is_bounded: bool = True,
     ) -> list[Saved]:
         """Run `add_steps`, and wait."""
-        return finish(self.store._pen, self.add_steps(drafts, choose, enqueued, unput, put, is_bounded=is_bounded))
+        return finish(
+            self.engine.committer, self.add_steps(drafts, choose, enqueued, unput, put, is_bounded=is_bounded)
+        )
 
     def add_steps(
         self,
@@ -267,7 +269,7 @@ class Desk:
                 change = replace(change, unput=unput, put=() if put is None else put(self.envelope))
             return change, messages
 
-        with self.store._telemetry.span("append"):
+        with self.engine.telemetry.span("append"):
             return (yield from self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
 
     def write(
@@ -279,7 +281,7 @@ class Desk:
         is_bounded: bool = True,
     ) -> T:
         """Run `write_steps`, and wait."""
-        return finish(self.store._pen, self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
+        return finish(self.engine.committer, self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
 
     def write_steps(
         self,
@@ -296,7 +298,7 @@ class Desk:
                 stage_again()
                 again = partial(prepare, drafts)
                 return (yield from self.commit_steps(again, enqueued, stage_again, stored, may_queue=True))
-            except Outdated:
+            except KeyChanged:
                 for one in drafts:
                     unstage(self, one.sources)
                 drafts = [one if one.again is None else one.again() for one in drafts]
@@ -304,35 +306,35 @@ class Desk:
                 for one in drafts:
                     unstage(self, one.sources)  # nobody refers to it, and it might be secret
                 if isinstance(error, StorageFull):
-                    self.store._quota.met(error)
+                    self.engine.quota.met(error)
                 if isinstance(error, Conflict):
-                    self.store._telemetry.conflict("head")
+                    self.engine.telemetry.conflict("head")
                 raise
 
     def stage(self, drafts: Sequence[Draft], *, is_bounded: bool = True) -> None:
         """Keep the large content of these drafts, if the workspace and the conversation may hold them."""
-        self.store._quota.admit(drafts, self._new)
-        if is_bounded and self.store._max_conversation_bytes is not None:
+        self.engine.quota.admit(drafts, self._new)
+        if is_bounded and self.engine.max_conversation_bytes is not None:
             new = self._new(drafts)
             self._check_room(self.row.size + sum(len(one.data) for one in new), self._coming(new))
         for one in drafts:
             if one.sources:
-                self.store._pen.check()
+                self.engine.committer.check()
                 stage(self, one.sources, one.generation)
 
     def _check_room(self, size: int, coming: int = 0) -> None:
         """Refuse what would make the conversation too large: its messages will have so many bytes, and so many more
         bytes will come in attachments, beside those that are there."""
-        limit = self.store._max_conversation_bytes
+        limit = self.engine.max_conversation_bytes
         if limit is not None:
-            whole = size + coming + self.store.backend.attached(self.id)
+            whole = size + coming + self.engine.backend.attached(self.id)
             if whole > limit:
                 raise ConversationFull(self.name, whole, limit)
 
     def _coming(self, drafts: Sequence[Draft]) -> int:
         """How many bytes of attachments are not there yet."""
         sizes = {attached.name: attached.size for one in drafts for attached in one.sources}
-        there = self.store.backend.attachments(self.id, list(sizes)) if sizes else []
+        there = self.engine.backend.attachments(self.id, list(sizes)) if sizes else []
         return sum(sizes.values()) - sum(sizes[row.name] for row in there if row.chunks)
 
     def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
@@ -341,7 +343,7 @@ class Desk:
         if not wanted:
             return {}
         keys = {tag: key for key in wanted for tag in self.envelope.tags("key", key)}
-        rows = self.store.backend.messages(keys=(self.id, list(keys)))
+        rows = self.engine.backend.messages(keys=(self.id, list(keys)))
         return {keys[row.key]: row for row in rows if row.key is not None}
 
     def _new(self, drafts: Sequence[Draft]) -> list[Draft]:
@@ -360,13 +362,13 @@ class Desk:
     ) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
         becomes the head, or the one of this place among the drafts."""
-        store, close, name_of = self.store, self.envelope.close_message, self.store._names.id
+        engine, close, name_of = self.engine, self.envelope.close_message, self.engine.message_ids.id
         known = self._known(drafts)
         if known and self.is_row_locked:
-            raise Moved  # to read what is there may take more than a row: the owner does it
+            raise RowChanged  # to read what is there may take more than a row: the owner does it
         if any(d.sources and d.generation != self.envelope.generation for d in drafts):
-            raise Outdated
-        token, now = new_token(), max(store._clock(), row.active_at)
+            raise KeyChanged
+        token, now = new_token(), max(engine.clock(), row.active_at)
         at = row.active_at
         placed: list[int] = []
         tips, seq, head, size = row.tips, row.next_seq, row.head, row.size
@@ -380,7 +382,7 @@ class Desk:
             m, data, own, key = d.message, d.data, d.spot, d.message.key
             if key is not None and key in known:
                 there = known[key]
-                messages.append(store._saved(there, self))
+                messages.append(engine.read_message(there, self))
                 if messages[-1].key != key:
                     raise Damaged(f"message {messages[-1].id} is found by a key that is not its own")
                 parent, main, link = there.number, bool(there.main), None
@@ -394,7 +396,7 @@ class Desk:
                 others = tips[1:] if parent == tips[0] else tuple(tip for tip in tips if tip != parent)
                 tips = (number, *others) if (number + 1) % RUN else others
             else:
-                number = store._new_run()
+                number = engine.new_run()
                 tips = (number, *tips[: _TIPS - 1])
             tag = None if key is None else self.envelope.tags("key", key)[0]
             new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, at, None, tag, token, len(data))
@@ -412,7 +414,7 @@ class Desk:
             messages.append(saved)
             above = saved.id
             if m.label is not None:
-                tags += label_tags(store._codec, m.label, number)
+                tags += label_tags(engine.codec, m.label, number)
             if key is not None:
                 known[key] = new
             if main:
@@ -444,13 +446,13 @@ def _dealt(number: int | None, placed: Sequence[int]) -> int | None:
     return number if number is None or number >= 0 else placed[~number]
 
 
-def clean_together(store: "Store", messages: Sequence[Message]) -> Sequence[Message]:
+def clean_together(engine: "Engine", messages: Sequence[Message]) -> Sequence[Message]:
     """Messages of one write, without what is not to be kept in any of them."""
-    if store._redactor is None:
+    if engine.redactor is None:
         return messages
     for message in messages:
         check(message)
-    return store._redactor.together(messages)
+    return engine.redactor.together(messages)
 
 
 def draft(
@@ -465,8 +467,8 @@ def draft(
 ) -> Draft:
     """Check and encode a message, without what is not to be kept."""
     check(message)
-    if desk.store._redactor is not None and not is_clean:
-        message = desk.store._redactor.message(message)
+    if desk.engine.redactor is not None and not is_clean:
+        message = desk.engine.redactor.message(message)
     body = body_of(message, setup, origin)
     try:
         data = encode(body)
@@ -530,10 +532,10 @@ def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) 
 
 def described(desk: Desk, row: ConversationRow, **fields: object) -> Change:
     """The change that sets these fields of a conversation's description, and the tags that find it."""
-    envelope, codec = desk.check(row), desk.store._codec
+    envelope, codec = desk.check(row), desk.engine.codec
     before = open_meta(envelope, row)
     meta = replace(before, **fields)
-    change = changed(desk, row, meta=close_meta(envelope, row.id, meta, desk.store._max_write_bytes))
+    change = changed(desk, row, meta=close_meta(envelope, row.id, meta, desk.engine.max_write_bytes))
     if description_fields(meta) == description_fields(before):
         return change
     tags = description_tags(codec, meta)
@@ -546,7 +548,7 @@ def changed(desk: Desk, row: ConversationRow, **fields: object) -> Change:
     whoever compares revisions hears of it. In a sealed one the ledger is written along, or the row of before could be
     put back."""
     envelope = desk.check(row)
-    found = read(desk.store, envelope, row)
+    found = read(desk.engine, envelope, row)
     rewrites = row.rewrites + 1
     after = next_row(envelope, row, (), (), rewrites=rewrites, **fields)
     put = () if found is None else (found.item(envelope, row.id, rewrites),)

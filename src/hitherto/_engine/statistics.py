@@ -14,42 +14,44 @@ from ..backend import CHAT, ConversationRow, Position, Said, Where
 from ..model import to_datetime
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .engine import Engine
 
 _PAGE = 200  # conversations read at a time
 _HEADERS = 1000  # messages read at a time
 _DAY = 86_400_000_000  # microseconds
 
 
-def activity(store: "Store", days: int) -> dict[date, dict[str, int]]:
+def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:
     """Messages by day and role, for the days that end with today."""
-    today = store._clock() // _DAY
+    today = engine.clock() // _DAY
     first = today - days + 1
     found: dict[int, Counter[str]] = {day: Counter() for day in range(first, today + 1)}
-    for said in store.backend.said(CHAT, first * _DAY, _DAY) if store._codec.in_clear else _proven(store, first * _DAY):
+    for said in (
+        engine.backend.said(CHAT, first * _DAY, _DAY) if engine.codec.in_clear else _proven(engine, first * _DAY)
+    ):
         if said.day in found:  # and not of tomorrow, by another's clock
             found[said.day][said.role] += said.count
     return {_date(day): dict(roles) for day, roles in found.items()}
 
 
-def _proven(store: "Store", since: int) -> Iterator[Said]:
+def _proven(engine: "Engine", since: int) -> Iterator[Said]:
     """What was said since then in the conversations of a sealed store that are as they were proven."""
     after: Position | None = None
     while True:
-        places = store.backend.page(Where(), after, _PAGE)
+        places = engine.backend.page(Where(), after, _PAGE)
         recent = [place.id for place in places if place.at >= since]
-        for row in store.backend.lookup(ids=recent):
-            if store._sound(row) is not None:
-                yield from _said(store, row, since)
+        for row in engine.backend.lookup(ids=recent):
+            if engine.verified_row(row) is not None:
+                yield from _said(engine, row, since)
         if len(recent) < _PAGE:
             return
         after = places[-1]
 
 
-def _said(store: "Store", row: ConversationRow, since: int) -> Iterator[Said]:
+def _said(engine: "Engine", row: ConversationRow, since: int) -> Iterator[Said]:
     after = None
     while True:
-        headers = store.backend.scan(row.id, after=after, newest_first=True, limit=_HEADERS, bodies=False)
+        headers = engine.backend.scan(row.id, after=after, newest_first=True, limit=_HEADERS, bodies=False)
         for header in headers:
             if header.created_at < since:
                 return

@@ -26,7 +26,7 @@ from .revisions import read as read_ledger
 from .state import Desk, label_fields
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .engine import Engine
 
 _AT_ONCE = 256
 _PACKS = 16  # packs read at a time: one may have a megabyte
@@ -65,24 +65,24 @@ class Report(Struct, frozen=True):
         return self.is_complete and not self.problems
 
 
-def verify(store: "Store", progress: Callable[[int], None] | None = None) -> Report:
+def verify(engine: "Engine", progress: Callable[[int], None] | None = None) -> Report:
     """Check the storage and every conversation. `progress` hears how many conversations are done."""
-    return _Verification(store, progress or (lambda _: None)).run()
+    return _Verification(engine, progress or (lambda _: None)).run()
 
 
 class _Verification:
     """One run over a whole store. What is busy is noted as unread, and the run goes on."""
 
-    def __init__(self, store: "Store", progress: Callable[[int], None]) -> None:
-        self._store, self._progress = store, progress
-        self._tags = _Tags(store)
+    def __init__(self, engine: "Engine", progress: Callable[[int], None]) -> None:
+        self._engine, self._progress = engine, progress
+        self._tags = _Tags(engine)
         self._problems: list[Problem] = []
         self._unread: list[Problem] = []
         self._conversations = self._messages = 0
 
     def run(self) -> Report:
         try:
-            self._problems += [Problem(what) for what in self._store.backend.check()]
+            self._problems += [Problem(what) for what in self._engine.backend.check()]
         except Busy as error:
             self._unread.append(Problem(f"the storage itself was not checked: {error}"))
         try:
@@ -98,10 +98,10 @@ class _Verification:
 
     def _read(self) -> None:
         busy = 0  # conversations in a row that could not be read
-        for row, first in ahead(self._look, _rows(self._store), self._store.backend):
+        for row, first in ahead(self._look, _rows(self._engine), self._engine.backend):
             try:
-                looked = _verify_conversation(self._store, row, _Tags(self._store)) if first is None else first
-                count, found = _settled(self._store, row, *looked)
+                looked = _verify_conversation(self._engine, row, _Tags(self._engine)) if first is None else first
+                count, found = _settled(self._engine, row, *looked)
             except Busy as error:
                 self._unread.append(Problem(str(error), show_conversation_id(row.id)))
                 busy += 1
@@ -117,7 +117,7 @@ class _Verification:
     def _look(self, row: ConversationRow) -> tuple[int, list[Problem]] | None:
         """A first look, ahead of its turn. None: it was busy, and is looked at once more when its turn has come."""
         try:
-            return _verify_conversation(self._store, row, self._tags)
+            return _verify_conversation(self._engine, row, self._tags)
         except Busy:
             return None
 
@@ -125,50 +125,50 @@ class _Verification:
         """Tags that lead to conversations that do not have them. Where something is unread, nobody can tell."""
         if self._problems or self._unread:
             return
-        if any(_is_strange(self._store, *accused) for accused in self._tags.strange()):
+        if any(_is_strange(self._engine, *accused) for accused in self._tags.strange()):
             what = "conversations are found by labels, projects or metadata that are not theirs"
             self._problems.append(Problem(what))
 
 
-def _settled(store: "Store", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
+def _settled(engine: "Engine", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
     """What is wrong with a conversation, if it still is when one looks again. One that moved while it was read proves
     nothing, and what is known of tags may be older than what others did since."""
     if found:
-        count, found = _verify_conversation(store, row, _Tags(store))
+        count, found = _verify_conversation(engine, row, _Tags(engine))
     for _ in range(_LOOKS):
-        now = store.backend.lookup(ids=[row.id]) if found else [row]
+        now = engine.backend.lookup(ids=[row.id]) if found else [row]
         if not now:
             return count, []
         if now[0].token == row.token:
             return count, found
         row = now[0]
-        count, found = _verify_conversation(store, row, _Tags(store))
+        count, found = _verify_conversation(engine, row, _Tags(engine))
     raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
 
 
-def _is_strange(store: "Store", found_by: tuple[str, str], conversation: bytes) -> bool:
+def _is_strange(engine: "Engine", found_by: tuple[str, str], conversation: bytes) -> bool:
     """Is a conversation really found by what is another's? It may have changed since it was looked at: look until it
     stands still."""
     for _ in range(_LOOKS):
-        rows, tags = store.backend.lookup(ids=[conversation]), _Tags(store)
+        rows, tags = engine.backend.lookup(ids=[conversation]), _Tags(engine)
         for row in rows:
-            _verify_conversation(store, row, tags)
+            _verify_conversation(engine, row, tags)
         strange = tags.is_strange(found_by, conversation)
-        if not strange or [row.token for row in store.backend.lookup(ids=[conversation])] == [r.token for r in rows]:
+        if not strange or [row.token for row in engine.backend.lookup(ids=[conversation])] == [r.token for r in rows]:
             return strange
     raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
 
 
-def _rows(store: "Store") -> Iterator[ConversationRow]:
-    for kind in store.backend.kinds():
-        yield from conversations(store.backend, Where(kind), oldest_first=True)
+def _rows(engine: "Engine") -> Iterator[ConversationRow]:
+    for kind in engine.backend.kinds():
+        yield from conversations(engine.backend, Where(kind), oldest_first=True)
 
 
 class _Tags:
     """What the tags say; each value is asked for once."""
 
-    def __init__(self, store: "Store") -> None:
-        self._store = store
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
         self._found: dict[tuple[str, str], dict[bytes, set[int | None]]] = {}
         self._meant: dict[tuple[str, str], set[bytes]] = {}
 
@@ -176,8 +176,8 @@ class _Tags:
         """The messages of a conversation that are found by this value; None stands for the conversation itself."""
         if (field, value) not in self._found:
             found: dict[bytes, set[int | None]] = {}
-            for tag in self._store._codec.tags(field, value):
-                for id, number in self._store.backend.tagged(tag):
+            for tag in self._engine.codec.tags(field, value):
+                for id, number in self._engine.backend.tagged(tag):
                     found.setdefault(id, set()).add(number)
             self._found[field, value] = found
         return self._found[field, value].get(conversation, set())
@@ -201,10 +201,10 @@ class _Tags:
         return bool(found) and conversation not in self._meant.get(found_by, set())
 
 
-def _verify_conversation(store: "Store", row: ConversationRow, tags: _Tags) -> tuple[int, list[Problem]]:
+def _verify_conversation(engine: "Engine", row: ConversationRow, tags: _Tags) -> tuple[int, list[Problem]]:
     name = show_conversation_id(row.id)
     try:
-        return _Check(store, row, name, tags).run()
+        return _Check(engine, row, name, tags).run()
     except (Busy, Closed, Unavailable):  # of the place, and not of the conversation
         raise
     except (HithertoError, TypeError, ValueError) as error:  # damage may put anything where a number should be
@@ -214,11 +214,11 @@ def _verify_conversation(store: "Store", row: ConversationRow, tags: _Tags) -> t
 class _Check:
     """The check of one conversation."""
 
-    def __init__(self, store: "Store", row: ConversationRow, name: str, tags: _Tags) -> None:
-        self.store, self.row, self.name = store, row, name
+    def __init__(self, engine: "Engine", row: ConversationRow, name: str, tags: _Tags) -> None:
+        self.engine, self.row, self.name = engine, row, name
         self.tags = tags
         self.tagged: dict[tuple[str, str], set[int | None]] = {}  # by what this conversation is to be found
-        self.envelope = store._codec.envelope(row)
+        self.envelope = engine.codec.envelope(row)
         self.problems: list[Problem] = []
         self.seen: dict[int, bool] = {}  # the numbers of its messages -> is it on the main flow?
         self.later: dict[int, int] = {}  # messages that were added while we read -> their sequence
@@ -227,8 +227,8 @@ class _Check:
         self.size = 0
         self.total = 0
         self.setups = 0
-        self.ledger = read_ledger(store, self.envelope, row)
-        self.reader = Reader(store)
+        self.ledger = read_ledger(engine, self.envelope, row)
+        self.reader = Reader(engine)
         self.packed: dict[int, int] = {}  # run -> how many of its messages have no body of their own
         self.attached: dict[Attached, set[int]] = {}  # bytes, as text or as they are -> the messages that refer to them
 
@@ -249,12 +249,12 @@ class _Check:
         return len(self.seen), self.problems
 
     def say(self, what: str, number: int | None = None) -> None:
-        self.problems.append(Problem(what, self.name, None if number is None else self.store._names.id(number)))
+        self.problems.append(Problem(what, self.name, None if number is None else self.engine.message_ids.id(number)))
 
     def _messages(self) -> Iterator[MessageRow]:
         after = None
         while True:
-            rows = self.store.backend.scan(self.row.id, after=after, limit=_AT_ONCE)
+            rows = self.engine.backend.scan(self.row.id, after=after, limit=_AT_ONCE)
             yield from rows
             if len(rows) < _AT_ONCE:
                 return
@@ -262,14 +262,14 @@ class _Check:
 
     def _latecomers(self) -> None:
         """What others added meanwhile is none of our business; what nobody added is."""
-        now = self.store.backend.lookup(ids=[self.row.id]) if self.later else []
+        now = self.engine.backend.lookup(ids=[self.row.id]) if self.later else []
         for number, seq in self.later.items():
             if not now or seq >= now[0].next_seq:
                 self.say(f"the sequence {seq} is out of order", number)
 
     def _description(self) -> None:
         if self.row.kind == WORKSPACE:
-            for item in self.store.backend.items(self.row.id):
+            for item in self.engine.backend.items(self.row.id):
                 try:
                     self.envelope.open(item_place(self.row.id, item.key), item.body)
                 except HithertoError as error:
@@ -278,28 +278,28 @@ class _Check:
             try:
                 meta = open_meta(self.envelope, self.row)
                 self.setups = meta.setups
-                has_all = self.store._workspace.meta.has_metadata_tags
+                has_all = self.engine.workspace.meta.has_metadata_tags
                 fields = [field for field in description_fields(meta) if has_all or field[0] != "metadata"]
                 self.tagged.update({found_by: {None} for found_by in fields})
             except HithertoError as error:
                 self.say(str(error))
-            items = self.store.backend.items(self.row.id, b"setup/")
+            items = self.engine.backend.items(self.row.id, b"setup/")
             for item in items:
                 try:
                     open_setup(self.envelope, self.row.id, item.key, item.body)
                 except HithertoError as error:
                     self.say(str(error))
-            for item in self.store.backend.items(self.row.id, PARTIAL):
+            for item in self.engine.backend.items(self.row.id, PARTIAL):
                 try:
                     open_partial(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
-            for item in self.store.backend.items(self.row.id, MARK):
+            for item in self.engine.backend.items(self.row.id, MARK):
                 try:
                     open_mark(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
-            for problem in check_items(self.store, self.envelope, self.row):
+            for problem in check_items(self.engine, self.envelope, self.row):
                 self.say(str(problem))
             if len(items) != self.setups:
                 self.say(f"{len(items)} setups are stored, {self.setups} are meant to be")
@@ -355,7 +355,7 @@ class _Check:
         """Each pack holds as many messages as have no body of their own."""
         runs = list(self.packed)
         for start in range(0, len(runs), _PACKS):
-            for pack in self.store.backend.packs(runs[start : start + _PACKS]):
+            for pack in self.engine.backend.packs(runs[start : start + _PACKS]):
                 self.total += self.envelope.weigh([pack])
                 if self.packed[pack.first] != pack.count:
                     self.say(f"a pack holds {pack.count} messages, {self.packed[pack.first]} need one")
@@ -365,7 +365,7 @@ class _Check:
         meant: dict[bytes, set[int]] = {}
         for attached, numbers in self.attached.items():
             meant.setdefault(attached.name, set()).update(numbers)
-        desk = Desk(self.store, self.row)
+        desk = Desk(self.engine, self.row)
         lost: set[bytes] = set()
         for attached, numbers in self.attached.items():
             try:
@@ -377,7 +377,7 @@ class _Check:
                     self.say(str(error), number)
             except HithertoError as error:
                 self.say(str(error), min(numbers))
-        rows = [row for row in self.store.backend.attachments(self.row.id) if row.messages and row.name not in lost]
+        rows = [row for row in self.engine.backend.attachments(self.row.id) if row.messages and row.name not in lost]
         there = {row.name: numbers for row in rows if (numbers := set(row.messages) - self.later.keys())}
         if any(not row.chunks for row in rows):
             self.say("an attachment that a message refers to is marked as incomplete")

@@ -21,7 +21,7 @@ from ..ids import new_conversation_id, new_token
 from . import policy_memory
 from .bodies import WorkspaceMeta, encode, item_place, meta_place, open_workspace
 from .committer import Pen
-from .packs import Moved
+from .signals import RowChanged
 
 if TYPE_CHECKING:
     from .._sealing.sealed import Sealed
@@ -82,11 +82,11 @@ class KeyState:
             self.codec: Sealed | None = None if space.sealed is None else space.sealed.still()
 
     def now(self) -> tuple[ConversationRow, WorkspaceMeta, Envelope]:
-        """The workspace as we know it, with the same keys; `Moved` if we know that they are others by now."""
+        """The workspace as we know it, with the same keys; `RowChanged` if we know that they are others by now."""
         space = self._space
         with space._lock:
             if _keys(space.row, space.meta) != self._keys:
-                raise Moved
+                raise RowChanged
             return space.row, space.meta, space.envelope
 
     @property
@@ -96,7 +96,7 @@ class KeyState:
         return ((row.id, row.token),)
 
     def confirm(self) -> None:
-        """A commit was refused: look at the workspace again. `Moved` if its keys are others by now."""
+        """A commit was refused: look at the workspace again. `RowChanged` if its keys are others by now."""
         self._space.refresh()
         self.now()
 

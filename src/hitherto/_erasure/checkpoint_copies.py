@@ -14,12 +14,13 @@ Whoever makes a copy leaves a note as well for as long as that takes: the conver
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, TypeGuard
 
 from msgspec import DecodeError, Struct, ValidationError, msgpack
 from msgspec.structs import replace
 
 from .._engine.bodies import item_place, meta_place, open_meta
+from .._engine.context import Prunes
 from .._engine.state import Desk, close_meta
 from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow
@@ -28,8 +29,8 @@ from ..events import warn
 from ..ids import new_token, show_conversation_id
 
 if TYPE_CHECKING:
+    from .._engine.engine import Engine
     from ..snapshots import SnapshotStore, Summary
-    from ..store import Store
 
 AUTOMATIC = {"checkpoint": "automatic"}  # in the metadata of each checkpoint
 _PREFIX = b"copies/"
@@ -52,13 +53,6 @@ _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder(_Note).decode
 
 
-@runtime_checkable
-class Prunes(Protocol):
-    """A place for snapshots that can let go of old ones."""
-
-    def prune(self, *, keep: int, metadata: Mapping[str, str]) -> object: ...
-
-
 # -- which places there are
 
 
@@ -77,12 +71,12 @@ def location_of(place: object) -> str:
     return f"a {type(place).__name__}{_CANNOT}" if hasattr(place, "save") else _FUNCTION
 
 
-def know(store: "Store", place: object) -> None:
+def know(engine: "Engine", place: object) -> None:
     """Checkpoints of this store may lie there."""
     if not isinstance(place, Prunes):
         hint = "hitherto.snapshots.FileStore(path), or ObjectStore(url)"
         raise InvalidArgument(f"a {type(place).__name__} where a snapshot store is wanted", hint=hint)
-    store._places[_identity(place)] = place
+    engine.checkpoint_stores[_identity(place)] = place
 
 
 def _identity(place: Prunes) -> object:
@@ -98,7 +92,7 @@ def remember(desk: Desk, location: str) -> None:
     """The next copy of this conversation goes there: known before it is made."""
     if location in desk.meta.checkpoints:
         return
-    desk.store._workspace.describe(lambda meta: replace(meta, checkpoints=_with(meta.checkpoints, location)))
+    desk.engine.workspace.describe(lambda meta: replace(meta, checkpoints=_with(meta.checkpoints, location)))
 
     def make(row: ConversationRow) -> Change | None:
         envelope = desk.check(row)
@@ -106,10 +100,10 @@ def remember(desk: Desk, location: str) -> None:
         if location in meta.checkpoints:
             return None
         meta = replace(meta, checkpoints=_with(meta.checkpoints, location))
-        data = close_meta(envelope, row.id, meta, desk.store._max_write_bytes)
+        data = close_meta(envelope, row.id, meta, desk.engine.max_write_bytes)
         return Change(row.id, row.token, next_row(envelope, row, meta=data))  # nobody who reads the record can tell
 
-    desk.store._change(desk.id, make, tell=None)
+    desk.engine.change(desk.id, make, tell=None)
 
 
 def _with(locations: Locations, location: str) -> Locations:
@@ -119,69 +113,69 @@ def _with(locations: Locations, location: str) -> Locations:
 @contextmanager
 def copying(desk: Desk, location: str) -> Iterator[None]:
     """A copy is made in this block. If the conversation is purged before it is there, it stays noted."""
-    store, key = desk.store, _PREFIX + desk.id + new_token()
-    store._workspace.note(put={key: _encode(_Note(desk.row.created_at, (location,)))})
+    engine, key = desk.engine, _PREFIX + desk.id + new_token()
+    engine.workspace.note(put={key: _encode(_Note(desk.row.created_at, (location,)))})
     try:
         yield
     finally:
         if is_there(desk):
-            store._workspace.note(unput=[key])
+            engine.workspace.note(unput=[key])
 
 
 def is_there(desk: Desk) -> bool:
     """Is the conversation there still, and not another with its id?"""
-    rows = desk.store.backend.lookup(ids=[desk.id])
+    rows = desk.engine.backend.lookup(ids=[desk.id])
     return bool(rows) and desk.serves(rows[0])
 
 
 # -- purging them
 
 
-def note(store: "Store", rows: Sequence[ConversationRow]) -> dict[bytes, Locations]:
+def note(engine: "Engine", rows: Sequence[ConversationRow]) -> dict[bytes, Locations]:
     """Where copies of these conversations lie, which are about to be purged; it is noted until they are gone."""
-    found = {row.id: locations for row in rows if (locations := _locations(store, row))}
+    found = {row.id: locations for row in rows if (locations := _locations(engine, row))}
     if found:
-        left = {one.id: one.note.locations for one in _noted(store) if one.id in found}  # of another with this id
+        left = {one.id: one.note.locations for one in _noted(engine) if one.id in found}  # of another with this id
         found = {id: tuple(dict.fromkeys((*left.get(id, ()), *locations))) for id, locations in found.items()}
         notes = {_PREFIX + row.id: _encode(_Note(row.created_at, found[row.id])) for row in rows if row.id in found}
         try:
-            store._workspace.note(put=notes)
+            engine.workspace.note(put=notes)
         except StorageError as error:  # the purge goes on: it may be what makes room again
             warn(f"what a purge has to reach elsewhere could not be noted: {type(error).__name__}")
     return found
 
 
-def _locations(store: "Store", row: ConversationRow) -> Locations:
+def _locations(engine: "Engine", row: ConversationRow) -> Locations:
     """If its description cannot be read, it may have copies anywhere."""
     try:
-        envelope = store._codec.envelope(row)
-        if store._codec.in_clear and b"checkpoints" not in envelope.open(meta_place(row.id), row.meta):
+        envelope = engine.codec.envelope(row)
+        if engine.codec.in_clear and b"checkpoints" not in envelope.open(meta_place(row.id), row.meta):
             return ()  # for those who purge many
         return open_meta(envelope, row).checkpoints
     except Damaged:
-        return _everywhere(store)
+        return _everywhere(engine)
 
 
-def _everywhere(store: "Store") -> Locations:
-    store._workspace.refresh()  # others may have made the first copy in another place
-    return store._workspace.meta.checkpoints
+def _everywhere(engine: "Engine") -> Locations:
+    engine.workspace.refresh()  # others may have made the first copy in another place
+    return engine.workspace.meta.checkpoints
 
 
-def reach(store: "Store", found: Mapping[bytes, Locations]) -> dict[str, str]:
+def reach(engine: "Engine", found: Mapping[bytes, Locations]) -> dict[str, str]:
     """Delete the copies of these conversations, which are gone. What could not be reached, by conversation. The notes
     of what nobody can delete go as well: it was said, and no more can be done."""
     failures: dict[bytes, list[str]] = {}
     pending: set[bytes] = set()
     for location in dict.fromkeys(location for locations in found.values() for location in locations):
         ids = [id for id, locations in found.items() if location in locations]
-        problem = _emptied(store, location, {show_conversation_id(id) for id in ids})
+        problem = _emptied(engine, location, {show_conversation_id(id) for id in ids})
         for id in ids if problem is not None else ():
             failures.setdefault(id, []).append(f"checkpoints in {location} were not reached: {problem}")
             if not _is_beyond(location):
                 pending.add(id)
     done = [_PREFIX + id for id in found if id not in pending]
     if done:
-        store._workspace.note(unput=done)
+        engine.workspace.note(unput=done)
     return {show_conversation_id(id): "; ".join(said) for id, said in failures.items()}
 
 
@@ -189,13 +183,13 @@ def _is_beyond(location: str) -> bool:
     return location == _FUNCTION or location.endswith(_CANNOT)
 
 
-def _emptied(store: "Store", location: str, conversations: set[str]) -> str | None:
+def _emptied(engine: "Engine", location: str, conversations: set[str]) -> str | None:
     """Delete what is there of these conversations; why not, if that cannot be done."""
     if _is_beyond(location):
         return "it cannot be asked to delete; whoever has them has to"
     problem = "nobody has told this store of the place; store.know_checkpoints(…) does"
     unread: set[str] | None = None
-    for place in [place for place in store._places.values() if location_of(place) == location]:
+    for place in [place for place in engine.checkpoint_stores.values() if location_of(place) == location]:
         try:
             left = _deleted(place, conversations)
             unread = left if unread is None else unread & left
@@ -225,19 +219,19 @@ def _is_copy_of(conversations: set[str]) -> "Callable[[Summary], bool]":
     return is_copy
 
 
-def finish(store: "Store") -> dict[str, str]:
+def finish(engine: "Engine") -> dict[str, str]:
     """Work off what purges of before have left; what still cannot be reached."""
-    left = _noted(store)
-    born = {row.id: row.created_at for row in store.backend.lookup(ids=[one.id for one in left])} if left else {}
+    left = _noted(engine)
+    born = {row.id: row.created_at for row in engine.backend.lookup(ids=[one.id for one in left])} if left else {}
     idle = {one.key for one in left if born.get(one.id) == one.note.created_at}  # killed before the purge itself
     gone = [one for one in left if one.key not in idle]
     found: dict[bytes, Locations] = {}
     for one in gone:
         found[one.id] = tuple(dict.fromkeys((*found.get(one.id, ()), *one.note.locations)))
-    failures = reach(store, found)
+    failures = reach(engine, found)
     done = [one.key for one in gone if show_conversation_id(one.id) not in failures]
     if idle or done:
-        store._workspace.note(unput=[*idle, *done])
+        engine.workspace.note(unput=[*idle, *done])
     return failures
 
 
@@ -250,13 +244,13 @@ class _Left(Struct, frozen=True):
         return self.key[len(_PREFIX) : len(_PREFIX) + 16]
 
 
-def _noted(store: "Store") -> list[_Left]:
-    space = store._workspace
+def _noted(engine: "Engine") -> list[_Left]:
+    space = engine.workspace
     found = []
-    for item in store.backend.items(space.row.id, _PREFIX):
+    for item in engine.backend.items(space.row.id, _PREFIX):
         try:
             note = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
         except (Damaged, DecodeError, ValidationError):  # then they may be anywhere
-            note = _Note(0, _everywhere(store))
+            note = _Note(0, _everywhere(engine))
         found.append(_Left(item.key, note))
     return found

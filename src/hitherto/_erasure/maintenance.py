@@ -26,14 +26,15 @@ from msgspec.structs import replace
 from .. import _forks
 from .._engine.bodies import open_meta
 from .._engine.filters import description_tags
-from .._engine.packs import pack
+from .._engine.packing import pack
 from .._sealing.codec import next_row
 from ..backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
 from ..errors import Damaged, NotFound, StorageFull
 from ..events import warn
+from .purging import purge_quarantine
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
 
 _WRITES = 512  # writes after which the thread looks whether there is something to do
 _BACKLOG = 8192  # writes after which it does it even if nobody pauses
@@ -63,135 +64,135 @@ class Maintenance(Struct, frozen=True):
 
 
 def maintain(
-    store: "Store", seconds: float | None = None, *, quiet_only: bool = False, progress: _Progress | None = None
+    engine: "Engine", seconds: float | None = None, *, quiet_only: bool = False, progress: _Progress | None = None
 ) -> Maintenance:
     """Do what there is to do, for about so long. `quiet_only` leaves the last runs of active conversations alone: they
     would have to be packed again."""
     tell = progress or (lambda _, __: None)
     deadline = time.monotonic() + (_EVER if seconds is None else min(seconds, _EVER))
-    before = store._clock() - _QUIET if quiet_only else None
-    store._quota.look_at_disk()
-    rotated = _rotate_on(store, deadline)
-    _purge_old_quarantine(store)
+    before = engine.clock() - _QUIET if quiet_only else None
+    engine.quota.look_at_disk()
+    rotated = _rotate_on(engine, deadline)
+    _purge_old_quarantine(engine)
     try:
-        packed, all_packed = _pack_all(store, deadline, before, tell)
+        packed, all_packed = _pack_all(engine, deadline, before, tell)
     except StorageFull:  # it takes room before it gives some back; what follows gives some
         packed, all_packed = 0, False
-    described, all_described = _tag_metadata(store, deadline)
+    described, all_described = _tag_metadata(engine, deadline)
     indexed, all_indexed = 0, True
-    if not store._search.is_tight:
-        indexed, all_indexed = store._search.keep_up(
+    if not engine.search.is_tight:
+        indexed, all_indexed = engine.search.keep_up(
             max(0.0, deadline - time.monotonic()), progress=partial(tell, "indexing")
         )
-    collected = store.backend.collect(store._clock() - _ABANDONED)
-    tidy = store.backend.maintain(max(0.0, deadline - time.monotonic())) and store._purges.retry()
+    collected = engine.backend.collect(engine.clock() - _ABANDONED)
+    tidy = engine.backend.maintain(max(0.0, deadline - time.monotonic())) and engine.purges.retry()
     complete = rotated and all_packed and all_described and all_indexed and tidy
     return Maintenance(packed, indexed, collected, complete, described)
 
 
-def _rotate_on(store: "Store", deadline: float) -> bool:
+def _rotate_on(engine: "Engine", deadline: float) -> bool:
     """Go on with a rotation of keys that was interrupted. True if nothing is left of it that can be done."""
-    if store._workspace.sealed is None or store._rotating.locked():
+    if engine.workspace.sealed is None or engine.rotation_lock.locked():
         return True
     from .._sealing.rotation import Elsewhere, go_on, pending  # noqa: PLC0415  # only sealed stores need it
 
-    if not pending(store) or store._stuck:
+    if not pending(engine) or engine.is_rotation_stuck:
         return True
     try:
-        with store._rotating:
-            did = go_on(store, deadline=deadline)
+        with engine.rotation_lock:
+            did = go_on(engine, deadline=deadline)
     except Elsewhere:  # another process is at it: if that one is gone the next time, it is ours
         return False
     if did.failures:
-        store._stuck = True  # until the store is opened again, or somebody rotates
+        engine.is_rotation_stuck = True  # until the store is opened again, or somebody rotates
         warn(f"{len(did.failures)} conversations cannot be brought under the new key; verify() tells more")
     return did.complete or bool(did.failures)
 
 
-def _purge_old_quarantine(store: "Store") -> None:
-    seconds = store._quarantine_seconds
-    if seconds is not None and store._quarantine.older_than(store._clock() - int(seconds * 1_000_000)):
-        store.purge_quarantine(older_than_seconds=seconds)
+def _purge_old_quarantine(engine: "Engine") -> None:
+    seconds = engine.quarantine_seconds
+    if seconds is not None and engine.quarantine.older_than(engine.clock() - int(seconds * 1_000_000)):
+        purge_quarantine(engine, seconds)
 
 
 def _pack_all(
-    store: "Store", deadline: float, before: int | None, tell: _Progress = lambda _, __: None
+    engine: "Engine", deadline: float, before: int | None, tell: _Progress = lambda _, __: None
 ) -> tuple[int, bool]:
     """Pack every full run, then the others of conversations not active since `before`; how many, and whether that was
     all."""
     packed = 0
     for full in (True, False):
         after = -1
-        while runs := store.backend.loose(full=full, after=after, limit=_LISTED):
+        while runs := engine.backend.loose(full=full, after=after, limit=_LISTED):
             after = runs[-1].first
-            runs = [run for run in runs if run.first not in store._settled]
+            runs = [run for run in runs if run.first not in engine.settled_runs]
             if not full and before is not None:
-                quiet = {row.id for row in store.backend.lookup(ids=_owners(runs)) if row.active_at < before}
+                quiet = {row.id for row in engine.backend.lookup(ids=_owners(runs)) if row.active_at < before}
                 runs = [run for run in runs if run.conversation in quiet]
             for conversation, some in groupby(sorted(runs, key=lambda run: run.conversation), lambda r: r.conversation):
                 firsts = [run.first for run in some]
-                _renew(store, conversation)
+                _renew(engine, conversation)
                 for start in range(0, len(firsts), _RUNS):
                     if time.monotonic() > deadline:
                         return packed, False
-                    packed += pack(store, conversation, firsts[start : start + _RUNS])
+                    packed += pack(engine, conversation, firsts[start : start + _RUNS])
                     tell("packing", packed)
     return packed, True
 
 
-def _tag_metadata(store: "Store", deadline: float) -> tuple[int, bool]:
+def _tag_metadata(engine: "Engine", deadline: float) -> tuple[int, bool]:
     """Go on with the tags that find conversations by their metadata, in a store that is older than these; how many
     conversations were looked at, and whether that was all. A store is marked when all have them."""
-    if store._workspace.meta.has_metadata_tags:
+    if engine.workspace.meta.has_metadata_tags:
         return 0, True
     looked = 0
-    while places := store.backend.page(Where(CHAT), store._described_to, _DESCRIBED, oldest_first=True):
-        _tag_some(store, store.backend.lookup(ids=[place.id for place in places]))
-        store._described_to = places[-1]
+    while places := engine.backend.page(Where(CHAT), engine.described_to, _DESCRIBED, oldest_first=True):
+        _tag_some(engine, engine.backend.lookup(ids=[place.id for place in places]))
+        engine.described_to = places[-1]
         looked += len(places)
         if len(places) < _DESCRIBED:
             break
         if time.monotonic() > deadline:
             return looked, False
-    store._workspace.describe(lambda meta: replace(meta, has_metadata_tags=True))
+    engine.workspace.describe(lambda meta: replace(meta, has_metadata_tags=True))
     return looked, True
 
 
-def _tag_some(store: "Store", rows: Sequence[ConversationRow]) -> None:
+def _tag_some(engine: "Engine", rows: Sequence[ConversationRow]) -> None:
     """Tag these conversations by their metadata: all in one commit or, if others change one of them meanwhile, one by
     one."""
-    require, changes = store._workspace.require, []
+    require, changes = engine.workspace.require, []
     for row in rows:
         with suppress(Damaged):  # nobody can read what it would be found by
-            change = _tagging(store, row)
+            change = _tagging(engine, row)
             if change is not None:
                 changes.append(change)
-    if not changes or isinstance(store._pen.write(Batch(tuple(changes), require)), Done):
+    if not changes or isinstance(engine.committer.write(Batch(tuple(changes), require)), Done):
         return
-    store._workspace.refresh()
+    engine.workspace.refresh()
     for change in changes:
         with suppress(NotFound, Damaged):  # purged meanwhile, or as above
-            store._change(change.conversation, lambda row: _tagging(store, row), tell=None)
+            engine.change(change.conversation, lambda row: _tagging(engine, row), tell=None)
 
 
-def _tagging(store: "Store", row: ConversationRow) -> Change | None:
-    envelope = store._codec.envelope(row)
+def _tagging(engine: "Engine", row: ConversationRow) -> Change | None:
+    envelope = engine.codec.envelope(row)
     meta = open_meta(envelope, row)
     if not meta.metadata:
         return None
     return Change(
-        row.id, row.token, next_row(envelope, row, version=row.version), tag=description_tags(store._codec, meta)
+        row.id, row.token, next_row(envelope, row, version=row.version), tag=description_tags(engine.codec, meta)
     )
 
 
-def _renew(store: "Store", conversation: bytes) -> None:
+def _renew(engine: "Engine", conversation: bytes) -> None:
     """Give a conversation another data key if it has sealed very much with this one."""
-    sealed = store._workspace.sealed
-    for row in store.backend.lookup(ids=[conversation]) if sealed is not None else ():
+    sealed = engine.workspace.sealed
+    for row in engine.backend.lookup(ids=[conversation]) if sealed is not None else ():
         if sealed is not None and sealed.worn(row):
             from .._sealing.reencryption import renew  # noqa: PLC0415  # after hundreds of millions of messages
 
-            renew(store, row.id)
+            renew(engine, row.id)
 
 
 def _owners(runs: list[Loose]) -> list[bytes]:
@@ -201,10 +202,10 @@ def _owners(runs: list[Loose]) -> list[bytes]:
 class Upkeep:
     """The thread that does it, and when. It does not keep the store alive."""
 
-    def __init__(self, store: "Store", *, stopped: bool = False) -> None:
-        self._store = weakref.ref(store)
+    def __init__(self, engine: "Engine", *, stopped: bool = False) -> None:
+        self._engine = weakref.ref(engine)
         self._never = stopped
-        self._writes = 0
+        self.writes = 0
         self._done = 0  # how many writes there were when it was done last
         self._asked = False
         self._wake = threading.Event()
@@ -214,8 +215,8 @@ class Upkeep:
 
     def wrote(self) -> None:
         """Somebody wrote. Called after every commit, so it does next to nothing."""
-        self._writes += 1
-        if self._writes % _WRITES == 0:
+        self.writes += 1
+        if self.writes % _WRITES == 0:
             self._begin()
 
     def ask(self) -> None:
@@ -229,8 +230,8 @@ class Upkeep:
             self._begin()
 
     def _sweeps(self) -> bool:
-        store = self._store()
-        return store is not None and store._schedule.wanted
+        engine = self._engine()
+        return engine is not None and engine.schedule.wanted
 
     def _begin(self) -> None:
         with self._starting:
@@ -243,15 +244,15 @@ class Upkeep:
 
     def _run(self) -> None:
         pause = _PAUSE_SECONDS
-        while not self._stopped and self._store() is not None:
+        while not self._stopped and self._engine() is not None:
             self._wake.wait(_LOOK_SECONDS)
             self._wake.clear()
             self._sweep()
-            while not self._stopped and (self._asked or self._writes - self._done >= _WRITES):
-                seen = self._writes
+            while not self._stopped and (self._asked or self.writes - self._done >= _WRITES):
+                seen = self.writes
                 if seen - self._done < _BACKLOG and not self._asked:
                     time.sleep(_PAUSE_SECONDS)
-                    if self._writes != seen:
+                    if self.writes != seen:
                         continue
                 did = self._attempt(_SLICE_SECONDS)
                 if did is None or did.complete:
@@ -266,24 +267,24 @@ class Upkeep:
     def _attempt(self, seconds: float) -> Maintenance | None:
         """What was done; None if it had to be given up until the next time: what goes wrong here must not disturb
         those who write."""
-        store = self._store()
-        if store is None or store.read_only:
+        engine = self._engine()
+        if engine is None or engine.read_only:
             return None
         try:
             with _forks.still:
-                return maintain(store, seconds, quiet_only=True)
+                return maintain(engine, seconds, quiet_only=True)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is said, and nobody who writes suffers
             warn(f"maintenance was interrupted and will be tried again: {error}")
             return None
 
     def _sweep(self) -> None:
         """Purge what is due, if it is time for that. As above: nobody who writes suffers."""
-        store = self._store()
-        if store is None or store.read_only or not store._schedule.is_due():
+        engine = self._engine()
+        if engine is None or engine.read_only or not engine.schedule.is_due():
             return
         least = time.monotonic() + _SWEEP_SECONDS
         try:
-            store._schedule.sweep(lambda: not (self._stopped or store._closed) or time.monotonic() < least)
+            engine.schedule.sweep(lambda: not (self._stopped or engine.is_closed) or time.monotonic() < least)
         except Exception as error:  # noqa: BLE001  # as above
             warn(f"a sweep was interrupted and will be tried again: {error}")
 
@@ -299,5 +300,5 @@ class Upkeep:
         """Do a little of what is left when the thread has ended, so that programs that are short-lived do it, too."""
         if not self._never and self._sweeps():
             self._sweep()
-        if not self._never and (self._writes != self._done or self._asked):
+        if not self._never and (self.writes != self._done or self._asked):
             self._attempt(_AT_CLOSE_SECONDS)

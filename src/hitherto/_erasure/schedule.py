@@ -31,8 +31,8 @@ from ..events import warn
 from ..model import to_datetime
 
 if TYPE_CHECKING:
+    from .._engine.engine import Engine
     from ..retention import RetentionPolicy, SweepReport
-    from ..store import Store
 
 EVERY = 6 * 3600 * 1_000_000  # microseconds
 _AGAIN = 300 * 1_000_000  # after something went wrong
@@ -68,31 +68,31 @@ def ticks_beside(*, machine: bool) -> Ticks | None:
 class Schedule:
     """When one store sweeps."""
 
-    def __init__(self, store: "Store", *, machine: bool, never: bool) -> None:
+    def __init__(self, engine: "Engine", *, machine: bool, never: bool) -> None:
         """`machine`: the store's clock is that of the machine. `never`: it does nothing by itself."""
-        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
         self._ticks = ticks_beside(machine=machine)
         self._never = never
-        self._lease = Lease(store, "sweeper")
+        self._lease = Lease(engine, "sweeper")
         self._first: tuple[int, int] | None = None  # how the clocks stood when the store was opened
         self._least = _DATED  # a clock that says less is plainly behind
         self._looked = self._warned = False
         self._setting = False  # a policy, so that nobody need be told of it
         self._next = 0  # by the clock that nobody sets
         self._news = 0  # how often something was heard: a sweep that was at it meanwhile is not the last word
-        self._stand(store._clock())
+        self._stand(engine.clock())
 
     @property
-    def _store(self) -> "Store":
-        store = self._ref()
-        if store is None:
+    def _engine(self) -> "Engine":
+        engine = self._ref()
+        if engine is None:
             raise Closed("the store is gone")
-        return store
+        return engine
 
     @property
     def wanted(self) -> bool:
         """Can anything be due at all, as far as we know?"""
-        meta = self._store._workspace.meta
+        meta = self._engine.workspace.meta
         return not self._never and bool(meta.retention_days or meta.expiring)
 
     def is_due(self) -> bool:
@@ -101,11 +101,11 @@ class Schedule:
 
     def heard(self) -> None:
         """There is another policy, or a conversation has an expiry of its own for the first time."""
-        store = self._ref()
-        if store is not None and not self._setting:
+        engine = self._ref()
+        if engine is not None and not self._setting:
             self._news += 1
             self._next = 0
-            store._upkeep.watch()
+            engine.background.watch()
 
     def _counted(self) -> int:
         return time.monotonic_ns() // 1000 if self._ticks is None else self._ticks.now()
@@ -114,11 +114,11 @@ class Schedule:
 
     def now(self) -> int:
         """The time, as far as the clock can be believed."""
-        wall = self._store._clock()
+        wall = self._engine.clock()
         if self._ticks is None:
             return wall
         then, at = self._stand(wall)
-        ticks, seen = self._ticks.now(), self._store._workspace.meta.clocks
+        ticks, seen = self._ticks.now(), self._engine.workspace.meta.clocks
         bound = wall if wall < self._least else min(wall, at + ticks - then)
         if seen is not None and seen[0] == self._ticks.boot:
             bound = min(bound, seen[2] + ticks - seen[1])
@@ -133,7 +133,7 @@ class Schedule:
     @property
     def behind_seconds(self) -> float:
         """By how much the time that sweeps go by is earlier than the clock says, if that is worth a word."""
-        late = self._store._clock() - self.now()
+        late = self._engine.clock() - self.now()
         return late / 1_000_000 if late > _TOLERANCE else 0.0
 
     def _look(self) -> None:
@@ -142,14 +142,14 @@ class Schedule:
             return
         self._looked = True
         then, at = self._first
-        newest = self._store.backend.page(Where(), None, 1)
+        newest = self._engine.backend.page(Where(), None, 1)
         if newest and newest[0].at > at + _TOLERANCE and self._ticks.now() - then < _FIRST_LOOK:
             self._least, self._first = newest[0].at, None
 
     def compared(self, meta: WorkspaceMeta) -> WorkspaceMeta:
         """The same, and how the clocks stand, for other processes of this boot, unless they know already."""
         self._look()
-        wall = self._store._clock()
+        wall = self._engine.clock()
         if self._ticks is None or not self._ticks.boot or wall < self._least:
             return meta
         boot, ticks, seen = self._ticks.boot, self._ticks.now(), meta.clocks
@@ -158,10 +158,10 @@ class Schedule:
         return meta
 
     def _compare(self) -> None:
-        meta = self._store._workspace.meta
+        meta = self._engine.workspace.meta
         if self.compared(meta) is not meta:
             with suppress(StorageFull):  # then nobody can say anything, and what goes makes room
-                self._store._workspace.describe(self.compared, always=True)
+                self._engine.workspace.describe(self.compared, always=True)
         if (late := self.behind_seconds) and not self._warned:
             self._warned = True
             hours = f"{late / 3600:,.1f} hours"
@@ -173,7 +173,7 @@ class Schedule:
         """Purge what is due, if nobody else is at it. `go_on` says no when the store is closed."""
         self._next = self._counted() + _AGAIN
         with _forks.still:
-            self._store._workspace.refresh()
+            self._engine.workspace.refresh()
         news = self._news
         outdated = self.wanted and self._sweep(go_on)
         self._next = self._counted() + (0 if outdated or news != self._news else self._pause())
@@ -182,12 +182,12 @@ class Schedule:
         """Was there another policy before it was done?"""
         from .sweep import Sweep, as_policy  # noqa: PLC0415  # stores without a policy need none
 
-        self._store._workspace.check_policy()
-        policy = as_policy(self._store._workspace.meta.retention_days)
+        self._engine.workspace.check_policy()
+        policy = as_policy(self._engine.workspace.meta.retention_days)
         with _forks.still:
             self._compare()
         now = to_datetime(self.now())
-        job = Sweep(self._store, policy, now, lambda: go_on() and self._lease.take(), lambda: _forks.still)
+        job = Sweep(self._engine, policy, now, lambda: go_on() and self._lease.take(), lambda: _forks.still)
         try:
             job.sweep(go_on)
         finally:
@@ -199,12 +199,12 @@ class Schedule:
 
     def _pause(self) -> int:
         until = self._lease.others()
-        return EVERY if until is None else until - self._store._clock()
+        return EVERY if until is None else until - self._engine.clock()
 
     def expect_expiry(self) -> None:
         """A conversation is about to have an expiry of its own: from now on stores look for that, too."""
-        if not self._store._workspace.meta.expiring:
-            self._store._workspace.describe(lambda meta: replace(self.compared(meta), expiring=True))
+        if not self._engine.workspace.meta.expiring:
+            self._engine.workspace.describe(lambda meta: replace(self.compared(meta), expiring=True))
 
     def set_policy(self, policy: "RetentionPolicy | None") -> "SweepReport | None":
         """Keep this policy, and go by it at once if more is due by it than before."""
@@ -213,10 +213,10 @@ class Schedule:
         report = None
         self._setting = True  # or the thread would do what is done here, and the report would not name it
         try:
-            if set_policy(self._store, policy) and not self._never:
-                report = sweep_due(self._store, policy, self.now())
+            if set_policy(self._engine, policy) and not self._never:
+                report = sweep_due(self._engine, policy, self.now())
                 self._next = self._counted() + (_AGAIN if report.failures else EVERY)
         finally:
             self._setting = False
-        self._store._upkeep.watch()
+        self._engine.background.watch()
         return report

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from .. import _forks
+from .._engine.context import Purge
 from ..errors import CommitUnknown, HithertoError, InvalidArgument, StorageError
-from ..events import PurgeCompleted, PurgeFailure, warn
+from ..events import PurgeCompleted, warn
 from ..model import to_datetime
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
 
 _LET_GO_SECONDS = 2.0  # to let go of the files, even if no time is left
 _UPKEEP_SECONDS = 1.0  # for a little upkeep, which waits for nobody: a server may be gone, and with it many stores
@@ -57,25 +58,25 @@ def patience(timeout_seconds: float) -> float:
     return float(min(timeout_seconds, _LONGEST_SECONDS))
 
 
-def close(store: "Store", timeout_seconds: float) -> Closing:
+def close(engine: "Engine", timeout_seconds: float) -> Closing:
     """Finish what can be finished in this time, and let go of everything."""
-    if store._forks != _forks.count():  # the locks that a child inherits may never open, and nothing in it is ours
-        _let_go(store)
+    if engine.forks != _forks.count():  # the locks that a child inherits may never open, and nothing in it is ours
+        _let_go(engine)
         return Closing()
     deadline = time.monotonic() + timeout_seconds
     held: dict[str, None] = {}
     unfinished: list[str] = []
-    if not _in_time(partial(_finish, store, held, unfinished, deadline), timeout_seconds):
+    if not _in_time(partial(_finish, engine, held, unfinished, deadline), timeout_seconds):
         unfinished.append("writing")
-    store._closed = True
-    if store._last:
-        held[f"no time was left to try {len(store._last)} of them"] = None
-    writes = store._pen.unsettled
+    engine.is_closed = True
+    if engine.at_close:
+        held[f"no time was left to try {len(engine.at_close)} of them"] = None
+    writes = engine.committer.unsettled
     left = max(0.0, deadline - time.monotonic())
-    if not _in_time(partial(_leave, store, unfinished, left), left + _LET_GO_SECONDS):
+    if not _in_time(partial(_leave, engine, unfinished, left), left + _LET_GO_SECONDS):
         unfinished.append("letting go of the files")
-    events = store._listeners.close(max(_HEAR_SECONDS, deadline - time.monotonic()))
-    purges = store._purges.pending
+    events = engine.listeners.close(max(_HEAR_SECONDS, deadline - time.monotonic()))
+    purges = engine.purges.pending
     complete = not (writes or held or events or purges or unfinished)
     report = Closing(complete, writes, tuple(held), events, purges, tuple(unfinished))
     if not complete:
@@ -83,30 +84,30 @@ def close(store: "Store", timeout_seconds: float) -> Closing:
     return report
 
 
-def _finish(store: "Store", held: dict[str, None], unfinished: list[str], deadline: float) -> None:
+def _finish(engine: "Engine", held: dict[str, None], unfinished: list[str], deadline: float) -> None:
     """All that writes."""
-    store._pen.insists = True  # what is held now is tried now, however often writing has failed
-    _write_last(store, held, deadline)
-    for wait in list(store._last_waits.values()):
+    engine.committer.insists = True  # what is held now is tried now, however often writing has failed
+    _write_last(engine, held, deadline)
+    for wait in list(engine.waits_at_close.values()):
         left = max(0.0, deadline - time.monotonic())
         _attempt("checkpoints", partial(wait, max(left / 2, left - _RESERVED_SECONDS)), unfinished)
-    _write_last(store, held, deadline)
-    store._closed = True
-    if store._pen.drain(deadline - time.monotonic()) and store._upkeep.stop(deadline - time.monotonic()):
-        if _in_time(store._upkeep.do_last, min(_UPKEEP_SECONDS, deadline - time.monotonic())):
-            _attempt("scrubbing", lambda: store._purges.retry() or True, unfinished)  # what is left is counted anyway
+    _write_last(engine, held, deadline)
+    engine.is_closed = True
+    if engine.committer.drain(deadline - time.monotonic()) and engine.background.stop(deadline - time.monotonic()):
+        if _in_time(engine.background.do_last, min(_UPKEEP_SECONDS, deadline - time.monotonic())):
+            _attempt("scrubbing", lambda: engine.purges.retry() or True, unfinished)  # what is left is counted anyway
         else:
             unfinished.append("upkeep")
-    _write_last(store, held, deadline)  # what came since is refused, and named
-    store._pen.drain(deadline - time.monotonic())  # whoever was about to put something in line has done so by now
+    _write_last(engine, held, deadline)  # what came since is refused, and named
+    engine.committer.drain(deadline - time.monotonic())  # whoever was about to put something in line has done so by now
 
 
-def _write_last(store: "Store", held: dict[str, None], deadline: float) -> None:
+def _write_last(engine: "Engine", held: dict[str, None], deadline: float) -> None:
     """What recorders hold is written, also what they come to hold meanwhile. Whatever one of them meets, the others are
     tried."""
     while True:
-        for who in list(store._last):
-            write = store._last.pop(who, None)  # another thread may have been faster
+        for who in list(engine.at_close):
+            write = engine.at_close.pop(who, None)  # another thread may have been faster
             try:
                 if write is not None:
                     write()
@@ -114,7 +115,7 @@ def _write_last(store: "Store", held: dict[str, None], deadline: float) -> None:
                 kind = type(error).__name__
                 held[f"{kind}: {error}" if isinstance(error, HithertoError) else kind] = None  # others may say anything
                 warn(f"the store is closed, and what was held is lost: {kind}")
-        if not store._last or time.monotonic() >= deadline:
+        if not engine.at_close or time.monotonic() >= deadline:
             return
 
 
@@ -127,21 +128,21 @@ def _attempt(what: str, work: Callable[[], bool], unfinished: list[str]) -> None
         unfinished.append(f"{what}: {type(error).__name__}")
 
 
-def _leave(store: "Store", unfinished: list[str], seconds: float) -> None:
+def _leave(engine: "Engine", unfinished: list[str], seconds: float) -> None:
     """End upkeep, and let go of the files: if the disk fails, say, what was acknowledged is in them all the same."""
-    if not store._upkeep.stop(seconds):
+    if not engine.background.stop(seconds):
         unfinished.append("upkeep")
-    _attempt("letting go of the files", partial(_let_go, store), unfinished)
+    _attempt("letting go of the files", partial(_let_go, engine), unfinished)
 
 
-def _let_go(store: "Store") -> bool:
-    store._closed = True
+def _let_go(engine: "Engine") -> bool:
+    engine.is_closed = True
     with ExitStack() as all_of_it:  # whatever fails
-        all_of_it.callback(store._telemetry.close)
-        all_of_it.callback(store._listed.clear)
-        all_of_it.callback(store._workspace.close)
-        all_of_it.callback(store.backend.close)
-        store._search.close()
+        all_of_it.callback(engine.telemetry.close)
+        all_of_it.callback(engine.verified_rows.clear)
+        all_of_it.callback(engine.workspace.close)
+        all_of_it.callback(engine.backend.close)
+        engine.search.close()
     return True
 
 
@@ -167,21 +168,11 @@ def _in_time(work: Callable[[], None], seconds: float) -> bool:
     return not thread.is_alive()
 
 
-class Purge(Struct, eq=False):
-    """One purge, which may be under way."""
-
-    reason: str
-    began: int  # microseconds
-    count: int = 0
-    failures: tuple[PurgeFailure, ...] = ()
-    completed: bool = False
-
-
 class Purges:
     """The purges of one store that are not out of the files yet."""
 
-    def __init__(self, store: "Store") -> None:
-        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+    def __init__(self, engine: "Engine") -> None:
+        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
         self._lock = threading.Lock()
         self._all: list[Purge] = []
 
@@ -215,9 +206,9 @@ class Purges:
     def later(self, purge: Purge) -> None:
         """Upkeep takes out of the files what was purged, or closing does."""
         self._await(purge)
-        store = self._ref()
-        if store is not None:
-            store._upkeep.ask()
+        engine = self._ref()
+        if engine is not None:
+            engine.background.ask()
 
     def _await(self, purge: Purge) -> None:
         with self._lock:
@@ -226,8 +217,8 @@ class Purges:
 
     def retry(self) -> bool:
         """Try again what was delayed. True if nothing is left."""
-        store = self._ref()
-        return not self._all or store is None or self._try(store._scrub)
+        engine = self._ref()
+        return not self._all or engine is None or self._try(engine.scrub)
 
     def _try(self, scrub: Callable[[], bool]) -> bool:
         """What was purged before a scrub began is out of the files when it has succeeded."""
@@ -240,14 +231,14 @@ class Purges:
             self._all = [purge for purge in self._all if purge not in done]
             for purge in done:
                 purge.completed = True
-        store = self._ref()
-        for purge in done if store is not None else ():
-            self._tell(store, purge)
+        engine = self._ref()
+        for purge in done if engine is not None else ():
+            self._tell(engine, purge)
         return True
 
-    def _tell(self, store: "Store | None", purge: Purge) -> None:
-        if store is not None and purge.count:
-            now = store._clock()
+    def _tell(self, engine: "Engine | None", purge: Purge) -> None:
+        if engine is not None and purge.count:
+            now = engine.clock()
             seconds = max(0.0, (now - purge.began) / 1_000_000)
             told = PurgeCompleted(to_datetime(now), purge.reason, purge.count, purge.failures, seconds)
-            store._listeners.tell(told)
+            engine.listeners.tell(told)

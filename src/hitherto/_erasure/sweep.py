@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from .._engine.bodies import WorkspaceMeta
 from .._engine.committer import deleted
+from .._engine.context import Purge
 from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
 from ..attachment import CHUNK
 from ..backend import CHAT, WORKSPACE, Batch, Change, ConversationRow, Done, Lifetime, Position, Stale, Where
@@ -47,10 +48,9 @@ from ..listing import conversations
 from ..model import from_datetime, to_datetime
 from ..retention import Candidate, RetentionPolicy, SweepPlan, SweepReport, decide, plan
 from .checkpoint_copies import note, reach
-from .shutdown import Purge
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
 
 _AT_ONCE = 64  # conversations looked at together, and purged in one commit
 _MESSAGES = 2000  # purged in one commit, or those of one conversation: others wait for it
@@ -74,11 +74,11 @@ _Require = tuple[tuple[bytes, bytes], ...]
 # -- the policy
 
 
-def policy_of(store: "Store") -> RetentionPolicy | None:
+def policy_of(engine: "Engine") -> RetentionPolicy | None:
     """The policy of the workspace, as it stands now."""
-    store._workspace.refresh()
-    store._workspace.check_policy()
-    return as_policy(store._workspace.meta.retention_days)
+    engine.workspace.refresh()
+    engine.workspace.check_policy()
+    return as_policy(engine.workspace.meta.retention_days)
 
 
 def as_policy(days: int) -> RetentionPolicy | None:
@@ -88,7 +88,7 @@ def as_policy(days: int) -> RetentionPolicy | None:
         raise Damaged(f"a retention of {days} days was never set", hint="set_retention sets another") from None
 
 
-def set_policy(store: "Store", policy: RetentionPolicy | None) -> bool:
+def set_policy(engine: "Engine", policy: RetentionPolicy | None) -> bool:
     """Set the policy of the workspace, in one commit; nothing is written if it is the same. Was there none before, or
     one of more days?"""
     days = _days(None if policy is None else _checked(policy))
@@ -96,10 +96,10 @@ def set_policy(store: "Store", policy: RetentionPolicy | None) -> bool:
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
         before[0] = meta.retention_days
-        return replace(store._schedule.compared(meta) if days else meta, retention_days=days)
+        return replace(engine.schedule.compared(meta) if days else meta, retention_days=days)
 
-    store._workspace.describe(make)
-    store._workspace.accept_policy()
+    engine.workspace.describe(make)
+    engine.workspace.accept_policy()
     return bool(days) and (not before[0] or days < before[0])
 
 
@@ -117,42 +117,42 @@ def _checked(policy: RetentionPolicy) -> RetentionPolicy:
 
 
 def plan_sweep(
-    store: "Store", policy: RetentionPolicy | None, now: datetime | None, *, recorded: bool = True
+    engine: "Engine", policy: RetentionPolicy | None, now: datetime | None, *, recorded: bool = True
 ) -> SweepPlan:
     """What a sweep would do now. Reads the lifetime of every conversation. Without `recorded` it does not ask which of
     them are being recorded, for those who look again anyway."""
-    policy = policy_of(store) if policy is None else _checked(policy)
-    now = to_datetime(store._clock()) if now is None else now
+    policy = policy_of(engine) if policy is None else _checked(policy)
+    now = to_datetime(engine.clock()) if now is None else now
     from_datetime(now, "now")
-    return plan(_candidates(store, policy, now, recorded), policy, now)
+    return plan(_candidates(engine, policy, now, recorded), policy, now)
 
 
-def _candidates(store: "Store", policy: RetentionPolicy | None, now: datetime, recorded: bool) -> Iterator[Candidate]:
-    for some in _lifetimes(store):
-        answered = _answered(store, [one for _, one in some if one is not None], policy, now) if recorded else set()
+def _candidates(engine: "Engine", policy: RetentionPolicy | None, now: datetime, recorded: bool) -> Iterator[Candidate]:
+    for some in _lifetimes(engine):
+        answered = _answered(engine, [one for _, one in some if one is not None], policy, now) if recorded else set()
         for id, one in some:
             if one is None:
                 yield Candidate(show_conversation_id(id), None)
             else:
-                yield _candidate(store, one, recorded=id in answered)
+                yield _candidate(engine, one, recorded=id in answered)
 
 
-def _lifetimes(store: "Store") -> Iterator[list[tuple[bytes, ConversationRow | Lifetime | None]]]:
+def _lifetimes(engine: "Engine") -> Iterator[list[tuple[bytes, ConversationRow | Lifetime | None]]]:
     """All conversations, in lists; None stands for a damaged one. A sealed store proves every row."""
-    if store._codec.in_clear:
-        damaged = store._quarantine.conversations()
-        for some in store.backend.lifetimes(CHAT):
+    if engine.codec.in_clear:
+        damaged = engine.quarantine.conversations()
+        for some in engine.backend.lifetimes(CHAT):
             yield [(one.id, None if one.id in damaged else one) for one in some]
         return
-    for row in conversations(store.backend, Where(), oldest_first=True):
-        found = store._sound(row)
+    for row in conversations(engine.backend, Where(), oldest_first=True):
+        found = engine.verified_row(row)
         yield [(row.id, None if found is None else found.row)]
 
 
-def _candidate(store: "Store", row: ConversationRow | Lifetime, *, recorded: bool = False) -> Candidate:
+def _candidate(engine: "Engine", row: ConversationRow | Lifetime, *, recorded: bool = False) -> Candidate:
     """What a row says of a conversation."""
     name = show_conversation_id(row.id)
-    seen = store._workspace.meta.undated.get(row.id)
+    seen = engine.workspace.meta.undated.get(row.id)
     try:
         expires_at = None if row.expires_at is None else to_datetime(row.expires_at)
         seen_at = None if seen is None else to_datetime(seen)
@@ -162,15 +162,15 @@ def _candidate(store: "Store", row: ConversationRow | Lifetime, *, recorded: boo
 
 
 def _answered(
-    store: "Store", rows: Sequence[ConversationRow | Lifetime], policy: RetentionPolicy | None, now: datetime
+    engine: "Engine", rows: Sequence[ConversationRow | Lifetime], policy: RetentionPolicy | None, now: datetime
 ) -> set[bytes]:
     """Those of these conversations that may be due, and are being recorded."""
     at = from_datetime(now, "now")
     due = [row for row in rows if _may_be_due(row, policy, at)]
-    whole = [row for row in due if isinstance(row, ConversationRow)] or store.backend.lookup(
+    whole = [row for row in due if isinstance(row, ConversationRow)] or engine.backend.lookup(
         ids=[row.id for row in due]
     )
-    return {row.id for row in whole if _being_recorded(store, row)}
+    return {row.id for row in whole if _being_recorded(engine, row)}
 
 
 def _may_be_due(row: ConversationRow | Lifetime, policy: RetentionPolicy | None, now: int) -> bool:
@@ -180,21 +180,21 @@ def _may_be_due(row: ConversationRow | Lifetime, policy: RetentionPolicy | None,
     return policy is not None and row.active_at <= now - policy.days * _DAY
 
 
-def _being_recorded(store: "Store", row: ConversationRow) -> bool:
+def _being_recorded(engine: "Engine", row: ConversationRow) -> bool:
     """Is an answer on its way into this conversation, here or in another process? Those keep what has come of it; and
     before anything has, the mark of whoever records it is new."""
-    if store._recorded.get(row.id):
+    if engine.recorded.get(row.id):
         return True
-    now = store._clock()
-    for item in store.backend.items(row.id, PARTIAL):
+    now = engine.clock()
+    for item in engine.backend.items(row.id, PARTIAL):
         with suppress(Damaged):  # torn: nobody goes on with it
-            if abs(now - open_partial(store._codec.envelope(row), item).at) < _ON_ITS_WAY:
+            if abs(now - open_partial(engine.codec.envelope(row), item).at) < _ON_ITS_WAY:
                 return True
     if row.expires_at is None:
         return False  # a mark comes with a question, and what was asked lately is not due by a policy
-    for item in store.backend.items(row.id, MARK):
+    for item in engine.backend.items(row.id, MARK):
         with suppress(Damaged):
-            if abs(now - open_mark(store._codec.envelope(row), item).at) < _THOUGHT_OVER:
+            if abs(now - open_mark(engine.codec.envelope(row), item).at) < _THOUGHT_OVER:
                 return True
     return False
 
@@ -202,14 +202,14 @@ def _being_recorded(store: "Store", row: ConversationRow) -> bool:
 # -- the sweep
 
 
-def carry_out(store: "Store", found: SweepPlan, progress: _Progress | None, *, given: bool = True) -> SweepReport:
+def carry_out(engine: "Engine", found: SweepPlan, progress: _Progress | None, *, given: bool = True) -> SweepReport:
     """Purge what goes by this plan, as far as it is due still: nothing else. The policy was `given` for this once;
     otherwise it is that of the store, and what is left stays if that is another meanwhile."""
-    job = Sweep(store, found.policy, found.now, planned=True, given=given)
+    job = Sweep(engine, found.policy, found.now, planned=True, given=given)
     job.skipped = {item.conversation: str(item.reason) for item in found.items if item.reason in _DUE_BUT}
     due = [parse_conversation_id(item.conversation) for item in found.purges]
     if due:
-        store._ensure_removing()
+        engine.ensure_removable()
     tell = progress or (lambda _, __: None)
     with job.under_way():
         for start in range(0, len(due), _AT_ONCE):
@@ -217,26 +217,26 @@ def carry_out(store: "Store", found: SweepPlan, progress: _Progress | None, *, g
             job.take(due[start : start + _AT_ONCE])
         tell(len(due), len(due))
         undated = (parse_conversation_id(item.conversation) for item in found.items if item.reason == "undated")
-        job.unseen = [id for id in undated if id not in store._workspace.meta.undated]
+        job.unseen = [id for id in undated if id not in engine.workspace.meta.undated]
         return job.finished()
 
 
-def sweep_due(store: "Store", policy: RetentionPolicy | None, now: int) -> SweepReport:
+def sweep_due(engine: "Engine", policy: RetentionPolicy | None, now: int) -> SweepReport:
     """Purge what is due by now, without a plan."""
-    return Sweep(store, policy, to_datetime(now)).sweep()
+    return Sweep(engine, policy, to_datetime(now)).sweep()
 
 
-def _quiet(store: "Store", policy: RetentionPolicy | None, now: int) -> Iterator[list[bytes]]:
+def _quiet(engine: "Engine", policy: RetentionPolicy | None, now: int) -> Iterator[list[bytes]]:
     """Conversations that may be due, some at a time: those that have been quiet for long enough, and those with an
     expiry of their own that has come. What is not due is not read."""
     if policy is not None:
-        yield from _pages(store, Where(), Position(now - policy.days * _DAY + 1, b""))
-    if store._workspace.meta.expiring:
-        yield from _pages(store, Where(expired_at=now), None)
+        yield from _pages(engine, Where(), Position(now - policy.days * _DAY + 1, b""))
+    if engine.workspace.meta.expiring:
+        yield from _pages(engine, Where(expired_at=now), None)
 
 
-def _pages(store: "Store", where: Where, after: Position | None) -> Iterator[list[bytes]]:
-    while places := store.backend.page(where, after, _AT_ONCE):
+def _pages(engine: "Engine", where: Where, after: Position | None) -> Iterator[list[bytes]]:
+    while places := engine.backend.page(where, after, _AT_ONCE):
         last = places[-1]
         if after is not None and (last.at, last.id) >= (after.at, after.id):
             raise Damaged("conversations are listed out of order")
@@ -251,7 +251,7 @@ class Sweep:
 
     def __init__(
         self,
-        store: "Store",
+        engine: "Engine",
         policy: RetentionPolicy | None,
         now: datetime,
         may: May = lambda: True,
@@ -262,10 +262,10 @@ class Sweep:
     ) -> None:
         """`may` is asked before each commit; if it says no, that was all. Between two turns others may do what they
         must not do while we use files. Unless the policy was `given` for this once, it has to be that of the store."""
-        self._store, self._policy, self._now, self._may, self._turn = store, policy, now, may, turn
+        self._engine, self._policy, self._now, self._may, self._turn = engine, policy, now, may, turn
         self._planned = planned  # somebody asked for it, and wants to know what became of all that was planned
         self._given = given
-        self._began, self._started = time.monotonic(), to_datetime(store._clock())
+        self._began, self._started = time.monotonic(), to_datetime(engine.clock())
         self._purged = Purge(self.reason, from_datetime(self._started, "started"))
         self._small: bool | None = None  # all that is there might go in one commit
         self.stopped = False
@@ -280,12 +280,12 @@ class Sweep:
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """Whatever interrupts it, what is gone by then is taken out of the files."""
-        with self._store._purges.under_way(self._purged):
+        with self._engine.purges.under_way(self._purged):
             yield
 
     def sweep(self, go_on: May = lambda: True) -> SweepReport:
         """Purge what is due, without a plan. `go_on` is asked before each look; if it says no, that was all."""
-        pieces = _quiet(self._store, self._policy, from_datetime(self._now, "now"))
+        pieces = _quiet(self._engine, self._policy, from_datetime(self._now, "now"))
         with self.under_way():
             while not self.stopped:
                 with self._turn():
@@ -312,10 +312,10 @@ class Sweep:
     def _weight(self, row: ConversationRow) -> tuple[int, int]:
         """How many messages a conversation has, and about how many bytes; in a small store that is no question."""
         if self._small is None:
-            self._small = self._store.backend.size() <= _BYTES
+            self._small = self._engine.backend.size() <= _BYTES
         if self._small:
             return row.count, 0
-        chunks = sum(attached.chunks for attached in self._store.backend.attachments(row.id))
+        chunks = sum(attached.chunks for attached in self._engine.backend.attachments(row.id))
         return row.count, row.size + chunks * CHUNK
 
     def _leave(self, name: str) -> None:
@@ -326,7 +326,7 @@ class Sweep:
             self.skipped[name] = "policy-changed"
 
     def _rows(self, ids: Sequence[bytes]) -> list[ConversationRow]:
-        rows = [row for row in self._store.backend.lookup(ids=ids) if row.kind != WORKSPACE]
+        rows = [row for row in self._engine.backend.lookup(ids=ids) if row.kind != WORKSPACE]
         for id in set(ids) - {row.id for row in rows} if len(rows) < len(ids) else ():
             self.skipped[show_conversation_id(id)] = "gone"
         return rows
@@ -365,7 +365,7 @@ class Sweep:
             self.stopped = self.stopped or not self._may()
             if self.stopped:
                 return False
-            copies = note(self._store, doomed)
+            copies = note(self._engine, doomed)
             require = self._condition()
             return require is not None and self._written(doomed, copies, require)
         except (Closed, ReadOnly, StorageFull):  # on a full disk, less may go where more does not
@@ -376,7 +376,7 @@ class Sweep:
 
     def _condition(self) -> _Require | None:
         """What has to stand as it is until the commit is done; None if there is another policy already."""
-        meta, require = self._store._workspace.standing
+        meta, require = self._engine.workspace.standing
         if self._given:
             return ()
         if meta.retention_days == _days(self._policy):
@@ -385,9 +385,9 @@ class Sweep:
         return None
 
     def _written(self, doomed: Sequence[ConversationRow], copies: _Copies, require: _Require) -> bool:
-        space = self._store._workspace
+        space = self._engine.workspace
         batch = Batch(tuple(Change(row.id, row.token, None) for row in doomed), require)
-        outcome = self._store._pen.write(batch, always=True, tell=deleted(self.reason))
+        outcome = self._engine.committer.write(batch, always=True, tell=deleted(self.reason))
         if isinstance(outcome, Stale) and outcome.conversation == space.row.id:
             space.refresh()
         if not isinstance(outcome, Done):
@@ -398,26 +398,26 @@ class Sweep:
             self.swept[name] = None
             self.skipped.pop(name, None)
         for row in doomed:
-            self._store._gone(row)
+            self._engine.forget(row)
         return True
 
     def _still_due(self, row: ConversationRow) -> bool:
         """Is the conversation due as it is? The row is proven first, because a hold may have been taken off by somebody
         who has no key."""
-        store, name = self._store, show_conversation_id(row.id)
-        if store._quarantine.has(row.id):
+        engine, name = self._engine, show_conversation_id(row.id)
+        if engine.quarantine.has(row.id):
             self.skipped[name] = "damaged"
             return False
         try:
-            store._steady(row, store._checked)
+            engine.read_consistently(row, engine.check_row)
         except NotFound:
             self.skipped[name] = "gone"
             return False
-        one = _candidate(store, row)
+        one = _candidate(engine, row)
         again = decide(one, self._policy, self._now)
-        if again.action == "purge" and _being_recorded(store, row):
+        if again.action == "purge" and _being_recorded(engine, row):
             again = decide(replace(one, recorded=True), self._policy, self._now)
-        if again.reason == "undated" and row.id not in store._workspace.meta.undated:
+        if again.reason == "undated" and row.id not in engine.workspace.meta.undated:
             self.unseen.append(row.id)
         if again.action == "keep" and (self._planned or again.reason in _DUE_BUT):
             self.skipped[name] = again.reason
@@ -425,18 +425,18 @@ class Sweep:
 
     def finished(self) -> SweepReport:
         """Take what is left of them out of the files, remember what is to be remembered, and tell."""
-        store, scrubbed = self._store, True
-        self.failures.update(reached(store, self._copies))
+        engine, scrubbed = self._engine, True
+        self.failures.update(reached(engine, self._copies))
         if self.swept:
             with self._turn():
                 self._purged.failures = as_failures(self.failures)
-                scrubbed = store._purges.finish(self._purged, self._scrubbed)
+                scrubbed = engine.purges.finish(self._purged, self._scrubbed)
         elif isinstance(self.met, CommitUnknown):
-            store._purges.later(self._purged)
+            engine.purges.later(self._purged)
             scrubbed = False
         if self.unseen and self.met is None:
             with self._turn(), suppress(StorageFull):  # then the next sweep is the first that saw them
-                remember(store, self.unseen, from_datetime(self._now, "now"))
+                remember(engine, self.unseen, from_datetime(self._now, "now"))
         report = self._report(scrub_pending=not scrubbed)
         if self.swept or self.failures or (self.skipped and self._planned):
             self._tell(report)
@@ -447,7 +447,7 @@ class Sweep:
         return SweepReport(
             self._policy,
             self._started,
-            to_datetime(self._store._clock()),
+            to_datetime(self._engine.clock()),
             tuple(self.swept),
             tuple(self.skipped.items()),
             as_failures(self.failures),
@@ -457,20 +457,20 @@ class Sweep:
 
     def _scrubbed(self) -> bool:
         """Out of the files? If the store is being closed, its last upkeep sees to that, and afterwards to the space."""
-        store = self._store
+        engine = self._engine
         if not self._planned:
-            store._upkeep.ask()
+            engine.background.ask()
         if self.met is not None or (self.stopped and not self._planned):
             return False
-        forgotten = store._search.forget(_WORDS_SECONDS if self._planned else 0.0)
-        return store.backend.scrub() and forgotten
+        forgotten = engine.search.forget(_WORDS_SECONDS if self._planned else 0.0)
+        return engine.backend.scrub() and forgotten
 
     def _tell(self, report: SweepReport) -> None:
         """One event, and one line that names no conversation."""
         days = None if report.policy is None else report.policy.days
         purged, skipped, failed = len(report.swept), len(report.skipped), len(report.failures)
         seconds = time.monotonic() - self._began
-        self._store._listeners.tell(SweepFinished(report.completed_at, days, purged, skipped, failed, seconds))
+        self._engine.listeners.tell(SweepFinished(report.completed_at, days, purged, skipped, failed, seconds))
         import logging  # noqa: PLC0415  # rarely needed
 
         rule = "no policy" if days is None else f"{days} days"
@@ -478,11 +478,11 @@ class Sweep:
         logging.getLogger("hitherto").info(said)
 
 
-def reached(store: "Store", copies: _Copies) -> dict[str, str]:
+def reached(engine: "Engine", copies: _Copies) -> dict[str, str]:
     """Delete the checkpoints of these conversations, which are gone; what could not be reached. The conversations are
     not less gone if that cannot be noted, on a full disk, say."""
     try:
-        return reach(store, copies)
+        return reach(engine, copies)
     except StorageError as error:
         said = f"whether its checkpoints were reached could not be noted: {error}"
         return {show_conversation_id(id): said for id in copies}
@@ -499,13 +499,13 @@ def _portion(weights: Sequence[tuple[int, int]]) -> int:
     return many
 
 
-def remember(store: "Store", ids: Sequence[bytes], now: int) -> None:
+def remember(engine: "Engine", ids: Sequence[bytes], now: int) -> None:
     """These were seen, and their time cannot be right: count from now. What is gone is forgotten. Those that were seen
     before come first: if there is no room for all, the others are seen when these are gone."""
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
         known = {**meta.undated, **{id: now for id in ids if id not in meta.undated}}
-        there = {row.id for row in store.backend.lookup(ids=list(known)) if row.kind != WORKSPACE}
+        there = {row.id for row in engine.backend.lookup(ids=list(known)) if row.kind != WORKSPACE}
         return replace(meta, undated=dict([one for one in known.items() if one[0] in there][:_UNDATED]))
 
-    store._workspace.describe(make, always=True)
+    engine.workspace.describe(make, always=True)

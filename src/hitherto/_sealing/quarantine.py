@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from .._engine.attachments import filled
 from .._engine.bodies import item_place, open_pack_raw
 from .._engine.committer import READS_ONLY, deleted
-from .._engine.packs import Moved, run_of
+from .._engine.packs import run_of
+from .._engine.signals import RowChanged
 from .._engine.state import Desk
 from ..backend import Change, ConversationRow, PackRow
 from ..errors import Closed, Damaged, HithertoError, NotFound
@@ -31,7 +32,7 @@ from ..ids import show_conversation_id
 from ..model import to_datetime
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
 
 _MANY, _SHORT_SECONDS = 20, 60.0  # so many in so short a time turn the store read-only
 _PREFIX = b"quarantine/"
@@ -53,17 +54,17 @@ _decode = msgpack.Decoder(_Note).decode
 class Quarantine:
     """The records of one store that cannot be trusted."""
 
-    def __init__(self, store: "Store") -> None:
-        self._ref = weakref.ref(store)  # weak, or the store would be freed late, and anywhere
+    def __init__(self, engine: "Engine") -> None:
+        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
         self._notes: dict[_Record, _Note] | None = None
         self._recent: deque[float] = deque(maxlen=_MANY)
 
     @property
-    def _store(self) -> "Store":
-        store = self._ref()
-        if store is None:
+    def _engine(self) -> "Engine":
+        engine = self._ref()
+        if engine is None:
             raise Closed("the store is gone")
-        return store
+        return engine
 
     def _known(self) -> dict[_Record, _Note]:
         if self._notes is None:
@@ -71,9 +72,9 @@ class Quarantine:
         return self._notes
 
     def _read(self) -> dict[_Record, _Note]:
-        space = self._store._workspace
+        space = self._engine.workspace
         found = {}
-        for item in self._store.backend.items(space.row.id, _PREFIX):
+        for item in self._engine.backend.items(space.row.id, _PREFIX):
             record = _record(item.key)
             if record is None:
                 continue  # no note of ours
@@ -93,7 +94,7 @@ class Quarantine:
 
     def list(self) -> list[Quarantined]:
         self._notes = None  # others may have added to it
-        names = self._store._names
+        names = self._engine.message_ids
         return [
             Quarantined(to_datetime(note.at), show_conversation_id(record[0]), _name(names.id, record[1]), note.problem)
             for record, note in sorted(self._known().items(), key=lambda pair: pair[1].at)
@@ -107,43 +108,43 @@ class Quarantine:
 
     def add(self, conversation: bytes, message: int | None, problem: str) -> None:
         """Note a record, once."""
-        store = self._store
+        engine = self._engine
         if message is not None and not 0 <= message < 1 << 47:
             message = None  # a number that cannot be
         record = (conversation, message)
         if record in self._known():
             return
-        note = _Note(store._clock(), problem)
+        note = _Note(engine.clock(), problem)
         self._known()[record] = note
-        if store.read_only != READS_ONLY:
+        if engine.read_only != READS_ONLY:
             self._keep(record, note)
         shown = show_conversation_id(conversation)
-        name = _name(store._names.id, message)
+        name = _name(engine.message_ids.id, message)
         warn(f"quarantined: {shown if name is None else name}: {problem}")
-        store._listeners.tell(Quarantined(to_datetime(note.at), shown, name, problem))
+        engine.listeners.tell(Quarantined(to_datetime(note.at), shown, name, problem))
         self._count()
 
     def _keep(self, record: _Record, note: _Note) -> None:
         try:
-            self._store._workspace.note(put={_key(record): msgpack.encode(note)})
+            self._engine.workspace.note(put={_key(record): msgpack.encode(note)})
         except HithertoError as error:  # the disk is full, say: it stays noted in this process
             warn(f"a record could not be put into quarantine: {error}")
 
     def _count(self) -> None:
         now = time.monotonic()
         self._recent.append(now)
-        if len(self._recent) == _MANY and now - self._recent[0] < _SHORT_SECONDS and not self._store.read_only:
+        if len(self._recent) == _MANY and now - self._recent[0] < _SHORT_SECONDS and not self._engine.read_only:
             reason = f"{_MANY} records were quarantined within {_SHORT_SECONDS:.0f} seconds"
             hint = "look at store.quarantine(); store.resume_writing() when it is understood"
-            self._store._pen.refuse(reason, hint)
+            self._engine.committer.refuse(reason, hint)
             warn(f"the store takes no more writes: {reason}")
-            self._store._listeners.tell(TurnedReadOnly(to_datetime(self._store._clock()), reason))
+            self._engine.listeners.tell(TurnedReadOnly(to_datetime(self._engine.clock()), reason))
 
     def release(self, conversation: bytes) -> None:
         """The conversation is gone, or can be trusted: so are the notes of it."""
         notes = [record for record in self._known() if record[0] == conversation]
         if notes:
-            self._store._workspace.note(unput=[_key(record) for record in notes])
+            self._engine.workspace.note(unput=[_key(record) for record in notes])
             for record in notes:
                 self._known().pop(record, None)
 
@@ -165,7 +166,7 @@ class Quarantine:
             try:
                 if self._destroyed(record, failures):
                     purged.append(self._shown(record))
-                self._store._workspace.note(unput=[_key(record)])
+                self._engine.workspace.note(unput=[_key(record)])
                 self._known().pop(record, None)
             except HithertoError as error:
                 failures[self._shown(record)] = str(error)
@@ -173,7 +174,7 @@ class Quarantine:
 
     def _shown(self, record: _Record) -> str:
         """The id of a message, or of the conversation."""
-        return _name(self._store._names.id, record[1]) or show_conversation_id(record[0])
+        return _name(self._engine.message_ids.id, record[1]) or show_conversation_id(record[0])
 
     def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
         """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
@@ -192,27 +193,27 @@ class Quarantine:
                 return None
             check_not_held(row)
             if message is not None:
-                return without(self._store, row, message)
-            copies.update(checkpoint_copies.note(self._store, [row]))
-            self._store._workspace.forget(row)
+                return without(self._engine, row, message)
+            copies.update(checkpoint_copies.note(self._engine, [row]))
+            self._engine.workspace.forget(row)
             return Change(row.id, row.token, None)
 
         with suppress(NotFound):  # it is gone already
-            self._store._change(conversation, make, always=True, tell=deleted("corruption-detected"))
-        failures.update(checkpoint_copies.reach(self._store, copies))
+            self._engine.change(conversation, make, always=True, tell=deleted("corruption-detected"))
+        failures.update(checkpoint_copies.reach(self._engine, copies))
         return not readable
 
     def _readable(self, row: ConversationRow, message: int | None) -> bool:
-        store = self._store
+        engine = self._engine
         try:
-            store._checked(row)
-            desk = Desk(store, row, own=True)
+            engine.check_row(row)
+            desk = Desk(engine, row, own=True)
             if message is None:
                 desk.meta  # noqa: B018  # to see whether it can be read
-            for m in [] if message is None else store.backend.messages(numbers=[message]):
-                _, body = store._read_now(m, desk)
+            for m in [] if message is None else engine.backend.messages(numbers=[message]):
+                _, body = engine.read_body_now(m, desk)
                 filled(desk, body)
-                store._path_now(m.number, desk, lazy=True)
+                engine.read_path_now(m.number, desk, lazy=True)
         except Damaged:
             return False
         except NotFound:
@@ -220,25 +221,25 @@ class Quarantine:
         return True
 
 
-def without(store: "Store", row: ConversationRow, message: int) -> Change:
+def without(engine: "Engine", row: ConversationRow, message: int) -> Change:
     """The conversation without a message that cannot be read, and without all that stands below it. What is left is
     proven anew, because nobody knows what weight the message had."""
     from .._engine.deleting import deletion  # noqa: PLC0415  # rare
 
-    envelope = store._codec.envelope(row)
-    headers = {m.number: m for m in store._headers(row.id)}
+    envelope = engine.codec.envelope(row)
+    headers = {m.number: m for m in engine.read_headers(row.id)}
     if len(headers) != row.count:  # to prove what is left would be to call it complete
         raise Damaged("messages are missing as well", hint='purge the conversation, reason="corruption-detected"')
     bad = {message} & set(headers)
-    for pack in store.backend.packs([run_of(message)]):
-        if message < pack.first + pack.count and not _opens(store, row, pack):  # a pack is lost as a whole
+    for pack in engine.backend.packs([run_of(message)]):
+        if message < pack.first + pack.count and not _opens(engine, row, pack):  # a pack is lost as a whole
             bad |= {number for number in headers if pack.first <= number < pack.first + pack.count}
-    change = deletion(store, row.id, bad, recursive=True)
+    change = deletion(engine, row.id, bad, recursive=True)
     if change.row is None or change.expect != row.token:
-        raise Moved
-    left = {m.number: m for m in store.backend.messages(numbers=sorted(set(headers) - set(change.drop)))}
+        raise RowChanged
+    left = {m.number: m for m in engine.backend.messages(numbers=sorted(set(headers) - set(change.drop)))}
     left.update({m.number: m for m in change.amend})
-    packs = {pack.first: pack for pack in store.backend.packs(sorted({run_of(number) for number in left}))}
+    packs = {pack.first: pack for pack in engine.backend.packs(sorted({run_of(number) for number in left}))}
     packs.update({pack.first: pack for pack in change.pack})
     kept = [pack for pack in packs.values() if pack.first not in change.unpack]
     after = replace(change.row, count=len(left), size=sum(m.size for m in left.values()), proof=b"")
@@ -246,9 +247,9 @@ def without(store: "Store", row: ConversationRow, message: int) -> Change:
     return replace(change, row=replace(after, proof=envelope.prove(after, total)))
 
 
-def _opens(store: "Store", row: ConversationRow, pack: PackRow) -> bool:
+def _opens(engine: "Engine", row: ConversationRow, pack: PackRow) -> bool:
     try:
-        open_pack_raw(store._codec.envelope(row), pack)
+        open_pack_raw(engine.codec.envelope(row), pack)
     except Damaged:
         return False
     return True

@@ -22,11 +22,12 @@ from .._engine.attachments import renamed
 from .._engine.bodies import close_pack as closed_pack
 from .._engine.bodies import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
 from .._engine.filters import description_fields
-from .._engine.packs import Moved, Reader, run_of
+from .._engine.packs import Reader, run_of
 from .._engine.recovery import MARK, mark
 from .._engine.revisions import KEY as LEDGER
 from .._engine.revisions import NOTHING
 from .._engine.revisions import place as ledger_place
+from .._engine.signals import RowChanged
 from .._engine.state import label_fields
 from .._engine.workspace import KeyState
 from .._search.sealed_index_store import PREFIX as WORDS
@@ -37,8 +38,8 @@ from .codec import MODULUS, Envelope, Plain, next_row
 from .sealed import NO_KEY, Sealed, SealedEnvelope, Slot, read_box, write_box
 
 if TYPE_CHECKING:
+    from .._engine.engine import Engine
     from .._engine.state import Desk
-    from ..store import Store
 
 _TRIES = 1000
 _FEW = 3  # of them, before others wait for us
@@ -57,8 +58,8 @@ class Begin:
     is weighed again.
     """
 
-    def __init__(self, store: "Store", state: KeyState, conversation: bytes) -> None:
-        self._store, self._state, self._id = store, state, conversation
+    def __init__(self, engine: "Engine", state: KeyState, conversation: bytes) -> None:
+        self._engine, self._state, self._id = engine, state, conversation
         self._codec = codec_of(state)
         self._seen: ConversationRow | None = None  # up to where it is weighed
         self._before = self._after = 0  # what it weighs, by the old key and by the new one
@@ -67,7 +68,7 @@ class Begin:
     def run(self, *, anew: bool = False) -> None:
         """`anew`: even if its key is of this time."""
         for number in range(_TRIES):
-            with _attempt(self._store, self._id, number) as row:
+            with _attempt(self._engine, self._id, number) as row:
                 if self._is_begun(row, anew=anew):
                     return
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
@@ -90,10 +91,10 @@ class Begin:
         changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
         changed = replace(changed, proof=new.prove(changed, self._after))
         batch = Batch((Change(self._id, row.token, changed),), self._state.require)
-        if not isinstance(self._store._pen.write(batch), Done):
+        if not isinstance(self._engine.committer.write(batch), Done):
             self._state.confirm()
             return False
-        self._store._tell_desk(self._id, changed)
+        self._engine.adopt_row(self._id, changed)
         return True
 
     def _weigh(self, row: ConversationRow, old: Envelope, new: Envelope) -> bool:
@@ -101,10 +102,10 @@ class Begin:
         start = 0 if self._seen is None else self._seen.next_seq
         if self._seen is None:
             self._before = self._after = 0
-        for rows in _stored(self._store, row, start, with_packs=self._seen is None):
+        for rows in _stored(self._engine, row, start, with_packs=self._seen is None):
             self._before, self._after = self._before + old.weigh(rows), self._after + new.weigh(rows)
         if (self._before - old.total(row)) % MODULUS:
-            if self._seen is None and self._store._fresh_row(self._id).token == row.token:
+            if self._seen is None and self._engine.read_row(self._id).token == row.token:
                 raise Damaged("the proof over its messages does not match")
             self._seen = None
             return False
@@ -113,37 +114,37 @@ class Begin:
 
 
 @contextmanager
-def _attempt(store: "Store", conversation: bytes, number: int) -> Iterator[ConversationRow]:
+def _attempt(engine: "Engine", conversation: bytes, number: int) -> Iterator[ConversationRow]:
     """The conversation as it is. After a few attempts, whoever writes to it in this process waits for this one: they
     are always faster, because they have less to read."""
-    row = store._fresh_row(conversation)
+    row = engine.read_row(conversation)
     if number < _FEW:
         yield row
         return
-    with store._desk(row).lock:
-        yield store._fresh_row(conversation)
+    with engine.state_of(row).lock:
+        yield engine.read_row(conversation)
 
 
 def codec_of(state: KeyState) -> Sealed:
-    """The codec of a workspace that is sealed, or being unsealed; `Moved` if it is plain by now."""
+    """The codec of a workspace that is sealed, or being unsealed; `RowChanged` if it is plain by now."""
     if state.codec is None:
-        raise Moved
+        raise RowChanged
     return state.codec
 
 
-def renew(store: "Store", conversation: bytes) -> None:
+def renew(engine: "Engine", conversation: bytes) -> None:
     """Another data key for what comes; what is there stays under the old one."""
-    Begin(store, KeyState(store._workspace), conversation).run(anew=True)
+    Begin(engine, KeyState(engine.workspace), conversation).run(anew=True)
 
 
 def _stored(
-    store: "Store", row: ConversationRow, start: int, *, with_packs: bool
+    engine: "Engine", row: ConversationRow, start: int, *, with_packs: bool
 ) -> Iterator[Sequence[MessageRow | PackRow]]:
     """What weighs something in a conversation: messages from a sequence on up to where the row stands, and packs."""
     runs: set[int] = set()
     after = start - 1
     while True:
-        rows = store.backend.scan(row.id, after=after, limit=_AT_ONCE)
+        rows = engine.backend.scan(row.id, after=after, limit=_AT_ONCE)
         yield [m for m in rows if m.seq < row.next_seq]
         runs |= {run_of(m.number) for m in rows if m.body is None}
         if len(rows) < _AT_ONCE:
@@ -151,7 +152,7 @@ def _stored(
         after = rows[-1].seq
     if with_packs:
         for some in _slices(sorted(runs), 16):
-            yield store.backend.packs(some)
+            yield engine.backend.packs(some)
 
 
 def _newest(row: ConversationRow) -> tuple[object, ...]:
@@ -162,9 +163,9 @@ def _newest(row: ConversationRow) -> tuple[object, ...]:
 class Steps:
     """Brings what a conversation holds under its new key, and at last drops the old one."""
 
-    def __init__(self, store: "Store", state: KeyState, conversation: bytes, goes_on: Callable[[], bool]) -> None:
+    def __init__(self, engine: "Engine", state: KeyState, conversation: bytes, goes_on: Callable[[], bool]) -> None:
         """`goes_on` is asked before each step; if it says no, that was all for now."""
-        self._store, self._state, self._id, self._goes_on = store, state, conversation, goes_on
+        self._engine, self._state, self._id, self._goes_on = engine, state, conversation, goes_on
         self._codec = codec_of(state)
 
     def run(self) -> bool:
@@ -173,7 +174,7 @@ class Steps:
         meanwhile, and what we went through before is then under the one that would go."""
         in_vain = 0
         for _ in range(_TRIES):
-            key = _newest(self._store._fresh_row(self._id))
+            key = _newest(self._engine.read_row(self._id))
             if not key:
                 return True  # others have made it plain
             if not self._bodies(key):
@@ -188,19 +189,19 @@ class Steps:
 
     def _finished(self, key: tuple[object, ...]) -> bool | None:
         """None if this is not the newest key any more; False if something is not under it, though nobody writes."""
-        proof = _Proof(self._store, self._id)
+        proof = _Proof(self._engine, self._id)
         for number in range(_TRIES):
-            with _attempt(self._store, self._id, number) as row:
+            with _attempt(self._engine, self._id, number) as row:
                 if _newest(row) != key:
                     return None
                 try:
                     if self._last_step(row, proof):
                         return True
                 except _NotProven:
-                    if self._store._fresh_row(self._id).token == row.token:
+                    if self._engine.read_row(self._id).token == row.token:
                         return False
                 except Damaged:
-                    if self._store._fresh_row(self._id).token == row.token:
+                    if self._engine.read_row(self._id).token == row.token:
                         raise
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
@@ -209,12 +210,12 @@ class Steps:
         while True:
             if not self._goes_on():
                 return False
-            headers = self._store.backend.scan(self._id, after=after, limit=_AT_ONCE, bodies=False)
+            headers = self._engine.backend.scan(self._id, after=after, limit=_AT_ONCE, bodies=False)
             for some in _slices([m.number for m in headers], _STEP):
                 for numbers in self._small(some):
                     if not self._goes_on():
                         return False
-                    if not _Step(self._store, self._codec, self._id, numbers, self._state, key).run():
+                    if not _Step(self._engine, self._codec, self._id, numbers, self._state, key).run():
                         return True  # there is yet another key: what was done counts for nothing
             if len(headers) < _AT_ONCE:
                 return True
@@ -222,7 +223,7 @@ class Steps:
 
     def _small(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """Not too many bytes at once."""
-        sizes = {m.number: m.size for m in self._store.backend.messages(numbers=numbers, bodies=False)}
+        sizes = {m.number: m.size for m in self._engine.backend.messages(numbers=numbers, bodies=False)}
         some: list[int] = []
         size = 0
         for number in numbers:
@@ -236,7 +237,7 @@ class Steps:
 
     def _last_step(self, row: ConversationRow, proof: "_Proof") -> bool:
         """Description, items and names; and the old key goes, if nothing needs it any more."""
-        store, codec = self._store, self._codec
+        engine, codec = self._engine, self._codec
         slots = read_box(row.data_key)
         if len(slots) < 2:
             return True
@@ -245,9 +246,9 @@ class Steps:
         new: Envelope = Plain() if plain else codec.draft(self._id, slots[:1])
         weight, detach = proof.over(row, old, new), proof.abandoned(old)
         meta = open_meta(old, row)
-        put = _items_anew(store, row, old, new)
+        put = _items_anew(engine, row, old, new)
         if not old.proves and new.proves and row.rewrites:  # it was plain: from now on nobody puts back what was
-            ledger = NOTHING.after([m for m in store._headers(self._id) if m.revision], ())
+            ledger = NOTHING.after([m for m in engine.read_headers(self._id) if m.revision], ())
             put += (ledger.item(new, self._id, row.rewrites),)
         changed = next_row(
             Plain(),
@@ -268,12 +269,12 @@ class Steps:
             changed,
             detach=detach,
             put=put,
-            unput=(*(item.key for item in store.backend.items(self._id, WORDS)), *(() if new.proves else (LEDGER,))),
+            unput=(*(item.key for item in engine.backend.items(self._id, WORDS)), *(() if new.proves else (LEDGER,))),
             tag=tuple(tags),
             untag=tuple(untags),
             rekey=changed.key != row.key,
         )
-        if store._commit_now(change, self._state.require):
+        if engine.commit_once(change, self._state.require):
             return True
         self._state.confirm()
         return False
@@ -291,8 +292,8 @@ class _Proof:
     or changed: whoever writes to a row seals with the newest key that this row has, and the row has the same one.
     """
 
-    def __init__(self, store: "Store", conversation: bytes) -> None:
-        self._store, self._id = store, conversation
+    def __init__(self, engine: "Engine", conversation: bytes) -> None:
+        self._engine, self._id = engine, conversation
         self._seen: ConversationRow | None = None
         self._weight = 0
 
@@ -303,7 +304,7 @@ class _Proof:
             self._weight = 0
             packs: list[PackRow] = []
             packed: list[int] = []
-            for rows in _stored(self._store, row, 0, with_packs=True):
+            for rows in _stored(self._engine, row, 0, with_packs=True):
                 self._weigh(rows, old, new)
                 packs += [replace(one, body=b"") for one in rows if isinstance(one, PackRow)]
                 packed += [one.number for one in rows if isinstance(one, MessageRow) and one.body is None]
@@ -317,7 +318,7 @@ class _Proof:
         """Take what was appended since. False if some of it was packed already."""
         if self._seen is None:
             return False
-        for rows in _stored(self._store, row, self._seen.next_seq, with_packs=False):
+        for rows in _stored(self._engine, row, self._seen.next_seq, with_packs=False):
             if any(one.body is None for one in rows):
                 return False
             self._weigh(rows, old, new)
@@ -331,11 +332,11 @@ class _Proof:
     def abandoned(self, envelope: SealedEnvelope) -> tuple[tuple[int, bytes], ...]:
         """Messages, and attachments of old names that they count as referring to, and do not: what they hold names
         none of them. These go with the old key. `_NotProven` if one is named."""
-        backend, found = self._store.backend, []
+        backend, found = self._engine.backend, []
         for one in backend.attachments(self._id):
             if one.messages and not envelope.is_current_name(one.name):
                 for m in backend.messages(numbers=one.messages):
-                    body = decode_body(Reader(self._store).content(envelope, m)[1])
+                    body = decode_body(Reader(self._engine).content(envelope, m)[1])
                     if any(attached.name == one.name for attached in body.attached):
                         raise _NotProven
                 found += [(number, one.name) for number in one.messages]
@@ -347,7 +348,7 @@ class _Step:
 
     def __init__(
         self,
-        store: "Store",
+        engine: "Engine",
         codec: Sealed,
         conversation: bytes,
         numbers: Sequence[int],
@@ -355,17 +356,17 @@ class _Step:
         key: tuple[object, ...] | None = None,
     ) -> None:
         """`key` is the newest one, if it has to be this."""
-        self._store, self._codec, self._id, self._numbers = store, codec, conversation, numbers
-        self._state = state or KeyState(store._workspace)
+        self._engine, self._codec, self._id, self._numbers = engine, codec, conversation, numbers
+        self._state = state or KeyState(engine.workspace)
         self._key = key
 
     def run(self) -> bool:
         """False if the newest key is another one by now."""
         for _ in range(_TRIES):
-            desk = self._store._desk(self._store._fresh_row(self._id))
+            desk = self._engine.state_of(self._engine.read_row(self._id))
             desk.refresh()
             with desk.shaping:
-                once = _Once(self._store, desk, self._numbers)
+                once = _Once(self._engine, desk, self._numbers)
                 if self._key is not None and _newest(once.row) != self._key:
                     return False
                 if not isinstance(once.envelope, SealedEnvelope):
@@ -375,9 +376,9 @@ class _Step:
                     if change is None or once.commit(change, self._state):
                         return True
                 except Damaged:
-                    if self._store._fresh_row(self._id).token == once.row.token:
+                    if self._engine.read_row(self._id).token == once.row.token:
                         raise
-                except Moved:
+                except RowChanged:
                     self._state.confirm()
                 # It changed while we read it, or while we wrote: once more.
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
@@ -479,8 +480,8 @@ class _Once:
     """Commits what was made from messages and packs that were read before, if they are still the same: whoever appends
     meanwhile is no hindrance."""
 
-    def __init__(self, store: "Store", desk: "Desk", numbers: Sequence[int]) -> None:
-        self._store, self._desk = store, desk
+    def __init__(self, engine: "Engine", desk: "Desk", numbers: Sequence[int]) -> None:
+        self._engine, self._desk = engine, desk
         with desk.lock:  # of one moment
             self.row, self.envelope = desk.row, desk.envelope
             self._seen = desk.row.rewrites, desk.packings
@@ -490,7 +491,7 @@ class _Once:
 
     def _read(self) -> tuple[list[MessageRow], list[PackRow]]:
         """The messages, and the packs that they are in, with all messages of these."""
-        backend = self._store.backend
+        backend = self._engine.backend
         rows = {m.number: m for m in backend.messages(numbers=self._numbers) if m.conversation == self._desk.id}
         runs = sorted({run_of(m.number) for m in rows.values() if m.body is None})
         packs = backend.packs(runs)
@@ -521,11 +522,11 @@ def _slices(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield values[start : start + size]
 
 
-def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
+def _items_anew(engine: "Engine", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
     """What a conversation has beside its messages, under the new key: not the words for searching, which are made
     again, nor a ledger where there can be none."""
     anew = []
-    for item in store.backend.items(row.id):
+    for item in engine.backend.items(row.id):
         if not item.key.startswith(WORDS) and (item.key != LEDGER or (old.proves and new.proves)):
             place = ledger_place(row.id, row.rewrites) if item.key == LEDGER else item_place(row.id, item.key)
             try:
@@ -533,5 +534,5 @@ def _items_anew(store: "Store", row: ConversationRow, old: Envelope, new: Envelo
             except Damaged:
                 if item.key != MARK:
                     raise
-                anew.append(mark(store, new, row.id))  # the tree has all that a torn one said
+                anew.append(mark(engine, new, row.id))  # the tree has all that a torn one said
     return tuple(anew)

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from .._engine.bodies import encode, item_place, meta_place
 from .._engine.committer import Entry
-from .._engine.packs import Moved
+from .._engine.signals import RowChanged
 from .._engine.workspace import KeyState
 from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
 from ..errors import Busy, Damaged, Hint, HithertoError, InvalidArgument, NotFound
@@ -48,8 +48,8 @@ from .reencryption import Begin, Steps, codec_of
 from .sealed import NO_KEY, Sealed, Slot, read_box, write_box
 
 if TYPE_CHECKING:
+    from .._engine.engine import Engine
     from ..keys import Key
-    from ..store import Store
 
 _TRIES = 1000
 _AT_ONCE = 256  # conversations rewrapped in one commit
@@ -94,7 +94,7 @@ class _Overtaken(Exception):
 _Begin = Callable[[KeyState, ConversationRow], bool]  # False: it is so already
 
 
-def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
+def rotate(engine: "Engine", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
     """Give a sealed workspace another key."""
 
     def begin(state: KeyState, row: ConversationRow) -> bool:
@@ -102,7 +102,7 @@ def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[P
         if old is None:
             hint = Hint("store-is-plain", "store.seal(key) seals it")
             raise InvalidArgument("the store is not sealed", hint=hint)
-        codec = store._workspace.new_codec(key, like=old)
+        codec = engine.workspace.new_codec(key, like=old)
         same = codec.key_id == old.key_id
         if same and not reencrypt:
             return False
@@ -113,13 +113,13 @@ def rotate(store: "Store", key: "Key", *, reencrypt: bool, progress: Callable[[P
         if reencrypt:
             generation = slots[0].generation + 1
             slots = (codec.new_slot(row.id, generation, generation), *slots)
-        _set(store, state, codec, slots, retired)
+        _set(engine, state, codec, slots, retired)
         return True
 
-    return _job(store, begin, progress)
+    return _job(engine, begin, progress)
 
 
-def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
+def seal(engine: "Engine", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Seal a plain workspace."""
 
     def begin(state: KeyState, row: ConversationRow) -> bool:
@@ -129,15 +129,15 @@ def seal(store: "Store", key: "Key", *, progress: Callable[[Progress], None] | N
                 return False
             hint = Hint("store-is-sealed", "store.rotate(key) gives it another key")
             raise InvalidArgument("the store is sealed already", hint=hint)
-        codec = store._workspace.new_codec(key)
+        codec = engine.workspace.new_codec(key)
         first = codec.new_slot(row.id, row.generation + 1, row.generation + 1)
-        _set(store, state, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
+        _set(engine, state, codec, (first, Slot(NO_KEY, row.generation, row.generation)), {})
         return True
 
-    return _job(store, begin, progress)
+    return _job(engine, begin, progress)
 
 
-def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Rotation:
+def unseal(engine: "Engine", *, progress: Callable[[Progress], None] | None) -> Rotation:
     """Make a sealed workspace plain."""
 
     def begin(state: KeyState, row: ConversationRow) -> bool:  # noqa: ARG001  # as the others
@@ -145,53 +145,53 @@ def unseal(store: "Store", *, progress: Callable[[Progress], None] | None) -> Ro
         if old is None:
             return False
         slots = (Slot(NO_KEY, old.epoch + 1, old.epoch + 1), *old.slots)
-        _set(store, state, old, slots, state.now()[1].retired)
+        _set(engine, state, old, slots, state.now()[1].retired)
         return True
 
-    return _job(store, begin, progress)
+    return _job(engine, begin, progress)
 
 
-def _job(store: "Store", begin: _Begin, progress: Callable[[Progress], None] | None) -> Rotation:
+def _job(engine: "Engine", begin: _Begin, progress: Callable[[Progress], None] | None) -> Rotation:
     """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
-    space, give_up = store._workspace, time.monotonic() + _PATIENCE_SECONDS
+    space, give_up = engine.workspace, time.monotonic() + _PATIENCE_SECONDS
     for _ in range(_TRIES):
         space.refresh()
-        resumed = go_on(store, progress, give_up=give_up) if pending(store) else Rotation(0, True)
-        while not store._rotation_lease.is_free(space.meta):
-            _wait(store, progress, give_up)
+        resumed = go_on(engine, progress, give_up=give_up) if pending(engine) else Rotation(0, True)
+        while not engine.rotation_lease.is_free(space.meta):
+            _wait(engine, progress, give_up)
         state = KeyState(space)
         try:
             if not begin(state, state.now()[0]):
                 return resumed
-        except Moved:
+        except RowChanged:
             continue
-        return go_on(store, progress, give_up=give_up)
+        return go_on(engine, progress, give_up=give_up)
     raise Busy("the workspace changes all the time")
 
 
 def _set(
-    store: "Store",
+    engine: "Engine",
     state: KeyState,
     codec: Sealed | None,
     slots: Sequence[Slot],
     retired: dict[bytes, bytes],
     every_key: KeyShape | None = None,
 ) -> ConversationRow | None:
-    """Commit other keys of the workspace, in the place of those in `state`; with a codec, or as a plain one. `Moved` if
-    somebody was faster. To begin a job takes the lease, to end it (`every_key`) gives it back.
+    """Commit other keys of the workspace, in the place of those in `state`; with a codec, or as a plain one.
+    `RowChanged` if another process was faster. To begin a job takes the lease, to end it (`every_key`) gives it back.
 
     With `every_key`, nothing is committed unless the keys of all conversations look so: otherwise one of those that do
     not is the answer."""
-    space, lease = store._workspace, store._rotation_lease
+    space, lease = engine.workspace, engine.rotation_lease
     for _ in range(_TRIES):
         row, meta, old = state.now()
         if every_key is None and not lease.is_free(meta):
-            raise Moved
-        name = "" if codec is None else store.backend.info.workspace_name
+            raise RowChanged
+        name = "" if codec is None else engine.backend.info.workspace_name
         meta = replace(meta, retired=retired, name=name)
         meta = lease.taken(meta) if every_key is None else lease.freed(meta)
         envelope: Envelope = Plain() if codec is None else codec.draft(row.id, slots)
-        put, lost = _notes_anew(store, row.id, old, envelope)
+        put, lost = _notes_anew(engine, row.id, old, envelope)
         after = next_row(
             Plain(),
             row,
@@ -203,7 +203,7 @@ def _set(
         key = None if codec is None else codec.key
         space.expect(*((key,) if slots[0].kind else (key, None)))
         change = Change(after.id, row.token, after, put=put, unput=lost)
-        outcome = store._pen.write(Batch((change,), every_key=every_key))
+        outcome = engine.committer.write(Batch((change,), every_key=every_key))
         if isinstance(outcome, Done):
             space.become(Plain() if codec is None else codec, after)
             lease.took(meta)
@@ -215,12 +215,12 @@ def _set(
 
 
 def _notes_anew(
-    store: "Store", id: bytes, old: Envelope, new: Envelope
+    engine: "Engine", id: bytes, old: Envelope, new: Envelope
 ) -> tuple[tuple[ItemRow, ...], tuple[bytes, ...]]:
     """What lies at the workspace's row, under the new key; and the keys of what does not open: no damage there may keep
     anybody from changing a key."""
     put, lost = [], []
-    for item in store.backend.items(id):
+    for item in engine.backend.items(id):
         place = item_place(id, item.key)
         try:
             put.append(replace(item, body=new.close(place, old.open(place, item.body))))
@@ -233,14 +233,14 @@ def _notes_anew(
 # -- going on
 
 
-def pending(store: "Store") -> bool:
+def pending(engine: "Engine") -> bool:
     """Is there a job that was begun and not finished?"""
-    codec = store._workspace.sealed
-    return codec is not None and (len(codec.slots) > 1 or bool(store._workspace.meta.retired))
+    codec = engine.workspace.sealed
+    return codec is not None and (len(codec.slots) > 1 or bool(engine.workspace.meta.retired))
 
 
 def go_on(
-    store: "Store",
+    engine: "Engine",
     progress: Callable[[Progress], None] | None = None,
     *,
     deadline: float = _EVER,
@@ -248,24 +248,24 @@ def go_on(
 ) -> Rotation:
     """Bring all conversations up to date, then forget the old key. While another process is at it, wait for that one
     until `give_up`; then it is `Elsewhere`."""
-    store._stuck = False
+    engine.is_rotation_stuck = False
     changed = in_vain = 0
-    lease = store._rotation_lease
+    lease = engine.rotation_lease
     try:
-        while pending(store):
+        while pending(engine):
             if not lease.take():
-                _wait(store, progress, give_up)
+                _wait(engine, progress, give_up)
                 continue
             try:
-                job = _Job(store, progress, deadline)
+                job = _Job(engine, progress, deadline)
                 job.run()
                 changed += job.changed
                 if job.failures or job.late:
                     lease.release()
                     return Rotation(changed, False, tuple(job.failures.items()))
                 left = job.finish()
-            except Moved:  # others have begun another job, or finished this one
-                store._workspace.refresh()
+            except RowChanged:  # others have begun another job, or finished this one
+                engine.workspace.refresh()
                 continue
             except _Overtaken:
                 continue
@@ -278,38 +278,38 @@ def go_on(
         with suppress(HithertoError):  # nobody can be told then, and the lease runs out by itself
             lease.release()
         raise
-    store._search.restart()
-    scrubbed = store.backend.scrub()
-    store._listeners.tell(KeyRotated(to_datetime(store._clock()), store.key_id, changed))
+    engine.search.restart()
+    scrubbed = engine.backend.scrub()
+    engine.listeners.tell(KeyRotated(to_datetime(engine.clock()), engine.key_id, changed))
     return Rotation(changed, True, (), not scrubbed)
 
 
-def _wait(store: "Store", progress: Callable[[Progress], None] | None, give_up: float) -> None:
+def _wait(engine: "Engine", progress: Callable[[Progress], None] | None, give_up: float) -> None:
     """Another process is at it: wait a moment, look at the workspace again, and tell how far that process is."""
     if time.monotonic() >= give_up:
         raise Elsewhere("another process rotates the keys of this workspace")
     time.sleep(_LOOK_SECONDS)
-    store._workspace.refresh()
-    if progress is not None and pending(store):
-        with suppress(Moved):  # it is done by now
-            progress(_how_far(store))
+    engine.workspace.refresh()
+    if progress is not None and pending(engine):
+        with suppress(RowChanged):  # it is done by now
+            progress(_how_far(engine))
 
 
-def _how_far(store: "Store") -> Progress:
+def _how_far(engine: "Engine") -> Progress:
     """How many conversations are up to date, by their keys alone."""
-    shape = codec_of(KeyState(store._workspace)).shape
-    rows = [row for rows in _pages(store, _kinds(store)) for row in rows]
+    shape = codec_of(KeyState(engine.workspace)).shape
+    rows = [row for rows in _pages(engine, _kinds(engine)) for row in rows]
     return Progress(sum(shape.fits(row.data_key) for row in rows), len(rows))
 
 
-def _kinds(store: "Store") -> list[str]:
-    return [kind for kind in store.backend.kinds() if kind != WORKSPACE]
+def _kinds(engine: "Engine") -> list[str]:
+    return [kind for kind in engine.backend.kinds() if kind != WORKSPACE]
 
 
-def _pages(store: "Store", kinds: Sequence[str]) -> Iterator[list[ConversationRow]]:
+def _pages(engine: "Engine", kinds: Sequence[str]) -> Iterator[list[ConversationRow]]:
     for kind in kinds:
         page: list[ConversationRow] = []
-        for row in conversations(store.backend, Where(kind), oldest_first=True):
+        for row in conversations(engine.backend, Where(kind), oldest_first=True):
             page.append(row)
             if len(page) == _AT_ONCE:
                 yield page
@@ -320,13 +320,13 @@ def _pages(store: "Store", kinds: Sequence[str]) -> Iterator[list[ConversationRo
 class _Job:
     """One pass over all conversations, and the end of the job."""
 
-    def __init__(self, store: "Store", progress: Callable[[Progress], None] | None, deadline: float) -> None:
-        self._store, self._progress, self._deadline = store, progress, deadline
-        self._state = KeyState(store._workspace)
+    def __init__(self, engine: "Engine", progress: Callable[[Progress], None] | None, deadline: float) -> None:
+        self._engine, self._progress, self._deadline = engine, progress, deadline
+        self._state = KeyState(engine.workspace)
         self._codec = codec_of(self._state)
         if not self._codec.slots[0].kind:
-            store._workspace.expect(self._codec.key, None)  # others may finish it before we do
-        self._kinds = _kinds(store)
+            engine.workspace.expect(self._codec.key, None)  # others may finish it before we do
+        self._kinds = _kinds(engine)
         self.found = 0  # conversations that were not up to date
         self.changed = 0  # those that we have brought up to date
         self.late = False
@@ -335,9 +335,9 @@ class _Job:
     def run(self) -> None:
         total = 0
         if self._progress is not None:
-            total = sum(self._store.backend.count(Where(kind)) for kind in self._kinds)
+            total = sum(self._engine.backend.count(Where(kind)) for kind in self._kinds)
         done, told = 0, time.monotonic()
-        for rows in _pages(self._store, self._kinds):
+        for rows in _pages(self._engine, self._kinds):
             self._rewrap([row for row in rows if self._attempt(row, self._needs_rewrapping)])
             for row in rows:
                 if not self._goes_on():
@@ -353,19 +353,19 @@ class _Job:
 
     def finish(self) -> ConversationRow | None:
         """Forget the old keys, if every conversation is up to date: otherwise one that is not is the answer, and
-        nothing has happened. `Moved` if somebody has begun another job since."""
-        store, codec = self._store, self._codec
-        store.backend.collect(store._clock() + 1)  # what nobody refers to is under the old key, or in clear
-        store._search.restart()  # so are words in an index of a store that was plain
+        nothing has happened. `RowChanged` if somebody has begun another job since."""
+        engine, codec = self._engine, self._codec
+        engine.backend.collect(engine.clock() + 1)  # what nobody refers to is under the old key, or in clear
+        engine.search.restart()  # so are words in an index of a store that was plain
         after = codec if codec.slots[0].kind else None
-        return _set(store, self._state, after, codec.slots[:1], {}, codec.shape)
+        return _set(engine, self._state, after, codec.slots[:1], {}, codec.shape)
 
     def _goes_on(self) -> bool:
         """Is there time, and is it still ours to do?"""
         if time.monotonic() > self._deadline:
             self.late = True
             return False
-        if not self._store._rotation_lease.take():
+        if not self._engine.rotation_lease.take():
             raise _Overtaken
         return True
 
@@ -374,7 +374,7 @@ class _Job:
         try:
             return what(row)
         except (Damaged, Busy, NotFound) as error:
-            if not self._store.backend.lookup(ids=[row.id]):
+            if not self._engine.backend.lookup(ids=[row.id]):
                 return False  # it was purged meanwhile
             self.failures[show_conversation_id(row.id)] = str(error)
             return False
@@ -389,22 +389,22 @@ class _Job:
 
     def _rewrap(self, rows: Sequence[ConversationRow]) -> None:
         """Those who were changed by others meanwhile come again in the next pass."""
-        store, entries = self._store, list[tuple[Entry, Change]]()
+        engine, entries = self._engine, list[tuple[Entry, Change]]()
         self.found += len(rows)
         try:
             for row in rows:
                 change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
                 if change is not None:
-                    entries.append((store._pen.enqueue(Batch((change,), self._state.require)), change))
-            outcomes = [(store._pen.outcome(entry), change) for entry, change in entries]
+                    entries.append((engine.committer.enqueue(Batch((change,), self._state.require)), change))
+            outcomes = [(engine.committer.outcome(entry), change) for entry, change in entries]
         except BaseException:  # Ctrl+C, say: nobody waits for the others any more
             for entry, _ in entries:
-                store._pen.withdraw(entry)
+                engine.committer.withdraw(entry)
             raise
         for outcome, change in outcomes:
             if isinstance(outcome, Done):
                 self.changed += 1
-                store._tell_desk(change.conversation, change.row)
+                engine.adopt_row(change.conversation, change.row)
         if not all(isinstance(outcome, Done) for outcome, _ in outcomes):
             self._state.confirm()
 
@@ -420,12 +420,12 @@ class _Job:
     # -- re-encrypting
 
     def _reencrypt(self, row: ConversationRow) -> bool:
-        row = self._store._fresh_row(row.id)
+        row = self._engine.read_row(row.id)
         if not self._needs_reencrypting(row):
             return False
         self.found += 1
-        Begin(self._store, self._state, row.id).run()
-        if not Steps(self._store, self._state, row.id, self._goes_on).run():
+        Begin(self._engine, self._state, row.id).run()
+        if not Steps(self._engine, self._state, row.id, self._goes_on).run():
             return False
         self.changed += 1
         return True

@@ -28,7 +28,7 @@ from ..textindex import Known
 from .segments import Segment
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
     from .sealed_index import WordIndex
 
 FORMAT = 1
@@ -59,25 +59,25 @@ _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(_List).decode
 # -- reading
 
 
-def load(store: "Store", index: "WordIndex", row: ConversationRow) -> None:
+def load(engine: "Engine", index: "WordIndex", row: ConversationRow) -> None:
     """Load the saved segments of a conversation into the index, if it has none of it yet."""
     if index.parts(row.id) == (None, ()):
-        items = store.backend.items(row.id, PREFIX)
-        kept = _open_saved(store, row, items)
+        items = engine.backend.items(row.id, PREFIX)
+        kept = _open_saved(engine, row, items)
         if kept is not None:
             known, segments = kept
             index.adopt(known, segments, saved=len(items) == len(segments) + 1)
 
 
 def _open_saved(
-    store: "Store", row: ConversationRow, items: Sequence[ItemRow]
+    engine: "Engine", row: ConversationRow, items: Sequence[ItemRow]
 ) -> tuple[Known, tuple[Segment, ...]] | None:
     """Return the saved segments of a conversation, or None if any item is unreadable or of another conversation."""
     bodies = {item.key: item.body for item in items}
     if _LIST not in bodies:
         return None
     try:
-        envelope = store._codec.envelope(row)
+        envelope = engine.codec.envelope(row)
         listed = _decode(envelope.open(item_place(row.id, _LIST), bodies[_LIST]))
         if listed.format != FORMAT or listed.created_at != row.created_at or listed.next_seq > row.next_seq:
             return None
@@ -95,23 +95,23 @@ def _key(name: bytes) -> bytes:
 # -- saving
 
 
-def save(store: "Store", index: "WordIndex", ids: Sequence[bytes], deadline: float = _EVER) -> bool:
+def save(engine: "Engine", index: "WordIndex", ids: Sequence[bytes], deadline: float = _EVER) -> bool:
     """Save the segments of these conversations.
 
     False if the time was not enough, if other writers were faster, or if the store takes no writes."""
-    if store._pen.refused is not None:
+    if engine.committer.refused is not None:
         return False
     complete = True
     for start in range(0, len(ids), _TOGETHER):
         if start and time.monotonic() > deadline:
             return False
-        complete = _save(store, index, ids[start : start + _TOGETHER]) and complete
+        complete = _save(engine, index, ids[start : start + _TOGETHER]) and complete
     return complete
 
 
-def _save(store: "Store", index: "WordIndex", ids: Sequence[bytes]) -> bool:
+def _save(engine: "Engine", index: "WordIndex", ids: Sequence[bytes]) -> bool:
     complete = True
-    rows = {row.id: row for row in store.backend.lookup(ids=ids) if row.kind == CHAT}
+    rows = {row.id: row for row in engine.backend.lookup(ids=ids) if row.kind == CHAT}
     changes: list[Change] = []
     parts = {id: index.parts(id) for id in ids}
     for id, (known, segments) in parts.items():
@@ -123,73 +123,73 @@ def _save(store: "Store", index: "WordIndex", ids: Sequence[bytes]) -> bool:
         else:
             change = None
             with suppress(Damaged):  # a row that was tampered with cannot be saved
-                change = _change(store, row, known, segments)
+                change = _change(engine, row, known, segments)
             if change is None:
                 index.mark_saved(id, known, segments)
             else:
                 changes.append(change)
-    done = _commit_all(store, changes)
+    done = _commit_all(engine, changes)
     for change in done:
         index.mark_saved(change.conversation, *parts[change.conversation])
     return complete and len(done) == len(changes)
 
 
-def _change(store: "Store", row: ConversationRow, known: Known, segments: tuple[Segment, ...]) -> Change | None:
+def _change(engine: "Engine", row: ConversationRow, known: Known, segments: tuple[Segment, ...]) -> Change | None:
     """Return the change that saves these segments, or None if there is nothing to do."""
-    items = store.backend.items(row.id, PREFIX)
+    items = engine.backend.items(row.id, PREFIX)
     there = {item.key for item in items}
-    envelope = store._codec.envelope(row)
+    envelope = engine.codec.envelope(row)
     if not envelope.proves or sum(segment.length for segment in segments) < _LEAST:  # or is becoming plain
-        return _clear_items(store, row, there)
+        return _clear_items(engine, row, there)
     names = [segment.name for segment in segments]
     wanted = {_key(segment.name): segment for segment in segments}
-    if there and not there & wanted.keys() and _saved_by_others(store, row, items, known):
+    if there and not there & wanted.keys() and _saved_by_others(engine, row, items, known):
         return None
     put = {key: segment.dump() for key, segment in wanted.items() if key not in there}
     put[_LIST] = _encode(_List(FORMAT, known.created_at, known.rewrites, known.next_seq, names))
     return Change(
         row.id,
         row.token,
-        _new_version(store, row),
+        _new_version(engine, row),
         put=tuple(ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), data)) for key, data in put.items()),
         unput=tuple(sorted(there - wanted.keys() - {_LIST})),
     )
 
 
-def _saved_by_others(store: "Store", row: ConversationRow, items: Sequence[ItemRow], known: Known) -> bool:
+def _saved_by_others(engine: "Engine", row: ConversationRow, items: Sequence[ItemRow], known: Known) -> bool:
     """Tell whether the segments that another process saved cover as many messages, and no removed ones."""
-    kept = _open_saved(store, row, items)
+    kept = _open_saved(engine, row, items)
     if kept is None or len(items) != len(kept[1]) + 1:
         return False
     return kept[0].rewrites == known.rewrites and kept[0].next_seq >= known.next_seq
 
 
-def _clear_items(store: "Store", row: ConversationRow, there: Collection[bytes]) -> Change | None:
-    return Change(row.id, row.token, _new_version(store, row), unput=tuple(sorted(there))) if there else None
+def _clear_items(engine: "Engine", row: ConversationRow, there: Collection[bytes]) -> Change | None:
+    return Change(row.id, row.token, _new_version(engine, row), unput=tuple(sorted(there))) if there else None
 
 
-def _new_version(store: "Store", row: ConversationRow) -> ConversationRow:
+def _new_version(engine: "Engine", row: ConversationRow) -> ConversationRow:
     """Return the row after a write that no reader notices: the version stays."""
-    return next_row(store._codec.envelope(row), row, version=row.version)
+    return next_row(engine.codec.envelope(row), row, version=row.version)
 
 
-def _commit_all(store: "Store", changes: Sequence[Change]) -> list[Change]:
+def _commit_all(engine: "Engine", changes: Sequence[Change]) -> list[Change]:
     """Commit these as separate batches in one transaction, and return those that were certainly committed."""
     if not changes:
         return []
     try:
-        outcomes = store.backend.commit([Batch((change,)) for change in changes])
+        outcomes = engine.backend.commit([Batch((change,)) for change in changes])
     except CommitUnknown:  # the next attempt sees which ones were committed
         return []
     done = [change for change, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Done)]
     for change in done:
-        _tell_desk(store, change)
+        _tell_desk(engine, change)
     return done
 
 
-def _tell_desk(store: "Store", change: Change) -> None:
+def _tell_desk(engine: "Engine", change: Change) -> None:
     """Update the cached row, so that the next writer does not have to prepare its write twice."""
-    desk = store._desks.get(change.conversation)
+    desk = engine.states.get(change.conversation)
     if desk is not None and change.row is not None:
         with desk.lock:
             if desk.row.token == change.expect:
@@ -199,22 +199,22 @@ def _tell_desk(store: "Store", change: Change) -> None:
 # -- forgetting
 
 
-def drop_outdated(store: "Store", ids: Sequence[bytes]) -> bool:
+def drop_outdated(engine: "Engine", ids: Sequence[bytes]) -> bool:
     """Remove the saved segments of these conversations if messages were removed or changed since.
 
     This is for a process without an index in memory. False if other processes write without a pause."""
     for _ in range(_TRIES):
-        rows = [row for row in store.backend.lookup(ids=ids) if row.kind == CHAT]
-        found = [change for row in rows if (change := _without_outdated(store, row)) is not None]
-        if len(_commit_all(store, found)) == len(found):
+        rows = [row for row in engine.backend.lookup(ids=ids) if row.kind == CHAT]
+        found = [change for row in rows if (change := _without_outdated(engine, row)) is not None]
+        if len(_commit_all(engine, found)) == len(found):
             return True
     return False
 
 
-def _without_outdated(store: "Store", row: ConversationRow) -> Change | None:
-    items = store.backend.items(row.id, PREFIX)
+def _without_outdated(engine: "Engine", row: ConversationRow) -> Change | None:
+    items = engine.backend.items(row.id, PREFIX)
     if not items:
         return None
-    kept = _open_saved(store, row, items)
+    kept = _open_saved(engine, row, items)
     fits = kept is not None and kept[0].rewrites == row.rewrites and len(items) == len(kept[1]) + 1
-    return None if fits else _clear_items(store, row, [item.key for item in items])
+    return None if fits else _clear_items(engine, row, [item.key for item in items])

@@ -33,7 +33,7 @@ from ..listing import conversations
 from ..textindex import Entry, IndexDamaged, Known, TextIndex
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
     from .query import Query
     from .sealed_index import WordIndex
     from .timeline import Limit
@@ -77,8 +77,8 @@ class Asked(Struct, frozen=True):
 class Search:
     """The text index of a store, created by the first search."""
 
-    def __init__(self, store: "Store") -> None:
-        self._ref = weakref.ref(store)  # weak, or the garbage collector would free the store late, in any thread
+    def __init__(self, engine: "Engine") -> None:
+        self._ref = weakref.ref(engine)  # weak, or the garbage collector would free the store late, in any thread
         self._index: TextIndex | None = None
         self._words: WordIndex | None = None  # the same, if the store is sealed
         self._replaced: list[TextIndex] = []
@@ -90,18 +90,18 @@ class Search:
         self._said = False  # a warning that the index cannot be written
 
     @property
-    def _store(self) -> "Store":
-        store = self._ref()
-        if store is None:
+    def _engine(self) -> "Engine":
+        engine = self._ref()
+        if engine is None:
             raise Closed("the store is gone")
-        return store
+        return engine
 
     def _open_index(self, *, create: bool) -> TextIndex | None:
         with self._opening:
             if self._index is None:
-                store = self._store
-                if store._codec.in_clear:
-                    self._index = store.backend.text_index(create=create)
+                engine = self._engine
+                if engine.codec.in_clear:
+                    self._index = engine.backend.text_index(create=create)
                     if self._index is not None and self._index.was_reset:
                         warn("the search index could not be read and is made again")
                 elif create:
@@ -111,7 +111,7 @@ class Search:
                 if self._index is None and create:
                     from ..backends.sqlite.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
-                    self._index = FtsIndex(None, store.backend.info.workspace)
+                    self._index = FtsIndex(None, engine.backend.info.workspace)
             return self._index
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Search:
         """Start over with another index if the store was sealed or unsealed.
 
         Words of a store that is sealed now are removed from the index in clear text."""
-        in_clear = self._store._codec.in_clear
+        in_clear = self._engine.codec.in_clear
         with self._opening:
             if self._index is not None and in_clear == (self._words is not None):
                 self._replaced.append(self._index)  # other threads may be searching in it
@@ -133,7 +133,7 @@ class Search:
 
     def _forget_words_in_clear(self) -> None:
         """Clear the index in clear text. A process may have been killed while it sealed a plain store."""
-        index = self._store.backend.text_index(create=False)
+        index = self._engine.backend.text_index(create=False)
         if index is not None:
             if index.state()[1] is not None or index.conversations():
                 index.clear()
@@ -161,10 +161,10 @@ class Search:
 
     def _find_without_it(self, asked: Asked, progress: Progress | None) -> list[Hit]:
         """Search with an index in memory, for this search alone, because the disk is full or fails."""
-        if self._store._codec.in_clear:
+        if self._engine.codec.in_clear:
             from ..backends.sqlite.fts import FtsIndex  # noqa: PLC0415  # only those who search need it
 
-            index: TextIndex = FtsIndex(None, self._store.backend.info.workspace)
+            index: TextIndex = FtsIndex(None, self._engine.backend.info.workspace)
         else:
             from .sealed_index import WordIndex  # noqa: PLC0415  # as above
 
@@ -213,7 +213,7 @@ class Search:
                 since=asked.since,
                 until=asked.until,
             )
-            rows = {row.number: row for row in self._store.backend.messages(numbers=[hit.number for hit in found])}
+            rows = {row.number: row for row in self._engine.backend.messages(numbers=[hit.number for hit in found])}
             hidden = self._hidden({row.conversation for row in rows.values()}, asked.alive_at)
             shown = [
                 hit
@@ -225,7 +225,7 @@ class Search:
             if len(shown) >= end or len(found) < want:
                 break
             want *= 4
-        reader, hits = Reader(self._store), []
+        reader, hits = Reader(self._engine), []
         for hit in shown[asked.offset : end]:
             with suppress(NotFound):  # deleted at this moment
                 hits.append(self._hit(rows[hit.number], hit.score, asked.query, reader))
@@ -235,13 +235,13 @@ class Search:
         """Return those of these conversations that expired by then."""
         if alive_at is None:
             return set()
-        rows = self._store.backend.lookup(ids=list(ids))
+        rows = self._engine.backend.lookup(ids=list(ids))
         return {row.id for row in rows if row.expires_at is not None and row.expires_at <= alive_at and not row.held}
 
     def _hit(self, row: MessageRow, score: float, query: "Query", reader: Reader) -> Hit:
         from .snippets import snippet  # noqa: PLC0415  # only those who search need it
 
-        message = self._store._saved(row, lazy=True, reader=reader)
+        message = self._engine.read_message(row, lazy=True, reader=reader)
         text, spans = snippet(_text(message.blocks), query)
         return Hit(message.id, message.conversation, message.role, message.created_at, text, spans, score)
 
@@ -251,7 +251,7 @@ class Search:
         """Update an existing index for about so long; return the number of messages, and whether that was all.
 
         With `rebuild`, the last step may take longer than that."""
-        if not self._looked and not self._store._codec.in_clear:
+        if not self._looked and not self._engine.codec.in_clear:
             self._forget_words_in_clear()
         index = self._open_index(create=False)
         if index is None:
@@ -270,17 +270,17 @@ class Search:
 
         False if that takes longer: then maintenance is requested, and does it."""
         try:
-            if self._index is None and not self._store._codec.in_clear:
+            if self._index is None and not self._engine.codec.in_clear:
                 from .sealed_index_store import drop_outdated  # noqa: PLC0415  # sealed stores alone need it
 
-                done = drop_outdated(self._store, conversations)
+                done = drop_outdated(self._engine, conversations)
             else:
                 done = self._keep_up_or_clear(seconds)
         except HithertoError as error:  # the messages are deleted, whatever the index does
             warn(f"the search index keeps words of what was deleted until maintenance succeeds: {error}")
             done = False
         if not done:
-            self._store._upkeep.ask()
+            self._engine.background.ask()
         return done
 
     def _keep_up_or_clear(self, seconds: float) -> bool:
@@ -298,7 +298,7 @@ class Search:
     @property
     def is_tight(self) -> bool:
         """Tell whether the disk has so little space that the index, which can be rebuilt, must not take it."""
-        disk = self._store.backend.disk()
+        disk = self._engine.backend.disk()
         return disk is not None and disk.free < _TIGHT
 
     def scrub(self) -> bool:
@@ -309,7 +309,7 @@ class Search:
         try:
             self._catch_up(index)
             if self._words is not None and self._words.list_unsaved():
-                return self._save() and self._store.backend.scrub()
+                return self._save() and self._engine.backend.scrub()
             return index.scrub()
         except StorageFull:
             return self._words is None and self._begin_anew(index)
@@ -334,7 +334,7 @@ class Search:
         try:
             from .sealed_index_store import save  # noqa: PLC0415  # sealed stores alone need it
 
-            return save(self._store, self._words, unsaved, deadline)
+            return save(self._engine, self._words, unsaved, deadline)
         except HithertoError as error:  # the words are only read again the next time
             if self._could_save:
                 warn(f"the search index could not be kept, so the first search of every process is slow: {error}")
@@ -372,7 +372,7 @@ class Search:
         """Bring the index up to date step by step: the number of messages taken in by each, or None if somebody else
         has updated it since."""
         stamp, position = index.state()
-        changes = changes or self._store.backend.changes(position)
+        changes = changes or self._engine.backend.changes(position)
         if not (changes.everything or changes.moved or changes.gone):  # on a server, the position moves all the time
             return
         if changes.everything and position is not None:  # of another copy of the store, or of long ago
@@ -392,7 +392,7 @@ class Search:
             stamp = after
         batch: list[Entry] = []
         progress: dict[bytes, Known] = {}
-        reader, size = Reader(self._store), 0
+        reader, size = Reader(self._engine), 0
         for row in rows:
             with suppress(NotFound):  # deleted at this moment: the feed will say so
                 batch.append(self._entry(row, reader))
@@ -419,7 +419,7 @@ class Search:
             yield from self._starts_of_moved(index, changes.moved, forget)
             return
         strangers = set(index.conversations())
-        for row in conversations(self._store.backend, Where(CHAT), oldest_first=True):
+        for row in conversations(self._engine.backend, Where(CHAT), oldest_first=True):
             yield _start(row, index if row.id in strangers else None, forget)
             strangers.discard(row.id)
         forget += strangers
@@ -428,7 +428,7 @@ class Search:
         """Rows are read some at a time: what is held of them is small."""
         found: list[_Start] = []
         for first in range(0, len(ids), _ROWS):
-            rows = self._store.backend.lookup(ids=ids[first : first + _ROWS])
+            rows = self._engine.backend.lookup(ids=ids[first : first + _ROWS])
             found += [_start(row, index, forget) for row in rows if row.kind == CHAT]
         return sorted(found, key=lambda start: start.now.created_at)
 
@@ -453,9 +453,9 @@ class Search:
 
         for first in range(0, len(starts), _ROWS):
             ids = [start.now.conversation for start in starts[first : first + _ROWS]]
-            for row in self._store.backend.lookup(ids=ids):
+            for row in self._engine.backend.lookup(ids=ids):
                 if self._words is not None:
-                    load(self._store, self._words, row)
+                    load(self._engine, self._words, row)
                 found = self._rows_to_index(index, _start(row, index, []), grown, drop, lambda: _BATCH)
                 yield from self._of_one(row, found)
 
@@ -465,7 +465,7 @@ class Search:
             return
         desk = None
         with suppress(Damaged, NotFound):  # then no message can be read, and reading each raises
-            desk = self._store._desk(row)  # kept alive, or each message would unwrap the key again
+            desk = self._engine.state_of(row)  # kept alive, or each message would unwrap the key again
         yield from self._with_content(chain([header], found))
         del desk
 
@@ -485,9 +485,9 @@ class Search:
         if before is not None and is_same:
             grown[now.conversation] = before
             if before.next_seq < now.next_seq:
-                yield from headers(self._store.backend, now.conversation, before.next_seq - 1, limit)
+                yield from headers(self._engine.backend, now.conversation, before.next_seq - 1, limit)
             return
-        for header in headers(self._store.backend, now.conversation, -1, limit):
+        for header in headers(self._engine.backend, now.conversation, -1, limit):
             if held.pop(header.number, None) != header.revision:
                 yield header
         drop += held
@@ -505,12 +505,12 @@ class Search:
         yield from self._in_order(wanted)
 
     def _in_order(self, numbers: Sequence[int]) -> Iterator[MessageRow]:
-        found = {m.number: m for m in self._store.backend.messages(numbers=numbers)}
+        found = {m.number: m for m in self._engine.backend.messages(numbers=numbers)}
         return (found[number] for number in numbers if number in found)
 
     def _entry(self, row: MessageRow, reader: Reader) -> Entry:
         """Return a message as an entry. An unreadable message has no words; `verify` reports the reason."""
-        text = _text(self._store._shown(row, lazy=True, reader=reader).blocks)
+        text = _text(self._engine.read_for_listing(row, lazy=True, reader=reader).blocks)
         return Entry(row.number, row.conversation, row.revision, row.role, row.created_at, text)
 
 

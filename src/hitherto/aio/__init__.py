@@ -15,9 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from .._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from .._engine.recovery import Partial
 from .._engine.verify import Report
 from .._erasure.maintenance import Maintenance
+from .._erasure.purging import PurgeReport
 from .._erasure.shutdown import Closing
 from .._search.search import Hit
 from .._task_threads import Threads, outlast
@@ -26,7 +28,7 @@ from ..events import Listener, Quarantined
 from ..listing import ConversationInfo, MessageListing, Page
 from ..model import Message, Saved, Setup
 from ..opening import open as open_sync
-from ..store import MAX_ATTACHMENT, MAX_WRITE_BYTES, Path, PurgeReport, Stats, Store, Tools
+from ..store import Path, Stats, Store, Tools
 from ._append_queue import StoreThreads
 
 if TYPE_CHECKING:

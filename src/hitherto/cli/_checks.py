@@ -390,7 +390,7 @@ def _inside(opened: "Store") -> Iterator[Finding]:
 
     how = "plain" if opened.key_id is None else f"sealed with key {opened.key_id}"
     yield Finding("content", OK, f"it opens, {how}; hitherto verify reads all of it")
-    if pending(opened):
+    if pending(opened.engine):
         hint = "the same command again finishes it, and so does any other that writes, in time"
         yield Finding("rotation", WARNING, "a change of keys was begun and not finished", hint)
     held = opened.quarantine()

@@ -102,7 +102,7 @@ def _try_opening(place: Place) -> tuple[bool | None, str | None]:
 
     try:
         with open_store(place.location, key=place.secret(), workspace=place.workspace, read_only=True) as store:
-            return pending(store), None
+            return pending(store.engine), None
     except (errors.KeyUnavailable, errors.InvalidKey, errors.NotSealed) as error:
         return None, str(error)
 
@@ -127,7 +127,7 @@ def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
     with _open_store(place, made) as store:
         if store.key_id is None:
             raise errors.NotSealed("the store is plain", hint="hitherto key seal --to SOURCE seals it")
-        if store.key_id == made.id and (pending(store) or not reencrypt):
+        if store.key_id == made.id and (pending(store.engine) or not reencrypt):
             reencrypt = False  # finish the rotation in the way it began
         else:
             how = "everything is encrypted anew" if reencrypt else "the keys of all conversations are wrapped anew"

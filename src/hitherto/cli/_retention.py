@@ -45,7 +45,7 @@ def retention() -> None:
 def show_policy(place: Place, as_json: bool) -> None:
     """Print the policy of the store, and how many conversations would go now."""
     with place.read() as store:
-        plan, behind = store.plan_sweep(), store._schedule.behind_seconds
+        plan, behind = store.plan_sweep(), store.engine.schedule.behind_seconds
     days = None if plan.policy is None else plan.policy.days
     due, held = len(plan.purges), len(plan.held)
     if as_json:
@@ -83,10 +83,10 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
         _warn(policy)
         plan = store.plan_sweep(policy) if policy is not None else None
         if plan is None or not plan.purges:
-            store._schedule.set_policy(policy)  # the warning was printed already
+            store.engine.schedule.set_policy(policy)  # the warning was printed already
             return 0
         _ask(store, plan, yes=yes, more=f"hitherto retention run --days {days} --dry-run")
-        store._schedule.set_policy(policy)
+        store.engine.schedule.set_policy(policy)
         return _carry_out(store, plan, given=False, as_json=False)
 
 
@@ -163,7 +163,7 @@ def _carry_out(store: "Store", plan: "SweepPlan", *, given: bool, as_json: bool)
     from .._erasure.sweep import carry_out  # noqa: PLC0415  # as above
 
     with Meter("destroying", "conversation") as meter:
-        report = carry_out(store, plan, meter, given=given)
+        report = carry_out(store.engine, plan, meter, given=given)
     if as_json:
         print_json(_sweep_fields(report))
     for id, why in (*report.skipped, *report.failures):

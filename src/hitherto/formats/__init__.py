@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._engine.engine import Engine
 from ..backend import Where
 from ..conversation import Conversation
 from ..dialects._missing_attachments import holes_in
@@ -206,7 +207,7 @@ def load(
     messages have been looked at.
     """
     own = _store(store)
-    own._ensure_open()
+    own.engine.ensure_open()
     where = _path(path)
     name, found = sniff(where) if format is None else (format, "it was given")
     opened = None if key is None else as_key(key)
@@ -234,7 +235,7 @@ def _is_same(source: Store, target: Store) -> bool:
     """Is it one workspace of one store? By the place: a copy of the file has the same ids."""
     ours, theirs = source.backend.info, target.backend.info
     for store in (source, target):
-        store._ensure_open()
+        store.engine.ensure_open()
     same = source.backend is target.backend
     if ours.durable and ours.location and theirs.location:
         same = same or os.path.realpath(ours.location) == os.path.realpath(theirs.location)
@@ -244,7 +245,7 @@ def _is_same(source: Store, target: Store) -> bool:
 def _out_of(store: Store, ids: Iterable[bytes]) -> Iterator[PortableConversation | Unreadable]:
     for id in ids:
         try:
-            yield _leaving(store, id).portable
+            yield _leaving(store.engine, id).portable
         except NotFound:  # deleted meanwhile
             continue
         except (StorageError, Closed):
@@ -332,7 +333,7 @@ class _Summing:
         self._notes += [f"conversation {plan.id}: {note}" for note in plan.notes]
         self._notes += [f"conversation {plan.id}: {note}" for note in _holes(plan.new)]
         if isinstance(done, Admitted):
-            names = done.conversation._store._names
+            names = done.conversation.engine.message_ids
             known = {id: names.id(number) for id, number in plan.known.items()}
             self._ids |= {f"{portable.id}/{id}": own for id, own in (known | done.ids).items()}
             if not plan.is_done:
@@ -407,7 +408,7 @@ def _by_name(path: Path) -> Format:
     return max(fitting, key=lambda format: max(len(s) for s in format.suffixes if path.name.endswith(s)))
 
 
-def _whole(what: object) -> list[PortableConversation | tuple[Store, bytes]]:
+def _whole(what: object) -> list[PortableConversation | tuple[Engine, bytes]]:
     """What is to be written, in order. `NotExportable` before anything is."""
     found = getattr(what, "sync", what)
     if isinstance(found, Page):
@@ -416,8 +417,8 @@ def _whole(what: object) -> list[PortableConversation | tuple[Store, bytes]]:
             raise InvalidArgument("this is one page of a listing, and there are more", hint=hint)
         found = found.items
     if isinstance(found, Store):
-        found._ensure_open()
-        return [(found, id) for id in outgoing(found)]
+        found.engine.ensure_open()
+        return [(found.engine, id) for id in outgoing(found)]
     handles = [found] if isinstance(found, (Conversation, ConversationInfo)) else as_list(found, "conversations")
     meant = [_meant(handle) for handle in handles]
     inside = [one for one in meant if isinstance(one, tuple) and _is_kept_in(*one)]
@@ -426,21 +427,21 @@ def _whole(what: object) -> list[PortableConversation | tuple[Store, bytes]]:
     return meant
 
 
-def _meant(handle: object) -> PortableConversation | tuple[Store, bytes]:
+def _meant(handle: object) -> PortableConversation | tuple[Engine, bytes]:
     talk = getattr(handle, "sync", handle)
     if isinstance(talk, PortableConversation):
         return talk
     if not isinstance(talk, (Conversation, ConversationInfo)):
         raise InvalidArgument(f"a {type(handle).__name__} where a conversation is wanted")
-    return talk._store, parse_conversation_id(talk.id)
+    return talk.engine, parse_conversation_id(talk.id)
 
 
-def _is_kept_in(store: Store, id: bytes) -> bool:
-    store._ensure_open()
-    return store._desk(store._fresh_row(id)).meta.kept_in
+def _is_kept_in(engine: Engine, id: bytes) -> bool:
+    engine.ensure_open()
+    return engine.state_of(engine.read_row(id)).meta.kept_in
 
 
-def _portables(whole: Iterable[PortableConversation | tuple[Store, bytes]]) -> Iterator[PortableConversation]:
+def _portables(whole: Iterable[PortableConversation | tuple[Engine, bytes]]) -> Iterator[PortableConversation]:
     for one in whole:
         portable = _leaving(*one).portable if isinstance(one, tuple) else _check_portable(one)
         for note in _holes(portable.messages):
@@ -467,9 +468,9 @@ def _holes(messages: Iterable[PortableMessage]) -> Iterator[str]:
             yield f"message {said.id:.40}: an attachment of {hole.size:,} bytes is missing, and stays so"
 
 
-def _leaving(store: Store, id: bytes) -> Extracted:
+def _leaving(engine: Engine, id: bytes) -> Extracted:
     """A conversation on its way out, if it may go now: it was looked at before, but others go on."""
-    found = extract(store, id)
+    found = extract(engine, id)
     if found.kept_in:
         raise NotExportable(show_conversation_id(id))
     return found
@@ -477,7 +478,7 @@ def _leaving(store: Store, id: bytes) -> Extracted:
 
 def thread_to(talk: Conversation) -> PortableConversation:
     """The conversation with nothing but the thread that ends where this handle stands. For the command line."""
-    found = _leaving(talk._store, parse_conversation_id(talk.id))
+    found = _leaving(talk.engine, parse_conversation_id(talk.id))
     for id, number in found.numbers.items():
         if number == talk._sure:
             return upto(found.portable, id)
@@ -490,7 +491,7 @@ def outgoing(store: Store) -> list[bytes]:
     births: list[tuple[int, bytes]] = []
     inside: list[str] = []
     for row in conversations(store.backend, Where(), oldest_first=True):
-        meta = store._desk(row).meta
+        meta = store.engine.state_of(row).meta
         births.append((meta.created or row.created_at, row.id))
         if meta.kept_in:
             inside.append(show_conversation_id(row.id))

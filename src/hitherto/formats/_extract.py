@@ -23,7 +23,7 @@ from ..model import Message, Saved, from_datetime
 from ._types import PortableConversation, PortableMessage, PortablePartial
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
 
 _AT_ONCE = 1000
 _LOOKS = 100
@@ -42,31 +42,31 @@ class Extracted(Struct, frozen=True):
     kept_in: bool = False  # it must not leave its store
 
 
-def extract(store: "Store", conversation: bytes) -> Extracted:
+def extract(engine: "Engine", conversation: bytes) -> Extracted:
     """The conversation as it is now. Large content is read when it is wanted."""
     for _ in range(_LOOKS):
-        row = store._fresh_row(conversation)
-        desk = store._steady(row, lambda found: Desk(store, found, own=True))
+        row = engine.read_row(conversation)
+        desk = engine.read_consistently(row, lambda found: Desk(engine, found, own=True))
         try:
-            found = _extract(store, desk)
+            found = _extract(engine, desk)
         except Damaged:
-            if store._fresh_row(conversation).token == desk.row.token:
+            if engine.read_row(conversation).token == desk.row.token:
                 raise
             continue
-        after = store._fresh_row(conversation)
+        after = engine.read_row(conversation)
         if (after.rewrites, after.data_key) == (desk.row.rewrites, desk.row.data_key):
             return found  # without what was added since we looked, which does no harm
     raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
 
 
-def _extract(store: "Store", desk: Desk) -> Extracted:
-    row, meta, names = desk.row, desk.meta, store._names
-    setups = store.backend.items(desk.id, b"setup/")
+def _extract(engine: "Engine", desk: Desk) -> Extracted:
+    row, meta, names = desk.row, desk.meta, engine.message_ids
+    setups = engine.backend.items(desk.id, b"setup/")
     ids: dict[int, str] = {}  # what each message is called outside, by its number
     used: set[str] = set()
     messages: list[PortableMessage] = []
     before = 0
-    for message, setup, number in _read(store, desk):
+    for message, setup, number in _read(engine, desk):
         said = _portable_message(message, setup, used)
         messages.append(
             replace(
@@ -95,7 +95,7 @@ def _extract(store: "Store", desk: Desk) -> Extracted:
         held=row.held,
         created_us=meta.created or row.created_at,
         partials=tuple(_halves(desk, {names.id(number): id for number, id in ids.items()})),
-        record=about(store, desk.envelope, row).portable,
+        record=about(engine, desk.envelope, row).portable,
         expires_us=row.expires_at,
     )
     return Extracted(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
@@ -109,19 +109,19 @@ def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[PortablePartial]:
             yield PortablePartial(parent=ids[partial.parent], messages=partial.messages, at_us=at)
 
 
-def _read(store: "Store", desk: Desk) -> Iterator[tuple[Saved, int, int]]:
+def _read(engine: "Engine", desk: Desk) -> Iterator[tuple[Saved, int, int]]:
     """Every message with the number of its setup and its own, parents first."""
-    reader, after = Reader(store), None
-    while rows := _next(store, desk.row, after):
+    reader, after = Reader(engine), None
+    while rows := _next(engine, desk.row, after):
         for header in rows:
-            row, body = store._read(header, desk, reader)
+            row, body = engine.read_body(header, desk, reader)
             whole, problem = filled(desk, body, lazy=True) if body.attached else (body, None)
-            yield saved(row, whole, store._names, desk.name, problem), body.setup, row.number
+            yield saved(row, whole, engine.message_ids, desk.name, problem), body.setup, row.number
         after = rows[-1].seq
 
 
-def _next(store: "Store", row: ConversationRow, after: int | None) -> list[MessageRow]:
-    found = store.backend.scan(row.id, after=after, limit=_AT_ONCE)
+def _next(engine: "Engine", row: ConversationRow, after: int | None) -> list[MessageRow]:
+    found = engine.backend.scan(row.id, after=after, limit=_AT_ONCE)
     return [m for m in found if m.seq < row.next_seq]
 
 

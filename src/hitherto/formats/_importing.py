@@ -19,16 +19,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta, encode, open_meta
+from .._engine.creating import More, create
 from .._engine.record_items import About
 from .._engine.record_items import items as record_items
 from .._engine.recovery import closed, encoded, keep, new_key
+from .._engine.setups import checked_setup, checked_text, setup_item
 from .._engine.state import Desk, Draft, Spot, check_size, described, draft
 from ..backend import CHAT, Change, ConversationRow, ItemRow
-from ..conversation import Conversation, checked_setup, checked_text, setup_item
+from ..conversation import Conversation
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, check_strings, encodable
-from ..store import More
 from ._extract import IMPORTED, Extracted, extract
 from ._history_match import digest, laid_over, told_again
 from ._types import PortableConversation, PortableMessage, PortablePartial
@@ -76,7 +77,7 @@ def make_plan(store: "Store", portable: PortableConversation, format: str) -> Pl
 
 def _clean(store: "Store", portable: PortableConversation) -> PortableConversation:
     """Without what the store does not keep: what is there already lies there without it, too."""
-    redactor = store._redactor
+    redactor = store.engine.redactor
     if redactor is None:
         return portable
     for said in portable.messages:
@@ -117,7 +118,7 @@ def _plan_once(store: "Store", portable: PortableConversation, format: str) -> P
         if not store.backend.lookup(ids=[parse_conversation_id(id)]):
             notes = [_WITHOUT_KEY] if _is_taken(store, portable.key) else []
             return Plan(id, None, portable.messages, renamed=id != wanted, notes=tuple(notes))
-        plan = _over(store, portable, id, extract(store, parse_conversation_id(id)))
+        plan = _over(store, portable, id, extract(store.engine, parse_conversation_id(id)))
         if plan is not None:
             return replace(plan, renamed=id != wanted)
     raise InvalidArgument(f"conversation {wanted} is in the store with another beginning, twice")
@@ -144,7 +145,9 @@ def _retold(store: "Store", portable: PortableConversation, there: Extracted) ->
     its last message; else none."""
     if portable.upto is None or not portable.setups:
         return {}
-    ours = {id: id for id in there.numbers} | {store._names.id(number): id for id, number in there.numbers.items()}
+    ours = {id: id for id in there.numbers} | {
+        store.engine.message_ids.id(number): id for id, number in there.numbers.items()
+    }
     at = ours.get(portable.upto)
     if at is None:
         return {}
@@ -224,29 +227,33 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
     head = next((n for n, said in enumerate(portable.messages) if said.id == portable.head), None)
 
     def items(desk: Desk, messages: list[Saved]) -> Iterable[ItemRow]:
-        places = {said.id: store._names.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
+        places = {said.id: store.engine.message_ids.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
         for half in portable.partials:
-            data = encoded(store, half.messages, half.at_us or store._clock(), complete=True)
+            data = encoded(store.engine, half.messages, half.at_us or store.engine.clock(), complete=True)
             yield closed(desk.envelope, desk.id, _half_key(store, places[half.parent], half), data)
         yield from record_items(desk.envelope, desk.id, portable.record)
 
     if portable.expires_us is not None:
-        store._schedule.expect_expiry()
-    made = store._create(
+        store.engine.schedule.expect_expiry()
+    made = create(
+        store.engine,
         parse_conversation_id(plan.id),
         meta,
         setups,
-        lambda desk: _drafts(desk, plan, format, min(meta.created, store._clock())),
+        lambda desk: _drafts(desk, plan, format, min(meta.created, store.engine.clock())),
         More(head, portable.held, items, portable.expires_us),
     )
     if made is None:
         raise _Again
-    return Admitted(made[0], plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)})
+    state = made[0]
+    return Admitted(
+        Conversation(state, state.row.head), plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)}
+    )
 
 
 def _description(store: "Store", portable: PortableConversation) -> tuple[Meta, list[Setup]]:
     """What is said of a conversation, and what it was held with; refused if it cannot be kept."""
-    limit = store._max_write_bytes
+    limit = store.engine.max_write_bytes
     created = portable.created_us or next((said.created_us for said in portable.messages), 0)
     setups = [checked_setup(s.provider, s.model, s.system_prompt, s.tools, limit, s.raw) for s in portable.setups]
     meta = Meta(
@@ -267,7 +274,7 @@ def _description(store: "Store", portable: PortableConversation) -> tuple[Meta, 
 
 
 def _is_taken(store: "Store", key: str | None) -> bool:
-    tags = () if key is None else store._codec.tags("conversation", key)
+    tags = () if key is None else store.engine.codec.tags("conversation", key)
     return any(store.backend.lookup(key=(CHAT, tag)) for tag in tags)
 
 
@@ -281,7 +288,7 @@ def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Ex
         talk.hold()
         raise _Again
     _equip(store, portable, plan.new, there.portable, talk)
-    ids = _add_messages(talk._desk, portable, plan, there, format) if plan.new else {}
+    ids = _add_messages(talk.state, portable, plan, there, format) if plan.new else {}
     _keep_halves(store, portable, plan, there, ids)
     return Admitted(store.conversation(plan.id), plan, ids)
 
@@ -323,7 +330,7 @@ def _equip(
     last = next((numbers[said.setup] for said in reversed(new) if said.main and said.setup), there.setup)
     if not missing and last == there.setup:
         return
-    desk = talk._desk
+    desk = talk.state
 
     def make(row: ConversationRow) -> Change:
         envelope = desk.check(row)
@@ -334,7 +341,7 @@ def _equip(
         items = [setup_item(envelope, desk.id, numbers[n], portable.setups[n - 1]) for n in missing]
         return replace(change, put=(*change.put, *items))
 
-    store._change(desk.id, make)
+    store.engine.change(desk.id, make)
     raise _Again
 
 
@@ -342,12 +349,12 @@ def _keep_halves(
     store: "Store", portable: PortableConversation, plan: Plan, there: Extracted, ids: dict[str, str]
 ) -> None:
     """And what had come of answers, unless it is there, or an answer is."""
-    desk = store.conversation(plan.id)._desk
+    desk = store.conversation(plan.id).state
     answered = {said.parent for said in (*there.portable.messages, *portable.messages)}
     ours = {number: id for id, number in there.numbers.items()}
     kept = {(half.parent, _digest(store, half.messages)) for half in there.portable.partials}
     for half in portable.partials:
-        number = store._names.number(ids[half.parent]) if half.parent in ids else plan.known[half.parent]
+        number = store.engine.message_ids.number(ids[half.parent]) if half.parent in ids else plan.known[half.parent]
         here = ours.get(number, half.parent)
         if not {half.parent, here} & answered and (here, _digest(store, half.messages)) not in kept:
             with suppress(NotFound):  # what it answers was deleted meanwhile
@@ -360,7 +367,7 @@ def _half_key(store: "Store", parent: int, half: PortablePartial) -> bytes:
 
 
 def _digest(store: "Store", messages: Sequence[Message]) -> bytes:
-    return hashlib.sha256(encoded(store, messages, 0, complete=True)).digest()[:16]
+    return hashlib.sha256(encoded(store.engine, messages, 0, complete=True)).digest()[:16]
 
 
 # -- messages
@@ -370,7 +377,7 @@ def _drafts(desk: Desk, plan: Plan, format: str, earliest: int) -> list[Draft]:
     """The new messages as they are to be written: each below what it answers, which may be there or come with it."""
     places = dict(plan.known)
     drafts: list[Draft] = []
-    at, now, limit = earliest or desk.row.active_at, desk.store._clock(), desk.store._max_write_bytes
+    at, now, limit = earliest or desk.row.active_at, desk.engine.clock(), desk.engine.max_write_bytes
     for number, said in enumerate(plan.new):
         at = min(max(said.created_us, at), now)
         spot = Spot(
@@ -442,5 +449,5 @@ def _check_message(store: "Store", message: Message) -> None:
     """As far as that can be told before it is written."""
     check(message)
     size = sum(len(block.content) for block in message.blocks if isinstance(block.content, str))
-    if size > store._max_write_bytes:
-        raise PayloadTooLarge(size, store._max_write_bytes)
+    if size > store.engine.max_write_bytes:
+        raise PayloadTooLarge(size, store.engine.max_write_bytes)

@@ -201,7 +201,7 @@ def record(
         raise InvalidArgument("checkpoints are to go nowhere", hint="checkpoint=FileStore(…), or a function")
     due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds, checkpoint_keep)
     if sanitiser is not None:
-        redactor = kept._redactor_for(sanitiser)
+        redactor = kept.engine.make_redactor(sanitiser)
         redactor.folder(about.project)
         about = replace(about, title=redactor.text(about.title), metadata=redactor.strings(about.metadata))
     return _attach(client, kept, about, talk, float(partial_seconds), due, sanitiser, dialect)
@@ -228,7 +228,7 @@ def _attach(
         return Recorder(store, find_dialect(name), provider, about, talk, seconds, due, sanitiser)
 
     listening = listen(client, make, None if dialect is None else dialect_name(dialect))
-    open_recordings(store).expect_requests(listening)
+    open_recordings(store.engine).expect_requests(listening)
     if talk is not None and listening.provider is not None:
         _spoken[talk] = dialects_of(listening.provider)[0]
     return client
@@ -328,8 +328,8 @@ def _report_resumed(talk: Conversation, path: Sequence[Saved], restored: Restore
 
 def _is_answered(talk: Conversation, id: str) -> bool:
     """Does an answer stand below this message, on any branch, with only events in between?"""
-    below = {talk._store._names.number(id)}
-    for row in talk._store._headers(talk._desk.id):
+    below = {talk.engine.message_ids.number(id)}
+    for row in talk.engine.read_headers(talk.state.id):
         if row.parent in below and row.role == "assistant":
             return True
         if row.parent in below and row.role == "event":
@@ -392,7 +392,7 @@ def _find_conversation(store: Store, conversation: object) -> Conversation:
     talk = _talk(conversation)
     if talk is None:
         return store.conversation(conversation)  # type: ignore[arg-type]  # it refuses other types
-    if talk._store is not store:
+    if talk.engine is not store.engine:
         raise InvalidArgument("the conversation is in another store")
     return talk
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .._erasure.checkpoint_copies import AUTOMATIC, Prunes, copying, finish, is_there, know, location_of, remember
+from .._engine.context import Prunes
+from .._erasure.checkpoint_copies import AUTOMATIC, copying, finish, is_there, know, location_of, remember
 from ..errors import InvalidArgument, NotExportable
 from ..events import warn
 from ..snapshots import Snapshot
@@ -88,7 +89,7 @@ class Checkpoints:
             at = self._when(since, now)
             if at is not None:
                 self._due[conversation] = _Due(store, message, at)
-                store._last_waits[self] = self._finish
+                store.engine.waits_at_close[self] = self._finish
                 self._wake()
             if at is None or at > now:
                 self._since[conversation] = since
@@ -148,10 +149,10 @@ class Checkpoints:
         store = due.store
         talk = store.conversation(due.message)
         snapshot = talk.snapshot(metadata=AUTOMATIC)
-        remember(talk._desk, self._location)
-        with copying(talk._desk, self._location):
+        remember(talk.state, self._location)
+        with copying(talk.state, self._location):
             self._save(snapshot)
-        if not is_there(talk._desk):  # it was purged meanwhile: the copy must not stay
+        if not is_there(talk.state):  # it was purged meanwhile: the copy must not stay
             self.register_store(store)
             self._finish_purges(store)
         elif self._prunes is not None:
@@ -162,13 +163,13 @@ class Checkpoints:
     def _finish_purges(self, store: "Store") -> None:
         """Delete the copies that earlier purges could not delete."""
         self._purged_stores.add(store)
-        for conversation, problem in finish(store).items():
+        for conversation, problem in finish(store.engine).items():
             warn(f"after the purge of {conversation}: {problem}")
 
     def register_store(self, store: "Store") -> None:
         """Note that a recorder of this store makes checkpoints here, so that purges delete them too."""
         if self._prunes is not None:
-            know(store, self._prunes)
+            know(store.engine, self._prunes)
 
     def _finish(self, seconds: float) -> bool:
         made = self.wait(seconds)

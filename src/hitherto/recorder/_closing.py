@@ -25,7 +25,7 @@ from ..events import warn
 from ..ids import show_conversation_id
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from .._engine.engine import Engine
 
 END_SECONDS = 10.0  # the time within which the end of a recording has to be written
 _BATCH_SIZE = 4  # abandoned conversations that a passing recorder ends at once
@@ -75,12 +75,12 @@ class Listens(Protocol):
 class OpenRecordings:
     """The conversations of one store whose recording has not ended."""
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, engine: "Engine") -> None:
         self._recorders: weakref.WeakSet[Ends] = weakref.WeakSet()
         self._expected: weakref.WeakSet[Listens] = weakref.WeakSet()
         self._abandoned: deque[Recorded] = deque()
         self._written: set[bytes] = set()
-        store._last[self] = self.close
+        engine.at_close[self] = self.close
 
     def watch(self, recorder: Ends) -> None:
         """Queue the conversations of a recorder when it is garbage collected. The finalizer takes no lock: it may run
@@ -96,11 +96,11 @@ class OpenRecordings:
 
     def begin(self, recorded: Recorded) -> None:
         """Count one recorder more for this conversation."""
-        store, conversation = recorded.talk._store, recorded.talk._desk.id
+        engine, conversation = recorded.talk.engine, recorded.talk.state.id
         with _lock:
             if not recorded.is_counted:
                 recorded.is_counted = True
-                store._recorded[conversation] = store._recorded.get(conversation, 0) + 1
+                engine.recorded[conversation] = engine.recorded.get(conversation, 0) + 1
 
     def note_written(self, conversation: bytes) -> None:
         """Note that a recorder has written to the conversation, and left its mark."""
@@ -133,18 +133,18 @@ class OpenRecordings:
             recorded.is_ended = True
         if self._release(recorded):
             try:
-                finish(recorded.talk._store, recorded.talk._desk.id, timeout_seconds)
+                finish(recorded.talk.engine, recorded.talk.state.id, timeout_seconds)
             except HithertoError:
                 self.begin(recorded)
                 raise
-            self._written.discard(recorded.talk._desk.id)
+            self._written.discard(recorded.talk.state.id)
 
     def _release(self, recorded: Recorded) -> bool:
         """Count one recorder less. Return True if it was the last one, and any of them has written.
 
         A recorder that has written nothing has nothing to end: a mark that is there was left by a recorder that died.
         """
-        counts, conversation = recorded.talk._store._recorded, recorded.talk._desk.id
+        counts, conversation = recorded.talk.engine.recorded, recorded.talk.state.id
         with _lock:
             if not recorded.is_counted:
                 return False
@@ -174,22 +174,22 @@ class OpenRecordings:
             raise failure
 
 
-_all: "weakref.WeakKeyDictionary[Store, OpenRecordings]" = weakref.WeakKeyDictionary()
+_all: "weakref.WeakKeyDictionary[Engine, OpenRecordings]" = weakref.WeakKeyDictionary()
 
 
-def open_recordings(store: "Store") -> OpenRecordings:
+def open_recordings(engine: "Engine") -> OpenRecordings:
     """The open recordings of this store."""
     with _lock:
-        if store not in _all:
-            _all[store] = OpenRecordings(store)
-        return _all[store]
+        if engine not in _all:
+            _all[engine] = OpenRecordings(engine)
+        return _all[engine]
 
 
-def finish(store: "Store", conversation: bytes, timeout_seconds: float) -> None:
+def finish(engine: "Engine", conversation: bytes, timeout_seconds: float) -> None:
     """Commit a conversation whose recording is over."""
     with suppress(NotFound):  # it was purged meanwhile
         try:
-            commit(store, conversation, ended="here", timeout_seconds=timeout_seconds)
+            commit(engine, conversation, ended="here", timeout_seconds=timeout_seconds)
         except Damaged as error:  # rows that cannot be read cannot be counted, but the recording is over all the same
             warn(f"the metrics of {show_conversation_id(conversation)} could not be counted: {error}")
-            leave(store, conversation)
+            leave(engine, conversation)

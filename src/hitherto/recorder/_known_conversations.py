@@ -140,7 +140,7 @@ class KnownConversations:
     def find_named(self, session: str | None) -> tuple[RecordedConversation | None, Conversation | None]:
         """The conversation that the caller has named for a request, and the handle that moves along."""
         into = current_conversation()
-        if into is not None and into._store is not self._store:
+        if into is not None and into.engine is not self._store.engine:
             raise InvalidArgument("the conversation of `into` is in another store than the one that is recorded to")
         if into is not None:
             return self.look_up(into), into
@@ -222,7 +222,7 @@ class KnownConversations:
     def _load_openings(self, openings: Sequence[str]) -> list[RecordedConversation]:
         """The conversations in the store with one of these openings."""
         found: list[RecordedConversation] = []
-        for name in [name for opening in openings for name in self._store._codec.tags("opening", opening)]:
+        for name in [name for opening in openings for name in self._store.engine.codec.tags("opening", opening)]:
             for place in self._store.backend.page(Where(CHAT, (name,)), None, _MAX_CANDIDATES):
                 try:
                     found.append(self._load_candidate(show_conversation_id(place.id)))

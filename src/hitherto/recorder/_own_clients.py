@@ -77,7 +77,7 @@ class OwnListener:
             self._keep(history, setup, answered=answered)
         except NotFound as error:
             place = self.place
-            if place is None or is_there(place.handle._desk):
+            if place is None or is_there(place.handle.state):
                 raise
             hint = "it was purged: go on with a new client; record(client, store) keeps all that this one has said anew"
             raise NotFound("conversation", [place.handle.id], hint=hint) from error

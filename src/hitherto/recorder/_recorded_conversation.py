@@ -22,6 +22,7 @@ from ..conversation import Conversation
 from ..dialects import Dialect
 from ..errors import Closed, HithertoError, StorageError
 from ..events import warn
+from ..listing import MessageListing, scan
 from ..model import Message, Saved, Setup, trace_of
 from ._closing import open_recordings
 from ._history_match import History, Position, Tree
@@ -94,13 +95,15 @@ class RecordedConversation:
     def catch_up(self) -> None:
         """Read the messages that other writers added, and drop those that they deleted."""
         self.talk.refresh()
-        row = self.talk._desk.row
+        row = self.talk.state.row
         seq, rewrites = self.tree.seen
         if rewrites != row.rewrites:
             self.tree, seq = Tree(self.tree.dialect), 0
         if seq != row.next_seq:
             new: list[Saved] = []
-            for message in self.talk._store.messages(conversation=self.talk):
+            engine = self.talk.engine
+            newest_first = scan(engine.backend, self.talk.state.id, newest_first=True)
+            for message in MessageListing(engine, newest_first, ""):
                 if message.seq < seq:
                     break
                 new.append(message)
@@ -186,7 +189,7 @@ class RecordedConversation:
             return found
         if at == self.talk.at:
             return self.talk.fork()
-        found = Conversation(self.talk._desk, None) if at is None else self.talk.fork(at=at)
+        found = Conversation(self.talk.state, None) if at is None else self.talk.fork(at=at)
         if self.talk._label is None and found._label is None:
             found._main = True  # a request that continues another choice makes that choice the main flow
         return found
@@ -217,18 +220,18 @@ class RecordedConversation:
         """A function that adds our mark to a write, if the mark may be missing."""
         if self.is_ended or time.monotonic() < self._mark_trusted_until:
             return None
-        return marks(self.talk._desk)
+        return marks(self.talk.state)
 
     def confirm_mark(self) -> None:
         """Note that our mark was just written, or read."""
         now = time.monotonic()
         if now >= self._mark_trusted_until:
             self._mark_trusted_until = now + _MARK_TRUST_SECONDS
-            open_recordings(self.talk._store).note_written(self.talk._desk.id)
+            open_recordings(self.talk.engine).note_written(self.talk.state.id)
 
     def hold(self, place: Place, messages: list[Message]) -> None:
         """Hold an answer that could not be written, and write it before the next write or when the store is closed."""
-        self.talk._store._last[self] = self.flush
+        self.talk.engine.at_close[self] = self.flush
         self._pending.append((place, messages))
 
     def flush(self) -> None:
@@ -244,7 +247,7 @@ class RecordedConversation:
             except HithertoError as error:
                 warn(f"an answer that was held cannot be kept, and is lost: {error}")
             self._pending.pop(0)
-        self.talk._store._last.pop(self, None)
+        self.talk.engine.at_close.pop(self, None)
 
     @property
     def pending(self) -> int:

@@ -22,16 +22,17 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta
+from .._engine.creating import More, create
 from .._engine.recovery import drop, keep, new_key, new_mark
+from .._engine.setups import checked_setup
 from .._engine.state import Desk, Draft, check_size, draft
-from ..conversation import Conversation, checked_setup
+from ..conversation import Conversation
 from ..dialects import Answer, Assembly, Dialect
 from ..dialects._lossless import as_bytes
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..events import warn
 from ..ids import new_conversation_id
 from ..model import Message, Saved, Setup, check
-from ..store import More
 from ._checkpoints import Checkpoints
 from ._closing import END_SECONDS, open_recordings
 from ._history_match import FROM_REQUEST, HistoryMatch, last_answer, steps
@@ -70,14 +71,14 @@ class Recorder:
         self._about = about
         self._partial_seconds = partial_seconds
         self._checkpoints = checkpoints
-        own = None if sanitiser is None else store._redactor_for(sanitiser)
-        self._redactors = [redactor for redactor in (own, store._redactor) if redactor is not None]
+        own = None if sanitiser is None else store.engine.make_redactor(sanitiser)
+        self._redactors = [redactor for redactor in (own, store.engine.redactor) if redactor is not None]
         self._lock = threading.Lock()  # of the partial answers
         self._partial_answers: WeakSet[PartialAnswer] = WeakSet()
         if checkpoints is not None:
             checkpoints.register_store(store)
         self.sent = SentRequests()
-        self._open_recordings = open_recordings(store)
+        self._open_recordings = open_recordings(store.engine)
         self._conversations = KnownConversations(store, dialect, self.sent, self._open_recordings, conversation)
         self.latest_answer: tuple[RecordedConversation, str] | None = None
         self._open_recordings.watch(self)
@@ -151,7 +152,7 @@ class Recorder:
     def prepare(self, messages: Sequence[Message], setup: Setup) -> CleanRequest:
         """The messages of a request, cleaned, with the fingerprints by which they are compared. The setup is clean
         already."""
-        self.store._ensure_open()
+        self.store.engine.ensure_open()
         self._open_recordings.end_abandoned()
         self._conversations.write_pending()  # a history is recognised by the answers that were kept
         messages = [self._mark_request(m) for m in self._clean(messages)]
@@ -322,12 +323,12 @@ class Recorder:
 
     def _read_prompt(self, recorded: RecordedConversation, at: str | None) -> str:
         """The system prompt in force at a message, cleaned, so that it can be compared with that of a request."""
-        place = Conversation(recorded.talk._desk, None) if at is None else recorded.talk.fork(at=at)
+        place = Conversation(recorded.talk.state, None) if at is None else recorded.talk.fork(at=at)
         return self._clean_setup(place.setup).system_prompt
 
     def _begin(self, request: CleanRequest, session: str | None) -> Place:
         """Start a conversation with its first messages, in one commit."""
-        store, limit = self.store, self.store._max_write_bytes
+        store, limit = self.store, self.store.engine.max_write_bytes
         setup, history = request.setup, request.history
         setup = checked_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
         complete = [self._complete(m) for m in request.messages]
@@ -341,10 +342,11 @@ class Recorder:
         opening = opening if session is None else session_name(session)
         with_mark = More(items=lambda desk, _: (new_mark(desk),))
         about = replace(self._about, opening=opening)
-        created = store._create(new_conversation_id(), about, [setup], make, with_mark)
+        created = create(store.engine, new_conversation_id(), about, [setup], make, with_mark)
         if created is None:
             raise Busy("the conversation could not be started")
-        talk, saved = created
+        state, saved = created
+        talk = Conversation(state, state.row.head)
         recorded = self._conversations.look_up(talk)
         place = Place(recorded, recorded.handle(talk.at))
         recorded.expect_answer(place)
@@ -393,7 +395,7 @@ class Recorder:
             if not answer.messages:
                 self.drop_partials(place)
                 return []
-            if self.store._telemetry.is_on:
+            if self.store.engine.telemetry.is_on:
                 observe_answer(place, self.provider, answer)
             saved = self._write(place, answer.messages, answer)
             if saved:
@@ -432,18 +434,18 @@ class Recorder:
         """Keep an answer while it streams in."""
 
         at = place.handle.at
-        key = None if at is None else new_key(self.store._names.number(at))
+        key = None if at is None else new_key(self.store.engine.message_ids.number(at))
 
         def keep_so_far(answer: Answer) -> None:
             with place.recorded.lock:
                 if key is not None:
                     so_far = self._clean(answer.messages, complete=False)
                     recording = not place.recorded.is_ended
-                    keep(place.handle._desk, key, [self._complete(m) for m in so_far], recording=recording)
+                    keep(place.handle.state, key, [self._complete(m) for m in so_far], recording=recording)
                     if place.handle.at == at and key not in place.partials:
                         place.partials += (key,)
 
-        opened = PartialAnswer(assembly, keep_so_far, self._partial_seconds, self.store._last)
+        opened = PartialAnswer(assembly, keep_so_far, self._partial_seconds, self.store.engine.at_close)
         with self._lock:
             self._partial_answers.add(opened)
         return opened
@@ -451,7 +453,7 @@ class Recorder:
     def drop_partials(self, place: Place) -> None:
         """Delete the partials of an answer that turned out to be none."""
         for key in place.partials:
-            drop(place.handle._desk, key)
+            drop(place.handle.state, key)
         place.partials = ()
 
     # -- cleaning

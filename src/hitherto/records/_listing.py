@@ -9,6 +9,8 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from .._engine.finding import page as page_of
+from .._engine.finding import where as where_of
 from .._engine.record_items import revision_of
 from ..backend import ConversationRow, Position, Where
 from ..errors import Damaged, InvalidArgument
@@ -38,11 +40,13 @@ def page(store: "Store", limit: int, cursor: str | None, *, include_expired: boo
     if type(total) is not bool:
         raise InvalidArgument("total is true or false")
     after = None if cursor is None else Position(*read_cursor(store.backend, _LISTING, cursor)[:2])
-    policy, now = store.retention, store._clock()
+    policy, now = store.retention, store.engine.clock()
     due = None if include_expired or policy is None else _DueRecords(store, policy, now)
     found = list(islice(_places(store, after, due, limit + 1, include_expired=include_expired), limit + 1))
     last = found[limit - 1] if len(found) > limit else None
-    shown = [_summary(info, policy, to_datetime(now)) for info in infos(store, [place.id for place in found[:limit]])]
+    shown = [
+        _summary(info, policy, to_datetime(now)) for info in infos(store.engine, [place.id for place in found[:limit]])
+    ]
     return RecordPage(
         tuple(shown),
         None if last is None else write_cursor(store.backend, _LISTING, (last.at, last.id, 0)),
@@ -65,8 +69,8 @@ class _DueRecords:
         return {row.id for row in self._store.backend.lookup(ids=quiet) if self.has(row)} if quiet else set()
 
     def count(self, where: Sequence[Where]) -> int:
-        after, counted, out = Position(self.cut + 1, b""), 0, left_out(self._store)
-        while places := self._store._page(where, after, _BATCH_SIZE):
+        after, counted, out = Position(self.cut + 1, b""), 0, left_out(self._store.engine)
+        while places := page_of(self._store.engine, where, after, _BATCH_SIZE):
             counted += len(self.among(places) - out)
             after = places[-1]
         return counted
@@ -76,9 +80,9 @@ def _places(
     store: "Store", after: Position | None, due: _DueRecords | None, most: int, *, include_expired: bool
 ) -> Iterator[Position]:
     """The positions of the records of this list, newest first."""
-    where = store._where(None, include_expired=include_expired)
+    where = where_of(store.engine, None, include_expired=include_expired)
     while True:
-        places = store._page(where, after, most)
+        places = page_of(store.engine, where, after, most)
         without = set() if due is None else due.among(places)
         yield from (place for place in places if place.id not in without)
         if len(places) < most:
@@ -87,8 +91,8 @@ def _places(
 
 
 def _total(store: "Store", due: _DueRecords | None, *, include_expired: bool) -> int:
-    where = store._where(None, include_expired=include_expired)
-    return count_all(store, where[0]) - (0 if due is None else due.count(where))
+    where = where_of(store.engine, None, include_expired=include_expired)
+    return count_all(store.engine, where[0]) - (0 if due is None else due.count(where))
 
 
 def _summary(info: ConversationInfo, policy: RetentionPolicy | None, now: datetime) -> RecordSummary:

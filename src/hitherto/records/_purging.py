@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .._engine.deleting import check_not_held
+from .._erasure.purging import PurgeReport, check_reason
 from .._erasure.sweep import Sweep
 from ..backend import ConversationRow, Position, Where
 from ..errors import Damaged, NotFound
 from ..model import to_datetime
 from ..retention import SweepReport
-from ..store import PurgeReport, check_reason
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -22,7 +22,7 @@ _BATCH_SIZE = 16  # conversations that are read at once
 
 def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] | None) -> PurgeReport:
     check_reason(reason)
-    store._ensure_removing()
+    store.engine.ensure_removable()
     job, report = _Everything(store, reason), progress or (lambda _, __: None)
     total, seen = store.backend.count(Where()), 0
     with job.under_way():
@@ -50,13 +50,13 @@ class _Everything(Sweep):
 
     def __init__(self, store: "Store", reason: str) -> None:
         self.reason = reason
-        super().__init__(store, None, to_datetime(store._clock()), planned=True, given=True)
+        super().__init__(store.engine, None, to_datetime(store.engine.clock()), planned=True, given=True)
 
     def _still_due(self, row: ConversationRow) -> bool:
         """Raise `Damaged` for a row that fails its integrity proof, unless the reason says so: it may have been on
         hold."""
         try:
-            self._store._steady(row, self._store._checked)
+            self._engine.read_consistently(row, self._engine.check_row)
         except NotFound:
             return False
         except Damaged:

@@ -12,6 +12,7 @@ from msgspec import UNSET, msgpack
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta, open_meta
+from .._engine.creating import More, create
 from .._engine.record_items import (
     About,
     Amendment,
@@ -30,13 +31,14 @@ from .._engine.record_items import (
 )
 from .._engine.recovery import RecoverySnapshot, check_state, keep_snapshot, load_snapshot
 from .._engine.state import Desk, Draft, Prepared, Spot, check_size, draft
+from .._erasure.purging import PurgeReport
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import AlreadyExists, Busy, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import new_conversation_id, parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, id_of, to_datetime
 from ..retention import RetentionPolicy
-from ..store import More, PurgeReport, Store
+from ..store import Store
 from ._inputs import Inputs, NewMessage, check_kind, check_places
 from ._listing import expiry, page
 from ._purging import purge_all
@@ -83,14 +85,14 @@ class Records:
         sanitiser: "Sanitiser | None" = None,
     ) -> None:
         check_kind(store, Store, "AsyncRecords takes what open_async gives")
-        store._ensure_open()
+        store.engine.ensure_open()
         if sanitiser is None:
             from ..sanitiser import Sanitiser  # noqa: PLC0415  # its rules are compiled when they are first needed
 
             sanitiser = Sanitiser.everything()
-        own = store._redactor_for(sanitiser)
+        own = store.engine.make_redactor(sanitiser)
         self._store = store
-        self._inputs = Inputs(store, [own] if store._redactor is None else [own, store._redactor])
+        self._inputs = Inputs(store, [own] if store.engine.redactor is None else [own, store.engine.redactor])
         self._redactor = own
         self._sums: Sums = {}
         if retention is not None and retention != store.retention:
@@ -112,7 +114,7 @@ class Records:
         """Create a record. Raises `AlreadyExists` if its id is taken. `created_at` is a datetime with a time zone, or
         the same as text: "2026-01-02T03:04:05Z"."""
         store = self._store
-        store._ensure_open()
+        store.engine.ensure_open()
         id = new_conversation_id() if conversation_id is None else parse_conversation_id(id_of(conversation_id))
         new = self._inputs.messages(messages)
         check_places(new, 1)
@@ -132,7 +134,7 @@ class Records:
             amendment.title or "", created=begun, kept_in=amendment.exportable is False, record=beside.details.number
         )
         if isinstance(amendment.expires_at, int):
-            self._store._schedule.expect_expiry()
+            self._store.engine.schedule.expect_expiry()
 
         def make(desk: Desk) -> list[Draft]:
             return _drafts(desk, new, 0, amendment)
@@ -141,7 +143,7 @@ class Records:
             return items(desk.envelope, id, beside)
 
         expires = amendment.expires_at if isinstance(amendment.expires_at, int) else None
-        made = store._create(id, meta, [Setup()], make, More(None, amendment.held is True, put, expires))
+        made = create(store.engine, id, meta, [Setup()], make, More(None, amendment.held is True, put, expires))
         if made is None:
             hint = "records.get(id) gives it, records.update(id, …) adds to it"
             raise AlreadyExists("a record", show_conversation_id(id), hint=hint)
@@ -167,7 +169,7 @@ class Records:
         has the current revision in `head`. Without it, the changes apply to the current revision. `expect_version` is
         another name for the same.
         """
-        self._store._ensure_open()
+        self._store.engine.ensure_open()
         expected = _check_expected(expect_revision, expect_version)
         new = self._inputs.messages(() if append_messages is None else append_messages)
         amendment = self._inputs.amendment(
@@ -182,14 +184,14 @@ class Records:
         talk = Conversation(desk, desk.row.head)
         drafts = _drafts(desk, new, talk._setup_number(), amendment)
         if isinstance(amendment.expires_at, int):
-            self._store._schedule.expect_expiry()
+            self._store.engine.schedule.expect_expiry()
         _Writing(desk, new, amendment, expected).run(drafts)
         return self._read_later(desk.id)
 
     def get(self, id: "Id") -> Record:
         """Read a record. Raises `NotFound` if there is none. If it is due, `retention.expired` is true until a sweep
         deletes it."""
-        self._store._ensure_open()
+        self._store.engine.ensure_open()
         return self._read(parse_conversation_id(id_of(id)))
 
     def list(
@@ -197,7 +199,7 @@ class Records:
     ) -> RecordPage:
         """List records by last interaction, newest first, with their total number unless `total` is false. Records that
         are due are left out, unless `include_expired` is true."""
-        self._store._ensure_open()
+        self._store.engine.ensure_open()
         return page(self._store, limit, cursor, include_expired=include_expired, total=total)
 
     def delete(self, id: "Id", *, reason: str) -> PurgeReport:
@@ -211,7 +213,7 @@ class Records:
         `progress` is called with the number of records that were checked, and with the total. After an interruption the
         same call finishes the purge.
         """
-        self._store._ensure_open()
+        self._store.engine.ensure_open()
         return purge_all(self._store, reason, progress)
 
     def commit_conversation(
@@ -219,15 +221,17 @@ class Records:
     ) -> Record:
         """End a conversation for now: store its metrics and remove its recovery snapshot, in one commit. Metrics that
         are not given are counted. Idempotent."""
-        self._store._ensure_open()
+        self._store.engine.ensure_open()
         desk = self._desk(id)
-        commit(self._store, desk.id, summary=self._inputs.summary(summary), metrics=self._inputs.metrics(metrics))
+        commit(
+            self._store.engine, desk.id, summary=self._inputs.summary(summary), metrics=self._inputs.metrics(metrics)
+        )
         return self._read_later(desk.id)
 
     def commit_snapshot(self, id: "Id", snapshot: RecoverySnapshot | Fields) -> None:
         """Store a recovery snapshot, in case that the conversation is never ended: a state of the caller as a dict, or
         a changed snapshot. The messages are in the tree already."""
-        self._store._ensure_open()
+        self._store.engine.ensure_open()
         state = snapshot.state if isinstance(snapshot, RecoverySnapshot) else snapshot
         if not isinstance(state, Mapping):
             raise InvalidArgument(f"a {type(snapshot).__name__} where a snapshot is wanted", hint="a dict")
@@ -236,17 +240,17 @@ class Records:
         if not isinstance(clean, dict):
             raise InvalidArgument("the state of a snapshot is a dict")
         cleaned = replace(snapshot, state=clean) if isinstance(snapshot, RecoverySnapshot) else clean
-        keep_snapshot(self._store, self._desk(id).name, cleaned)
+        keep_snapshot(self._store.engine, self._desk(id).name, cleaned)
 
     def get_snapshot(self, id: "Id") -> RecoverySnapshot | None:
         """The recovery snapshot of a conversation that was never ended; None if there is none."""
-        self._store._ensure_open()
-        return load_snapshot(self._store, id_of(id))
+        self._store.engine.ensure_open()
+        return load_snapshot(self._store.engine, id_of(id))
 
     # -- inside
 
     def _desk(self, id: "Id") -> Desk:
-        return self._store._desk(self._store._fresh_row(parse_conversation_id(id_of(id))))
+        return self._store.engine.state_of(self._store.engine.read_row(parse_conversation_id(id_of(id))))
 
     def _read(self, id: bytes) -> Record:
         """Read a record with its contents, as of one moment."""
@@ -270,18 +274,18 @@ class Records:
     def _read_consistently(self, id: bytes, look: Callable[[Desk], T]) -> T:
         """Read a conversation as of one moment, and try again if it changed meanwhile."""
         store = self._store
-        store._ensure_open()
+        store.engine.ensure_open()
         for _ in range(_MAX_READ_ATTEMPTS):
-            row = store._fresh_row(id)
-            desk = store._steady(row, lambda found: Desk(store, found, own=True))
+            row = store.engine.read_row(id)
+            desk = store.engine.read_consistently(row, lambda found: Desk(store.engine, found, own=True))
             try:
                 found = look(desk)
             except Damaged as error:
-                if store._fresh_row(id).token == desk.row.token:
-                    store._quarantine.add(id, error.record, str(error))
+                if store.engine.read_row(id).token == desk.row.token:
+                    store.engine.quarantine.add(id, error.record, str(error))
                     raise
                 continue
-            after = store._fresh_row(id)
+            after = store.engine.read_row(id)
             if (after.rewrites, after.data_key) == (desk.row.rewrites, desk.row.data_key):
                 return found  # messages that were added meanwhile are not part of it
         raise Busy(f"record {show_conversation_id(id)} changes faster than it can be read")
@@ -289,7 +293,7 @@ class Records:
     def _read_fields(self, desk: Desk) -> tuple[Fields, Details]:
         """The fields of a record except its contents."""
         store, row = self._store, desk.row
-        meta, (details, summary) = open_meta(desk.envelope, row), newest(store, desk.envelope, row)
+        meta, (details, summary) = open_meta(desk.envelope, row), newest(store.engine, desk.envelope, row)
         known: Fields = {
             "conversation_id": desk.name,
             "revision": revision_of(row),
@@ -298,7 +302,7 @@ class Records:
             "last_interaction_at": to_datetime(row.active_at),
             "summary": summary,
             "participants": details.participants,
-            "retention": expiry(row, store.retention, to_datetime(store._clock())),
+            "retention": expiry(row, store.retention, to_datetime(store.engine.clock())),
             "privacy": Privacy(not meta.kept_in, details.consent),
         }
         return known, details
@@ -308,7 +312,7 @@ class Records:
         store = self._store
         if not desk.serves(row):
             raise NotFound("conversation", [desk.name])
-        path, all_ = thread(store, desk, row), summaries(store, desk.envelope, row.id, details)
+        path, all_ = thread(store.engine, desk, row), summaries(store.engine, desk.envelope, row.id, details)
         new = frames(path, self._sums)
         sum_ = checksum(title, details.participants, new, all_)
         return Contents(
@@ -345,7 +349,7 @@ def _drafts(desk: Desk, new: Sequence[NewMessage], setup: int, amendment: Amendm
         amendment.summary,
         *([amendment.consent] if amendment.consent else ()),
     ]
-    limit, beside = desk.store._max_write_bytes, len(msgpack.encode(texts))
+    limit, beside = desk.engine.max_write_bytes, len(msgpack.encode(texts))
     try:
         check_size(drafts, limit - beside)
     except PayloadTooLarge as error:
@@ -381,13 +385,13 @@ class _Writing:
         known = self._desk._known(drafts)
         missing = [n for n, d in enumerate(drafts) if d.message.key is None or d.message.key not in known]
         if any(self._new[n].sequence is not None for n in missing):
-            path = thread(self._desk.store, self._desk, row)
+            path = thread(self._desk.engine, self._desk, row)
             check_places([self._new[n] for n in missing], len(record_messages(path)) + 1)
         return self._desk.prepare(row, [drafts[n] for n in missing], Spot(row.head))[0]
 
     def _fresh(self) -> ConversationRow:
         """Read the stored row, and adopt it."""
-        row = self._desk.store._fresh_row(self._desk.id)
+        row = self._desk.engine.read_row(self._desk.id)
         if row.token != self._desk.row.token:
             self._desk.believe(row, self._desk.epoch)
         return row

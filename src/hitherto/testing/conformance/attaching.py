@@ -182,7 +182,9 @@ class AttachingContract:
         talk.label("packed")
         (read,) = talk.thread()
         assert (read.label, read.blocks, read.raw) == ("packed", saved.blocks, saved.raw)
-        assert [row.messages for row in backend.attachments(id_bytes(talk))] == [(store._names.number(saved.id),)] * 2
+        assert [row.messages for row in backend.attachments(id_bytes(talk))] == [
+            (store.engine.message_ids.number(saved.id),)
+        ] * 2
 
     def test_the_last_message_that_refers_takes_the_attachment_along(self, store: Store, backend: Backend) -> None:
         for packed in (False, True):

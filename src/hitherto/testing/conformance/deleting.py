@@ -78,15 +78,15 @@ class DeleteContract:
         talk = store.start()
         talk.extend([Message.user("first"), Message.user("second")])
         last = talk.append(Message.user("last"))
-        other, fresh_row = open_store(), store._fresh_row
+        other, fresh_row = open_store(), store.engine.read_row
 
         def late(conversation: bytes) -> ConversationRow:
             """Between the look whether it is there and the delete."""
-            store._fresh_row = fresh_row  # type: ignore[method-assign]
+            store.engine.read_row = fresh_row  # type: ignore[method-assign]
             assert other.delete([last]) == [last.id]
             return fresh_row(conversation)
 
-        store._fresh_row = late  # type: ignore[method-assign]
+        store.engine.read_row = late  # type: ignore[method-assign]
         with pytest.raises(NotFound):
             store.delete([last])
         again = open_store().conversation(talk.id)
@@ -106,7 +106,7 @@ class DeleteContract:
             return store.seal(key) if store.key_id in (None, key.id) else store.rotate(key, reencrypt=True)
 
         def overlooks(self: rotation._Job, row: ConversationRow) -> bool:
-            return False if row.id == talks[1]._desk.id else inner(self, row)
+            return False if row.id == talks[1].state.id else inner(self, row)
 
         with monkeypatch.context() as patched:
             patched.setattr(rotation._Job, "_reencrypt", overlooks)
@@ -274,7 +274,7 @@ class DescribeContract:
         fill(sound, 1)
         row = backend.lookup(ids=[bytes.fromhex(talk.id.replace("-", ""))])[0]
         store.damaged_on_purpose = True  # type: ignore[attr-defined]  # the fixture verifies every other store
-        third = backend.messages(numbers=[store._names.number(path[2].id)])[0]
+        third = backend.messages(numbers=[store.engine.message_ids.number(path[2].id)])[0]
         broken = [
             Change(row.id, None, replace(row, count=row.count + 1)),
             Change(row.id, None, replace(row, size=row.size + 1)),
@@ -303,10 +303,14 @@ class DescribeContract:
         path = fill(talk, 40)
         store.damaged_on_purpose = True  # type: ignore[attr-defined]  # see above
         row = backend.lookup(ids=[bytes.fromhex(talk.id.replace("-", ""))])[0]
-        root = backend.messages(numbers=[store._names.number(path[0].id)])[0]
+        root = backend.messages(numbers=[store.engine.message_ids.number(path[0].id)])[0]
         for ancestor in (path[-1], path[40], path[0]):
-            bare = replace(root, parent=store._names.number(ancestor.id), revision=root.revision + 1, body=None)
-            body = store._codec.envelope(row).close_message(bare, store._codec.envelope(row).open_messages([root])[0])
+            bare = replace(
+                root, parent=store.engine.message_ids.number(ancestor.id), revision=root.revision + 1, body=None
+            )
+            body = store.engine.codec.envelope(row).close_message(
+                bare, store.engine.codec.envelope(row).open_messages([root])[0]
+            )
             changed = Change(row.id, row.token, row, amend=(replace(bare, body=body),))
             assert backend.commit([Batch((changed,))]) == [DONE]
             with pytest.raises(Damaged):
@@ -318,7 +322,7 @@ class DescribeContract:
         path = fill(talk, 2)
         store.damaged_on_purpose = True  # type: ignore[attr-defined]  # see above
         row = backend.lookup(ids=[bytes.fromhex(talk.id.replace("-", ""))])[0]
-        bad = backend.messages(numbers=[store._names.number(path[1].id)])[0]
+        bad = backend.messages(numbers=[store.engine.message_ids.number(path[1].id)])[0]
         amend = (replace(bad, body=b"\x00" + (bad.body or b"")),)
         backend.commit([Batch((Change(row.id, row.token, row, amend=amend),))])
         listed = list(store.messages(newest_first=False))

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from ... import threads
-from ..._engine import packs as _packs
+from ..._engine import packing as _packing
+from ..._engine.packs import run_of
 from ...backend import (
     DONE,
     Backend,
@@ -117,7 +118,7 @@ class PackingContract:
         talk = store.start()
         path = fill(talk, 40)
         pack_all(store)
-        size = talk.refresh()._desk.row.size
+        size = talk.refresh().state.row.size
         for left in (70, 64, 63, 33, 1):
             store.delete([path[left].id], recursive=True)
             fresh = open_store().conversation(talk.id)
@@ -234,7 +235,7 @@ class PackingContract:
         store.maintain()
         assert talk.thread() == [*path, *more]
         assert list(store.messages(newest_first=False)) == [*path, *more]
-        assert all(pack.count < RUN for pack in backend.packs([store._names.number(path[0].id)]))
+        assert all(pack.count < RUN for pack in backend.packs([store.engine.message_ids.number(path[0].id)]))
 
     def test_one_packs_while_another_writes(self, open_store: Callable[[], Store]) -> None:
         """Two stores with beliefs of their own: no message is lost, doubled or left without its body."""
@@ -321,7 +322,7 @@ class PackingContract:
             path.append(talk.append(Message.user("meanwhile")))
             store.maintain()
 
-        monkeypatch.setattr(_packs, "_build", interrupt_call(_packs._build, meanwhile))
+        monkeypatch.setattr(_packing, "_build", interrupt_call(_packing._build, meanwhile))
         store.maintain()
         assert store.conversation(talk.id).thread() == path
         assert store.verify().problems == ()
@@ -344,7 +345,7 @@ class PackingContract:
             else:
                 talk.refresh()
 
-        monkeypatch.setattr(_packs, "_build", interrupt_call(_packs._build, meanwhile))
+        monkeypatch.setattr(_packing, "_build", interrupt_call(_packing._build, meanwhile))
         mine.maintain()
         assert texts(mine.conversation(talk.id).thread()) == texts(path)
         assert mine.verify().problems == ()
@@ -368,7 +369,7 @@ class PackingContract:
                     talk.append(Message.user("more"))
 
             with monkeypatch.context() as patch:
-                patch.setattr(_packs, "_build", interrupt_call(_packs._build, meanwhile))
+                patch.setattr(_packing, "_build", interrupt_call(_packing._build, meanwhile))
                 store.maintain()
             assert store.verify().problems == ()
             if change == "purge":
@@ -405,10 +406,10 @@ class PackingContract:
         assert (store.verify().problems, store.verify().messages) == ((), 80)
         store.damaged_on_purpose = True  # type: ignore[attr-defined]  # the fixture verifies every other store
         row = row_of(backend, talk)
-        first = store._names.number(path[0].id)
+        first = store.engine.message_ids.number(path[0].id)
         pack = backend.packs([first])[0]
         header = backend.messages(numbers=[first + 3])[0]
-        swapped = replace(backend.packs([_packs.run_of(store._names.number(path[39].id))])[0], first=first)
+        swapped = replace(backend.packs([run_of(store.engine.message_ids.number(path[39].id))])[0], first=first)
         broken = [
             Change(row.id, None, row, pack=(replace(pack, body=pack.body[:-1] + bytes([pack.body[-1] ^ 1])),)),
             Change(row.id, None, row, pack=(replace(pack, body=b""),)),
@@ -438,7 +439,7 @@ class PackingContract:
         pack_all(store)
         store.damaged_on_purpose = True  # type: ignore[attr-defined]  # see above
         row = row_of(backend, talk)
-        pack = backend.packs([store._names.number(path[32].id)])[0]
+        pack = backend.packs([store.engine.message_ids.number(path[32].id)])[0]
         broken = replace(pack, body=b"\x00" + pack.body)
         backend.commit([Batch((Change(row.id, row.token, row, pack=(broken,)),))])
         listed = list(store.messages(newest_first=False))

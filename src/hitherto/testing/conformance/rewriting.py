@@ -337,10 +337,10 @@ class PartialContract:
     ) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        key = recovery.new_key(store._names.number(asked.id))
+        key = recovery.new_key(store.engine.message_ids.number(asked.id))
         for text in ("Bec", "Because \x00 of"):
             raw = {"role": "assistant", "content": text}
-            recovery.keep(talk._desk, key, [Message.assistant(text, raw=raw, extra={"a": 1})])
+            recovery.keep(talk.state, key, [Message.assistant(text, raw=raw, extra={"a": 1})])
         assert (talk.count, [m.text for m in talk.thread()]) == (1, ["Why?"])
         other = open_store().conversation(talk.id)
         (partial,) = other.partials()
@@ -355,9 +355,9 @@ class PartialContract:
     def test_what_came_of_an_answer_can_be_let_go_of(self, store: Store) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        keys = [recovery.new_key(store._names.number(asked.id)) for _ in range(2)]
+        keys = [recovery.new_key(store.engine.message_ids.number(asked.id)) for _ in range(2)]
         for key in keys:
-            recovery.keep(talk._desk, key, [Message.assistant("Because")])
+            recovery.keep(talk.state, key, [Message.assistant("Because")])
         partials = talk.partials()
         assert len(partials) == 2
         talk.discard(partials[0])
@@ -366,20 +366,20 @@ class PartialContract:
         store.delete([asked])
         assert talk.partials() == []
         with pytest.raises(NotFound):  # and nothing comes back
-            recovery.keep(talk._desk, keys[0], [Message.assistant("Because")])
+            recovery.keep(talk.state, keys[0], [Message.assistant("Because")])
         assert store.verify().ok
 
     def test_what_cannot_be_read_of_an_answer_is_offered_to_be_let_go_of_and_hides_nothing(self, store: Store) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        good, torn = [recovery.new_key(store._names.number(asked.id)) for _ in range(2)]
-        recovery.keep(talk._desk, good, [Message.assistant("Because")])
+        good, torn = [recovery.new_key(store.engine.message_ids.number(asked.id)) for _ in range(2)]
+        recovery.keep(talk.state, good, [Message.assistant("Because")])
 
         def tear(row: ConversationRow) -> Change:
             item = ItemRow(row.id, torn, 0, b"half of it")
-            return Change(row.id, row.token, next_row(talk._desk.check(row), row, (), ()), put=(item,))
+            return Change(row.id, row.token, next_row(talk.state.check(row), row, (), ()), put=(item,))
 
-        store._change(talk._desk.id, tear)
+        store.engine.change(talk.state.id, tear)
         readable, unreadable = store.conversation(talk.id).partials()
         assert (readable.text, readable.problem) == ("Because", None)
         assert unreadable.messages == ()
@@ -393,7 +393,9 @@ class PartialContract:
     def test_an_offer_is_taken_where_it_belongs_and_takes_nothing_else(self, store: Store) -> None:
         talk = store.start(system_prompt="A")
         asked = talk.append(Message.user("Why?"))
-        recovery.keep(talk._desk, recovery.new_key(store._names.number(asked.id)), [Message.assistant("Because")])
+        recovery.keep(
+            talk.state, recovery.new_key(store.engine.message_ids.number(asked.id)), [Message.assistant("Because")]
+        )
         (partial,) = talk.partials()
         talk.append(Message.assistant("Another answer"))
         with pytest.raises(InvalidArgument):
@@ -409,14 +411,14 @@ class PartialContract:
     ) -> None:
         talk = store.start()
         asked = talk.append(Message.user("Why?"))
-        key = recovery.new_key(store._names.number(asked.id))
+        key = recovery.new_key(store.engine.message_ids.number(asked.id))
         other = open_store().conversation(talk.id)
         for n in range(5):
             other.append(Message.user(f"{n}"))
-            recovery.keep(talk._desk, key, [Message.assistant(f"Because {n}")])
+            recovery.keep(talk.state, key, [Message.assistant(f"Because {n}")])
             talk.append(Message.user(f"more {n}"))
         assert [partial.text for partial in other.partials()] == ["Because 4"]
-        id = talk._desk.id
+        id = talk.state.id
         assert backend.items(id, b"partial/")
         store.purge(talk, reason="user-requested")
         assert backend.items(id, b"partial/") == []

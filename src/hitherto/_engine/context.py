@@ -1,0 +1,233 @@
+"""What one opened store consists of.
+
+A `StoreContext` has the parts of one opened store as public fields: its backend, its workspace, the committer, limits,
+and the services that other parts call (`TextSearch`, `SweepSchedule`, …). It decides nothing. `ConversationRows` adds
+the verbs for rows of conversations, and `Engine` those for messages: functions below `store` take an engine, and none
+of them knows `Store`.
+
+The services refer to the engine, and the engine to the services. So that an engine is freed at once when its store is,
+each service holds a weak reference. Their protocols stand here, so that no module has to import a service to call it.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from .. import _forks
+from ..backend import WORKSPACE, Backend, ConversationRow, Position
+from ..errors import Closed, InvalidArgument, NotFound
+from ..events import Listeners, PurgeFailure
+from ..ids import RUN, Names, show_conversation_id
+from ..telemetry import Telemetry
+from .bodies import VerifiedRow, WorkspaceMeta
+from .committer import READS_ONLY, Pen
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from .._sealing.codec import Codec
+    from ..keys import Key
+    from ..retention import RetentionPolicy, SweepReport
+    from ..sanitiser import Sanitiser
+    from ..sanitiser.redactor import Redactor
+    from .lease import Lease
+    from .quota import Quota
+    from .state import Desk
+
+MAX_WRITE_BYTES = 10_000_000
+MAX_ATTACHMENT = 4 << 30
+
+
+def system_clock() -> int:
+    """Return microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class Purge(Struct, eq=False):
+    """One purge, which may be under way."""
+
+    reason: str
+    began: int  # microseconds
+    count: int = 0
+    failures: tuple[PurgeFailure, ...] = ()
+    completed: bool = False
+
+
+class StoreContext:
+    """The parts of one opened store."""
+
+    quota: "Quota"
+    search: "TextSearch"
+    schedule: "SweepSchedule"
+    quarantine: "QuarantineRegister"
+    purges: "PendingPurges"
+    background: "Background"
+    rotation_lease: "Lease"
+
+    def __init__(
+        self,
+        backend: Backend,
+        codec: "Codec | None" = None,
+        *,
+        key: "Key | None" = None,
+        clock: Callable[[], int] | None = None,
+        max_write_bytes: int = MAX_WRITE_BYTES,
+        max_attachment: int = MAX_ATTACHMENT,
+        max_conversation_bytes: int | None = None,
+        quarantine_days: float | None = None,
+        sanitiser: "Sanitiser | None" = None,
+    ) -> None:
+        self.backend = backend
+        self.clock = clock or system_clock
+        self.max_write_bytes = max_write_bytes
+        self.max_attachment = max_attachment
+        self.max_conversation_bytes = max_conversation_bytes
+        self.telemetry = Telemetry(backend.info.name)
+        self.listeners = Listeners(self.telemetry.heard)
+        self.committer = Pen(backend, self.listeners, self.clock, self.telemetry)
+        self.workspace = Workspace(backend, self.committer, self.clock, codec, key)
+        self.message_ids = Names(self.workspace.meta.seed)
+        self.redactor = None if sanitiser is None else self.make_redactor(sanitiser)
+        self.states: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
+        self.verified_rows: dict[bytes, VerifiedRow] = {}  # of a sealed store, listed lately
+        self.is_closed = False
+        self.forks = _forks.count()
+        self.at_close: dict[object, Callable[[], None]] = {}  # called before the store is closed, by owner
+        self.waits_at_close: dict[object, Callable[[float], bool]] = {}  # and then, with the seconds they may take
+        self.checkpoint_stores: dict[object, Prunes] = {}  # where checkpoints of this store may lie
+        self.recorded: dict[bytes, int] = {}  # how many recorders keep a conversation now
+        self.settled_runs: set[int] = set()  # runs that are packed as far as they can be
+        self.described_to: Position | None = None  # how far maintenance has come with the tags for metadata
+        self.rotation_lock = threading.Lock()
+        self.is_rotation_stuck = False  # damage keeps a rotation from going on
+        self.quarantine_seconds = None if quarantine_days is None else quarantine_days * 86_400
+        self._runs_lock = threading.Lock()
+        self._next_run = 0
+
+    @property
+    def codec(self) -> "Codec":
+        return self.workspace.codec
+
+    @property
+    def key_id(self) -> str | None:
+        """The key the store is sealed with; None if it is plain."""
+        sealed = self.workspace.sealed
+        return None if sealed is None else sealed.key_id.hex()
+
+    @property
+    def read_only(self) -> str | None:
+        """Why the store takes no writes; None if it does."""
+        return self.committer.refused
+
+    def ensure_open(self) -> None:
+        """Raise `Closed` unless the store is open, and in this process."""
+        if self.is_closed:
+            raise Closed("the store is closed")
+        if self.forks != _forks.count():
+            raise Closed("the store was opened before os.fork, in another process")
+
+    def ensure_removable(self) -> None:
+        """Removals are written even if nothing else is, but for a store that was opened to be read only."""
+        if self.read_only == READS_ONLY:
+            self.committer.check()
+
+    def make_redactor(self, sanitiser: "Sanitiser") -> "Redactor":
+        """Return a redactor that cleans by these rules, and hashes each value it finds with a key of this workspace."""
+        from ..sanitiser.redactor import Redactor  # noqa: PLC0415  # most stores clean nothing
+
+        if not hasattr(sanitiser, "keyed"):
+            hint = "sanitiser=hitherto.Sanitiser.secrets()"
+            raise InvalidArgument(f"a {type(sanitiser).__name__} where a sanitiser is wanted", hint=hint)
+        return Redactor(sanitiser, self.workspace.meta.seed)
+
+    def read_row(self, conversation: bytes) -> ConversationRow:
+        """Return the row of a conversation as the backend has it now; `NotFound` if there is none."""
+        rows = self.backend.lookup(ids=[conversation])
+        if not rows or rows[0].kind == WORKSPACE:
+            raise NotFound("conversation", [show_conversation_id(conversation)])
+        return rows[0]
+
+    def new_run(self) -> int:
+        """Return the first number of a run that is unused as far as this process sees. If another process takes the
+        same one at the same time, one commit is answered with `Taken`, and its thread asks again."""
+        edge = self.backend.edge()  # not under the lock: a thread that waits for it may hold the connection needed here
+        with self._runs_lock:
+            number = max(edge, self._next_run)
+            self._next_run = number + RUN
+            return number
+
+
+# -- what the services of a store promise each other
+
+
+class TextSearch(Protocol):
+    """The text index, as far as others than searches use it."""
+
+    @property
+    def is_tight(self) -> bool: ...
+    def forget(self, seconds: float, conversations: Sequence[bytes] = ()) -> bool: ...
+    def keep_up(self, seconds: float, *, progress: Callable[[int], None] | None = None) -> tuple[int, bool]: ...
+    def restart(self) -> None: ...
+    def scrub(self) -> bool: ...
+    def size(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class SweepSchedule(Protocol):
+    """When retention is looked at."""
+
+    @property
+    def wanted(self) -> bool: ...
+    @property
+    def behind_seconds(self) -> float: ...
+    def compared(self, meta: WorkspaceMeta) -> WorkspaceMeta: ...
+    def is_due(self) -> bool: ...
+    def now(self) -> int: ...
+    def expect_expiry(self) -> None: ...
+    def sweep(self, go_on: Callable[[], bool]) -> None: ...
+    def set_policy(self, policy: "RetentionPolicy | None") -> "SweepReport | None": ...
+
+
+class QuarantineRegister(Protocol):
+    """The records that could not be read back as they were written."""
+
+    def has(self, conversation: bytes) -> bool: ...
+    def conversations(self) -> set[bytes]: ...
+    def older_than(self, before: int) -> bool: ...
+    def add(self, conversation: bytes, message: int | None, problem: str) -> None: ...
+    def release(self, conversation: bytes) -> None: ...
+    def purge(self, before: int) -> tuple[Sequence[str], dict[str, str]]: ...
+
+
+class PendingPurges(Protocol):
+    """The purges that are not out of the files yet."""
+
+    @property
+    def pending(self) -> int: ...
+    def under_way(self, purge: Purge) -> AbstractContextManager[None]: ...
+    def finish(self, purge: Purge, scrub: Callable[[], bool]) -> bool: ...
+    def later(self, purge: Purge) -> None: ...
+    def retry(self) -> bool: ...
+
+
+class Background(Protocol):
+    """The maintenance thread."""
+
+    @property
+    def writes(self) -> int: ...
+    def wrote(self) -> None: ...
+    def ask(self) -> None: ...
+    def watch(self) -> None: ...
+    def stop(self, timeout_seconds: float) -> bool: ...
+    def do_last(self) -> None: ...
+
+
+@runtime_checkable
+class Prunes(Protocol):
+    """A place for snapshots that can delete old ones."""
+
+    def prune(self, *, keep: int, metadata: Mapping[str, str]) -> object: ...

@@ -1,0 +1,170 @@
+"""Making conversations: new ones with their first messages, and copies of a thread.
+
+A conversation and its first messages are one commit. If the id or the key of it is taken, nothing is written, and the
+caller looks for the conversation that has it.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..backend import CHAT, Batch, Change, Done, ItemRow, Missing, Stale, Taken
+from ..errors import Busy, StorageFull
+from ..ids import new_conversation_id
+from ..model import Saved, Setup
+from .attachments import unstage
+from .bodies import Meta, open_setup
+from .committer import stored
+from .engine import MAX_ATTEMPTS, Engine
+from .filters import description_tags
+from .packs import Reader
+from .setups import checked_text, setup_item
+from .signals import RowChanged
+from .state import Desk, Draft, Spot, close_meta, draft
+from .workspace import described, new_row
+
+if TYPE_CHECKING:
+    from ..sanitiser.redactor import Redactor
+
+
+class More(Struct, frozen=True):
+    """What a conversation that comes from elsewhere begins with, beside its messages."""
+
+    head_at: int | None = None  # the place of the head among the messages, if it is not the last
+    held: bool = False
+    items: Callable[[Desk, list[Saved]], Iterable[ItemRow]] = lambda _, __: ()
+    expires_at: int | None = None  # of its own
+
+
+def create(
+    engine: Engine,
+    id: bytes,
+    meta: Meta,
+    setups: Sequence[Setup],
+    make: Callable[[Desk], list[Draft]] = lambda _: [],
+    more: More | None = None,
+) -> tuple[Desk, list[Saved]] | None:
+    """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
+    if engine.redactor is not None:
+        meta = _clean(meta, engine.redactor)
+        setups = [engine.redactor.setup(setup) for setup in setups]
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            return _create_now(engine, id, meta, setups, make, more or More())
+        except RowChanged:  # keys were rotated meanwhile, or there is another policy
+            engine.workspace.refresh()
+            if meta.key is not None:
+                return None  # and the conversation may be there under another name: look again
+    raise Busy("the conversation could not be started")
+
+
+def _create_now(
+    engine: Engine,
+    id: bytes,
+    meta: Meta,
+    setups: Sequence[Setup],
+    make: Callable[[Desk], list[Draft]],
+    more: More,
+) -> tuple[Desk, list[Saved]] | None:
+    if more.expires_at is not None:
+        engine.schedule.expect_expiry()
+    require = engine.workspace.require
+    key = None if meta.key is None else engine.codec.tag("conversation", meta.key)
+    now = engine.clock()
+    row = new_row(engine.codec, id, CHAT, key, _born(meta, now))
+    active = min(meta.created or now, now)
+    desk = Desk(engine, replace(row, active_at=active, held=more.held, expires_at=more.expires_at), new=True)
+    kept = [] if list(setups) == [Setup()] and not meta.setups else setups
+    meta = replace(meta, setups=len(kept), setup=meta.setup if meta.setups else len(kept))
+    closed = close_meta(desk.envelope, id, meta, engine.max_write_bytes)
+    row = desk.row = described(desk.envelope, desk.row, closed)
+    put = tuple(setup_item(desk.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
+    tags = description_tags(engine.codec, meta)
+    drafts = make(desk)
+    try:
+        desk.stage(drafts)
+        for _ in range(MAX_ATTEMPTS):
+            first, messages = desk.prepare(row, drafts, Spot(None), head_at=more.head_at)
+            change = first or Change(id, None, row)
+            items = (*put, *more.items(desk, messages))
+            change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
+            outcome = engine.committer.write(Batch((change,), require), tell=stored)
+            if isinstance(outcome, Done):
+                desk.row = change.row or row
+                engine.states[id] = desk
+                return desk, messages
+            if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
+                _unstage(desk, drafts)
+                return None
+            if isinstance(outcome, Stale) and outcome.conversation == engine.workspace.row.id:
+                raise RowChanged
+            if isinstance(outcome, Missing):
+                desk.stage(drafts)
+        raise Busy("the conversation could not be started")
+    except Exception as error:
+        _unstage(desk, drafts)  # nobody refers to it, and on a full disk it would stay full
+        if isinstance(error, StorageFull):
+            engine.quota.met(error)
+        raise
+
+
+def _unstage(desk: Desk, drafts: Sequence[Draft]) -> None:
+    for one in drafts:
+        unstage(desk, one.sources)
+
+
+def copy_thread(engine: Engine, source: Desk, path: Sequence[Saved], setup: int, title: str | None) -> Desk:
+    """A new conversation that holds a copy of this path."""
+    engine.ensure_open()
+    source.refresh()  # others may have said that it is not to leave the store, and the copy is not either
+    from .record_items import about  # noqa: PLC0415  # rare
+    from .record_items import items as record_items  # noqa: PLC0415  # rare
+
+    beside = engine.reread(source, lambda own: about(engine, own.envelope, own.row)).portable
+    if engine.redactor is not None:  # it may be older than the sanitiser
+        beside = beside.cleaned(engine.redactor.value)
+    reader = Reader(engine)
+    rows = sorted(
+        engine.backend.messages(numbers=[engine.message_ids.number(m.id) for m in path]), key=lambda row: row.number
+    )
+    made_with = {engine.message_ids.id(m.number): engine.read_body(m, source, reader)[1].setup for m in rows}
+
+    def make(desk: Desk) -> list[Draft]:
+        drafts: list[Draft] = []
+        for message in path:
+            root = None
+            if message.parent is None:  # a compaction goes on from the message before it
+                follows = drafts and message.main and message.link is not None
+                root = Spot(None, link=~(len(drafts) - 1) if follows else None)
+            origin = message.origin or f"{message.conversation}/{message.id}"
+            drafts.append(draft(desk, message, made_with[message.id], root, origin))
+        return drafts
+
+    items = engine.backend.items(source.id, b"setup/")
+    setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
+    meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path), created=0, checkpoints=())
+    if title is not None:
+        meta = replace(meta, title=checked_text(title, "the title", engine.max_write_bytes))
+    meta = replace(meta, record=beside.details.number)
+    more = More(items=lambda desk, _: record_items(desk.envelope, desk.id, beside))
+    made = create(engine, new_conversation_id(), meta, setups, make, more)
+    if made is None:
+        raise Busy("the conversation could not be copied")
+    return made[0]
+
+
+def _clean(meta: Meta, redactor: "Redactor") -> Meta:
+    """The description of a conversation without what is not to be kept."""
+    redactor.name(meta.key, "the key")
+    redactor.folder(meta.project)
+    return replace(meta, title=redactor.text(meta.title), metadata=redactor.strings(meta.metadata))
+
+
+def _born(meta: Meta, now: int) -> int:
+    """The `created_at` of a new row. If the conversation was begun elsewhere, it is a little earlier, by chance, than
+    that was: the time is also what tells a conversation from an earlier one of the same id, and of what is brought here
+    again after a purge it would be the same."""
+    return min(meta.created, now) - int.from_bytes(os.urandom(4)) % 1_000_000 if meta.created else now

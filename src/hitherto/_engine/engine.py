@@ -1,0 +1,360 @@
+"""The engine: how rows of conversations are read, checked and changed, and how messages are read.
+
+A conversation in use has a state in this process (`Desk`). Rows that other processes write make it stale, so each verb
+reads again until a row and its content belong together. What does not read back as it was written is read once more,
+from a state of its own (`reread`): a belief is for preparing writes, never for judging reads. If the row stands still
+meanwhile, the record is `Damaged` and goes into quarantine: the one message that cannot be read, or the conversation.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from .._sealing.codec import Envelope
+from ..backend import Batch, Change, ConversationRow, Done, MessageRow, PackRow, Stale
+from ..errors import Busy, Damaged, InvalidID, NotFound
+from ..ids import check_message_id, show_conversation_id
+from ..model import Saved
+from .attachments import filled
+from .bodies import Body, VerifiedRow, decode_body, open_pack_raw, saved, saved_pack, saved_stretch
+from .committer import Tell, stored
+from .context import StoreContext
+from .packs import Reader, run_of
+from .revisions import read as read_ledger
+from .signals import RowChanged
+from .state import Desk
+
+MAX_ATTEMPTS = 1000  # to prepare a write again before the conversation is said to be busy
+_MAX_READS = 100  # to read again what changes meanwhile
+_MAX_VERIFIED = 1000  # verified rows that are remembered
+
+T = TypeVar("T")
+
+
+class Engine(StoreContext):
+    """One opened store, below its public face: the verbs for rows of conversations, and for messages."""
+
+    # -- rows of conversations
+
+    def state_of(self, row: ConversationRow) -> Desk:
+        return self.read_consistently(row, self.state_now)
+
+    def state_now(self, row: ConversationRow) -> Desk:
+        desk = self.states.get(row.id)
+        if desk is None or not desk.serves(row):
+            self.check_row(row)
+            desk = self.states[row.id] = Desk(self, row)
+        elif row is not desk.row:
+            self.check_row(row)
+        desk.believe(row)
+        return desk
+
+    def read_consistently(self, row: ConversationRow, read: Callable[[ConversationRow], T]) -> T:
+        """What is read of a conversation's row. A row that moved on meanwhile proves nothing: look again. One that
+        stands still, and is not as it was proven, goes into quarantine."""
+        for _ in range(_MAX_READS):
+            try:
+                return read(row)
+            except Damaged as error:
+                again = self.read_row(row.id)
+                if again.token == row.token:
+                    self.quarantine.add(row.id, None, str(error))
+                    raise
+                row = again
+        raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
+
+    def verified_row(self, row: ConversationRow) -> VerifiedRow | None:
+        """The row, or as it is now, if it is as it was proven; None if it is not, and then it is in quarantine. What
+        was proven before need not be proven again, as long as no column is another."""
+        if self.quarantine.has(row.id):
+            return None
+        known = self.verified_rows.get(row.id)
+        if known is not None and known.row == row:
+            return known
+        try:
+            sound = self.read_consistently(row, lambda row: VerifiedRow(row, self.check_row(row)))
+        except (Damaged, NotFound):
+            return None
+        if len(self.verified_rows) >= _MAX_VERIFIED:
+            self.verified_rows.clear()
+        self.verified_rows[row.id] = sound
+        return sound
+
+    def check_row(self, row: ConversationRow) -> Envelope:
+        """The envelope of a row that is as it was proven, and not an older one that was put back: then there would be
+        messages that came after it, or the ledger would be of another time. `Damaged` otherwise."""
+        envelope = self.codec.envelope(row)
+        if envelope.proves:
+            read_ledger(self, envelope, row)
+            if self.backend.scan(row.id, after=row.next_seq - 1, limit=1, bodies=False):
+                raise Damaged("the row of a conversation is older than its messages: it was put back")
+        return envelope
+
+    def is_proven(self, row: ConversationRow) -> bool:
+        """Is the row as it was proven? What it says of a hold is worth nothing otherwise, and whoever purges it has to
+        say that it is for that."""
+        try:
+            self.check_row(row)
+        except Damaged:
+            return False
+        return True
+
+    def reread(self, desk: Desk, read: Callable[[Desk], T], message: int | None = None) -> T:
+        """Something did not read back as what was written: read it again, from a desk of its own that stands by what is
+        stored now. (A belief is for preparing writes, never for judging reads.) If that fails although nothing moved,
+        it is damaged, and goes into quarantine."""
+        for _ in range(_MAX_READS):
+            row = self.read_row(desk.id)
+            own = self.read_consistently(row, lambda row: Desk(self, row, own=True))
+            try:
+                found = read(own)
+            except Damaged as error:
+                if self.read_row(desk.id).token == own.row.token:
+                    if error.record is None:
+                        error.record = message  # callers that note it again note the same record
+                    self.quarantine.add(desk.id, error.record, str(error))
+                    raise
+                continue
+            if not own.has_holes or self.read_row(desk.id).token == own.row.token:
+                return found
+        raise Busy(f"conversation {desk.name} changes faster than it can be read")
+
+    def change(
+        self,
+        conversation: bytes,
+        make: Callable[[ConversationRow], Change | None],
+        *,
+        always: bool = False,
+        tell: Tell | None = stored,
+    ) -> None:
+        """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
+        somebody was faster. None: there is nothing to do. `tell` makes the events; None: nobody need hear of it."""
+        for _ in range(MAX_ATTEMPTS):
+            require = self.workspace.require  # before the change is made, which may use the keys of the workspace
+            row = self.read_row(conversation)
+            try:
+                change = make(row)
+            except RowChanged:
+                continue
+            except Damaged:
+                if self.read_row(conversation).token != row.token:
+                    continue
+                raise
+            if change is None:
+                return
+            names = change.tag or change.untag
+            if self.commit_once(change, require if names else (), always=always, tell=tell):
+                return
+        raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
+
+    def commit_once(
+        self,
+        change: Change,
+        require: tuple[tuple[bytes, bytes], ...] = (),
+        *,
+        always: bool = False,
+        tell: Tell | None = None,
+    ) -> bool:
+        """Commit a change if nobody was faster."""
+        if change.row is not None and change.row.expires_at is not None:
+            self.schedule.expect_expiry()
+        outcome = self.committer.write(Batch((change,), require), always=always, tell=tell)
+        if isinstance(outcome, Done):
+            self.adopt_row(change.conversation, change.row)
+        elif isinstance(outcome, Stale) and outcome.conversation == self.workspace.row.id:
+            self.workspace.refresh()
+        return isinstance(outcome, Done)
+
+    def adopt_row(self, conversation: bytes, row: ConversationRow | None) -> None:
+        desk = self.states.get(conversation)
+        if desk is not None and row is not None:
+            desk.believe(row)
+
+    def forget(self, row: ConversationRow) -> None:
+        """The conversation is purged: so is what we know of it."""
+        self.workspace.forget(row)
+        self.verified_rows.pop(row.id, None)
+        self.quarantine.release(row.id)
+        self.quota.freed()
+
+    # -- messages
+
+    def state_for(self, conversation: bytes, reader: Reader | None) -> Desk:
+        """The desk of a conversation; who reads many messages keeps it."""
+        desk = self.states.get(conversation)
+        if desk is None:
+            desk = self.state_of(self.read_row(conversation))
+        if reader is not None:
+            reader.desk = desk
+        return desk
+
+    def message_row(self, id: str) -> MessageRow:
+        rows = self.backend.messages(numbers=[self.message_ids.number(id)])
+        if not rows:
+            raise NotFound("message", [id])
+        return rows[0]
+
+    def find_message_row(self, id: str) -> MessageRow | None:
+        try:
+            return self.message_row(id)
+        except (NotFound, InvalidID):
+            return None
+
+    def message_rows(self, ids: Sequence[str], *, bodies: bool) -> tuple[dict[str, MessageRow], list[str]]:
+        """The rows of these messages, and the ids that are not there. `InvalidID` before anything is read."""
+        numbers: dict[str, int] = {}
+        for id in ids:
+            check_message_id(id)
+            try:
+                numbers[id] = self.message_ids.number(id)
+            except NotFound:
+                numbers[id] = -1
+        rows = {row.number: row for row in self.backend.messages(numbers=list(numbers.values()), bodies=bodies)}
+        found = {id: rows[number] for id, number in numbers.items() if number in rows}
+        return found, [id for id in numbers if id not in found]
+
+    def read_body(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
+        """The content of a message, with its row as it then is; `Damaged` if it cannot be read."""
+        try:
+            return self.read_body_now(row, desk, reader)
+        except Damaged:
+            return self.reread(
+                desk, lambda own: self.read_body_now(self.reread_row(row), own), self.record_of(row, desk)
+            )
+
+    def read_body_now(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
+        row, data = (reader or Reader(self)).content(desk.envelope, row)
+        ledger = desk.ledger
+        if ledger is not None:
+            ledger.check(row.number, row.revision)
+        return row, decode_body(data)
+
+    def reread_row(self, row: MessageRow) -> MessageRow:
+        found = self.message_row(self.message_ids.id(row.number))
+        if found.seq != row.seq:
+            raise Damaged("an index led to another message than the one that was meant")
+        return found
+
+    def read_message(
+        self, row: MessageRow, desk: Desk | None = None, *, lazy: bool = False, reader: Reader | None = None
+    ) -> Saved:
+        """A row as a message; `Damaged` if its content cannot be read."""
+        if desk is None:
+            desk = self.state_for(row.conversation, reader)
+
+        def read(desk: Desk, row: MessageRow, reader: Reader | None = None) -> Saved:
+            row, body = self.read_body_now(row, desk, reader)
+            problem = None
+            if body.attached:
+                body, problem = filled(desk, body, lazy=lazy)
+            return saved(row, body, self.message_ids, desk.name, problem)
+
+        try:
+            return read(desk, row, reader)
+        except Damaged:
+            return self.reread(desk, lambda own: read(own, self.reread_row(row)), self.record_of(row, desk))
+
+    def read_for_listing(self, row: MessageRow, *, lazy: bool = False, reader: Reader | None = None) -> Saved:
+        """A row for a listing: if its content cannot be read, a message that says so."""
+        try:
+            return self.read_message(row, lazy=lazy, reader=reader)
+        except Damaged as error:
+            return Saved(
+                role=row.role,
+                parent=None if row.parent is None else self.message_ids.id(row.parent),
+                id=self.message_ids.id(row.number),
+                conversation=show_conversation_id(row.conversation),
+                seq=row.seq,
+                created_us=row.created_at,
+                main=bool(row.main),
+                problem=str(error),
+            )
+
+    def read_tree(self, desk: Desk) -> list[MessageRow]:
+        """All messages of a conversation by sequence; if it is sealed, each of them was opened."""
+        headers = self.read_headers(desk.id)
+        if desk.envelope.proves:
+            reader = Reader(self)
+            for row in self.backend.scan(desk.id, limit=1 << 40):
+                try:
+                    self.read_body_now(row, desk, reader)
+                except Damaged as error:
+                    error.record = self.record_of(row, desk)
+                    raise
+            if len({row.number for row in headers}) != desk.row.count:
+                raise Damaged(f"{len(headers)} messages are stored, {desk.row.count} are meant to be")
+        return headers
+
+    def read_headers(self, conversation: bytes) -> list[MessageRow]:
+        """All messages of a conversation by sequence, without their content."""
+        return self.backend.scan(conversation, limit=1 << 40, bodies=False)
+
+    def read_path(self, number: int, desk: Desk, *, lazy: bool = False) -> list[Saved]:
+        """The messages from the root to this one. An unbroken way, or an error."""
+        try:
+            return self.read_path_now(number, desk, lazy=lazy)
+        except Damaged:
+            culprit = self.find_damage(number, desk)
+            return self.reread(desk, lambda own: self.read_path_now(number, own, lazy=lazy), culprit)
+
+    def read_path_now(self, number: int, desk: Desk, *, lazy: bool) -> list[Saved]:
+        stretches: list[list[Saved]] = []
+        last: int | None = number
+        place = desk.envelope, self.message_ids, desk.name, partial(filled, desk, lazy=lazy)
+        ledger = desk.ledger
+        for piece in self.backend.path(number):
+            if isinstance(piece, PackRow):
+                stretch = saved_pack(piece, piece.first if last is None else last, *place)
+                first, last = piece.first, piece.parent
+            else:
+                stretch = saved_stretch(piece, *place)
+                first, last = piece[0].number, piece[0].parent
+            if ledger is not None:
+                for n, message in enumerate(stretch, first):
+                    ledger.check(n, message.revision)
+            if stretches and stretch[-1].seq >= stretches[-1][0].seq:  # the way leads back in time, or nowhere
+                raise Damaged(f"message {stretch[-1].id} comes after one that answers it")
+            stretches.append(stretch)
+        if not stretches:
+            raise NotFound("message", [self.message_ids.id(number)])
+        top = stretches[-1][0]
+        if top.parent is not None:
+            if not self.backend.messages(numbers=[number], bodies=False):
+                raise NotFound("message", [self.message_ids.id(number)])  # deleted while we read
+            raise Damaged(f"message {top.parent}, which message {top.id} answers, is missing")
+        stretches.reverse()
+        return [message for stretch in stretches for message in stretch]
+
+    def record_of(self, row: MessageRow, desk: Desk) -> int:
+        """The record that a message is in: itself, or the first message of its pack, if that is what cannot be read."""
+        first = run_of(row.number)
+        for pack in self.backend.packs([first]) if row.body is None else ():
+            try:
+                open_pack_raw(desk.envelope, pack)
+            except Damaged:
+                return first
+        return row.number
+
+    def find_damage(self, number: int, desk: Desk) -> int:
+        """The message on the way to this one that cannot be read."""
+        last = number
+        seen: set[int] = set()
+        for piece in self.backend.path(number):
+            if last in seen:
+                break  # a circle
+            seen.add(last)
+            for row in [piece] if isinstance(piece, PackRow) else reversed(piece):
+                try:
+                    if isinstance(row, PackRow):
+                        last = row.first
+                        open_pack_raw(desk.envelope, row)
+                    else:
+                        last = row.number
+                        self.read_body_now(row, desk)
+                except Damaged:
+                    return last
+        return last
+
+    def scrub(self) -> bool:
+        scrubbed = self.backend.scrub()
+        return self.search.scrub() and scrubbed

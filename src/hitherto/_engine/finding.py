@@ -1,0 +1,156 @@
+"""Finding conversations and messages: by id, by the beginning of one, by project, metadata and label.
+
+A tag finds candidates. In a sealed store nothing proves that a tag is where it belongs, so there the descriptions
+decide.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..backend import CHAT, ConversationRow, MessageRow, Position, Where
+from ..errors import Ambiguous, Damaged, InvalidArgument, InvalidID, NotFound
+from ..ids import is_conversation_prefix, parse_conversation_id, show_conversation_id
+from ..listing import conversations, count_all, infos, order
+from ..model import Saved
+from .bodies import VerifiedRow
+from .filters import Filter
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_DESCRIPTIONS = 200  # read at a time
+
+Path = str | os.PathLike[str]
+
+
+def find(engine: "Engine", id: str) -> tuple[ConversationRow, MessageRow | None]:
+    """What an id argument means: an exact message id, then a unique beginning of a message or conversation id."""
+    if not isinstance(id, str) or not 0 < len(id) <= 36:
+        raise InvalidID(id)
+    if len(id) == 36:
+        return engine.read_row(parse_conversation_id(id)), None
+    if not (id.isascii() and id.replace("-", "").isalnum()):
+        raise InvalidID(id)
+    exact = engine.find_message_row(id)
+    if exact is not None:
+        return _with_row(engine, exact)
+    rows = engine.backend.lookup(prefix=id.replace("-", ""), limit=3) if is_conversation_prefix(id) else []
+    rows = [row for row in rows if row.kind == CHAT]
+    numbers = _messages_beginning(engine, id)
+    if not rows and not numbers:
+        raise NotFound("message or conversation", [id])
+    if len(rows) + len(numbers) > 1:
+        raise Ambiguous(
+            id, [show_conversation_id(row.id) for row in rows] + [engine.message_ids.id(n) for n in numbers]
+        )
+    if rows:
+        return rows[0], None
+    return _with_row(engine, engine.message_row(engine.message_ids.id(numbers[0])))
+
+
+def _with_row(engine: "Engine", message: MessageRow) -> tuple[ConversationRow, MessageRow]:
+    """The message with its conversation's row, the row read first: what is deleted later will show in it."""
+    row = engine.read_row(message.conversation)
+    return row, engine.message_row(engine.message_ids.id(message.number))
+
+
+def _messages_beginning(engine: "Engine", prefix: str) -> list[int]:
+    """Up to two messages whose id begins so. Long prefixes stand for few numbers, so we ask for these; for short
+    ones we look until two are found."""
+    if len(prefix) > 5 or not prefix.isalnum():
+        return []
+    if len(prefix) >= 4:
+        rows = engine.backend.messages(numbers=engine.message_ids.with_prefix(prefix), bodies=False)
+        return [row.number for row in rows[:2]]
+    found: list[int] = []
+    for numbers in engine.backend.numbers():
+        found += [number for number in numbers if engine.message_ids.id(number).startswith(prefix)]
+        if len(found) > 1:
+            break
+    return found[:2]
+
+
+def where(engine: "Engine", project: Path | None, *, include_expired: bool) -> list[Where]:
+    """What to list; more than one only while the store is re-encrypted."""
+    return Filter(folder(project)).where(engine.codec, None if include_expired else engine.clock())
+
+
+def count(engine: "Engine", where: Sequence[Where], wanted: Filter) -> int:
+    """How many of them are shown in all. Without a filter no row is opened. Nothing proves where a tag of a sealed
+    store belongs, so with one the descriptions are asked."""
+    if wanted == Filter():
+        return count_all(engine, where[0])
+    if engine.codec.in_clear and (not wanted.metadata or engine.workspace.meta.has_metadata_tags):
+        return sum(engine.backend.count(one) for one in where)
+    rows = {row.id: row for one in where for row in conversations(engine.backend, one, oldest_first=True)}
+    return sum(_is_wanted(engine, row, wanted) for row in rows.values())
+
+
+def _is_wanted(engine: "Engine", row: ConversationRow, wanted: Filter) -> bool:
+    """Is this conversation wanted, by what its description says? One that cannot be read is not, unless all are."""
+    sound = VerifiedRow(row, engine.codec.envelope(row)) if engine.codec.in_clear else engine.verified_row(row)
+    try:
+        return sound is not None and (wanted == Filter() or wanted.fits(sound.meta))
+    except Damaged:
+        return False
+
+
+def fitting(engine: "Engine", where: Sequence[Where], after: Position | None, wanted: Filter) -> Iterator[Position]:
+    """The places of those that are wanted, found by reading the descriptions of all these."""
+    while places := page(engine, where, after, _DESCRIPTIONS):
+        rows = {row.id: row for row in engine.backend.lookup(ids=[place.id for place in places])}
+        yield from (place for place in places if place.id in rows and _is_wanted(engine, rows[place.id], wanted))
+        after = places[-1]
+
+
+def page(engine: "Engine", where: Sequence[Where], after: Position | None, limit: int) -> list[Position]:
+    if len(where) == 1:
+        return engine.backend.page(where[0], after, limit)
+    found = {(place.at, place.id) for one in where for place in engine.backend.page(one, after, limit)}
+    return [Position(*place) for place in sorted(found, reverse=True)[:limit]]
+
+
+def tagged(engine: "Engine", label: str | None, subagent: str | None, *, newest_first: bool) -> Iterator[MessageRow]:
+    wanted = [(field, value) for field, value in (("label", label), ("subagent", subagent)) if value is not None]
+    found = [
+        {n for tag in engine.codec.tags(field, value) for _, n in engine.backend.tagged(tag) if n is not None}
+        for field, value in wanted
+    ]
+    rows = engine.backend.messages(numbers=sorted(set.intersection(*found)))
+    return iter(sorted(rows, key=order, reverse=newest_first))
+
+
+def among(engine: "Engine", project: Path | None, chosen: list[bytes] | None) -> list[bytes] | None:
+    """Return those of the chosen conversations (None: of all) that are of this project; None for all."""
+    place = folder(project)
+    if place is None:
+        return chosen
+    tags = engine.codec.tags("project", place)
+    found = list({id: None for tag in tags for id, message in engine.backend.tagged(tag) if message is None})
+    if not engine.codec.in_clear:  # others may have written tags
+        found = [info._id for info in infos(engine, found, Filter(place))]
+    return found if chosen is None else [id for id in found if id in chosen]
+
+
+def tag_check(label: str | None, subagent: str | None) -> Callable[[Saved], bool] | None:
+    """What a message has to be that was found by a tag: others may have written tags."""
+    if label is None and subagent is None:
+        return None
+    begins = None if subagent is None else f"subagent:{subagent}:"
+
+    def fits(message: Saved) -> bool:
+        own = message.label or ""
+        return label in (None, own) and (begins is None or f"{own}:".startswith(begins))
+
+    return fits
+
+
+def folder(project: Path | None) -> str | None:
+    """A project is a directory, by its absolute path."""
+    if project is None:
+        return None
+    place = os.fspath(project) if isinstance(project, os.PathLike) else project
+    if not isinstance(place, str):
+        raise InvalidArgument(f"a project is a directory, not a {type(project).__name__}")
+    return os.path.abspath(os.path.expanduser(place))

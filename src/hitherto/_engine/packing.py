@@ -1,0 +1,132 @@
+"""Making packs: the messages of a run become one body, behind the append path.
+
+A pack is built from what was read, and committed only if the conversation has not been rewritten, re-keyed or packed by
+another process since. Otherwise nothing is written, and maintenance tries again.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .._sealing.codec import next_row
+from ..backend import Change, ConversationRow, MessageRow, PackRow
+from ..errors import Damaged, NotFound
+from ..events import warn
+from ..ids import RUN
+from .bodies import PackedRaw, close_pack, packed
+from .packs import Reader
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .state import Desk
+
+_LARGEST = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
+_MAX_ATTEMPTS = 8  # to pack runs that change meanwhile
+
+
+class _Built(Struct, frozen=True):
+    """A pack that is ready, and what it replaces."""
+
+    pack: PackRow
+    old: tuple[PackRow, ...]
+    rows: tuple[MessageRow, ...]  # that had bodies of their own
+
+
+def pack(engine: "Engine", conversation: bytes, runs: Sequence[int]) -> int:
+    """Pack these runs of a conversation; how many were."""
+    with suppress(NotFound, Damaged):  # purged meanwhile; or it is in quarantine now
+        for _ in range(_MAX_ATTEMPTS):
+            desk = engine.state_of(engine.read_row(conversation))
+            with desk.shaping:
+                once = _Once(engine, desk)  # before we read: what is changed or packed later will show in it
+                if not once.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
+                    return 0
+                built = [found for run in runs if (found := _attempt(engine, once, run)) is not None]
+                if not built:
+                    return 0
+                once.built = built
+                if desk.commit(once):
+                    return len(built)
+    return 0  # or others write without a pause: another time
+
+
+class _Once:
+    """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
+    it was kept: then what was read proves nothing any more, and nothing is written."""
+
+    def __init__(self, engine: "Engine", desk: "Desk") -> None:
+        self._engine, self._desk = engine, desk
+        with desk.lock:  # of one moment
+            self.row, self.envelope = desk.row, desk.envelope
+            self._seen = _shaped(desk.row), desk.packings
+        self._used = False
+        self.built: Sequence[_Built] = ()
+
+    def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
+        if self._used or (_shaped(row), self._desk.packings) != self._seen:
+            return None, False
+        if row.token != self.row.token and self._packed_by_others():
+            return None, False
+        self._used = True
+        self._desk.packings += 1
+        came: list[MessageRow | PackRow] = []
+        went: list[MessageRow | PackRow] = []
+        for built in self.built:
+            came += [built.pack, *(replace(m, body=None) for m in built.rows)]
+            went += [*built.old, *built.rows]
+        # The version stays: nobody who reads can tell that anything happened.
+        after = next_row(self.envelope, row, came, went, version=row.version)
+        return Change(row.id, row.token, after, pack=tuple(built.pack for built in self.built)), True
+
+    def _packed_by_others(self) -> bool:
+        """Are the packs of these runs other ones than when we read them?"""
+        now = {pack.first: pack for pack in self._engine.backend.packs([built.pack.first for built in self.built])}
+        return now != {pack.first: pack for built in self.built for pack in built.old}
+
+
+def _shaped(row: ConversationRow) -> tuple[object, ...]:
+    """While this stands still, the messages are the same, and under the same key. The generation has to be looked at as
+    well as the keys: a conversation that was sealed and is plain again has no keys, as before."""
+    return row.data_key, row.generation, row.rewrites
+
+
+def _attempt(engine: "Engine", once: _Once, run: int) -> _Built | None:
+    """The pack of a run, or None if there is nothing to do: a full or damaged one need not be looked at again."""
+    try:
+        built = _build(engine, once, run)
+    except Damaged as error:
+        if engine.read_row(once.row.id).token != once.row.token:
+            return None  # its key is another one by now, say: another time
+        warn(f"a run cannot be packed, verify() tells more: {error}")
+        engine.settled_runs.add(run)
+        return None
+    if built is None and engine.backend.messages(numbers=[run + RUN - 1], bodies=False):  # full: nothing more can come
+        engine.settled_runs.add(run)
+    return built
+
+
+def _build(engine: "Engine", once: _Once, run: int) -> _Built | None:
+    """The pack of a run as it is now: its messages from the first on, as far as they are not too large together."""
+    rows = sorted(engine.backend.messages(numbers=range(run, run + RUN)), key=lambda m: m.number)
+    if not rows or rows[0].number != run or rows[0].conversation != once.row.id:
+        return None
+    old = tuple(engine.backend.packs([run]))  # before their content: a later one shows when it is committed
+    reader = Reader(engine)
+    messages: list[PackedRaw] = []
+    loose: list[MessageRow] = []
+    total = 0
+    for n, m in enumerate(rows):
+        total += m.size
+        if m.number != run + n or (total > _LARGEST and messages):
+            break
+        row, data = reader.content(once.envelope, m)
+        if row.body is not None:
+            loose.append(row)
+        messages.append(packed(row, data))
+    if not loose:
+        return None
+    like = PackRow(run, once.row.id, rows[0].parent, 0, b"")
+    return _Built(close_pack(once.envelope, like, messages), old, tuple(loose))

@@ -1,0 +1,118 @@
+"""Saving messages by the narrow protocol: each below its own parent, in one transaction.
+
+A message that names no parent goes below the one before it in its flow, which is the main one or the trace of a
+sub-agent's run.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ..backend import Change, ConversationRow, MessageRow
+from ..errors import Busy, InvalidArgument, NotFound
+from ..ids import new_conversation_id
+from ..model import Message, Saved, Setup, id_of, listed, trace_of
+from .bodies import Meta
+from .creating import create
+from .state import Desk, Draft, Spot, check_size, clean_together, draft
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+def save(
+    engine: "Engine",
+    messages: Iterable[Message],
+    parent: str | Saved | None,
+    desk: Desk | None,
+    setup_at_head: Callable[[Desk], int],
+) -> list[str]:
+    """Save messages in one transaction; return their ids, in order. Without a conversation they go to that of their
+    parents, or start a new one. `setup_at_head` tells which setup is in force at the head of a conversation."""
+    given: list[Any] = listed(messages, "messages")  # `draft` checks what they are
+    if not given:
+        raise InvalidArgument("there is no message to save", hint="give at least one message")
+    wanted = [_id(parent), *(_parent(message) for message in given)]
+    given = list(clean_together(engine, given))
+    parents = {id: engine.message_row(id) for id in wanted if id is not None}
+    desk = _check_parents(engine, desk, list(parents.values()))
+    if desk is None:
+
+        def make(desk: Desk) -> list[Draft]:
+            spots = _flows(given, [None] * len(given), head=Spot(None))
+            drafts = [draft(desk, message, 0, spot, is_clean=True) for message, spot in zip(given, spots, strict=True)]
+            check_size(drafts, engine.max_write_bytes)
+            return drafts
+
+        made = create(engine, new_conversation_id(), Meta(), [Setup()], make)
+        if made is None:
+            raise Busy("the conversation could not be started")
+        return [message.id for message in made[1]]
+    seen = desk.row.rewrites  # before we look at the parents again, so that a deletion meanwhile is noticed
+    parents = {id: engine.message_row(id) for id in parents}
+    bodies = {id: engine.read_body(row, desk)[1] for id, row in parents.items()}
+    setup = bodies[wanted[0]].setup if wanted[0] is not None else setup_at_head(desk)
+    above, *below = [None if id is None else (bodies[id].label, _spot_below(parents[id])) for id in wanted]
+    below[0] = below[0] or above
+    drafts = []
+    for message, id in zip(given, wanted[1:], strict=True):
+        setup = setup if id is None else bodies[id].setup
+        drafts.append(draft(desk, message, setup, is_clean=True))
+    check_size(drafts, engine.max_write_bytes)
+
+    def prepare(drafts: Sequence[Draft], row: ConversationRow) -> tuple[Change | None, list[Saved]]:
+        if row.rewrites != seen:
+            for id in parents:
+                engine.message_row(id)  # NotFound if it was deleted meanwhile
+        spots = _flows(given, below, head=Spot(row.head))
+        return desk.prepare(row, [replace(d, spot=s) for d, s in zip(drafts, spots, strict=True)], spots[0])
+
+    with engine.telemetry.span("append"):
+        return [message.id for message in desk.write(drafts, prepare)]
+
+
+def _check_parents(engine: "Engine", desk: Desk | None, parents: Sequence[MessageRow]) -> Desk | None:
+    """Return the conversation to save to, None for a new one. Parents in another conversation are refused."""
+    if desk is None and parents:
+        desk = engine.state_of(engine.read_row(parents[0].conversation))
+    foreign = [engine.message_ids.id(row.number) for row in parents if desk is None or row.conversation != desk.id]
+    if foreign:
+        raise NotFound("message in this conversation", foreign)
+    return desk
+
+
+def _parent(message: Message) -> str | None:
+    """The parent a message asks for. A saved message is taken as a value: its old place does not count."""
+    return None if isinstance(message, Saved) or not isinstance(message, Message) else message.parent
+
+
+def _spot_below(parent: MessageRow) -> Spot:
+    return Spot(parent.number, bool(parent.main))
+
+
+def _flows(messages: Sequence[Message], below: Sequence[tuple[str | None, Spot] | None], *, head: Spot) -> list[Spot]:
+    """Where messages of one write go. `below` has, for each, the label of the parent that it names, and the place below
+    that; `head` is the place below the head.
+
+    A message that names no parent goes below the one before it in its flow: the main one, or the trace of a run of a
+    sub-agent. A trace begins with a root of its own, off the main flow, linked to what it would have gone below."""
+    last: dict[str | None, Spot] = {None: head}
+    at = head  # the place below what came last, in any flow
+    spots: list[Spot] = []
+    for n, (message, named) in enumerate(zip(messages, below, strict=True)):
+        flow = trace_of(getattr(message, "label", None))  # what is no message is refused where it is checked
+        if named is not None:
+            at = named[1]
+            last[trace_of(named[0])] = at
+        if flow is not None and (flow not in last if named is None else trace_of(named[0]) != flow):
+            spot = Spot(None, main=False, link=at.parent)
+        else:
+            spot = last[flow] if named is None else named[1]
+        spots.append(spot)
+        at = last[flow] = Spot(~n, spot.main)
+    return spots
+
+
+def _id(message: "str | Saved | None") -> str | None:
+    return None if message is None else id_of(message)

@@ -1,0 +1,83 @@
+"""Setups: provider, model, system prompt and tools.
+
+They are checked before they are kept, and stored as items of their conversation, numbered from one. Each message has
+the number of the setup that it was made with.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .._sealing.codec import Envelope
+from ..backend import ItemRow
+from ..errors import InvalidArgument, NotFound, PayloadTooLarge
+from ..model import Setup, check_json, listed
+from .bodies import Meta, encode, item_place
+
+if TYPE_CHECKING:
+    from .state import Desk
+
+
+def setup_key(number: int) -> bytes:
+    """Return the key of the item that holds this setup."""
+    return b"setup/%06d" % number
+
+
+def setup_item(envelope: Envelope, conversation: bytes, number: int, setup: Setup) -> ItemRow:
+    """Return a setup as the item that is stored."""
+    key = setup_key(number)
+    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), encode(setup)))
+
+
+def checked_setup(
+    provider: str,
+    model: str,
+    system_prompt: str,
+    tools: Sequence[Mapping[str, object]],
+    limit: int,
+    raw: object = None,
+) -> Setup:
+    """A setup as plain values, or an error that says what is wrong with it."""
+    for name, value in (("provider", provider), ("model", model), ("system_prompt", system_prompt)):
+        checked_text(value, name, limit)
+    given = listed(tools, "tools")
+    if not all(isinstance(tool, Mapping) for tool in given):
+        raise InvalidArgument("a tool is a dict with its name, description and parameters")
+    found = tuple({**tool} for tool in given if isinstance(tool, Mapping))
+    for tool in found:
+        check_json(tool, "a tool")
+    check_json(raw, "the system prompt")
+    setup = Setup(provider, model, system_prompt, found, raw)
+    size = len(encode(setup))
+    if size > limit:
+        raise PayloadTooLarge(size, limit)
+    return setup
+
+
+def checked_text(value: str, name: str, limit: int) -> str:
+    """A title, a label, a prompt: text of a size that can be kept."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is text, not a {type(value).__name__}")
+    size = len(value.encode("utf-8", "surrogatepass"))
+    if size > limit:
+        raise PayloadTooLarge(size, limit)
+    return value
+
+
+def setup_in_force(state: "Desk", at: int | None) -> int:
+    """Return the number of the setup that is in force at this message: its own, unless the conversation was configured
+    after it."""
+    meta = state.meta
+    if meta.setups == 0 or has_one_setup(meta) or at is None:
+        return meta.setup
+    engine = state.engine
+    rows = engine.backend.messages(numbers=[at])
+    if not rows or rows[0].conversation != state.id:
+        raise NotFound("message in this conversation", [engine.message_ids.id(at)])
+    if at == state.row.head and rows[0].seq < meta.setup_seq:
+        return meta.setup
+    return engine.read_body(rows[0], state)[1].setup
+
+
+def has_one_setup(meta: Meta) -> bool:
+    """Return True if all was said with the first setup."""
+    return (meta.setups, meta.setup, meta.setup_seq) == (1, 1, 0)
