@@ -169,7 +169,7 @@ def test_a_reader_delays_it_and_the_tables_are_not_written_anew_again(
     assert not store.scrub()
     assert left(path)
     reader.close()
-    if way == "at once":  # `_room` does not get to it while somebody reads
+    if way == "at once":  # `disk_space` cannot truncate the WAL during a read
         assert store.scrub()
     monkeypatch.setattr(erasure, "vacuum", lambda _: pytest.fail("again"))
     assert store.scrub()

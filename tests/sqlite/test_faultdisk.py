@@ -49,7 +49,7 @@ def lost(disk: FaultDisk, mode: Mode, into: Path, seed: int = 0) -> tuple[int, i
     losing = corrupt = 0
     for number, directory in disk.images(mode, into, seed=seed):
         try:
-            losing += not found(directory).issuperset(disk.acknowledged(number))
+            losing += not found(directory).issuperset(disk.acknowledged_at(number))
         except (apsw.Error, AssertionError):
             corrupt += 1
     return losing, corrupt
@@ -217,7 +217,7 @@ def test_one_io_error_anywhere_loses_nothing_acknowledged(place: Path) -> None:
                     return
         assert disk.log[operation - 1].kind == "failed"
         image = disk.image(disk.operations, "none", place / f"image{operation}")
-        assert found(image).issuperset(disk.acknowledged(disk.operations)), operation
+        assert found(image).issuperset(disk.acknowledged_at(disk.operations)), operation
 
 
 def test_a_machine_that_is_off_stays_off(disk: FaultDisk) -> None:

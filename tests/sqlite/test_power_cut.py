@@ -297,7 +297,7 @@ def check(life: Life, at: int, image: Path, known: Known | None = None) -> None:
     """An image that was taken at this operation holds all acknowledged writes, and none that had not begun.
 
     The content of an image with the very same bytes is `known`, and is not read again; but more may be owed by now."""
-    marks = [mark.split() for mark in life.disk.acknowledged(at)]
+    marks = [mark.split() for mark in life.disk.acknowledged_at(at)]
     begun = [int(number) for what, number in marks if what == "begun"]
     done = {int(number) for what, number in marks if what == "done"}
     files = {file.name: file.read_bytes() for file in image.iterdir()}

@@ -1,4 +1,4 @@
-"""The programs that `test_processes` starts, kills and interrupts: `python _writers.py <program> <store> …`.
+"""The programs that `test_processes` starts, kills and interrupts: `python writer_processes.py <program> <store> …`.
 
 They talk in lines. A program reports each acknowledged save. A line written in one `os.write` is in the pipe even if
 the program is killed the moment after.

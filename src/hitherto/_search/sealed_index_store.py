@@ -49,7 +49,7 @@ class _List(Struct, frozen=True, array_like=True):
     next_seq: int
     names: list[bytes]
 
-    def known(self, conversation: bytes) -> Known:
+    def coverage_of(self, conversation: bytes) -> Known:
         return Known(conversation, self.created_at, self.rewrites, self.next_seq)
 
 
@@ -83,7 +83,7 @@ def _open_saved(
             return None
         keys = {name: _key(name) for name in listed.names}
         opened = [(name, envelope.open(item_place(row.id, key), bodies[key])) for name, key in keys.items()]
-        return listed.known(row.id), tuple(Segment.load(name, data) for name, data in opened)
+        return listed.coverage_of(row.id), tuple(Segment.load(name, data) for name, data in opened)
     except (HithertoError, MsgspecError, KeyError):  # whatever the problem is, the messages are there
         return None
 

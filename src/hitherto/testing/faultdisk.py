@@ -7,7 +7,7 @@ truncate, sync and delete is also written into a log, and the place in that log 
 One run of a workload therefore holds all its crash points: `images()` replays the log and lays out, for
 each operation, a directory as a disk might hold it had the power failed just after. The test opens that
 directory with the ordinary VFS and looks. The workload calls `mark()` when something has been
-acknowledged, so that `acknowledged(n)` says what an image taken at operation n owes us.
+acknowledged, so that `acknowledged_at(n)` says what an image taken at operation n owes us.
 
 The model. A file is a platter, which survives, and pending writes and truncates, which may not; a
 sync moves the pending ones to the platter. Names are separate from files, as on a real disk. A new name
@@ -116,7 +116,7 @@ class FaultDisk:
         with self._lock:
             self.marks.append((self.operations, label))
 
-    def acknowledged(self, at: int) -> list[str]:
+    def acknowledged_at(self, at: int) -> list[str]:
         return [label for operation, label in self.marks if operation <= at]
 
     def fail(self, operation: int, error: type[apsw.Error] = apsw.IOError, *, lasting: bool = False) -> None:
@@ -347,16 +347,16 @@ class _Platter:
         # coin, over a hundred pending writes, would never find.
         odds = {"none": 0.0, "all": 1.0}.get(mode, chance.random())
 
-        def kept(pending: list[Operation]) -> Iterator[Operation]:
+        def survivors(pending: list[Operation]) -> Iterator[Operation]:
             return (operation for operation in pending if chance.random() < odds)
 
         names = dict(self._names)
-        for operation in kept(self._pending_names):
+        for operation in survivors(self._pending_names):
             _rename(names, operation)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, file in names.items():
             content = bytearray(self._contents[file])
-            for operation in kept(self._pending[file]):
+            for operation in survivors(self._pending[file]):
                 torn = mode == "torn" and operation.kind == "write" and chance.random() < 0.5
                 for part in _sectors(operation) if torn else (operation,):
                     if not torn or chance.random() < 0.5:
