@@ -1,10 +1,10 @@
-"""Files of other programs, and our own: conversations in and out.
+"""Imports and exports conversations in our own file formats and those of other programs.
 
     report = hitherto.formats.load("chats.cpeconvo", store)
     hitherto.formats.save(store, "everything.jsonl")
 
-`load` looks at what a file holds, not at what it is called. Each format is a module of its own here that turns a file
-into values and back; putting those into a store is the same for all of them. More can be added with `register`.
+`load` recognises a file by its content, not by its name. Each format is a module here that converts between a file and
+values; `_importing` puts the values into a store, for all formats alike. `register` adds a format.
 """
 
 import io
@@ -73,7 +73,7 @@ _Whole = Conversation | ConversationInfo | PortableConversation
 
 
 class Loaded(Struct, frozen=True):
-    """What came of loading a file. Going through it gives the conversations that something was added to."""
+    """The report of an import. Iterating over it yields the conversations that got new messages."""
 
     format: str
     found: str  # what in the file shows its format
@@ -94,7 +94,7 @@ class Loaded(Struct, frozen=True):
         return len(self.added)
 
     def __bool__(self) -> bool:
-        """There is always a report, also of nothing."""
+        """Return True: a report is true even if nothing was added."""
         return True
 
 
@@ -102,7 +102,7 @@ class Loaded(Struct, frozen=True):
 
 
 def register(format: Format) -> None:
-    """Know one more format from now on, in this process. It is asked before ours."""
+    """Add a format in this process. It is tried before ours."""
     kinds = {"name": str, "suffixes": tuple, "writes": bool}
     verbs = ("recognises", "read", "write")
     if not all(isinstance(getattr(format, what, None), kind) for what, kind in kinds.items()) or not all(
@@ -113,12 +113,13 @@ def register(format: Format) -> None:
 
 
 def names(*, writable: bool = False) -> list[str]:
-    """The formats that are known; only those that can be written, if that is asked."""
+    """Return the names of the known formats, or only of those that can be written."""
     return sorted(format.name for format in _all() if format.writes or not writable)
 
 
 def sniff(path: PathLike) -> tuple[str, str]:
-    """The format of a file or directory, and what in it shows that. `InvalidArgument` if it is none that is known."""
+    """Return the format of a file or directory, and the evidence for it in words. Raises `InvalidArgument` if the
+    format is unknown."""
     source = _source(_path(path))
     for format in _all():
         found = format.recognises(source)
@@ -199,12 +200,12 @@ def load(
     dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Loaded:
-    """Put what a file holds into a store. What is there already is not added again.
+    """Import the conversations of a file into a store. Messages that the store has already are not added again.
 
-    The format is seen from the content, unless one is given. `key` is for files that are sealed. Each conversation is
-    written whole or not at all; those that cannot be read are left out, and then `PartialImport` is raised at the end,
-    with the report. With `dry_run` nothing is written, and the report says what would be. `progress` hears how many
-    messages have been looked at.
+    The format is recognised by the content, unless it is given. `key` is for sealed files. Each conversation is written
+    whole or not at all. Those that cannot be read are left out; then `PartialImport` is raised at the end, with the
+    report. With `dry_run` nothing is written, and the report says what a real import would do. `progress` is called
+    with the number of messages read so far.
     """
     own = _store(store)
     own.engine.ensure_open()
@@ -217,13 +218,13 @@ def load(
 def copy(
     source: "Store | AsyncStore", target: "Store | AsyncStore", *, progress: Callable[[int], None] | None = None
 ) -> Loaded:
-    """Put all conversations of a store into another one. What is there already is not added again, so that a copy that
-    was stopped goes on where it was.
+    """Copy all conversations of a store into another one. Messages that the target has already are not added again, so
+    an interrupted copy can be repeated.
 
-    It is as loading a file of lines that the first store was saved to, one conversation after the other: each is
-    written whole or not at all, and those that cannot be read are left out, and then `PartialImport` is raised at the
-    end, with the report. `progress` hears how many messages have been looked at. If one must not leave its store,
-    `NotExportable` names it, and nothing is copied.
+    The result is the same as that of `save` to lines and `load` from them. Each conversation is written whole or not at
+    all. Those that cannot be read are left out; then `PartialImport` is raised at the end, with the report. `progress`
+    is called with the number of messages read so far. If a conversation must not leave its store, `NotExportable` names
+    it, and nothing is copied.
     """
     own, other = _store(source), _store(target)
     if _is_same(own, other):
@@ -232,7 +233,8 @@ def copy(
 
 
 def _is_same(source: Store, target: Store) -> bool:
-    """Is it one workspace of one store? By the place: a copy of the file has the same ids."""
+    """Return True if both are one workspace of one store. Their locations are compared: a copy of a file has the same
+    ids."""
     ours, theirs = source.backend.info, target.backend.info
     for store in (source, target):
         store.engine.ensure_open()
@@ -246,7 +248,7 @@ def _out_of(store: Store, ids: Iterable[bytes]) -> Iterator[PortableConversation
     for id in ids:
         try:
             yield _leaving(store.engine, id).portable
-        except NotFound:  # deleted meanwhile
+        except NotFound:  # deleted since the listing
             continue
         except (StorageError, Closed):
             raise
@@ -261,14 +263,14 @@ def _put(
     format: str,
     progress: Callable[[int], None] | None,
 ) -> Loaded:
-    """Take in what comes, and report."""
+    """Import the conversations, and return the report. Raises `PartialImport` if a part was unreadable."""
     try:
         for one in _each(found, sum_up):
             _take(store, one, sum_up, format)
             if progress is not None:
                 progress(sum_up.seen)
     finally:
-        getattr(found, "close", lambda: None)()  # a reader may have put something down on the disk
+        getattr(found, "close", lambda: None)()  # a reader may have temporary files
     report = sum_up.report()
     if report.unreadable:
         more = f" and {len(report.unreadable) - 1} more" if len(report.unreadable) > 1 else ""
@@ -287,7 +289,7 @@ def _take(store: Store, one: PortableConversation, sum_up: "_Summing", format: s
 
 
 def _each(found: Iterator[PortableConversation | Unreadable], sum_up: "_Summing") -> Iterator[PortableConversation]:
-    """The conversations, as far as the file can be read."""
+    """Yield the conversations, as far as the file can be read. Unreadable parts go into the report."""
     some = False
     while True:
         try:
@@ -307,7 +309,7 @@ def _each(found: Iterator[PortableConversation | Unreadable], sum_up: "_Summing"
 
 
 class _Summing:
-    """A report that is being written."""
+    """Builds the report of an import."""
 
     def __init__(self, format: str, found: str, dry: bool) -> None:
         self._start = Loaded(format, found, dry=dry)
@@ -363,12 +365,12 @@ def save(
     format: str | None = None,
     key: Key | bytes | None = None,
 ) -> int:
-    """Write a new file with all conversations of a store, or with these. Returns how many.
+    """Write a new file with all conversations of a store, or with the given ones. Returns their number.
 
-    The format is seen from the name, unless one is given. Nothing is overwritten, and the file appears when it is
-    complete. If one of them must not leave its store, `NotExportable` names it, and nothing is written. In place of a
-    path, a binary file that is open to be written will do, for formats that are one stream of text: then `format` says
-    which, and what goes wrong with the file is the file's own error.
+    The format follows from the name, unless it is given. No file is overwritten, and the new file appears when it is
+    complete. If a conversation must not leave its store, `NotExportable` names it, and nothing is written. Formats that
+    are one stream of text can also be written to a binary file that is open for writing, in place of a path: then
+    `format` is required, and errors of the file are raised as they are.
     """
     if isinstance(path, io.TextIOBase):
         raise InvalidArgument("a stream is a binary file, and this one is of text", hint="sys.stdout.buffer, for one")
@@ -384,13 +386,13 @@ def save(
         if where is None:
             return _write_stream(chosen, talks, cast("IO[bytes]", path), opened)
         return chosen.write(talks, where, opened)
-    except NotFound:  # deleted while it was written
+    except NotFound:  # a conversation was deleted during the export
         hint = "try again; what is written while others delete has to be lucky"
         raise Busy("a conversation changed while it was written", hint=hint) from None
 
 
 def _write_stream(format: Format, talks: Iterator[PortableConversation], stream: IO[bytes], key: Key | None) -> int:
-    """Write to a file that is open. A format that can has `write_to` beside `write`."""
+    """Write to an open file. Only formats with a `write_to` beside `write` can do it."""
     write_to: WriteTo | None = getattr(format, "write_to", None)
     if write_to is None:
         raise InvalidArgument(f"the format {format.name} is not one stream of text", hint="give the path of a new file")
@@ -409,7 +411,7 @@ def _by_name(path: Path) -> Format:
 
 
 def _whole(what: object) -> list[PortableConversation | tuple[Engine, bytes]]:
-    """What is to be written, in order. `NotExportable` before anything is."""
+    """Return the conversations to write, in order. Raises `NotExportable` before the first byte is written."""
     found = getattr(what, "sync", what)
     if isinstance(found, Page):
         if found.next_cursor is not None:
@@ -450,7 +452,7 @@ def _portables(whole: Iterable[PortableConversation | tuple[Engine, bytes]]) -> 
 
 
 def _check_portable(portable: PortableConversation) -> PortableConversation:
-    """A conversation that the caller made, if it is one that a store could hold."""
+    """Check a conversation that the caller made: a store must be able to hold it."""
     check_tree(portable)
     for said in portable.messages:
         check(said.message)
@@ -462,14 +464,15 @@ def _check_portable(portable: PortableConversation) -> PortableConversation:
 
 
 def _holes(messages: Iterable[PortableMessage]) -> Iterator[str]:
-    """Which messages come without attachments that their store has lost, in words."""
+    """Describe, for the report, the attachments that the source store has lost."""
     for said in messages:
         for hole in holes_in(said.message):
             yield f"message {said.id:.40}: an attachment of {hole.size:,} bytes is missing, and stays so"
 
 
 def _leaving(engine: Engine, id: bytes) -> Extracted:
-    """A conversation on its way out, if it may go now: it was looked at before, but others go on."""
+    """Extract a conversation for export. Raises `NotExportable`: the flag was checked before, but may have been set
+    since."""
     found = extract(engine, id)
     if found.kept_in:
         raise NotExportable(show_conversation_id(id))
@@ -477,7 +480,7 @@ def _leaving(engine: Engine, id: bytes) -> Extracted:
 
 
 def thread_to(talk: Conversation) -> PortableConversation:
-    """The conversation with nothing but the thread that ends where this handle stands. For the command line."""
+    """Return the conversation with only the thread that ends at this handle's position. For the command line."""
     found = _leaving(talk.engine, parse_conversation_id(talk.id))
     for id, number in found.numbers.items():
         if number == talk._sure:
@@ -486,8 +489,8 @@ def thread_to(talk: Conversation) -> PortableConversation:
 
 
 def outgoing(store: Store) -> list[bytes]:
-    """All conversations in the order in which they were begun, wherever that was. `NotExportable` if one of them must
-    not leave the store: who wants the others names them. For the command line, too."""
+    """Return the ids of all conversations, in the order of their original creation. Raises `NotExportable` if one of
+    them must not leave the store: the others can be exported by name. Also for the command line."""
     births: list[tuple[int, bytes]] = []
     inside: list[str] = []
     for row in conversations(store.backend, Where(), oldest_first=True):

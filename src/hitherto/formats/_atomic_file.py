@@ -1,9 +1,9 @@
-"""A new file that appears when it is complete, and never in the place of another; and a directory of them.
+"""Creates a new file or directory that appears when it is complete, and never replaces another one.
 
-It is written under a name of its own beside the place, readable by its owner alone, and gets its name when all of it is
-on the disk. Whatever goes wrong before, there is nothing afterwards.
+The file is written under a temporary name in the same directory, readable only by its owner, and is renamed when all of
+it is synced. After an error nothing is left.
 
-An empty directory may stand where a new one is to be, because people make them beforehand.
+A new directory may replace an empty one, because people create it beforehand.
 """
 
 import os
@@ -25,7 +25,7 @@ WriteTo = Callable[[Iterable[PortableConversation], IO[bytes]], int]
 
 @contextmanager
 def new_path(path: Path) -> Iterator[Path]:
-    """The unfinished file, which is there and empty: for what opens files by their names."""
+    """Yield the path of the unfinished file, which exists and is empty, for writers that open files by name."""
     _check(path)
     unfinished = _beside(path)
     try:
@@ -47,14 +47,14 @@ def new_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """The unfinished file, open to be written."""
+    """Yield the unfinished file, open for writing."""
     flags = os.O_WRONLY | _own_files.CAREFUL
     with new_path(path) as unfinished, open(os.open(unfinished, flags), "wb") as file:
         yield file
 
 
 class OnlyWritten:
-    """A format for people or other programs: made of what writes to an open file, in clear, and never read back."""
+    """A format that can only be written, in clear, by a function that writes to an open file."""
 
     writes, reads = True, False
 
@@ -77,31 +77,31 @@ class OnlyWritten:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """The unfinished directory, which is there and empty. What is put into it is on the disk already."""
+    """Yield the unfinished directory, which exists and is empty. The caller syncs the files that it puts there."""
     place = path
     try:
         _check(path)
         if os.path.lexists(path):
             if not path.is_dir() or any(path.iterdir()):
                 raise FileExistsError
-            place = path.resolve()  # people have linked folders
-            if place == Path.cwd():  # it would be replaced under everybody who is in it
+            place = path.resolve()  # the path may be a link
+            if place == Path.cwd():  # processes that work in it would lose it
                 raise OSError(EBUSY, os.strerror(EBUSY))
         unfinished = _beside(place)
         os.mkdir(unfinished, 0o700)
         try:
-            os.chmod(unfinished, 0o700)  # whatever the umask says
+            os.chmod(unfinished, 0o700)  # independent of the umask
             yield unfinished
             os.rename(unfinished, place)  # which replaces what is empty, and nothing else
             _own_files.sync_names(str(place.parent))
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)  # as a rule it is not there; what went wrong is said already
+            shutil.rmtree(unfinished, ignore_errors=True)  # gone after success; an error was raised already
     except OSError as error:
         raise _in_the_way(error, place) or of_files(error, path) from None
 
 
 def _in_the_way(error: OSError, place: Path) -> HithertoError | None:
-    """What stands where the directory is to be, and cannot be replaced."""
+    """Return an error if something that cannot be replaced exists at the directory's path, else None."""
     if not os.path.lexists(place):
         return None
     if isinstance(error, FileExistsError) or error.errno in (ENOTEMPTY, ENOTDIR):
@@ -112,12 +112,12 @@ def _in_the_way(error: OSError, place: Path) -> HithertoError | None:
 
 
 def _beside(path: Path) -> Path:
-    """A name for what is not finished yet, in the same directory."""
+    """Return a temporary name in the same directory."""
     return Path(_own_files.name_unfinished(str(path)))
 
 
 def _check(path: Path) -> None:
-    """Refuse what no file system is asked about."""
+    """Raise `CannotOpen` for a path that no file system accepts."""
     try:
         os.fsencode(path)
     except ValueError:
@@ -131,7 +131,7 @@ _ANOTHER = "choose another name, or move it away"
 
 
 def of_files(error: OSError, path: Path) -> StorageError:
-    """An error of the file system as one of ours."""
+    """Turn an OSError into one of our errors."""
     what = f"{str(path)!r:.200}: {error.strerror or type(error).__name__}"
     if error.errno in (ENOSPC, EDQUOT):
         return StorageFull(what)

@@ -1,9 +1,8 @@
-"""CPE's SQLite files: opened without trust, and made with CPE's own schema.
+"""Opens CPE's SQLite files without trusting them, and creates new ones with CPE's own schema.
 
-A file that comes from elsewhere is neither trusted nor touched. It is read in one transaction, and no `-wal` or `-shm`
-appears beside it. Everything that a file can bring along to be run is switched off or refused: triggers, views, virtual
-tables, computed columns. Rows and cells are bounded; and since a file cannot hold more text than it is long, one that
-claims to is damaged.
+A foreign file is neither trusted nor changed. It is read in one transaction, and no `-wal` or `-shm` appears beside it.
+Executable parts of a file are switched off or refused: triggers, views, virtual tables, computed columns. Rows and
+cells are bounded. A file cannot hold more text than its length: one that claims to is damaged.
 
 A new file has the tables of one of CPE's two generations, to the letter. SQLite's errors become ours on the way out.
 """
@@ -21,7 +20,7 @@ from ._atomic_file import new_path, of_files
 
 _LARGEST_CELL = 256 * 1024 * 1024  # bytes
 _MOST_ROWS = {"messages": 2_000_000, "blocks": 8_000_000, "acp_sessions": 2_000_000}
-_READINGS = 3  # how often a cell may be read: with its table, with its root, with its conversation
+_READINGS = 3  # a cell is read up to three times: with its table, with its root, with its conversation
 _TIMEOUT_SECONDS = 10.0  # for another program's lock
 
 _NO_FILE = "give a file that CPE made, usually named .cpeconvo"
@@ -57,7 +56,7 @@ CREATE INDEX idx_messages_compaction_parent_id ON messages(compaction_parent_id)
 
 
 class Reader:
-    """A file that has CPE's tables, as it is at one moment."""
+    """Reads a file with CPE's tables in one transaction."""
 
     def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self.path = path
@@ -70,7 +69,7 @@ class Reader:
                 raise InvalidArgument(f"{path} is not a file of CPE: no {table} as CPE has them", hint=_NO_FILE)
 
     def all(self, table: str, *columns: str) -> Iterator[tuple[object, ...]]:
-        """The number of every row, and these columns of it, in the order of the file; what is missing is None."""
+        """Yield the rowid and the given columns of every row, in the order of the file. A missing column is None."""
         wanted = ", ".join(["_rowid_", *(c if c in self.columns[table] else "NULL" for c in columns)])
         query, most = f"SELECT {wanted} FROM {table} ORDER BY _rowid_ LIMIT ?", _MOST_ROWS[table]
         for count, cells in enumerate(self._connection.execute(query, (most + 1,)) if self.columns[table] else ()):
@@ -79,12 +78,12 @@ class Reader:
             yield self._charge(cells)
 
     def row(self, table: str, number: object) -> dict[str, object]:
-        """The cells of a row in which there is something. `InvalidMessage` if they cannot be read."""
+        """Return the cells of a row that are not null. Raises `InvalidMessage` if they cannot be read."""
         try:
             cells = self._connection.execute(f"SELECT * FROM {table} WHERE _rowid_ = ?", (number,)).fetchone()
         except (UnicodeDecodeError, apsw.TooBigError, apsw.CorruptError):
             cells = None
-        if cells is None:  # it was there when the table was gone through
+        if cells is None:  # the row was there when the table was scanned
             raise InvalidMessage(f"damaged, or larger than {_LARGEST_CELL:,} bytes")
         found = zip(self.columns[table], self._charge(cells), strict=True)
         return {column: cell for column, cell in found if cell is not None}
@@ -97,7 +96,7 @@ class Reader:
 
 
 class Writer:
-    """A new file, with the tables of one generation."""
+    """Writes a new file with the tables of one generation."""
 
     def __init__(self, connection: apsw.Connection, schema: str) -> None:
         self._connection = connection
@@ -116,7 +115,7 @@ class Writer:
 
 @contextmanager
 def open_reader(path: Path) -> Iterator[Reader]:
-    """The file, to be read. `InvalidArgument` if it is none of CPE's."""
+    """Open a file for reading. Raises `InvalidArgument` if it is not a file of CPE."""
     if "\0" in str(path) or not path.is_file():
         raise CannotOpen(f"{ascii(str(path))[1:-1]:.200} is not a file that is there", hint=_NO_FILE)
     with _translate_errors(path):
@@ -131,7 +130,7 @@ def open_reader(path: Path) -> Iterator[Reader]:
 
 @contextmanager
 def create_writer(path: Path, schema: str) -> Iterator[Writer]:
-    """A new file, which appears when it is complete. It is synced as a whole, so SQLite need not."""
+    """Create a new file, which appears when it is complete. It is synced as a whole, so SQLite need not sync."""
     with _translate_errors(path), new_path(path) as unfinished:
         connection = apsw.Connection(_uri(unfinished), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI)
         try:
@@ -142,7 +141,8 @@ def create_writer(path: Path, schema: str) -> Iterator[Writer]:
 
 
 def _way(path: Path) -> str:
-    """How to open it so that nothing is written: SQLite would begin a WAL where a file is only set to have one."""
+    """Return the URI parameters that open the file without writing. SQLite would create a WAL for a file in WAL
+    mode."""
     with open(path, "rb") as file:
         head = file.read(20)
     if not head.startswith(b"SQLite format 3\0"):  # SQLite would take an empty file for a new database
@@ -156,7 +156,7 @@ def _way(path: Path) -> str:
 
 
 def _harden(connection: apsw.Connection) -> None:
-    """Nothing that the file brings along is run, and nothing in it may be larger than we take in."""
+    """Switch executable parts of the file off, and bound the size of its cells."""
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     for brought in ("TRUSTED_SCHEMA", "ENABLE_TRIGGER", "ENABLE_VIEW", "DQS_DML", "DQS_DDL"):
         connection.config(getattr(apsw, f"SQLITE_DBCONFIG_{brought}"), 0)
@@ -168,7 +168,8 @@ def _harden(connection: apsw.Connection) -> None:
 
 
 def _columns(connection: apsw.Connection, table: str) -> list[str]:
-    """None, if there is no such table, or one in which values are computed: CPE makes no such tables."""
+    """Return the columns of a table, or none if the table is missing or has computed columns: CPE makes no such
+    tables."""
     ordinary = "SELECT 1 FROM sqlite_schema WHERE lower(name) = ? AND type = 'table' AND rootpage > 0"
     if not connection.execute(ordinary, (table,)).fetchall():
         return []
@@ -178,7 +179,7 @@ def _columns(connection: apsw.Connection, table: str) -> list[str]:
 
 
 def _uri(path: Path) -> str:
-    """A path as SQLite takes it, whatever is in it: not every name of a file is text."""
+    """Return a path as a SQLite URI. A file's name need not be valid text."""
     return f"file:{quote(os.fsencode(os.path.abspath(path)))}"
 
 

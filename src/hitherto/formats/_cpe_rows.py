@@ -1,9 +1,9 @@
-"""One message of CPE's, as rows and as a value of ours.
+"""Converts one message between CPE's rows and our value.
 
-Two rules lose nothing either way. **Columns that we have no field for** come to lie in `extra["cpe"]`, each under its
-own name: names of models, a time that is none, a parent that is gone, whatever CPE adds one day. **Fields that CPE has
-no column for** are written as a note, under the name `hitherto`, into the JSON that CPE keeps with a message and with a
-block and does not look at. Only what is not at its default is in a note, and an empty one is not written.
+Two rules make the conversion lossless. **Columns without a field of ours** go into `extra["cpe"]`, each under its own
+name: names of models, an invalid time, a missing parent, future columns. **Fields without a column of CPE** are written
+as a note, under the name `hitherto`, into the JSON that CPE keeps with a message and a block and does not read. A note
+holds only values that differ from their defaults, and an empty note is not written.
 
 In the first generation messages have no JSON of their own, so the note of a message lies with its first block.
 """
@@ -39,7 +39,7 @@ Row = dict[str, object]  # the cells in which there is something, by column
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
-    """What the columns do not say of a message or of a block. Messages are named by their ids in the file."""
+    """The fields of a message or of a block that have no column. Messages are named by their ids in the file."""
 
     more: dict[str, object] | None = None  # of the extra
     id: str | None = None
@@ -54,14 +54,14 @@ class Note(Struct, frozen=True, omit_defaults=True):
     setup: int | None = None
     origin: str | None = None
     format: str | None = None
-    about: dict[str, object] = {}  # with the first root: what neither messages nor sessions say of the conversation
+    about: dict[str, object] = {}  # with the first root: fields of the conversation without a column
     modality: str | None = None  # of a block
     binary: bool | None = None  # is the content of a block base64, other than its modality says?
     message: "Note | None" = None  # with the first block, where messages have no JSON
 
 
 class RowMessage(NamedTuple):
-    """A message as its rows tell it; its place in the tree is told by others."""
+    """A message read from its rows, without its position in the tree."""
 
     message: Message
     created_us: int | None = None  # None: no time that can be understood
@@ -73,7 +73,8 @@ class RowMessage(NamedTuple):
 
 
 def read_message(row: Row, blocks: Sequence[Row]) -> RowMessage:
-    """The message in these rows. Every cell is taken out that has a place; what is left goes into the extra."""
+    """Build the message from its rows. Cells with a field of ours are removed from the row; the rest goes into the
+    extra."""
     role, title = text(row.pop("role", None)), text(row.pop("title", None))
     check_name(role, "the role")
     failed = text(row.pop("tool_result_error", None)).lower() not in ("", "0", "0.0", "false")
@@ -95,7 +96,7 @@ def read_message(row: Row, blocks: Sequence[Row]) -> RowMessage:
 
 
 def _block(row: Row) -> tuple[Block, Note | None]:
-    """A block, and the note of its message if that lies here."""
+    """Build a block, and return the note of its message if the block carries it."""
     fields, note = _fields(row, "extra_fields")
     left = {column: cell for column, cell in row.items() if column == "extra_fields"}
     number, content = row.get("modality_type", 0), row.get("content")
@@ -112,7 +113,7 @@ def _block(row: Row) -> tuple[Block, Note | None]:
 
 
 def _fields(row: Row, column: str) -> tuple[dict[str, object], Note]:
-    """The JSON object in a column, and the note in it. What is no such object is left in the row."""
+    """Return the JSON object in a column, and the note in it. Any other value is left in the row."""
     note = Note()
     if row.get(column) in (None, "", "null", "{}"):
         row.pop(column, None)
@@ -120,7 +121,7 @@ def _fields(row: Row, column: str) -> tuple[dict[str, object], Note]:
     with suppress(InvalidMessage):  # not JSON, or more than we could keep
         fields = read_json(text(row[column]))
         if isinstance(fields, dict) and _THEIRS not in fields:
-            with suppress(msgspec.ValidationError):  # anybody can write something under our name: it stays
+            with suppress(msgspec.ValidationError):  # not a note of ours: it stays in the extra
                 note = msgspec.convert(fields.get(_OURS, {}), Note)
                 fields.pop(_OURS, None)
             check_json(fields, column)
@@ -140,7 +141,7 @@ def _extra(fields: dict[str, object], left: Row, more: dict[str, object] | None)
 
 
 def text(cell: object) -> str:
-    """A cell as text: SQLite keeps any kind of value in any column."""
+    """Return a cell as text: SQLite allows any type of value in any column."""
     if isinstance(cell, bytes):
         return b64encode(cell).decode()
     return "" if cell is None else str(cell)
@@ -150,7 +151,7 @@ def text(cell: object) -> str:
 
 
 def message_rows(m: Message, note: Note, model: tuple[str, str], columns: Collection[str]) -> tuple[Row, list[Row]]:
-    """The row of a message and those of its blocks, without their places. `note` is what to say of its place."""
+    """Return the row of a message and those of its blocks, without their positions. `note` describes the position."""
     m = tell_holes(m)
     own = "message_extra_fields" in columns
     row: Row = {"role": m.role, "tool_result_error": m.tool_result_error, "title": m.label}
@@ -172,7 +173,8 @@ def message_rows(m: Message, note: Note, model: tuple[str, str], columns: Collec
 
 
 def _split(extra: dict[str, object] | None) -> tuple[dict[str, object], dict[str, object] | None]:
-    """An extra as the object for the column, and what goes into the note: what has a name that is ours there."""
+    """Split an extra into the object for the column, and the fields for the note, whose names are reserved in the
+    column."""
     fields = dict(extra or {})
     more = {name: fields.pop(name) for name in (_OURS, _THEIRS) if name in fields}
     return fields, more if more or extra == {} else None
@@ -192,7 +194,7 @@ def _block_row(block: Block, carried: Note | None) -> Row:
 
 
 def _join_fields(fields: dict[str, object], note: Note) -> str | None:
-    """Compact JSON of both; None if there is nothing to say. Bytes in it become base64, for JSON has none."""
+    """Return both as compact JSON, or None if both are empty. Bytes become base64."""
     whole = fields if note == Note() else {**fields, _OURS: note}
     return msgspec.json.encode(whole, enc_hook=Attachment.load).decode() if whole else None
 
@@ -208,7 +210,7 @@ _MILLISECONDS = 10**12  # from here on, a number counts these: as seconds, it wo
 
 
 def when(cell: object) -> int | None:
-    """Microseconds since 1970 UTC, of a time as SQLite, Go or Unix write it; None if it is none."""
+    """Parse a time as SQLite, Go or Unix write it. Returns microseconds since 1970 UTC, or None if it is invalid."""
     try:
         if isinstance(cell, str):
             found = _WHEN.fullmatch(cell)
@@ -218,11 +220,11 @@ def when(cell: object) -> int | None:
             return None
         microseconds = round(cell * (1000 if abs(cell) >= _MILLISECONDS else 1_000_000))
         to_datetime(microseconds)
-    except (ValueError, OverflowError, Damaged):  # it has the form of a time, and is none
+    except (ValueError, OverflowError, Damaged):  # it has the form of a time, but is invalid
         return None
     return microseconds
 
 
 def format_time(microseconds: int) -> str:
-    """As CPE writes it; the part of a second only where there is one."""
+    """Format a time as CPE does: fractions of a second only if there are any."""
     return to_datetime(microseconds).replace(tzinfo=None).isoformat(" ")

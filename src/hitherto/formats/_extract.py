@@ -1,7 +1,7 @@
-"""A conversation out of a store, as a value: the whole tree, as it was at one moment.
+"""Reads a conversation from a store as a value: the whole tree, as it was at one moment.
 
-Messages that came from a file have an id of their own here, because ids are dealt by the store; the one they came with
-is kept in `extra["imported"]`, and is the one they leave with. So what goes through several stores stays the same.
+Imported messages have ids of this store. Their original id is kept in `extra["imported"]`, and is restored on export.
+So a conversation that passes through several stores stays the same.
 """
 
 from collections.abc import Iterator
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _AT_ONCE = 1000
 _LOOKS = 100
 IMPORTED = "imported"  # in a message's extra: where it came from
-_OURS = {"id", "format", "at", "extra", IMPORTED}  # what we say there
+_OURS = {"id", "format", "at", "extra", IMPORTED}  # our fields in it
 _LATEST = 253_402_300_800_000_000  # microseconds: the year 10000
 
 
 class Extracted(Struct, frozen=True):
-    """A conversation as a value, and what it takes to find its messages in the store again."""
+    """A conversation as a value, and the data to find its messages in the store again."""
 
     portable: PortableConversation
-    numbers: dict[str, int]  # of the messages, by what they are called outside
+    numbers: dict[str, int]  # of the messages, by their exported ids
     rewrites: int
     next_seq: int
     kept_in: bool = False  # it must not leave its store
 
 
 def extract(engine: "Engine", conversation: bytes) -> Extracted:
-    """The conversation as it is now. Large content is read when it is wanted."""
+    """Read a conversation as it is now. Large content is loaded on demand. Raises `Busy` if it changes all the time."""
     for _ in range(_LOOKS):
         row = engine.read_row(conversation)
         desk = engine.read_consistently(row, lambda found: Desk(engine, found, own=True))
@@ -55,14 +55,14 @@ def extract(engine: "Engine", conversation: bytes) -> Extracted:
             continue
         after = engine.read_row(conversation)
         if (after.rewrites, after.data_key) == (desk.row.rewrites, desk.row.data_key):
-            return found  # without what was added since we looked, which does no harm
+            return found  # without messages added since the read began, which is consistent
     raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
 
 
 def _extract(engine: "Engine", desk: Desk) -> Extracted:
     row, meta, names = desk.row, desk.meta, engine.message_ids
     setups = engine.backend.items(desk.id, b"setup/")
-    ids: dict[int, str] = {}  # what each message is called outside, by its number
+    ids: dict[int, str] = {}  # the exported id of each message, by its number
     used: set[str] = set()
     messages: list[PortableMessage] = []
     before = 0
@@ -102,7 +102,7 @@ def _extract(engine: "Engine", desk: Desk) -> Extracted:
 
 
 def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[PortablePartial]:
-    """What had come of answers, the oldest first. One that cannot be read is worth nothing to anybody."""
+    """Yield the incomplete answers, oldest first. Unreadable ones are left out: they have no value."""
     for partial in reversed(found_partials(desk)):
         if partial.problem is None and partial.parent in ids and partial.at is not None:
             at = from_datetime(partial.at, "its time")
@@ -110,7 +110,7 @@ def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[PortablePartial]:
 
 
 def _read(engine: "Engine", desk: Desk) -> Iterator[tuple[Saved, int, int]]:
-    """Every message with the number of its setup and its own, parents first."""
+    """Yield every message with the number of its setup and its own number, parents first."""
     reader, after = Reader(engine), None
     while rows := _next(engine, desk.row, after):
         for header in rows:
@@ -126,24 +126,24 @@ def _next(engine: "Engine", row: ConversationRow, after: int | None) -> list[Mes
 
 
 def _came(message: Saved) -> dict[str, object] | None:
-    """What is known of where a message came from."""
+    """Return the valid note of a message's origin in `extra["imported"]`, or None."""
     found = (message.extra or {}).get(IMPORTED)
     if not isinstance(found, dict) or not found.keys() <= _OURS:
-        return None  # somebody else's word
+        return None  # not written by us
     texts = all(isinstance(found.get(name), str) and found[name] for name in ("id", "format"))
     at = found.get("at")
     return found if texts and (at is None or (type(at) is int and 0 < at < _LATEST)) else None
 
 
 def _portable_message(message: Saved, setup: int, used: set[str]) -> PortableMessage:
-    """A message as it leaves: under the id that it came with, unless it is a copy of one that left already."""
+    """Convert a message for export. It gets its original id back, unless another copy of it has that id already."""
     came = _came(message)
     id, extra, at, format = message.id, message.extra, message.created_us, None
     if came is not None and came["id"] not in used:
         id, format, extra = str(came["id"]), came.get("format"), _before(message.extra or {}, came)
         then = came.get("at")
         at = then if type(then) is int else at
-    elif id in used:  # somebody else's id happens to be ours
+    elif id in used:  # an original id is equal to this one
         id = f"{id}~{message.seq}"
     bare = Message(
         message.role, message.blocks, message.label, message.key, message.tool_result_error, extra, message.raw,
@@ -156,7 +156,7 @@ def _portable_message(message: Saved, setup: int, used: set[str]) -> PortableMes
 
 
 def _before(extra: dict[str, object], came: dict[str, object]) -> dict[str, object] | None:
-    """The extra as it was before the message came here."""
+    """Return the extra as it was before the import."""
     rest = {name: value for name, value in extra.items() if name != IMPORTED}
     if IMPORTED in came:
         rest[IMPORTED] = came[IMPORTED]

@@ -1,8 +1,8 @@
-"""What of a conversation that comes is there already.
+"""Finds the messages of an imported conversation that the store already has.
 
-The two are laid over each other from the root. A message is the same as one that stands in the same place and says the
-same, whatever it is called; one that is also called the same is taken first, so that of two alike each finds its own.
-What was labelled, or given a key, is the same message still.
+The two trees are matched from the root. Two messages are the same if they have the same position and the same content,
+even under different ids. A message with the same id is preferred, so that equal siblings keep their identity. Labels
+and keys are not compared.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from ..model import Message, Setup
 from ..snapshots._thread import snapshot_of, thread_of
 from ._types import PortableConversation, PortableMessage
 
-_LONG = 256  # characters, or bytes: what is longer is compared by its hash
+_LONG = 256  # characters, or bytes: longer content is compared by its hash
 
 
 def laid_over(
     there: PortableConversation, coming: PortableConversation, told: dict[str, PortableMessage]
 ) -> dict[str, PortableMessage] | None:
-    """The messages that are there, by the ids they come with; None if the two begin differently. `told` are those of
-    which it is known already."""
+    """Return the messages that the store has, by their ids in the file, or None if the two begin differently. `told`
+    are matches that are already known."""
     digests = {said.id: digest(said) for said in coming.messages}
     free: dict[tuple[str | None, str | None, str], list[PortableMessage]] = {}  # by place and content
     for said in there.messages:
@@ -47,8 +47,8 @@ def laid_over(
 
 
 def told_again(there: PortableConversation, at: str, setup: Setup) -> list[Message]:
-    """The thread that ends at a message as a snapshot of it with this setup tells it. These need not be the words
-    that it is kept in."""
+    """Return the messages of a snapshot, with this setup, of the thread that ends at a message. Their JSON may differ
+    from the stored one."""
     by_id = {said.id: said for said in there.messages}
     path: list[PortableMessage] = []
     place: str | None = at
@@ -60,7 +60,8 @@ def told_again(there: PortableConversation, at: str, setup: Setup) -> list[Messa
 
 
 def _place(said: PortableMessage, found: dict[str, PortableMessage]) -> tuple[str | None, str | None] | None:
-    """Where in the conversation that is there this one would stand; None if that is not there."""
+    """Return the position that a message would have in the existing conversation, or None if its parent or link is not
+    there."""
     above = [None if id is None else found.get(id) for id in (said.parent, said.link)]
     if (above[0] is None) != (said.parent is None) or (above[1] is None) != (said.link is None):
         return None
@@ -69,8 +70,8 @@ def _place(said: PortableMessage, found: dict[str, PortableMessage]) -> tuple[st
 
 
 class _Torn:
-    """Messages of which one side has lost an attachment, and the other has not, or has lost another one. They are the
-    same if they are called the same, stand in the same place, and are alike in all but the bytes of attachments."""
+    """Matches messages of which one side has lost an attachment that the other has. They are the same if they have the
+    same id and the same position, and differ only in the bytes of attachments."""
 
     def __init__(self, there: PortableConversation, coming: PortableConversation) -> None:
         self._coming = {said.id for said in coming.messages if holes_in(said.message)}
@@ -86,20 +87,20 @@ class _Torn:
 
 
 def digest(said: PortableMessage, *, by_size: bool = False) -> str:
-    """Equal for what says the same. With `by_size`, two attachments are equal if they are equally large."""
+    """Return a digest of a message's content. With `by_size`, attachments of the same size are equal."""
     m = said.message
     blocks = [(b.type, b.id, b.modality, b.mime_type, _short(b.content, by_size)) for b in m.blocks]
     return hashlib.sha256(msgpack.encode((m.role, m.tool_result_error, blocks))).hexdigest()
 
 
 def _fits(one: PortableMessage, other: PortableMessage, *, by_size: bool = False) -> bool:
-    """Is the provider's own JSON the same, where both have it?"""
+    """Return True unless both messages have a provider's JSON and the two differ."""
     ours, theirs = (None if raw is None else _short(raw, by_size) for raw in (one.message.raw, other.message.raw))
     return ours is None or theirs is None or msgpack.encode(ours) == msgpack.encode(theirs)
 
 
 def _short(value: object, by_size: bool = False) -> object:
-    """The same for the same content, however it is held: in memory, or to be read when it is wanted."""
+    """Return a short form to compare, independent of whether the content is in memory or still in the store."""
     if isinstance(value, dict):
         return {name: _short(item, by_size) for name, item in value.items()}
     if isinstance(value, list):

@@ -1,12 +1,12 @@
-"""Putting conversations into a store: once, whatever file they come from, and however often.
+"""Imports conversations into a store, from any format, without duplicates.
 
 A conversation keeps its id if that is a UUID; any other becomes one, always the same. If the store has a conversation
-of that id already, the two are laid over each other (`_history_match`): what is there is not added again, and what is
-new goes below what it answers. So loading a file twice adds nothing the second time, and loading one that has grown
-adds what has come. Two that do not even begin alike only happen to have the same id: the one that comes gets another,
-always the same again, and the report says so.
+of that id already, the two are matched (`_history_match`): known messages are not added again, and new ones go below
+the message that they answer. So loading a file twice adds nothing the second time, and loading a file that has grown
+adds the new messages. Two conversations with different beginnings only share the id by accident: the imported one gets
+another id, always the same one, and the report says so.
 
-Messages get ids of the store's own, as all do; the ones they came with are kept with them, in `extra["imported"]`.
+Messages get ids of the store. Their original ids are kept in `extra["imported"]`.
 """
 
 import hashlib
@@ -44,16 +44,16 @@ _PROVENANCE = ("imported_id", "snapshot")  # metadata that says where a conversa
 
 
 class _Again(Exception):
-    """It is not as it was when we looked: because of others, or because of what we just wrote."""
+    """The conversation has changed since it was read, by another writer or by the import itself. Plan again."""
 
 
 class Plan(Struct, frozen=True):
-    """What is to be done with a conversation that comes."""
+    """The changes that an import of one conversation will make."""
 
     id: str  # of the conversation here
     there: Extracted | None  # as it is in the store already
-    new: tuple[PortableMessage, ...]  # the messages to be added
-    known: dict[str, int] = {}  # the numbers of messages that are there, by the ids they come with
+    new: tuple[PortableMessage, ...]  # the messages to add
+    known: dict[str, int] = {}  # the numbers of messages that the store has, by their ids in the file
     renamed: bool = False  # its own id is that of another conversation
     notes: tuple[str, ...] = ()  # what cannot be taken over, in words
 
@@ -63,7 +63,7 @@ class Plan(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True):
-    """What was done."""
+    """The result of importing one conversation."""
 
     conversation: Conversation
     plan: Plan
@@ -71,12 +71,12 @@ class Admitted(Struct, frozen=True):
 
 
 def make_plan(store: "Store", portable: PortableConversation, format: str) -> Plan:
-    """What would be done. Nothing is written; what would be refused is refused."""
+    """Return the plan of an import without writing. Raises the errors that the import would raise."""
     return _plan(store, _clean(store, portable), format)
 
 
 def _clean(store: "Store", portable: PortableConversation) -> PortableConversation:
-    """Without what the store does not keep: what is there already lies there without it, too."""
+    """Apply the store's redactor, so that the messages can be compared with stored ones."""
     redactor = store.engine.redactor
     if redactor is None:
         return portable
@@ -101,7 +101,7 @@ def _plan(store: "Store", portable: PortableConversation, format: str) -> Plan:
     for _ in range(_TRIES):
         try:
             return _plan_once(store, portable, format)
-        except NotFound:  # deleted while we looked at it
+        except NotFound:  # deleted since it was read
             continue
     raise Busy("a conversation changes faster than it can be looked at")
 
@@ -128,7 +128,7 @@ _WITHOUT_KEY = "its key belongs to another conversation, and it goes without"
 
 
 def _over(store: "Store", portable: PortableConversation, id: str, there: Extracted) -> Plan | None:
-    """The plan for a conversation that is there; None if it is another one."""
+    """Return the plan for an existing conversation, or None if it is a different one."""
     notes = _differences(there.portable, portable)
     same = laid_over(there.portable, portable, _retold(store, portable, there))
     if same is None:
@@ -141,8 +141,8 @@ def _over(store: "Store", portable: PortableConversation, id: str, there: Extrac
 
 
 def _retold(store: "Store", portable: PortableConversation, there: Extracted) -> dict[str, PortableMessage]:
-    """If this is a snapshot of a thread that is there, its messages up to the end of that thread, which all stand for
-    its last message; else none."""
+    """Match a snapshot of a thread that the store has. Returns its messages up to the end of that thread, all mapped to
+    the thread's last message. Returns an empty dict for any other conversation."""
     if portable.upto is None or not portable.setups:
         return {}
     ours = {id: id for id in there.numbers} | {
@@ -153,7 +153,7 @@ def _retold(store: "Store", portable: PortableConversation, there: Extracted) ->
         return {}
     try:
         told = [message.raw for message in told_again(there.portable, at, portable.setups[0])]
-    except HithertoError:  # it cannot be told in those words: then this is not what was told
+    except HithertoError:  # the thread cannot be converted to that provider, so the snapshot is not of it
         return {}
     coming = portable.messages[: len(told)]
     if [said.message.raw for said in coming] != told:
@@ -165,7 +165,7 @@ def _retold(store: "Store", portable: PortableConversation, there: Extracted) ->
 def _new(
     portable: PortableConversation, same: dict[str, PortableMessage], keys: set[str | None]
 ) -> Iterator[PortableMessage]:
-    """What is not there yet. Below what is off the main flow there, it is off the main flow as well."""
+    """Yield the messages that the store lacks. Below a message off the main flow they are off the main flow as well."""
     flows = {id: said.main for id, said in same.items()}
     for said in portable.messages:
         if said.id not in same:
@@ -175,7 +175,7 @@ def _new(
 
 
 def _differences(there: PortableConversation, coming: PortableConversation) -> tuple[str, ...]:
-    """What the file says of a conversation that keeps what it has, in words."""
+    """Describe the fields that differ in the file. The conversation in the store keeps its own values."""
     fields = [("title", there.title, coming.title), ("project", there.project, coming.project)]
     different = [name for name, here, others in fields if others and here != others]
     if coming.setup and _held_with(coming) != _held_with(there):
@@ -194,7 +194,7 @@ def _held_with(portable: PortableConversation) -> tuple[str, str, str]:
 
 
 def admit(store: "Store", portable: PortableConversation, format: str) -> Admitted:
-    """Put it into the store. A new conversation is one transaction; so is what is added to one."""
+    """Import a conversation. A new one is written in one transaction; so are the messages added to an existing one."""
     portable = _clean(store, portable)
     for _ in range(_TRIES):
         plan = _plan(store, portable, format)
@@ -202,13 +202,13 @@ def admit(store: "Store", portable: PortableConversation, format: str) -> Admitt
             if plan.there is None:
                 return _create(store, portable, plan, format)
             return _grown(store, portable, plan, plan.there, format)
-        except (NotFound, _Again):  # what is not found was deleted since we looked
+        except (NotFound, _Again):  # NotFound: deleted since it was read
             continue
     raise Busy(f"conversation {plan.id} changes faster than it can be loaded")
 
 
 def conversation_id(id: str, format: str) -> str:
-    """The UUID of a conversation that is called so in a file of this format."""
+    """Return the UUID for a conversation's id in a file of this format."""
     try:
         return show_conversation_id(parse_conversation_id(id))
     except InvalidArgument:
@@ -252,7 +252,7 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
 
 
 def _description(store: "Store", portable: PortableConversation) -> tuple[Meta, list[Setup]]:
-    """What is said of a conversation, and what it was held with; refused if it cannot be kept."""
+    """Return a conversation's metadata and setups. Raises an error if they cannot be stored."""
     limit = store.engine.max_write_bytes
     created = portable.created_us or next((said.created_us for said in portable.messages), 0)
     setups = [checked_setup(s.provider, s.model, s.system_prompt, s.tools, limit, s.raw) for s in portable.setups]
@@ -282,7 +282,8 @@ def _is_taken(store: "Store", key: str | None) -> bool:
 
 
 def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Extracted, format: str) -> Admitted:
-    """Add what is new, to a conversation that has all it takes: what it lacks is made first, and then looked at."""
+    """Add the new messages to an existing conversation. A missing hold or setup is written first, and then raises
+    `_Again`."""
     talk = store.conversation(plan.id)
     if portable.held and not talk.held:
         talk.hold()
@@ -309,7 +310,7 @@ def _add_messages(
 
 
 def _setup_numbers(portable: PortableConversation, there: PortableConversation) -> dict[int, int]:
-    """Setups of the file, by their numbers, and their numbers here; those that are not here are left out."""
+    """Map the file's setup numbers to the store's. Setups that the store lacks are left out."""
     ours = [encode(setup) for setup in there.setups]  # as bytes: NaN is not equal to itself, and 1 is equal to True
     theirs = [encode(setup) for setup in portable.setups]
     return {n: ours.index(setup) + 1 for n, setup in enumerate(theirs, 1) if setup in ours}
@@ -322,8 +323,8 @@ def _equip(
     there: PortableConversation,
     talk: Conversation,
 ) -> None:
-    """Give a conversation the setups that its new messages were made with, and the one that is in force after them.
-    `_Again` if something was written."""
+    """Add the setups of the new messages to a conversation, and set the one that is current after them. Raises `_Again`
+    if something was written."""
     numbers, count = _setup_numbers(portable, there), len(there.setups)
     missing = [n for n in dict.fromkeys(said.setup for said in new if said.setup) if n not in numbers]
     numbers |= {n: count + place for place, n in enumerate(missing, 1)}
@@ -348,7 +349,7 @@ def _equip(
 def _keep_halves(
     store: "Store", portable: PortableConversation, plan: Plan, there: Extracted, ids: dict[str, str]
 ) -> None:
-    """And what had come of answers, unless it is there, or an answer is."""
+    """Store incomplete answers, unless the store has them, or has an answer to the same message."""
     desk = store.conversation(plan.id).state
     answered = {said.parent for said in (*there.portable.messages, *portable.messages)}
     ours = {number: id for id, number in there.numbers.items()}
@@ -357,12 +358,12 @@ def _keep_halves(
         number = store.engine.message_ids.number(ids[half.parent]) if half.parent in ids else plan.known[half.parent]
         here = ours.get(number, half.parent)
         if not {half.parent, here} & answered and (here, _digest(store, half.messages)) not in kept:
-            with suppress(NotFound):  # what it answers was deleted meanwhile
+            with suppress(NotFound):  # the message that it answers was deleted meanwhile
                 keep(desk, _half_key(store, number, half), half.messages, half.at_us or None, complete=True)
 
 
 def _half_key(store: "Store", parent: int, half: PortablePartial) -> bytes:
-    """The key of an item, the same for the same: two who load a file at once keep it once."""
+    """Return the key of an item, derived from its content: two simultaneous imports of a file store it once."""
     return new_key(parent, _digest(store, half.messages))
 
 
@@ -374,7 +375,7 @@ def _digest(store: "Store", messages: Sequence[Message]) -> bytes:
 
 
 def _drafts(desk: Desk, plan: Plan, format: str, earliest: int) -> list[Draft]:
-    """The new messages as they are to be written: each below what it answers, which may be there or come with it."""
+    """Encode the new messages. The parent of each is in the store or among them."""
     places = dict(plan.known)
     drafts: list[Draft] = []
     at, now, limit = earliest or desk.row.active_at, desk.engine.clock(), desk.engine.max_write_bytes
@@ -392,7 +393,7 @@ def _drafts(desk: Desk, plan: Plan, format: str, earliest: int) -> list[Draft]:
 
 
 def _mark_origin(said: PortableMessage, format: str, at: int) -> Message:
-    """The message with a note of where it comes from: its id there, and its time where it could not be kept."""
+    """Return the message with a note of its origin: its id in the file, and its time if the store could not keep it."""
     extra = said.message.extra
     came: dict[str, object] = {"id": said.id, "format": said.format or format}
     if said.created_us not in (0, at):
@@ -408,10 +409,10 @@ def _mark_origin(said: PortableMessage, format: str, at: int) -> Message:
 
 
 def check_tree(portable: PortableConversation) -> None:
-    """Refuse what is no tree of ours: `InvalidArgument` says what is wrong with it."""
+    """Raise `InvalidArgument` if the messages do not form a valid tree. The error says why."""
     seen: dict[str, PortableMessage] = {}
     keys: set[str] = set()
-    for number, said in enumerate(portable.messages, 1):  # they are told by their place: what came is in no error
+    for number, said in enumerate(portable.messages, 1):  # errors name messages by position, without content
         _check_place(said, seen, f"message {number}")
         if not 0 <= said.setup <= len(portable.setups):
             raise InvalidArgument(f"message {number} was made with a setup that is missing")
@@ -446,7 +447,7 @@ def _check_place(said: PortableMessage, seen: dict[str, PortableMessage], name: 
 
 
 def _check_message(store: "Store", message: Message) -> None:
-    """As far as that can be told before it is written."""
+    """Check a message as far as that is possible before it is written."""
     check(message)
     size = sum(len(block.content) for block in message.blocks if isinstance(block.content, str))
     if size > store.engine.max_write_bytes:

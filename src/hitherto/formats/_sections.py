@@ -1,7 +1,7 @@
-"""A conversation in the order in which people read it: the thread that ends at the head, then what else was said.
+"""Puts a conversation into reading order: the thread that ends at the head, then the other branches.
 
-Every message is told once. A branch that parts from the thread, or from another branch, is a section of its own that
-names the message after which it begins; so does what was said aside, and what was said before a compaction.
+Every message appears once. A branch is a section of its own that names the message after which it begins. So are side
+conversations, and the messages before a compaction.
 """
 
 import json
@@ -18,7 +18,8 @@ from ._types import PortableConversation, PortableMessage
 
 
 class Section(Struct, frozen=True):
-    """Messages, each below the one before it. `after` is the message that the first of them answers or goes on from."""
+    """A run of messages, each the child of the one before it. `after` is the message that the first one answers or
+    continues."""
 
     title: str
     after: str | None
@@ -27,7 +28,7 @@ class Section(Struct, frozen=True):
 
 
 def thread(talk: PortableConversation) -> tuple[PortableMessage, ...]:
-    """The messages from the root to the head."""
+    """Return the messages from the root to the head."""
     by_id = {said.id: said for said in talk.messages}
     newest = next((said.id for said in reversed(talk.messages) if said.main), None)
     at = talk.head or newest
@@ -39,15 +40,15 @@ def thread(talk: PortableConversation) -> tuple[PortableMessage, ...]:
 
 
 def upto(talk: PortableConversation, message: str) -> PortableConversation:
-    """The conversation with nothing but the thread that ends with this message."""
+    """Return the conversation with only the thread that ends with this message."""
     path = thread(replace(talk, head=message))
     setup = next((said.setup for said in reversed(path) if said.setup), talk.setup)
     return replace(talk, messages=path, head=message, setup=setup, setup_at=len(path), partials=())
 
 
 def setup_of(talk: PortableConversation) -> Setup:
-    """The setup in force at the head. It is the one of the message at the head, unless the conversation was configured
-    after that message: a branch keeps its own setup, whatever another branch was configured with."""
+    """Return the setup at the head. It is the setup of the message there, unless the conversation was configured after
+    that message: a branch keeps its own setup, independent of other branches."""
     path = thread(talk)
     said_since = {said.id for said in talk.messages[talk.setup_at :]}
     if path and path[-1].id in said_since and not _has_one_setup(talk):
@@ -56,7 +57,7 @@ def setup_of(talk: PortableConversation) -> Setup:
 
 
 def _has_one_setup(talk: PortableConversation) -> bool:
-    """Was everything said with the setup that the conversation was started with?"""
+    """Return True if the conversation has only the setup that it was started with."""
     return (len(talk.setups), talk.setup, talk.setup_at) == (1, 1, 0)
 
 
@@ -65,12 +66,12 @@ def _setup_at(talk: PortableConversation, number: int) -> Setup:
 
 
 def opening_setup(talk: PortableConversation) -> Setup:
-    """The setup of the first message of the thread; of the conversation, where nothing was said yet."""
+    """Return the setup of the first message of the thread, or of the conversation if the thread is empty."""
     return next((_setup_at(talk, said.setup) for said in thread(talk) if said.setup), setup_of(talk))
 
 
 def setup_changes(talk: PortableConversation, section: "Section") -> dict[str, Setup]:
-    """The messages of a section before which the setup changed, by id, with the setup from there on. The thread begins
+    """Return the new setup by the id of each message in a section before which the setup changed. The thread begins
     with `opening_setup`; a branch begins with the setup of the message that it parts from."""
     by_id = {said.id: said for said in talk.messages}
     first = section.messages[0]
@@ -88,14 +89,15 @@ def setup_changes(talk: PortableConversation, section: "Section") -> dict[str, S
 
 
 def setup_after(talk: PortableConversation) -> Setup | None:
-    """The setup that was configured after the last message of the thread, if there is one."""
+    """Return the setup that was configured after the last message of the thread, or None."""
     last = next((_setup_at(talk, said.setup) for said in reversed(thread(talk)) if said.setup), None)
     now = setup_of(talk)
     return now if last is not None and now != last else None
 
 
 def sections(talk: PortableConversation) -> Iterator[Section]:
-    """The thread first, without a title unless it goes on from something; the others in the order they were begun."""
+    """Yield the thread first, without a title unless it continues another message, then the branches in order of
+    creation."""
     main = thread(talk)
     if main:
         yield Section(_title(main[0]) if main[0].link else "", main[0].link, main, True)
@@ -111,7 +113,8 @@ def sections(talk: PortableConversation) -> Iterator[Section]:
 
 
 def _down(first: PortableMessage, below: dict[str | None, list[PortableMessage]]) -> Iterator[PortableMessage]:
-    """A message and what was said below it, always by the oldest answer; the other answers are branches themselves."""
+    """Yield a message and its descendants, always along the oldest child; the other children are branches of their
+    own."""
     at: PortableMessage | None = first
     while at is not None:
         yield at
@@ -130,12 +133,12 @@ def _title(first: PortableMessage) -> str:
 
 
 def moment(said: PortableMessage) -> datetime | None:
-    """When it was said."""
+    """Return the time of a message, or None."""
     return to_datetime(said.created_us) if said.created_us else None
 
 
 def text_in(block: Block) -> str | None:
-    """The block as text, if it is text."""
+    """Return the text of a block, or None if it is not text."""
     content = block.content
     if isinstance(content, Attachment):
         content = content.load() if content.text and not content.is_missing else b""
@@ -143,7 +146,7 @@ def text_in(block: Block) -> str | None:
 
 
 def call_in(block: Block) -> tuple[str, str]:
-    """The name of the tool that is called, and what it is given, as JSON for people."""
+    """Return the name of the called tool, and its arguments as indented JSON."""
     given = block.arguments
     if isinstance(given, str):
         with suppress(ValueError, RecursionError):  # as the model wrote it, even where that is not JSON
@@ -157,9 +160,9 @@ def pretty(value: object) -> str:
 
 
 def placeholder(block: Block) -> str:
-    """What is said of content that cannot be shown: what it is, and how large."""
+    """Describe content that cannot be shown: its type and its size."""
     kind = block.modality if block.modality != "text" else "bytes"
     content = block.content
     size = content.size if isinstance(content, Attachment) else len(content)
     missing = ", missing from the store" if isinstance(content, Attachment) and content.is_missing else ""
-    return " ".join(f"{kind}, {block.mime_type}, {size:,} bytes{missing}".split())  # one line, whatever stands in them
+    return " ".join(f"{kind}, {block.mime_type}, {size:,} bytes{missing}".split())  # always one line

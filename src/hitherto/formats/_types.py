@@ -1,7 +1,7 @@
-"""What every format reads into and writes from: a conversation as a value, outside of any store.
+"""The values that every format reads and writes: a conversation outside of any store.
 
-A reader turns a file into these values and knows nothing of stores; a writer does the reverse. What it takes to put
-them into a store, which ids are taken, what is there already, is decided once, for all formats, by `_importing`.
+A reader turns a file into these values and knows nothing of stores; a writer does the reverse. `_importing` puts them
+into a store, once for all formats: it chooses ids, and skips messages that the store has.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,8 @@ HEAD = 4096  # bytes of a file that a format may look at to recognise it
 
 
 class PortableMessage(Struct, frozen=True, kw_only=True):
-    """A message on its way. Its place is told by ids that hold inside the conversation, whatever they look like."""
+    """A message outside of a store. Its position is given by ids of any form, which are unique within the
+    conversation."""
 
     id: str
     message: Message  # its own `parent` is not used
@@ -34,7 +35,7 @@ class PortableMessage(Struct, frozen=True, kw_only=True):
 
 
 class PortablePartial(Struct, frozen=True, kw_only=True):
-    """What had come of an answer that did not arrive whole: outside the tree, and on its way as well."""
+    """The part that arrived of an incomplete answer. It is not part of the tree."""
 
     parent: str  # the message that it answers
     messages: tuple[Message, ...]
@@ -42,7 +43,7 @@ class PortablePartial(Struct, frozen=True, kw_only=True):
 
 
 class PortableConversation(Struct, frozen=True, kw_only=True):
-    """A whole conversation on its way: the tree, with all branches. Parents stand before their children."""
+    """A whole conversation outside of a store: the tree, with all branches. Parents stand before their children."""
 
     id: str  # a UUID, or any other text, which then becomes one
     messages: tuple[PortableMessage, ...] = ()
@@ -51,20 +52,20 @@ class PortableConversation(Struct, frozen=True, kw_only=True):
     project: str | None = None
     metadata: dict[str, str] = {}
     setups: tuple[Setup, ...] = ()
-    setup: int = 0  # which of them is in force; 0: none
+    setup: int = 0  # the current one of them; 0: none
     setup_at: int = 0  # it was set before the message of this place in `messages`
     opening: str | None = None
     head: str | None = None  # None: the newest message of the main flow
     held: bool = False
     created_us: int = 0  # 0: as old as its first message
     partials: tuple[PortablePartial, ...] = ()
-    record: About = About()  # what lies beside it, if it is a record
+    record: About = About()  # the additional data of a record
     expires_us: int | None = None  # an expiry of its own
     upto: str | None = None  # the message that a snapshot ends with, by its id where it was taken
 
 
 class Source(Struct, frozen=True):
-    """A file, or a directory, that is to be recognised."""
+    """A file or a directory whose format is to be recognised."""
 
     path: Path
     is_directory: bool
@@ -72,39 +73,40 @@ class Source(Struct, frozen=True):
 
 
 class Format(Protocol):
-    """One format. A module is one too, if it has these names."""
+    """A file format. A module with these names is one, too."""
 
     @property
     def name(self) -> str:
-        """As people type it: "jsonl"."""
+        """The name that people type: "jsonl"."""
         ...
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What the names of its files end in: (".jsonl",)."""
+        """The suffixes of its files: (".jsonl",)."""
         ...
 
     @property
     def writes(self) -> bool:
-        """Can it be written as well as read?"""
+        """True if it can be written as well as read."""
         ...
 
     def recognises(self, source: Source) -> str | None:
-        """What in the content shows that it is this format, in words; None if it is not. Never raises."""
+        """Return the evidence in the content that it is this format, in words, or None. Never raises."""
         ...
 
     def read(self, path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
-        """The conversations in a file, one after the other, and what could not be read. `InvalidArgument` or `Damaged`
-        for what is not this format at all, `KeyUnavailable` without the key that it takes."""
+        """Yield the conversations in a file, and an `Unreadable` for each part that cannot be read. Raises
+        `InvalidArgument` or `Damaged` if the file is not in this format at all, and `KeyUnavailable` without the key
+        that it needs."""
         ...
 
     def write(self, talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
-        """Write a new file; `AlreadyExists` if there is one. All of it or nothing is there afterwards. Returns how
-        many conversations were written."""
+        """Write a new file completely or not at all. Returns the number of conversations. Raises `AlreadyExists` if the
+        file exists."""
         ...
 
 
 def not_written(name: str) -> InvalidArgument:
-    """For formats that are only read."""
+    """Return the error of a format that can only be read."""
     hint = Hint("format-not-written", "hitherto.formats.names(writable=True)")
     return InvalidArgument(f"the format {name} is read, not written", hint=hint)

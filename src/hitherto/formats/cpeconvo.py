@@ -1,12 +1,12 @@
 """`.cpeconvo`: the SQLite file in which the program CPE keeps its conversations, in both of its generations.
 
-A file is a forest: messages point to their parents, roots point to nothing. Every tree becomes a conversation; in the
-later generation a root may go on from a message of another tree (compaction), and then both are one conversation. What
-a session of the program says about a tree (its title, its directory, where it stands) is said of the conversation.
+A file is a forest: messages point to their parents, roots point to nothing. Every tree becomes a conversation. In the
+later generation a root may continue a message of another tree (compaction), and then both are one conversation. The
+fields of a session of the program (its title, its directory, its position) become fields of the conversation.
 
-Reading goes through the ids first and finds the trees; what was said is then read tree by tree. A link is walked like
-a parent, so one walk from each beginning reaches everything but circles. What the columns say of a conversation is told
-by one function, to the reader and to the writer, who notes where the conversation is more than that.
+The reader goes through the ids first and finds the trees; the content is then read tree by tree. A link is followed
+like a parent, so one walk from each root reaches everything but circles. One function derives a conversation's fields
+from the columns. The writer uses it too, and writes a note where the conversation differs.
 """
 
 import logging
@@ -41,18 +41,18 @@ _SESSION_FIELD = re.compile(rf"cpe\.session\.(\d{{1,6}})\.({'|'.join(_SESSION)})
 
 
 def recognises(source: Source) -> str | None:
-    """A SQLite file with CPE's two tables, whatever its name."""
+    """Recognise a SQLite file with CPE's two tables, by its content."""
     if not source.head.startswith(b"SQLite format 3\0") or source.head[68:72] in _OUR_FILES:
         return None
     try:
         with open_reader(source.path) as file:
             return f"CPE's tables, of its {'later' if file.columns['acp_sessions'] else 'first'} generation"
-    except HithertoError:  # whatever is wrong with it, it is not for us to say: nobody asked for this format yet
+    except HithertoError:  # a broken file is not an error here: the caller has not chosen this format
         return None
 
 
 def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
-    """The conversations in a file of either generation."""
+    """Yield the conversations in a file of either generation."""
     if key is not None:
         raise NotSealed("a key was given, and a .cpeconvo file is plain", hint="leave the key out")
     with open_reader(path) as file:
@@ -63,12 +63,13 @@ def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreada
 
 
 def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
-    """A new file of the later generation: plain SQLite. A key is refused: whoever gives one believes it is sealed."""
+    """Write a new file of the later generation: plain SQLite. A key is refused, because the file would not be
+    sealed."""
     return _write(talks, path, key, LATER)
 
 
 def write_first(talks: Iterable[PortableConversation], path: Path, key: Key | None) -> int:
-    """A new file of the first generation, which knows neither sessions nor models nor compaction."""
+    """Write a new file of the first generation, which has neither sessions nor models nor compaction."""
     return _write(talks, path, key, FIRST)
 
 
@@ -76,7 +77,7 @@ def write_first(talks: Iterable[PortableConversation], path: Path, key: Key | No
 
 
 class _Forest:
-    """Which messages make which conversation. It knows ids and places; what was said lies in the file."""
+    """The assignment of messages to conversations. It holds ids and positions; the content stays in the file."""
 
     def __init__(self, file: Reader) -> None:
         self._file = file
@@ -96,7 +97,7 @@ class _Forest:
             self._below.setdefault(parent or self._hang(id, onward[id]), []).append(id)
 
     def _read_messages(self) -> dict[str, object]:
-        """Returns what each message says that it goes on from."""
+        """Read all messages' ids. Returns the message that each one continues."""
         above, onward, nameless, lost = dict[str, object](), dict[str, object](), 0, []
         for row, id, parent, continues in self._file.all("messages", "id", "parent_id", "compaction_parent_id"):
             if isinstance(id, str) and id and id not in above:
@@ -113,7 +114,7 @@ class _Forest:
         return onward
 
     def _read_blocks(self) -> dict[object, list[tuple[int, object]]]:
-        """Where each message has its blocks. CPE leaves blocks behind when it deletes: those are left out."""
+        """Return the rows of each message's blocks. CPE leaves blocks behind when it deletes: those are left out."""
         found: dict[object, list[tuple[int, object]]] = {}
         for row, message, order in self._file.all("blocks", "message_id", "sequence_order"):
             found.setdefault(message, []).append((order if isinstance(order, int) else 0, row))
@@ -124,12 +125,12 @@ class _Forest:
 
     def _tell(self, ids: Sequence[str], what: str) -> None:
         if ids:
-            which = ", ".join(ascii(id[:40])[1:-1] for id in ids[:5])  # harmless, whatever somebody wrote there
+            which = ", ".join(ascii(id[:40])[1:-1] for id in ids[:5])  # escaped: the ids are untrusted
             more = f" and {len(ids) - 5:,} more" if len(ids) > 5 else ""
             self.unreadable[f"message{'s' if ids[1:] else ''} {which}{more}"] = what
 
     def _hang(self, root: str, continues: object) -> str | None:
-        """The message of another tree that this one hangs on, if there is one."""
+        """Return the message of another tree that this root continues, or None."""
         note = self.hear(root).note
         link = next((id for id in (continues, note.link) if isinstance(id, str) and id in self._rows), None)
         if link is not None:
@@ -137,11 +138,11 @@ class _Forest:
         return link or (note.within if note.within in self._rows else None)
 
     def trees(self) -> Iterator[list[str]]:
-        """The messages of one conversation after the other: parents first, then in the order of the file."""
+        """Yield the messages of each conversation: parents first, then in the order of the file."""
         reached: set[str] = set()
         for start in [*self._below.get(None, ()), *self.links]:
             if start not in reached:
-                self.links.pop(start, None)  # if it has one, it goes round in a circle, which is cut here
+                self.links.pop(start, None)  # a link here would close a circle, so it is cut
                 yield list(self._walk(start, reached))
         circling = [id for id in self._rows if id not in reached]
         self._tell(circling, "in, or below, a circle of parents: no beginning can be found")
@@ -158,8 +159,8 @@ class _Forest:
                     heappush(ready, (self._rows[child], child))
 
     def hear(self, id: str) -> RowMessage:
-        """A message. What its row says of its place, and is not so, is left in the row, and so kept. Where one cannot
-        be read stands an empty event, so that what was said below keeps its place."""
+        """Read a message. Invalid positions stay in the row, and so in its extra. An unreadable message becomes an
+        empty event, so that the messages below keep their position."""
         try:
             row = self._file.row("messages", self._rows[id])
             blocks = [self._file.row("blocks", number) for _, number in sorted(self._blocks.get(id, ()))]
@@ -175,7 +176,7 @@ def _conversation(forest: _Forest, ids: Sequence[str]) -> PortableConversation:
     try:
         talk = _portable(forest, found)
         check_tree(talk)
-    except (InvalidArgument, msgspec.ValidationError):  # anybody can write a note: those that lie are not believed
+    except (InvalidArgument, msgspec.ValidationError):  # notes are untrusted: an invalid one is ignored
         talk = _portable(forest, {id: one._replace(note=Note()) for id, one in found.items()})
     return talk
 
@@ -214,7 +215,7 @@ def _messages(
 def _plain(
     names: Mapping[str, str], models: Sequence[tuple[str, str]], sessions: Iterable[Row]
 ) -> PortableConversation:
-    """A conversation, without its messages. `names` are theirs, by their ids in the file, the root first."""
+    """Return a conversation without its messages. `names` are their ids, by those in the file, the root first."""
     root = next(iter(names))
     ordered = sorted(sessions, key=lambda session: when(session["created_at"]) or 0)
     newest: Row = ordered[-1] if ordered else {}
@@ -240,7 +241,7 @@ def _plain(
 
 
 def _numbers(models: Iterable[tuple[str, str]], setups: Sequence[Setup]) -> list[int]:
-    """The setup of each message: the first with its provider and model, from 1."""
+    """Return the number of each message's setup, from 1: the first with its provider and model."""
     known = {(setups[n].provider, setups[n].model): n + 1 for n in reversed(range(len(setups)))}
     return [known.get(model, 0) if any(model) else 0 for model in models]
 
@@ -264,7 +265,7 @@ def _write(talks: Iterable[PortableConversation], path: Path, key: Key | None, s
 
 
 def _free(id: str, taken: set[str]) -> str:
-    """The id, or a new one where it is taken or nothing to type; it is taken from now on."""
+    """Reserve an id: the given one, or a new one if it is taken or cannot be typed."""
     while id in taken or not (len(id) <= 64 and id.isprintable() and encodable(id)):
         id = urandom(3).hex()
     taken.add(id)
@@ -272,7 +273,7 @@ def _free(id: str, taken: set[str]) -> str:
 
 
 class _Saying:
-    """One conversation on its way into a file."""
+    """Writes one conversation into a file."""
 
     def __init__(self, file: Writer, talk: PortableConversation, names: dict[str, str], taken: set[str]) -> None:
         """`names` are the ids in the file, by those of the messages."""
@@ -297,12 +298,13 @@ class _Saying:
             self._file.add("acp_sessions", session)
 
     def _model(self, number: int) -> tuple[str, str]:
-        """What the columns will say of a setup."""
+        """Return the provider and the model of a setup, for the columns."""
         setup = self._talk.setups[number - 1] if number and "model_id" in self._columns else Setup()
         return setup.provider, setup.model
 
     def _continues(self, said: PortableMessage) -> str | None:
-        """CPE links what goes on from a message. What serves one, off the main flow, is linked in a note."""
+        """Return the message that a root continues. CPE has a column for it; the link of a sub-agent goes into a
+        note."""
         return self._names.get(said.link or "") if said.main and "compaction_parent_id" in self._columns else None
 
     def _note(self, said: PortableMessage, number: int, about: dict[str, object]) -> Note:
@@ -315,8 +317,8 @@ class _Saying:
         )  # fmt: skip
 
     def _sessions(self) -> list[Row]:
-        """Those that it was read with, out of the metadata; if there is none, one for its title and directory. The
-        newest says what is so now of the conversation."""
+        """Return the sessions that the conversation was read with, from its metadata, or one for its title and
+        directory. The newest one gets the current values."""
         talk, found = self._talk, dict[str, Row]()
         blank: Row = {"cwd": "", "title": "", "model_ref": "", "created_at": format_time(talk.messages[0].created_us)}
         for field, value in talk.metadata.items():

@@ -1,6 +1,6 @@
-"""`.cpeconvo` of the first generation, by a name of its own, so that `save` can be asked for it.
+"""`.cpeconvo` of the first generation, under a name of its own, so that `save` can write it.
 
-Both generations are read by `cpeconvo`, which knows them by their tables: this one never claims a file.
+`cpeconvo` reads both generations and tells them apart by their tables: this module never recognises a file.
 """
 
 from ._types import Source
@@ -15,5 +15,5 @@ write = write_first
 
 
 def recognises(source: Source) -> str | None:  # noqa: ARG001  # the shape of a format
-    """Never: `cpeconvo` has said so already."""
+    """Return None: `cpeconvo` recognises both generations."""
     return None

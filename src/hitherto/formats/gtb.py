@@ -1,6 +1,6 @@
 """A directory of snapshots, one file each: as programs written in Go lay them out, plain or sealed.
 
-What cannot be read in it does not hide the rest: it is reported, file by file. It is written whole or not at all.
+Unreadable files do not hide the others: each is reported. A directory is written whole or not at all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,8 +40,8 @@ def _is_snapshot(file: str) -> bool:
 
 def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     store = FileStore(path, key)
-    listing = store._listing(renew=False)  # somebody else's folder stays as it is
-    for summary in reversed(listing):  # the oldest first, as they came to be
+    listing = store._listing(renew=False)  # the folder belongs to another program, and stays as it is
+    for summary in reversed(listing):  # the oldest first
         try:
             yield portable_of(store.load(summary.id))
         except HithertoError as error:

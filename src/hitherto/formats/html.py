@@ -1,8 +1,8 @@
-"""One page of HTML, for people: it needs nothing but itself, and does nothing. It is written, not read.
+"""One self-contained page of HTML, for people. It is written, not read.
 
-What was said may hold anything, so everything is shown as text: nothing of it is markup, and nothing is a link. There
-is no script, and nothing is fetched: the page itself tells the browser to allow neither. Images stand in the page; of
-those, only kinds that cannot hold a script. Tool calls, their results and thoughts are folded.
+Messages may hold any content, so all of it is shown as text: none of it becomes markup or a link. The page has no
+script and fetches nothing; its content security policy forbids both. Images are embedded, if their type cannot hold a
+script. Tool calls, their results and thoughts are folded.
 """
 
 import base64
@@ -60,12 +60,12 @@ FORMAT = OnlyWritten("html", (".html", ".htm"), write_to)
 
 
 class _Page:
-    """A page on its way out."""
+    """Writes a page."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._count = 0
-        self._anchors: dict[str, str] = {}  # where the messages of a conversation stand in the page
+        self._anchors: dict[str, str] = {}  # the anchors of a conversation's messages in the page
 
     def add(self, talk: PortableConversation) -> None:
         title = talk.title.strip() or "Conversation"
@@ -164,7 +164,7 @@ def _about(talk: PortableConversation) -> str:
 
 
 def _setup(setup: Setup) -> str:
-    """The setup from here on."""
+    """Return the setup that is used from here on."""
     none = "" if setup.system_prompt else '<p class="note">No system prompt.</p>\n'
     return f"<h2>Setup from here on</h2>\n{_describe([], setup)}{none}"
 
@@ -186,5 +186,5 @@ def _bytes(block: Block) -> bytes:
 
 
 def _safe(text: str) -> str:
-    """As text, also between the quotation marks of an attribute."""
+    """Escape text for content and for attribute values."""
     return escape(escape_control_characters(text), quote=True)

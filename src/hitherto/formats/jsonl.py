@@ -6,14 +6,14 @@
     {"message": {"id": "…", "parent": "…", "role": "assistant", …}}
     {"end": {"conversations": 1, "sha256": "…"}}
 
-Nothing is left out that a reader of the store could see: every branch, setup, label, key and attachment, the
-provider's own JSON. Parents stand before their children. Large content comes before the message that needs it, in
-lines of its own, once for each conversation; a line with `missing` is all there is of an attachment that the store has
-lost. What JSON has no word for is marked by an object with one name that begins
-with a dollar: `$bytes`, `$attachment`, `$base64`, `$float`; an object that looks like one is wrapped in `$object`.
+The lines hold all that a reader of the store could see: every branch, setup, label, key and attachment, the provider's
+own JSON. Parents stand before their children. Large content comes before the message that needs it, in lines of its
+own, once for each conversation; a line with `missing` is all there is of an attachment that the store has lost. A value
+that JSON cannot express is an object with one name that begins with a dollar: `$bytes`, `$attachment`, `$base64`,
+`$float`; an object that looks like one is wrapped in `$object`.
 
-The last line tells that the file is whole. Writing is deterministic: what was loaded from a file is written to the same
-bytes again. A name that ends in `.zst` is compressed.
+The last line proves that the file is complete. Writing is deterministic: saving an imported file gives the same bytes.
+A name that ends in `.zst` is compressed.
 """
 
 import base64
@@ -196,7 +196,7 @@ def _compressing(file: IO[bytes]) -> Callable[[bytes], object]:
 
 
 class _Hashed:
-    """Lines on their way out."""
+    """Writes lines, and hashes them."""
 
     def __init__(self, out: Callable[[bytes], object]) -> None:
         self._out = out
@@ -286,14 +286,14 @@ def _format_time(microseconds: int) -> str:
 
 
 def _expiry(microseconds: int | None) -> str:
-    """The same of a time that may be 1970 itself."""
+    """Format a time that may be 1970 itself, or None."""
     if microseconds is None:
         return ""
     return to_datetime(microseconds).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class _Attached:
-    """What JSON cannot say, said in JSON. Large content is written on the way, each only once."""
+    """Encodes values that JSON cannot express. Large content is written before, each only once."""
 
     def __init__(self, out: _Hashed | None) -> None:
         self._out = out
@@ -344,7 +344,7 @@ class _Attached:
 
 
 def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """In pieces of one size, so that it does not matter how they were kept."""
+    """Yield pieces of one size, independent of the sizes in the store."""
     rest = bytearray()
     for piece in pieces:
         rest += piece
@@ -369,7 +369,7 @@ def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreada
 
 
 def _first_of_zstd(path: Path) -> bytes:
-    """The first bytes of what is compressed; none if it is not."""
+    """Return the first decompressed bytes of a file, or none if it is not compressed."""
     try:
         with open(path, "rb") as file:
             return next(iter(_lines(file)), b"")[:100]
@@ -378,7 +378,7 @@ def _first_of_zstd(path: Path) -> bytes:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file, compressed or not; none of them without end."""
+    """Yield the lines of a file, compressed or not, each of bounded length."""
     head = file.read(4)
     file.seek(0)
     if head != _ZSTD:
@@ -423,8 +423,7 @@ _CUT_OFF = "it was cut off, or changed: export it again"
 
 
 def _read(lines: Iterator[bytes], folder: Path) -> Iterator[PortableConversation | Unreadable]:
-    """What can be read, conversation by conversation: a line that cannot be takes its own conversation with it, and no
-    other one."""
+    """Yield the conversations. An unreadable line makes its own conversation unreadable, and no other one."""
     first = next(lines, b"")
     _check_header(first)
     sha256 = hashlib.sha256(first)
@@ -456,7 +455,7 @@ def _read(lines: Iterator[bytes], folder: Path) -> Iterator[PortableConversation
 
 
 def _next(lines: Iterator[bytes]) -> bytes | HithertoError | None:
-    """The next line; None at the end; the error, if the file cannot be read on."""
+    """Return the next line, None at the end, or the error if the file cannot be read further."""
     try:
         return next(lines, None)
     except HithertoError as error:
@@ -488,7 +487,7 @@ def _check_header(line: bytes) -> None:
 
 
 def _line(line: bytes) -> "_Line | str":
-    """A line, or what is wrong with it."""
+    """Parse a line. Returns the reason as text if it is invalid."""
     if len(line) > _VALUES and sum(map(line.count, (b"[", b"{", b","))) > _VALUES:
         return f"it holds more than {_VALUES:,} values"
     try:
@@ -503,7 +502,7 @@ def _line(line: bytes) -> "_Line | str":
 
 
 def _open_values(line: _Line) -> list[object]:
-    """What of a line may be any JSON."""
+    """Return the values of a line that may be any JSON."""
     found: list[object] = [] if line.setup is None else [line.setup.tools, line.setup.raw]
     halves = [] if line.partial is None else line.partial.messages
     for message in halves if line.message is None else [line.message, *halves]:
@@ -513,10 +512,10 @@ def _open_values(line: _Line) -> list[object]:
 
 
 class _Reading:
-    """A conversation whose lines are coming."""
+    """Builds a conversation from its lines."""
 
     def __init__(self, about: _Conversation | None, folder: Path) -> None:
-        """Without a description: lines that belong nowhere."""
+        """Without `about`, collect lines that belong to no conversation."""
         self._about = about
         self._folder = folder
         self._setups: list[Setup] = []
@@ -532,7 +531,7 @@ class _Reading:
 
     @property
     def complete(self) -> bool:
-        """Has all come that was announced?"""
+        """True if all announced messages have arrived."""
         about = self._about
         came = len(self._setups), len(self._messages), len(self._halves)
         return about is None or came == (about.setups, about.messages, about.partials)
@@ -590,7 +589,7 @@ class _Reading:
         self._attachments[piece.number] = Attachment._hole(piece.size, text=piece.text, name=name)
 
     def _value(self, value: object) -> object:
-        """What was said in JSON, as it was."""
+        """Decode a value that `_Attached` encoded."""
         if isinstance(value, list):
             return [self._value(item) for item in value]
         if not isinstance(value, dict):
@@ -646,8 +645,8 @@ class _Reading:
             return Unreadable(self._name, str(error))
 
     def forget(self) -> None:
-        """Its attachments are kept by now, or never will be."""
-        shutil.rmtree(self._folder, ignore_errors=True)  # whatever stays goes with the folder around it
+        """Remove the temporary files of attachments: the conversation is imported or given up."""
+        shutil.rmtree(self._folder, ignore_errors=True)  # the folder around it is removed later
 
     def _setup(self, setup: _Setup) -> Setup:
         tools = tuple(tool for tool in map(self._value, setup.tools) if isinstance(tool, dict))

@@ -1,8 +1,8 @@
 """Markdown, for people: a conversation as a document. It is written, not read.
 
-A heading of the first level is a conversation, one of the second a message, or the beginning of another branch: nothing
-else is. Headings inside of what was said stand two levels deeper than they were, and what would swallow the messages
-after it, a fence that is not closed, HTML, is closed or shown as what it is. Otherwise the text is as it was said.
+A heading of the first level is a conversation, one of the second a message or the beginning of another branch; there
+are no others. Headings inside a message are moved two levels down. Text that would swallow the messages after it is
+made safe: an open fence is closed, HTML is escaped. All other text is unchanged.
 """
 
 import re
@@ -64,7 +64,7 @@ def _document(talk: PortableConversation) -> Iterator[str]:
 
 
 def _setup(setup: Setup) -> Iterator[str]:
-    """The setup from here on."""
+    """Yield the setup that is used from here on."""
     yield "## Setup from here on"
     about = [("provider", setup.provider), ("model", setup.model)]
     listed = [f"- {what}: {_code(value)}" for what, value in about if value]
@@ -103,9 +103,10 @@ def _block(block: Block, role: str, *, error: bool) -> str:
 
 
 def _text(text: str) -> str:
-    """What was said, as it was, but that it cannot be taken for more than one message."""
+    """Return a text so that it cannot break out of its message: headings are moved down, open fences closed, HTML
+    escaped."""
     lines: list[str] = []
-    fence = ""  # that is open
+    fence = ""  # the open fence
     for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         found = _FENCE.match(line)
         if fence:
@@ -137,7 +138,7 @@ def _fence(text: str, language: str = "") -> str:
 
 
 def _code(text: str) -> str:
-    """On one line, in a fence longer than any inside."""
+    """Return inline code on one line, in a fence longer than any inside it."""
     line = _line(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     return f"{fence} {line} {fence}" if len(fence) > 1 else f"`{line}`"

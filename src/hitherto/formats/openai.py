@@ -3,7 +3,7 @@
     {"messages": [{"role": "system", "content": "…"}, {"role": "user", "content": "…"}, …], "tools": […]}
 
 One line is one conversation. Writing gives the thread that ends at the head, with the system prompt first. Messages of
-other providers are converted on the way, and what a provider would refuse is mended, as when one resumes.
+other providers are converted, and a thread that a provider would refuse is repaired, as on resuming.
 
 Reading takes every such line as a conversation of one thread. A line has no id, so the conversation's id is made from
 the line itself: the same line again is the same conversation, a line with more messages is another one.
@@ -92,7 +92,7 @@ def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreada
 
 
 def _conversation(line: bytes, number: int) -> PortableConversation | Unreadable:
-    """The conversation that a line holds; the reason, if it holds none."""
+    """Parse a line into a conversation, or return the reason why it is invalid."""
     try:
         body = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):

@@ -1,7 +1,7 @@
 """One snapshot in a file of its own: plain JSON, as `Snapshot.to_json` writes it.
 
-A snapshot is one thread. Of a conversation that has branches, the one that ends at the head is written; all of them
-are in a file of lines.
+A snapshot is one thread. Of a conversation with branches, the thread that ends at the head is written; `jsonl` has all
+of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ def recognises(source: Source) -> str | None:
 
 def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     id = _id_in(path)
-    if id is not None:  # in a folder, which knows about keys, and has the media that it may refer to
+    if id is not None:  # the folder checks for keys, and holds the media that the snapshot may refer to
         yield portable_of(FileStore(path.parent, key).load(id))
         return
     if key is not None:
@@ -61,7 +61,7 @@ def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreada
 
 
 def _id_in(path: Path) -> str | None:
-    """The id in the name of a file that lies where snapshots lie."""
+    """Return the id in the name of a file in a folder of snapshots, or None."""
     try:
         validate_snapshot_id(path.name.removesuffix(".json"))
     except HithertoError:
@@ -92,7 +92,7 @@ def _one(talks: Iterable[PortableConversation]) -> bytes:
 
 
 def portable_of(snapshot: Snapshot) -> PortableConversation:
-    """The snapshot as a conversation: one thread, in which everything was said when it was taken."""
+    """Return the snapshot as a conversation: one thread, with the snapshot's time for every message."""
     messages, setup = thread_of(snapshot)
     title, metadata = about(snapshot)
     at = from_datetime(snapshot.created, "created_at")
@@ -113,14 +113,14 @@ def portable_of(snapshot: Snapshot) -> PortableConversation:
 
 
 def _conversation(snapshot: Snapshot) -> str:
-    """Several snapshots of one conversation are one conversation again."""
+    """Return the conversation's id, which is the same for all snapshots of one conversation."""
     id = snapshot.metadata.get("conversation", "")
     return id if conversation_id(id, name) == id else snapshot.id
 
 
 def taken_of(talk: PortableConversation) -> Snapshot:
-    """The thread that ends at the head of a conversation. Its id is the conversation's, so that writing it again is the
-    same snapshot."""
+    """Return a snapshot of the thread that ends at the head. Its id is the conversation's, so that a second export
+    gives the same snapshot."""
     path = thread(talk)
     setup = setup_of(talk)
     try:

@@ -4,13 +4,13 @@ A file is JSON in two layers. The outer one is in clear: the conversation's id, 
 nonce, its tag and the SHA-256 of what was sealed. The inner one is the program's record: the messages ("frames") and
 what it knows about them, their participants, a summary, counts, how long to keep it.
 
-Frames are a line, not a tree: each stands below the one before it. The text of a frame has been redacted by the program
-before it was kept; what it says about that is the message's `privacy`. Attachments and sound lie in other files and are
-only referred to, so the references are kept, in `extra["vpconv"]`. Everything else that the record says goes into the
-conversation's metadata, each part as the JSON that it was.
+Frames are a list, not a tree: each is the child of the one before it. The program redacts the text of a frame before it
+stores it; its report of that becomes the message's `privacy`. Attachments and sound are in other files and only
+referred to, so the references are kept in `extra["vpconv"]`. All other parts of the record go into the conversation's
+metadata, as JSON.
 
-The layout has no header from which a wrong key could be told from a changed file: both are one error, which says so.
-The checksum is believed only after the tag: it is for plain mistakes, not against anybody.
+The layout has no header, so a wrong key looks like a changed file: both raise one error, which says so. The checksum is
+compared only after the tag is verified: it detects accidents, not attacks.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ class _Envelope(Struct, frozen=True):
 
 
 def recognises(source: Source) -> str | None:
-    """JSON that begins with a name of the outer layer and has the sealed text in it, whatever the file is called."""
+    """Recognise JSON that begins with a name of the outer layer and holds the sealed text."""
     if source.is_directory or not _BEGINNING.match(source.head) or b'"cipherText"' not in source.head:
         return None
     id = re.search(rb'"conversationId"\s*:\s*"([^"\\]{1,200})"', source.head)
@@ -70,7 +70,7 @@ def write(talks: Iterable[PortableConversation], path: Path, key: Key | None) ->
 
 
 def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
-    """The one conversation in a file. The key is the workspace's, 32 bytes."""
+    """Yield the one conversation in a file. The key is that of the workspace, 32 bytes."""
     envelope = _envelope(_content(path), path)
     if key is None:
         hint = "give the key of the workspace that it was kept in: load(path, store, key=…)"
@@ -104,7 +104,7 @@ def _content(path: Path) -> str:
 
 
 def _envelope(text: str, path: Path) -> _Envelope:
-    """The outer layer, or `InvalidArgument` for what is none."""
+    """Parse the outer layer. Raises `InvalidArgument` if the text is something else."""
     try:
         found = read_json(text)
     except InvalidMessage as error:
@@ -142,7 +142,7 @@ def _bytes(text: object) -> bytes | None:
 
 
 def _record(envelope: _Envelope, key: Key, path: Path) -> dict[str, object]:
-    """The program's record, opened and checked."""
+    """Decrypt the program's record and verify it."""
     from .._sealing.primitives import Cipher, Forged  # noqa: PLC0415  # cryptography is loaded when something is sealed
 
     try:
@@ -169,7 +169,7 @@ def _record(envelope: _Envelope, key: Key, path: Path) -> dict[str, object]:
 def _conversation(
     record: dict[str, object], envelope: _Envelope, path: Path
 ) -> Iterator[PortableConversation | Unreadable]:
-    """What could not be read of it, and then the conversation."""
+    """Yield an `Unreadable` for each part that cannot be read, and then the conversation."""
     said: list[PortableMessage] = []
     taken: set[str] = set()
     for number, frame in enumerate(_in_order(record.get("messages", [])), 1):
@@ -190,7 +190,7 @@ def _conversation(
 
 
 def _metadata(record: dict[str, object], envelope: _Envelope) -> dict[str, str]:
-    """Each part of the record that has no place of its own, as JSON."""
+    """Return the parts of the record without a field of ours, as JSON."""
     placed = {"conversationId", "messages"}
     if isinstance(record.get("title"), str):
         placed.add("title")
@@ -201,7 +201,7 @@ def _metadata(record: dict[str, object], envelope: _Envelope) -> dict[str, str]:
 
 
 def _in_order(frames: object) -> list[object]:
-    """By their sequence, where all have one; else as they stand."""
+    """Sort the frames by their sequence numbers, if all have one."""
     listed = list(frames) if isinstance(frames, list) else []
     numbers = [frame.get("sequence") if isinstance(frame, dict) else None for frame in listed]
     if not all(type(number) is int for number in numbers):
@@ -210,7 +210,8 @@ def _in_order(frames: object) -> list[object]:
 
 
 def _frame_message(frame: object, before: PortableMessage | None, taken: set[str]) -> PortableMessage:
-    """One frame, below the one before. `InvalidMessage` if it is none; then what comes next goes in its place."""
+    """Convert a frame to a message below the one before. Raises `InvalidMessage` if it is not a frame; then the next
+    frame takes its position."""
     if not isinstance(frame, dict) or not isinstance(frame.get("role"), str):
         raise InvalidMessage("it is no message")
     if not isinstance(frame.get("content"), str):
@@ -239,7 +240,7 @@ def _frame_message(frame: object, before: PortableMessage | None, taken: set[str
 
 
 def _id(given: object, taken: set[str]) -> str:
-    """The frame's own id; if it has none, or that of another, one that says where it stands."""
+    """Return the frame's own id, or one made from its position if it has none or a duplicate."""
     id = given if isinstance(given, str) and given and given not in taken else f"frame-{len(taken) + 1}"
     while id in taken:
         id += "~"
@@ -248,7 +249,7 @@ def _id(given: object, taken: set[str]) -> str:
 
 
 def _fits(value: object) -> bool:
-    """Can it be kept as it is? JSON of our own has bounds: integers of 64 bits, a hundred levels."""
+    """Return True if a value can be stored as it is. Our JSON is bounded: integers of 64 bits, a hundred levels."""
     try:
         check_json(value, "a frame", 2)  # it lies two levels deep in the extra
     except InvalidMessage:
@@ -265,7 +266,7 @@ def _json(value: object) -> str:
 
 
 def _time(value: object) -> int | None:
-    """Microseconds since 1970 UTC of a time in ISO 8601; without a zone, it is taken for UTC."""
+    """Parse a time in ISO 8601, by default UTC. Returns microseconds since 1970, or None."""
     if not isinstance(value, str) or not 10 <= len(value) <= 40:
         return None
     try:
