@@ -1,11 +1,10 @@
-"""Snapshots: a conversation as one value, to be put away and taken up again.
+"""Snapshots: a conversation as one value, which can be saved and continued later.
 
-A snapshot holds what a client has to know to go on: the provider's own messages, untouched, the system prompt, and
-what tools there were. It is a file's worth of JSON that other programs read and write too, byte for byte in the same
-form. It is not where conversations live, that is the store: a snapshot is one thread of one, taken at one moment, and
-never changes afterwards.
+A snapshot holds the data that a client needs to continue: the provider's own messages, untouched, the system prompt,
+and the tools. It is a JSON document that other programs read and write too, byte for byte in the same form.
+Conversations live in the store: a snapshot is one thread of one, taken at one moment, and never changes afterwards.
 
-What must not lie in a file is not in it, because there is no field for it: no API key, no handler of a tool.
+Secrets and code cannot get into a snapshot, because there is no field for them: no API key, no handler of a tool.
 
 `FileStore` and `ObjectStore` keep snapshots in a folder or in a bucket, plain or sealed, and list them.
 """

@@ -1,11 +1,11 @@
-"""Where snapshots lie: a bucket, which keeps bytes under names.
+"""The interface of a bucket, which stores bytes under names. Snapshots are stored in one.
 
-A folder of files and a bucket in the cloud can do the same few things, and nothing more is asked of them. What the
-bytes mean, whether they are sealed, and which name belongs to which snapshot is decided above, so that it is decided
-once. A name is a short text without a slash, or with one, as in `media/abc`; it was checked by whoever asks.
+A folder of files and a bucket in the cloud share these few operations. The meaning of the bytes, their sealing, and the
+name of each snapshot are decided in the layers above, once for all buckets. A name is a short text with at most one
+slash, as in `media/abc`; the caller has checked it.
 
-Every thing that is kept has a **tag**, which changes whenever its bytes are replaced: what a reader has seen can be
-told from what is there now, and a write can be made to depend on it. Tags are compared, never understood.
+Every object has a **tag**, which changes whenever its bytes are replaced. So a reader can detect a change, and a write
+can depend on the tag. Tags are only compared, never parsed.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _LONGEST_SECONDS: Final = 1e9  # thirty years; more cannot be told to every cloc
 
 
 class Whatever:
-    """The expectation of whoever has none."""
+    """The type of `WHATEVER`: a save without an expectation."""
 
     def __repr__(self) -> str:
         return "WHATEVER"
@@ -38,7 +38,7 @@ def checked_seconds(seconds: object, *, none: bool = False) -> float:
 
 
 class Thing(Struct, frozen=True, gc=False):
-    """What a bucket says of one thing without giving it out."""
+    """The metadata of one object in a bucket."""
 
     name: str
     size: int  # bytes
@@ -46,7 +46,7 @@ class Thing(Struct, frozen=True, gc=False):
 
 
 class Content(Struct, frozen=True, gc=False):
-    """A thing, or the beginning of one."""
+    """The bytes of an object, or their beginning."""
 
     data: bytes
     size: int  # of the whole
@@ -67,27 +67,28 @@ class Bucket(Protocol):
         ...
 
     def get(self, name: str, most: int, *, whole: bool = True) -> Content | None:
-        """What is kept under the name; None if there is nothing. More than `most` bytes are `PayloadTooLarge`, or cut
-        there if not `whole`."""
+        """Return the object of that name, or None. If it has more than `most` bytes, raise `PayloadTooLarge`, or return
+        its beginning if not `whole`."""
         ...
 
     def put(self, name: str, data: bytes, expect: str | Whatever | None = WHATEVER) -> str:
-        """Keep it, durably, in place of what is there, all of it or nothing. Returns the tag. `expect` is the tag of
-        what must be there, None if there must be nothing; otherwise `Conflict`, and nothing is changed."""
+        """Store the bytes durably and atomically, in place of the present object. Returns the tag. `expect` is the tag
+        that the present object must have, or None if there must be none; otherwise raises `Conflict` and changes
+        nothing."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Take it away, durably. False if there was nothing."""
+        """Delete the object durably. Returns False if there was none."""
         ...
 
     def tidy(self) -> None:
-        """Take away what puts have left that never came to their end."""
+        """Delete the remains of interrupted puts."""
         ...
 
     def things(self, prefix: str = "") -> Iterator[Thing]:
-        """Everything whose name begins so, in no order. Names below another slash are left out."""
+        """Yield all objects with this prefix, in no order. Names below another slash are left out."""
         ...
 
     def stray(self) -> Iterator[tuple[str, str]]:
-        """Names that are taken by what can never be a thing here, each with the reason: a link, a directory."""
+        """Yield the names of entries that cannot be objects (a link, a directory), each with the reason."""
         ...

@@ -1,12 +1,12 @@
-"""What a listing found before, in one thing beside the snapshots, so that the next one need not read them again.
+"""A cache of summaries, stored as one object beside the snapshots, so that a listing need not read them all.
 
-The catalog is a cache. Each entry says which tag the snapshot had when it was read, and is believed only where that is
-still its tag. A catalog that is missing, damaged, of another key or another version is no catalog, and a new one is
-made. Where there is a key, it is sealed, so that a plain one is not believed.
+The catalog is a cache. Each entry holds the tag that the snapshot had when it was read, and is used only while the
+snapshot has that tag. A catalog that is missing, damaged, of another key or another version is ignored and replaced.
+With a key, the catalog is sealed, and a plain one is ignored.
 
-**Erasing.** A summary has metadata in it, which must not outlive its snapshot. So whoever deletes one takes it out of
-the catalog, after the snapshot is gone; and whoever writes a catalog looks once more, when it is written, whether all
-that it names is still there. Of the two, one always sees the other.
+**Erasing.** A summary holds metadata, which must not outlive its snapshot. So a delete removes the entry from the
+catalog after the snapshot is gone; and a writer of a catalog checks after the write that all its snapshots still exist.
+Of the two, one always sees the other.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _log = logging.getLogger("hitherto")
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """What was found under a name."""
+    """The summary of an object, with its tag."""
 
     name: str
     tag: str
@@ -48,7 +48,7 @@ class Catalog:
         self._most = _MOST_PLAIN if lock is None else _MOST
 
     def read(self) -> tuple[dict[str, Entry], str | None]:
-        """The entries by name, and the tag of the catalog; None where there is none."""
+        """Return the entries by name, and the tag of the catalog, or None if there is no catalog."""
         try:
             content = self._bucket.get(NAME, self._most)
         except HithertoError as error:  # it is a cache: the snapshots themselves say what is there, or fail as this did
@@ -57,7 +57,7 @@ class Catalog:
         return (self._entries(content), content.tag) if content is not None else ({}, None)
 
     def _entries(self, content: Content) -> dict[str, Entry]:
-        """None where it cannot be used, whatever is wrong with it."""
+        """Decode the entries. Returns an empty dict if the catalog cannot be used for any reason."""
         try:
             opened = _verify_plain(content.data) if self._lock is None else _open_sealed(self._lock, content)
             entries = _ENTRIES.decode(decompress_body(opened, self._most, NAME))
@@ -70,7 +70,7 @@ class Catalog:
         _log.debug("the catalog of %s %s: %s", self._bucket.where, what, type(error).__name__)
 
     def renew(self, before: Mapping[str, Entry], now: Mapping[str, Entry], tag: str | None) -> None:
-        """Write what a listing found, if that is enough news. A bucket that cannot be written to is left as it is."""
+        """Write the result of a listing, if enough of it is new. Does nothing if the bucket cannot be written to."""
         changed = len(before.keys() - now.keys()) + sum(before.get(name) is not entry for name, entry in now.items())
         # One that could not be read may be plain, from before its snapshots were sealed: it does not stay.
         useless = tag is not None and not before
@@ -88,7 +88,8 @@ class Catalog:
             self._say("is not written", error)
 
     def forget(self, names: Collection[str]) -> None:
-        """Take out what was deleted. What cannot be read may name it, and goes; where that fails, it is an error."""
+        """Remove the entries of deleted snapshots. An unreadable catalog may contain them, so it is deleted. Raises an
+        error if that fails."""
         for _ in range(_TRIES):
             try:
                 content = self._bucket.get(NAME, self._most)
@@ -102,7 +103,7 @@ class Catalog:
                 break
             try:
                 self._write(left, content.tag)
-            except Conflict:  # somebody wrote another one, which may name it again
+            except Conflict:  # another process wrote a catalog, which may contain the entry again
                 continue
             return
         self._bucket.remove(NAME)
@@ -123,7 +124,7 @@ def _open_sealed(lock: Lock, content: Content) -> bytes:
 
 
 def _verify_plain(data: bytes) -> bytes:
-    """What a plain catalog holds. It has a checksum, because a disk may change a bit and a listing must not."""
+    """Return the content of a plain catalog. Raises `Damaged` if its checksum does not match."""
     digest, rest = data[len(_PLAIN) : len(_PLAIN) + 32], data[len(_PLAIN) + 32 :]
     if not data.startswith(_PLAIN) or hashlib.sha256(rest).digest() != digest:
         raise Damaged("the catalog was changed")

@@ -1,7 +1,7 @@
-"""What lies in a bucket, under which names, and whether it is sealed.
+"""The layouts of snapshots in a bucket: names, formats and sealing.
 
-There are three layouts. **Plain** is the shared form, `<id>.json`. **gtb** is the same, encrypted as other
-programs do it: nonce, ciphertext, tag, and nothing that would say so. **hitherto** is our own, `<key>-<hash>.sealed`:
+There are three layouts. **Plain** is the shared form, `<id>.json`. **gtb** is the same, encrypted as other programs do
+it: nonce, ciphertext, tag, and nothing that would say so. **hitherto** is our own, `<key>-<hash>.sealed`:
 
 - its name has a keyed hash of the id, so that names tell nothing;
 - it says with which key it was sealed, so that a wrong key is told from damage;
@@ -9,8 +9,8 @@ programs do it: nonce, ciphertext, tag, and nothing that would say so. **hithert
 - its two parts are bound to its name, to their lengths and to each other, so that none can be moved, cut or swapped;
 - the first part is the summary, so that a listing reads the beginning of a file only.
 
-`docs/snapshot-envelope.md` has it to the byte. Each layout reads and writes through a bucket; which of them is asked is
-decided in `_stores`.
+`docs/snapshot-envelope.md` has it to the byte. Each layout reads and writes through a bucket; `_stores` chooses the
+layout.
 """
 
 import os
@@ -51,7 +51,7 @@ _LARGE_HINT = "a larger max_bytes, given when the store is opened, allows it"
 
 
 class Lock:
-    """The key of a snapshot store, and what is derived from it."""
+    """The key of a snapshot store, and the keys derived from it."""
 
     __slots__ = ("_key", "_names", "id")
 
@@ -73,43 +73,43 @@ class Lock:
         return derive(_ZEROS, salt, purpose, length)
 
     def check_known(self) -> None:
-        """It may have been wiped meanwhile."""
+        """Raise an error if the key has been wiped."""
         if self._key is not None:
             self._key._reveal()
 
     def check(self) -> None:
-        """Before anything is sealed."""
+        """Raise an error if the key must not be used for sealing."""
         if self._key is None:
             raise InvalidKey("32 zeros are not a key to seal with")
 
     def name(self, id: str) -> bytes:
-        """16 bytes that stand for an id."""
+        """Return a keyed hash of an id, 16 bytes."""
         from .._sealing.primitives import mac  # noqa: PLC0415  # see above
 
         return mac(self._names, id.encode())[:16]
 
     def bare(self) -> "Cipher":
-        """The key itself as a cipher, as other programs use it."""
+        """Return a cipher of the key itself, as other programs use it."""
         from .._sealing.primitives import Cipher  # noqa: PLC0415  # see above
 
         return Cipher(_ZEROS if self._key is None else self._key._reveal())
 
 
 class Layout(Protocol):
-    """Snapshots in a bucket, in one of the ways to keep them there."""
+    """One way to store snapshots in a bucket."""
 
     def name_of(self, id: str) -> str: ...
 
     def has(self, name: str) -> bool:
-        """Is this a name that it would give?"""
+        """Return True if the name is one of this layout."""
         ...
 
     def read(self, name: str) -> Snapshot | None:
-        """What lies there; None if there is nothing."""
+        """Return the snapshot under this name, or None."""
         ...
 
     def skim(self, name: str) -> tuple[Summary, str] | None:
-        """Its summary and its tag, read at no greater cost than that takes."""
+        """Return the summary and the tag of a snapshot, or None, without reading more than needed."""
         ...
 
     def write(self, snapshot: Snapshot, expect: str | Whatever | None = WHATEVER) -> None: ...
@@ -124,7 +124,7 @@ def _damage(name: str, why: str) -> Damaged:
 
 
 def _fetch(bucket: Bucket, name: str, most: int, limit: int) -> Content | None:
-    """`most` is what a snapshot of the largest size that is allowed, `limit`, can be when it is stored."""
+    """Read an object. `limit` is the largest allowed snapshot, and `most` its largest stored size."""
     try:
         return bucket.get(name, most)
     except PayloadTooLarge as error:
@@ -172,7 +172,7 @@ class PlainFiles:
         return _fetch(self._bucket, name, self._most + _TOO_LITTLE, self._most)
 
     def _whole(self, snapshot: Snapshot) -> Snapshot:
-        """With the media that it refers to, and without the system prompt among its messages."""
+        """Return the snapshot with the media that it refers to, and without the system prompt among its messages."""
         text = resolve(snapshot.messages_json, self._media, self._most)
         return without_prompt(snapshot if text is snapshot.messages_json else replace(snapshot, messages_json=text))
 
@@ -238,7 +238,7 @@ def _read_snapshot(name: str, text: bytes, *, strict: bool) -> Snapshot:
 
 
 def _is_text(data: bytes) -> bool:
-    """Does it begin as a text does? What is sealed never does, for so many bytes."""
+    """Return True if the bytes begin like text. Sealed bytes practically never do."""
     start = data[:64]
     for cut in range(4):  # the last character may not be whole
         try:
@@ -280,7 +280,7 @@ def key_in_name(name: str) -> str | None:
 
 
 def seal(lock: Lock, kind: int, place: bytes, first: bytes, second: bytes) -> bytes:
-    """An envelope with two parts."""
+    """Seal two parts into an envelope."""
     from .._sealing.primitives import NONCE, TAG, Cipher  # noqa: PLC0415  # see above
 
     lock.check()
@@ -304,7 +304,7 @@ def _place(label: bytes, header: bytes, place: bytes) -> bytes:
 
 
 class Envelope:
-    """What was sealed, from its beginning on. The parts are opened when they are asked for."""
+    """Reads an envelope or its beginning. The parts are decrypted on demand."""
 
     def __init__(self, lock: Lock, kind: int, place: bytes, content: Content, name: str) -> None:
         self._data, self._kind, self._at, self._name = content.data, kind, place, name
@@ -333,7 +333,7 @@ class Envelope:
 
     @property
     def head(self) -> int:
-        """How many bytes it takes to open the first part."""
+        """The number of bytes that are needed to open the first part."""
         return _HEADER.size + self.first
 
     def open_first(self) -> bytes:
@@ -422,7 +422,7 @@ class SealedFiles:
 
 
 def compress_body(data: bytes) -> bytes:
-    """The same in fewer bytes where that is worth it, with its size."""
+    """Compress a body if that makes it smaller. Returns it with a header that holds its original size."""
     if len(data) > _LEAST:
         import zstandard  # noqa: PLC0415  # loaded when something is sealed
 
@@ -433,7 +433,7 @@ def compress_body(data: bytes) -> bytes:
 
 
 def decompress_body(data: bytes, most: int, name: str) -> bytes:
-    """The content again. Never more than `most` bytes, whatever it says of itself."""
+    """Decompress a body. Never returns more than `most` bytes: the size in its header is untrusted."""
     if len(data) < _BODY.size:
         raise _damage(name, "too short")
     how, size = _BODY.unpack_from(data)

@@ -1,14 +1,14 @@
-"""A folder of files as a bucket: on a disk, or in memory for tests.
+"""A bucket in a folder of files, on a disk, or in memory for tests.
 
 **A put is all or nothing.** It holds the folder's lock from before the comparison with what is expected until the new
 file has its name and the directory is on the disk. It writes to one fixed name, `.unfinished`, and renames. Since the
-lock is held, whatever lies under that name was left by a process that died: it is overwritten, so that crashes leave
-at most one such file, and what had the name before stays whole until it is replaced. Readers take no lock: they open
+lock is held, whatever lies under that name was left by a process that died: it is overwritten, so that crashes leave at
+most one such file, and what had the name before stays whole until it is replaced. Readers take no lock: they open
 either the old file or the new one.
 
-**Nobody else's file is touched.** Whoever may write into the folder could plant a link in it, and have us read or
-overwrite what it points to. So everything is opened relative to a descriptor of the folder and without following links,
-and only regular files are things. The folder itself may be reached through links: people have linked home directories.
+**Foreign files are not touched.** A process that may write into the folder could plant a link in it, so that we read or
+overwrite its target. So everything is opened relative to a descriptor of the folder and without following links, and
+only regular files are things. The folder itself may be reached through links: people have linked home directories.
 Opening never waits, or a planted pipe would stop us.
 
 **Tags** say which file it is (its number on the disk), how large, and when it was written and changed. The time of
@@ -77,8 +77,8 @@ class FileSystem(Protocol):
 
 
 def checked_name(name: str) -> tuple[str, str]:
-    """The folder inside the bucket and the name in it. Whoever asks has checked what they ask for; this is the last
-    line, behind which a name becomes a path."""
+    """Split a name into the folder inside the bucket and the name in it. The caller has checked the name; this is the
+    last check before it becomes a path."""
     above, slash, last = name.rpartition("/")
     parts = (above, last) if slash else (last,)
     if any(part in ("", ".", "..") or part in _OURS or "/" in part or _NEVER.search(part) for part in parts):
@@ -193,7 +193,8 @@ class _Directory:
 
 
 def _look(path: str, *, follow: bool) -> None:
-    """What opening a directory's descriptor would refuse, where there is none."""
+    """Check a path before it is used, on systems without directory descriptors. Raises the errors that opening a
+    descriptor would raise."""
     found = os.stat(path) if follow else os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -280,7 +281,7 @@ class _DiskFolder:
                     _make_folder(self._path)
                     with _Directory(self._path) as folder, self._hold_lock(folder):
                         return self._put(folder, above, last, data, expect)
-                except FileNotFoundError:  # somebody removed the folder since we looked
+                except FileNotFoundError:  # the folder was removed since the check
                     continue
         hint = "it may be a link that leads nowhere, or be removed again and again"
         raise CannotOpen(f"{self._path} is not there, though it was made", hint=hint)
@@ -311,7 +312,7 @@ class _DiskFolder:
                 return True
 
     def tidy(self) -> None:
-        """Whoever holds the lock knows that an unfinished file is that of a process that died."""
+        """Delete the unfinished file. It belongs to a process that died, because the lock is held here."""
         inner = sorted({thing.name for thing in self._folders()})
         for above in ("", *inner):
             with self._errors(_UNFINISHED), self._open_folder(above) as directory:
@@ -330,7 +331,7 @@ class _DiskFolder:
 
     @contextmanager
     def _open_folder(self, above: str) -> Iterator[_Directory | None]:
-        """The folder, or the one in it; None if it is not there."""
+        """Yield the folder, or the one in it, or None if it does not exist."""
         try:
             folder = _Directory(self._path)
         except FileNotFoundError:
@@ -350,7 +351,7 @@ class _DiskFolder:
 
     @contextmanager
     def _hold_lock(self, folder: _Directory) -> Iterator[None]:
-        """Nobody else writes into the folder meanwhile, in this process or in another."""
+        """Hold the write lock of the folder, against other threads and processes. Raises `Busy` after the timeout."""
         deadline = time.monotonic() + self._timeout_seconds
         while True:
             descriptor = _open_lock(folder)
@@ -397,7 +398,7 @@ def _is_there(path: str) -> bool:
 
 
 def _write(directory: _Directory, name: str, data: bytes) -> None:
-    """The new file is complete and on the disk before it gets its name; the name is on the disk before we return."""
+    """Write a new file and sync it, then rename it and sync the directory."""
     before = directory.state(name)
     with suppress(FileNotFoundError):
         directory.remove(_UNFINISHED)
@@ -456,8 +457,9 @@ _held: set[int] = set()  # descriptors of locks
 
 
 def _let_go() -> None:
-    """A child that was forked while a thread held a lock has a copy of its descriptor, and would hold it on if the
-    parent died. That thread does not exist in the child, so that nobody closes it there but we."""
+    """Close inherited descriptors of locks after a fork. A child that was forked while a thread held a lock has a copy
+    of its descriptor, and would keep the lock if the parent died. That thread does not exist in the child, so this
+    function must close it."""
     while _held:
         with suppress(OSError):
             os.close(_held.pop())
@@ -483,7 +485,7 @@ def _open_lock(folder: _Directory) -> int:
 
 
 def _take(descriptor: int, deadline: float) -> bool:
-    """The kernel offers to wait, but not for a bounded time. We ask again, ever less often."""
+    """Take a lock before the deadline. The kernel cannot wait for a bounded time, so this polls with growing pauses."""
     pause = 0.0005
     while not _try(descriptor):
         left = deadline - time.monotonic()
@@ -522,7 +524,7 @@ else:
 
 
 def _release(descriptor: int) -> None:
-    """Unlocked first: closing alone would leave the lock to a child that was forked meanwhile."""
+    """Unlock and close a descriptor. Closing alone would leave the lock to a child that was forked meanwhile."""
     _held.discard(descriptor)
     with suppress(OSError):  # it was not locked
         _unlock(descriptor)
@@ -530,7 +532,7 @@ def _release(descriptor: int) -> None:
 
 
 def _is_at(descriptor: int, folder: _Directory) -> bool:
-    """Whether the lock that we hold is still the folder's: it may have been removed while we waited."""
+    """Return True if the held lock is still the folder's: it may have been removed while we waited."""
     state = folder.state(_LOCK)
     return state is not None and os.path.samestat(state, os.fstat(descriptor))
 
@@ -542,7 +544,7 @@ _FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def _translate_error(error: OSError, what: str) -> HithertoError:
-    """The error of ours for one of the operating system's."""
+    """Turn an OSError into one of our errors."""
     said = error.strerror or type(error).__name__
     match error.errno:
         case number if number in _REFUSED:
@@ -621,7 +623,7 @@ class _MemoryFolder:
         return iter([Thing(n, c.size, c.tag) for n, c in kept if n.startswith(prefix) and n.count("/") == slashes])
 
     def tidy(self) -> None:
-        """What is not kept is gone."""
+        """Do nothing: there are no unfinished files in memory."""
 
     def stray(self) -> Iterator[tuple[str, str]]:
         return iter(())

@@ -33,7 +33,7 @@ _ESCAPED = {c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def read(text: str) -> object:
-    """The value, if the text is strict JSON that every reader understands alike; else `InvalidMessage`."""
+    """Parse strict JSON that every reader understands alike. Raises `InvalidMessage` otherwise."""
     check_bounds(text)
     try:
         value = _DECODER.decode(text)
@@ -52,7 +52,7 @@ def read(text: str) -> object:
 
 
 def again(text: str) -> object:
-    """The value of a text that was read before, and so need not be looked at twice. Of one that was not, the same as
+    """Parse a text that `read` has accepted before, without checking it again. Any other text is parsed as by
     `read`."""
     try:
         found: object = json.loads(text)
@@ -62,7 +62,7 @@ def again(text: str) -> object:
 
 
 def written(value: object, what: str) -> str:
-    """The value as compact text; `InvalidMessage` for what would not come back equal."""
+    """Return a value as compact text. Raises `InvalidMessage` if it would not be read back equal."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
@@ -74,7 +74,7 @@ def written(value: object, what: str) -> str:
 
 
 def compact(text: str) -> str:
-    """JSON without the space between its tokens."""
+    """Remove the space between the tokens of JSON."""
     return _escape("".join(_SOLID.findall(text)))
 
 
@@ -85,7 +85,7 @@ def _escape(text: str) -> str:
 
 
 def indent(text: str) -> str:
-    """Compact JSON, two spaces for each level; what is empty stays on its line."""
+    """Indent compact JSON by two spaces for each level. Empty objects and arrays stay on one line."""
     out = io.StringIO()
     depth = 0
     before = ""
@@ -136,7 +136,7 @@ def _past_space(text: str, at: int) -> int:
 
 
 def check_bounds(text: str) -> None:
-    """Refuse what would become too much, or go too deep, before anything is read."""
+    """Raise `InvalidMessage` for a text with too many values or too deep nesting, before it is parsed."""
     if len(text) <= DEEPEST:
         return
     # Each value but the first has a mark before it, and at most a name and a text, of two quotes each. What stands in a
@@ -150,7 +150,7 @@ def check_bounds(text: str) -> None:
 
 
 def _values(text: str) -> int:
-    """How many there are, counted until it is too many."""
+    """Count the values, up to the limit."""
     return sum(1 for _ in islice(_VALUE.finditer(text), MOST_VALUES + 2)) - 1
 
 
@@ -165,7 +165,7 @@ _STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Readers differ in which of two equal names they believe, so that neither is."""
+    """Refuse duplicate names: readers differ in which of the two they use."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise InvalidMessage("a JSON object has the same name twice")

@@ -1,13 +1,13 @@
 """References to media, as later versions of the shared form have them.
 
-A text in the messages that is exactly `chatmedia+sha256:` and 64 hexadecimal digits stands for what lies under
-`media/` with these digits as its name: a text that was long, such as a picture in base64. Its SHA-256 is the name, so
-that it can be checked, and many snapshots can share it.
+A text in the messages that is exactly `chatmedia+sha256:` and 64 hexadecimal digits stands for what lies under `media/`
+with these digits as its name: a text that was long, such as a picture in base64. Its SHA-256 is the name, so that it
+can be checked, and many snapshots can share it.
 
-Only the text itself is replaced, where it stands: not a name in an object, and no other byte around it. What somebody
-said that merely looks like a reference is kept under `media/` on its own, and referred to, so that it comes back as it
-was and is never taken for one. Where some of its characters were written as escapes, those of the reference are, too:
-so nothing has to be kept beside it to bring back the very same text.
+Only the text itself is replaced, where it stands: not a name in an object, and no other byte around it. A text in a
+message that merely looks like a reference is itself stored under `media/` and referred to, so that it is restored
+unchanged and never taken for a reference. Where some of its characters were written as escapes, those of the reference
+are, too: so nothing has to be kept beside it to bring back the very same text.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ def references(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def resolve(text: str, fetch: Callable[[str], bytes], most: int) -> str:
-    """The text with everything in it that is referred to. `fetch` gives what lies under `media/`; `most` bounds the
-    result, as one reference can be made many times. `Damaged` if something is not what its name says."""
+    """Replace all references in a text by their content. `fetch` reads an object under `media/`; `most` bounds the
+    result, because one reference may occur many times. Raises `Damaged` if an object does not match its name."""
     out: list[str] = []
     known: dict[str, str] = {}
     at, size = 0, len(text)
@@ -64,7 +64,8 @@ def _check_digest(data: bytes, digits: str) -> str:
 
 
 def protect(text: str) -> tuple[str, dict[str, bytes]]:
-    """The text with what looks like a reference referred to, and what has to lie under `media/` for that."""
+    """Replace texts that look like references by real references. Returns the text, and the objects to store under
+    `media/`."""
     out: list[str] = []
     kept: dict[str, bytes] = {}
     at = 0
@@ -78,7 +79,7 @@ def protect(text: str) -> tuple[str, dict[str, bytes]]:
 
 
 def _referring(token: str, digits: str) -> str:
-    """A reference as it is written, with other digits: escapes stay where they are."""
+    """Return a reference with other digits, and with its escapes unchanged."""
     characters = _CHARACTER.findall(token[1:-1])
     before, after = characters[:-64], characters[-64:]
     new = (f"\\u{ord(digit):04x}" if len(old) > 1 else digit for old, digit in zip(after, digits, strict=True))

@@ -101,7 +101,7 @@ class _Address(NamedTuple):
 
 def bucket_at(url: str, *, timeout_seconds: float = 30.0, retries: int = _RETRIES) -> Bucket:
     """The bucket at an address, which is not asked for anything yet. `timeout_seconds` is for one request, which is
-    repeated up to `retries` times, ever later. What lies in `memory://` is seen through the returned object alone.
+    repeated up to `retries` times, ever later. The content of `memory://` is visible through the returned object only.
     `file://` is a folder; `timeout_seconds` is how long it waits for other writers."""
     if type(retries) is not int or not 0 <= retries <= _MOST_RETRIES:
         raise InvalidArgument(f"retries is a number from 0 to {_MOST_RETRIES:,}")
@@ -116,8 +116,8 @@ def bucket_at(url: str, *, timeout_seconds: float = 30.0, retries: int = _RETRIE
 
 
 def bucket_on(store: object, prefix: str = "") -> Bucket:
-    """A bucket on a store of obstore's that somebody has made: an `S3Store`, `GCSStore`, `AzureStore` or `MemoryStore`,
-    with its own credentials, timeouts and retries."""
+    """Return a bucket on a given obstore store: an `S3Store`, `GCSStore`, `AzureStore` or `MemoryStore`, with its own
+    credentials, timeouts and retries."""
     stores = _obstore_stores()
     if isinstance(store, stores.S3Store | stores.GCSStore | stores.AzureStore | stores.MemoryStore):
         path = _prefix(prefix)
@@ -149,7 +149,7 @@ def _without_repetitions(store: "Store") -> "Store":
 
 
 def _parse_url(url: str) -> _Address:
-    """Never shows the address: whoever takes credentials into it must not find them in a log."""
+    """Parse an address. Errors do not show it: it may hold credentials, and errors go into logs."""
     if not isinstance(url, str):
         raise InvalidArgument(f"the address of a bucket is text, not a {type(url).__name__}", hint=_URL_HINT)
     parts = urlsplit("")
@@ -254,7 +254,7 @@ def _obstore_stores() -> _Stores:
 
 
 class _Failure(NamedTuple):
-    """What is known of an exception of obstore's, and may be told."""
+    """The parts of an obstore exception that are safe to show."""
 
     kind: str
     status: int | None
@@ -286,7 +286,7 @@ _STATUS: Final = re.compile(r"status code: ([1-5][0-9]{2})\b")
 
 
 def _understood(error: BaseException) -> _Failure:
-    """The text is looked at for what it is, and then forgotten."""
+    """Classify an exception of obstore by its text, which is then dropped."""
     text = str(error)
     found = _STATUS.search(text)
     status = int(found[1]) if found else None
@@ -305,8 +305,8 @@ def _understood(error: BaseException) -> _Failure:
 
 
 def _quietly(ask: Callable[[], T]) -> T | _Failure:
-    """What is asked for, or why not; never an exception of obstore's, which may be of any class: a panic in it is not
-    even an `Exception`."""
+    """Call `ask`, and return its result or the failure. Never raises an exception of obstore, which may be of any
+    class: a panic in it is not even an `Exception`."""
     try:
         return ask()
     except HithertoError:
@@ -440,7 +440,7 @@ class _Objects:
         return _tag_of_put(result) or _tag(obstore.head(store, path))
 
     def _put_if(self, name: str, data: bytes, expect: str | None) -> str:
-        """Said once at a time. `unsure`: an earlier try may have been kept."""
+        """Put with a condition, and retry. `unsure`: an earlier attempt may have been stored."""
         unsure = False
         failure = _Failure(_SILENT, None)
         for attempt in range(self._retries + 1):
@@ -480,7 +480,8 @@ class _Objects:
         return self._send(self._once, name, data, mode)
 
     def remove(self, name: str) -> bool:
-        """Servers do not say whether there was something; two who remove the same at once may both be told so."""
+        """Delete an object. Servers do not report whether it existed, so two simultaneous calls may both return
+        True."""
         if self.get(name, 1, whole=False) is None:
             return False
         done = self._ask(lambda: self._delete(name))

@@ -3,7 +3,7 @@
 A snapshot has its system prompt in a field, and never among its messages. Other programs that share the form expect it
 in both places where the provider is OpenAI, because it is the first message of an OpenAI request: they send the
 messages as they stand. So files of the shared form have it in front, and it is taken away again when they are read.
-What is taken away is only what would be written: a first message that says anything else is somebody's own.
+Only a message equal to the one that would be written is removed: any other first message belongs to the conversation.
 """
 
 from msgspec.structs import replace

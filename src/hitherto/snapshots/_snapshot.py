@@ -31,7 +31,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d
 
 
 def validate_snapshot_id(id: str) -> None:
-    """Refuse what is not a UUID in small letters, with `InvalidSnapshotID`: ids become names of files."""
+    """Raise `InvalidSnapshotID` unless the id is a UUID in small letters: ids become names of files."""
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise InvalidSnapshotID(id)
 
@@ -43,14 +43,14 @@ class _Tool(Struct, frozen=True):
 
 
 class Described(Struct, frozen=True, kw_only=True):
-    """What a snapshot and its summary both say of it."""
+    """The fields that a snapshot and its summary share."""
 
     created_at: str  # as it was written, up to nanoseconds
     metadata_items: tuple[tuple[str, str], ...] = ()
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What whoever made it wanted to know later; a copy each time."""
+        """The metadata that the creator has set; a copy each time."""
         return dict(self.metadata_items)
 
     @property

@@ -1,9 +1,8 @@
-"""Where snapshots are put away, and found again: in a folder, or in a bucket of a cloud.
+"""Stores of snapshots: in a folder, or in a bucket of a cloud.
 
-One class does it all, over a bucket of bytes. What it decides is which layout is asked for what: with a key, a snapshot
-may lie there sealed in our own envelope or as other programs seal it, and both are found; a plain one is refused, since
-anybody could have put it there. Saving in one layout takes the same snapshot's file of the other away, once the new one
-is safe.
+One class implements them over a bucket. It chooses the layout for each operation. With a key, a snapshot may be sealed
+in our own envelope or as other programs seal it, and both are found; a plain one is refused, because it could be
+forged. Saving in one layout deletes the same snapshot's file of the other, once the new one is safe.
 
 Nothing is hidden. A wrong key is never an empty list, and what should be a snapshot and cannot be read is counted.
 
@@ -113,7 +112,8 @@ class SnapshotStore:
         return None if found is None else found.tag
 
     def _expected_tag(self, id: str, wanted: str | Whatever | None) -> str | Whatever | None:
-        """The tag that has to be there for the revision that has to be there."""
+        """Return the tag that a put must expect for an expected revision. Raises `Conflict` if another revision is
+        there."""
         if isinstance(wanted, Whatever):
             return WHATEVER
         for layout in self._layouts:
@@ -289,8 +289,8 @@ class SnapshotStore:
         return self._delete(matching[keep:])
 
     def _forget(self, unwanted: Callable[[Summary], bool]) -> set[str]:
-        """Delete these snapshots, and what a save that never came to its end has left, which may be of one. The names
-        of what cannot be read, so that nobody knows whether it is unwanted."""
+        """Delete the unwanted snapshots, and the remains of interrupted saves, which may be of one. Returns the names
+        of unreadable objects, which may be unwanted too."""
         self._bucket.tidy()
         found = self.list()
         self._delete([summary.id for summary in found if unwanted(summary)])
@@ -356,7 +356,7 @@ class ObjectStore(SnapshotStore):
 
 
 def _layouts(bucket: Bucket, most: int, lock: Lock | None, layout: str) -> tuple[Layout, ...]:
-    """What may lie there, that which is written first."""
+    """Return the layouts that may be in the bucket; the first one is used for writing."""
     if lock is None:
         return (PlainFiles(bucket, most),)
     own, shared = SealedFiles(bucket, most, lock), GtbFiles(bucket, most, lock)
@@ -364,7 +364,7 @@ def _layouts(bucket: Bucket, most: int, lock: Lock | None, layout: str) -> tuple
 
 
 def _id(given: "str | Summary | Snapshot | UUID") -> str:
-    """The id of a snapshot, given as itself or by what has it."""
+    """Return the id of a snapshot, given as an id, a summary or a snapshot."""
     id = given.id if isinstance(given, (Summary, Snapshot)) else given
     id = str(id) if type(id).__name__ == "UUID" else id
     if not isinstance(id, str):

@@ -1,4 +1,4 @@
-"""What a listing says: of each snapshot a summary, without what was said in it, and how many could not be read.
+"""The result of a listing: a summary of each snapshot, without its messages, and the unreadable ones.
 
 A summary is made without reading the messages: they are counted as pieces of text, and their tokens are guessed from
 its length. So a listing costs what finding the pieces costs, however much was said.
@@ -26,7 +26,7 @@ _SAID = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(:?)')
 
 
 class Summary(Described, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a listing says of a snapshot."""
+    """The entry of a listing for one snapshot."""
 
     id: str
     provider: str
@@ -105,7 +105,7 @@ def _count_messages(messages_json: str) -> int:
 
 
 def _count_text_bytes(messages_json: str) -> int:
-    """Bytes of the texts in the messages. What looks like base64 and is long is a picture, and not counted."""
+    """Count the bytes of the texts in the messages. Long base64 is taken for media, and not counted."""
     text = " ".join([said for said, colon in _SAID.findall(messages_json) if not colon])  # names say nothing
     words = text.split()
     long = [word for word in words if len(word) >= _LONG] if max(map(len, words), default=0) >= _LONG else []
@@ -134,8 +134,8 @@ _ENTRIES = msgspec.json.Decoder(list[Raw] | None)
 
 
 def skim(data: bytes) -> Snapshot:
-    """A snapshot from a file, for its summary: the messages are only looked at as far as it takes to count them. What
-    is odd in any way is left to the strict reader, which says what is wrong."""
+    """Read a snapshot from a file for its summary: the messages are parsed only as far as counting them requires.
+    Irregular files are passed to the strict reader, which reports the problem."""
     try:
         text = data.decode()
         check_bounds(text)

@@ -37,7 +37,7 @@ def spoken_in(path: Sequence[Message], provider: str) -> str:
 
 
 def dialect_name(name: str) -> str:
-    """The dialect of a provider of ours; any other name is taken for that of a dialect."""
+    """Return the dialect of a provider; any other name is returned as the name of a dialect."""
     return _DIALECTS.get(name, name)
 
 
@@ -51,8 +51,8 @@ def snapshot_of(
     metadata: Mapping[str, str] | None = None,
     own: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """The thread as a snapshot. What a provider would refuse is mended on the way, as it is when one resumes. `own` is
-    the metadata of the conversation, `metadata` that of the snapshot."""
+    """Return the thread as a snapshot. A thread that a provider would refuse is repaired, as on resuming. `own` is the
+    metadata of the conversation, `metadata` that of the snapshot."""
     spoken = dialect(spoken_in(path, setup.provider))
     about = {"dialect": spoken.name, "conversation": conversation, "head": head}
     mended = repair(path, spoken)
@@ -82,7 +82,7 @@ def _collides(name: str) -> bool:
 
 
 def thread_of(snapshot: Snapshot) -> tuple[list[Message], Setup]:
-    """The messages of a snapshot, and what they were said with."""
+    """Return the messages of a snapshot, and their setup."""
     if not isinstance(snapshot, Snapshot):
         raise InvalidArgument(f"a {type(snapshot).__name__} where a Snapshot is wanted")
     spoken = _spoken(snapshot)
@@ -101,8 +101,8 @@ def _spoken(snapshot: Snapshot) -> Dialect:
 
 
 def _parse_entry(entry: Raw, spoken: Dialect) -> Message:
-    """One entry as a message. What is none in these words is kept as it is all the same: it is somebody's data, and
-    leaves again as it came."""
+    """Parse one entry into a message. An entry that the dialect cannot parse is kept in an event: it is user data, and
+    is exported unchanged."""
     try:
         return spoken.parse(entry)
     except InvalidMessage:
@@ -114,7 +114,7 @@ def _tag(message: Message, spoken: Dialect) -> Message:
 
 
 def lift_prompt(snapshot: Snapshot, spoken: Dialect) -> tuple[str, list[Raw]]:
-    """The system prompt, and the history without it."""
+    """Return the system prompt, and the history without it."""
     entries = snapshot.messages
     found: list[str] = []
     while entries and entries[0].get("role") in ("system", "developer"):
