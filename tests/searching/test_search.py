@@ -22,7 +22,7 @@ import pytest
 
 import hitherto
 from hitherto import Block, InvalidArgument, InvalidQuery, Message, Store
-from hitherto import store as store_module
+from hitherto._engine import deleting
 from hitherto._search import timeline
 from hitherto.backend import MessageRow
 from hitherto.backends.memory import MemoryBackend
@@ -267,7 +267,7 @@ def test_deleting_takes_the_words_out_of_the_files(
     tmp_path: Path, patience_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With enough time before it returns; without any, maintenance does it soon, and nobody has to call for it."""
-    monkeypatch.setattr(store_module, "_DELETE_SECONDS", patience_seconds)
+    monkeypatch.setattr(deleting, "_FORGET_SECONDS", patience_seconds)
     word = "zyxwvutmarker"
     with hitherto.open(tmp_path / "store.db") as store:
         talk = store.start()
