@@ -11,7 +11,6 @@ each service holds a weak reference. Their protocols stand here, so that no modu
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from ..sanitiser.redactor import Redactor
     from .lease import Lease
     from .quota import Quota
-    from .state import Desk
 
 MAX_WRITE_BYTES = 10_000_000
 MAX_ATTACHMENT = 4 << 30
@@ -92,7 +90,6 @@ class StoreContext:
         self.workspace = Workspace(backend, self.committer, self.clock, codec, key)
         self.message_ids = Names(self.workspace.meta.seed)
         self.redactor = None if sanitiser is None else self.make_redactor(sanitiser)
-        self.states: weakref.WeakValueDictionary[bytes, Desk] = weakref.WeakValueDictionary()
         self.verified_rows: dict[bytes, VerifiedRow] = {}  # of a sealed store, listed lately
         self.is_closed = False
         self.forks = _forks.count()

@@ -7,8 +7,9 @@ meanwhile, the record is `Damaged` and goes into quarantine: the one message tha
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from .._sealing.codec import Envelope
 from ..backend import Batch, Change, ConversationRow, Done, MessageRow, PackRow, Stale
@@ -33,6 +34,11 @@ T = TypeVar("T")
 
 class Engine(StoreContext):
     """One opened store, below its public face: the verbs for rows of conversations, and for messages."""
+
+    @cached_property
+    def states(self) -> WeakValueDictionary[bytes, Desk]:
+        """The conversations in use here, by id."""
+        return WeakValueDictionary()
 
     # -- rows of conversations
 

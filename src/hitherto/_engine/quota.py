@@ -12,8 +12,8 @@ on its way, which would be lost.
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,14 +22,26 @@ from ..events import CapacityWarning, warn
 from ..model import to_datetime
 
 if TYPE_CHECKING:
+    from .bodies import Attached
     from .context import StoreContext
-    from .state import Draft
 
 _LOOK_SECONDS: Final = 2.0  # after which the quota is looked at again
 _COUNT_SECONDS: Final = 5.0  # after which what is used is counted again
 _PATIENCE: Final = 20  # a count is not repeated before so many times as long as it took
 _NEARLY: Final = 0.9  # of the quota
 _HINT: Final = "purge conversations, which always works, or allow more: store.set_quota"
+
+
+class Draft(Protocol):
+    """A message that takes room: its content, and the attachments that come with it."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def sources(self) -> "Iterable[Attached]": ...
+
+
+D = TypeVar("D", bound=Draft)
 
 
 class Quota:
@@ -70,7 +82,7 @@ class Quota:
 
     # -- before a write
 
-    def admit(self, drafts: "Sequence[Draft]", new: "Callable[[Sequence[Draft]], Sequence[Draft]]") -> None:
+    def admit(self, drafts: Sequence[D], new: Callable[[Sequence[D]], Sequence[D]]) -> None:
         """Refuse what does not fit. Called before every write, so without a quota it does next to nothing. `new` says
         which of them are not kept already: they alone take room."""
         now = time.monotonic()
