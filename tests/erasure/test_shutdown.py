@@ -23,6 +23,9 @@ from hitherto import (
     Suspended,
 )
 from hitherto._engine.committer import Pen
+from hitherto._erasure import shutdown
+from hitherto.backend import CHAT
+from hitherto.backends.memory import MemoryBackend
 from hitherto.chat import Client, Config, new_client
 from hitherto.testing.conformance import create
 from hitherto.testing.faultdisk import FaultDisk
@@ -145,6 +148,31 @@ def test_a_disk_that_hangs_while_upkeep_is_at_it_does_not_either(disk: FaultDisk
     assert not report.complete
     assert report.unfinished or report.writes
     hanging.go_on.set()
+
+
+def test_maintenance_that_closing_leaves_behind_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It meets the closed store when it goes on, of which nobody needs a second warning."""
+    monkeypatch.setattr(shutdown, "_UPKEEP_SECONDS", 0.05)
+    go_on = threading.Event()
+
+    class Slow(MemoryBackend):
+        def maintain(self, seconds: float) -> bool:
+            go_on.wait(AGES)
+            self.totals(CHAT)  # raises `Closed`
+            return super().maintain(seconds)
+
+    store = hitherto.Store(Slow())
+    store.start().append(Message.user("x"))
+    report = store.close()
+    closing = [thread for thread in threading.enumerate() if thread.name == "hitherto closing"]
+    go_on.set()
+    for thread in closing:
+        thread.join(10)
+    assert closing  # the control: something was left behind
+    assert (report.complete, report.unfinished) == (False, ("upkeep",))
+    assert [record.getMessage() for record in caplog.records] == ["the store was closed before all was done: upkeep"]
 
 
 def test_a_listener_that_hangs_does_not_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -29,7 +29,7 @@ from .._engine.filters import description_tags
 from .._engine.packing import pack
 from .._sealing.codec import next_row
 from ..backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
-from ..errors import Damaged, NotFound, StorageFull
+from ..errors import Closed, Damaged, NotFound, StorageFull
 from ..events import warn
 from .purging import purge_quarantine
 
@@ -273,8 +273,8 @@ class Upkeep:
         try:
             with _forks.still:
                 return maintain(engine, seconds, quiet_only=True)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is said, and nobody who writes suffers
-            warn(f"maintenance was interrupted and will be tried again: {error}")
+        except Exception as error:  # noqa: BLE001  # the warning names it, and no writer suffers
+            self._warn("maintenance", error)
             return None
 
     def _sweep(self) -> None:
@@ -286,7 +286,12 @@ class Upkeep:
         try:
             engine.schedule.sweep(lambda: not (self._stopped or engine.is_closed) or time.monotonic() < least)
         except Exception as error:  # noqa: BLE001  # as above
-            warn(f"a sweep was interrupted and will be tried again: {error}")
+            self._warn("a sweep", error)
+
+    def _warn(self, work: str, error: Exception) -> None:
+        """Warn that this work was interrupted, unless closing did it: the report of `close` names what it left."""
+        if not (self._stopped and isinstance(error, Closed)):
+            warn(f"{work} was interrupted and will be tried again: {error}")
 
     def stop(self, timeout_seconds: float) -> bool:
         """End the thread. False if it is still at it when the time is up."""
