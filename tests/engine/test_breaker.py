@@ -450,7 +450,7 @@ def slow_down(store: Store, talk: hitherto.Conversation) -> None:
 
 
 def test_so_it_may_when_commits_are_slow_or_a_listener_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_MOST", 1)
+    monkeypatch.setattr(events, "_MAX_QUEUE", 1)
     go_on = threading.Event()
     talk = store.start()
     with kept_log(store) as log:

@@ -820,7 +820,7 @@ def test_what_was_gone_when_somebody_pressed_ctrl_c_leaves_the_files_all_the_sam
 ) -> None:
     """While the store is open, or where nothing happens by itself, as it is closed. The control forgets it."""
     monkeypatch.setattr(sweep, "_AT_ONCE", 1)
-    monkeypatch.setattr(_purging, "_AT_ONCE", 1)
+    monkeypatch.setattr(_purging, "_BATCH_SIZE", 1)
     if how == "unprotected":
         monkeypatch.setattr(Purges, "later", lambda *_: None)
     told: list[object] = []

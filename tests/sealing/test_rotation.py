@@ -53,6 +53,7 @@ from hitherto._sealing.rotation import Progress, Rotation
 from hitherto.backend import DONE, WORKSPACE, Backend, Batch, ConversationRow, Outcome, Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
+from hitherto.backends.sqlite.writing import Writer
 from hitherto.ids import parse_conversation_id, show_conversation_id
 from hitherto.listing import conversations
 from hitherto.testing.faultdisk import FaultDisk, Mode
@@ -1507,7 +1508,7 @@ def test_who_finishes_a_job_does_not_finish_one_that_another_process_has_begun_s
     they do, just before we forget the old keys. These are not the ones of the job that we did."""
     finish, overtakes = rotation._Job.finish, [True]
     if not proven:
-        monkeypatch.setattr(SqliteBackend, "_with_another_key", lambda *_: None)
+        monkeypatch.setattr(Writer, "_find_other_key", lambda *_: None)
     with opened(path, Key.from_file(key_file)) as store, opened(path, Key.from_file(key_file)) as other:
         fill(store, small=True)
 

@@ -29,7 +29,7 @@ from hitherto._sealing.codec import next_row
 from hitherto._sealing.rotation import Progress, Rotation
 from hitherto.backend import Change, ConversationRow, KeyShape, PackRow
 from hitherto.backends.memory import MemoryBackend
-from hitherto.backends.sqlite import SqliteBackend
+from hitherto.backends.sqlite.writing import Writer
 from hitherto.ids import parse_conversation_id
 
 from ..support import interleaved
@@ -151,7 +151,7 @@ def test_a_conversation_that_a_pass_overlooks_keeps_its_key(
         return False if row.id == overlooked else inner(self, row)
 
     if not proven:
-        monkeypatch.setattr(SqliteBackend, "_with_another_key", lambda *_: None)
+        monkeypatch.setattr(Writer, "_find_other_key", lambda *_: None)
     with opened(path, job.before) as store:
         store.start(title="other").append(Message.user("something"))
         with monkeypatch.context() as patched:
