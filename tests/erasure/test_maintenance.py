@@ -350,16 +350,16 @@ def test_a_file_that_cannot_give_space_back_is_maintained_all_the_same(tmp_path:
 def test_runs_that_are_too_large_to_pack_whole_are_not_looked_at_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hitherto._engine import packs
+    from hitherto._engine import packing
 
-    monkeypatch.setattr(packs, "_LARGEST", 1000)
+    monkeypatch.setattr(packing, "_LARGEST", 1000)
     with hitherto.open(tmp_path / "store.db", maintenance=False) as store:
         talk = fill(store, 4 * RUN)
         assert store.maintain().packed == 4
         assert loose(store) == 4  # their last messages did not fit
         store.maintain()
         built: list[int] = []
-        monkeypatch.setattr(packs, "_build", lambda _, __, run: built.append(run))
+        monkeypatch.setattr(packing, "_build", lambda _, __, run: built.append(run))
         assert store.maintain().complete
         assert built == []
         assert len(talk.thread()) == 4 * RUN

@@ -578,7 +578,7 @@ def test_the_control_of_the_test_above_without_a_look_at_rewrites_it_would(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation, number = deleted_and_put_back(path)
-    monkeypatch.setattr(cache._List, "known", lambda self, id: Known(id, self.created_at, 1, self.next_seq))
+    monkeypatch.setattr(cache._List, "coverage_of", lambda self, id: Known(id, self.created_at, 1, self.next_seq))
     with opened(path) as store:
         store.search("unmentionable")
         words = search_of(store)._words
