@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from . import snapshots as snapshots
     from ._copying.copy_store import StoreCopy, copy_store
     from ._engine.recovery import Partial, RecoverySnapshot
-    from ._engine.verify import Problem, Report
+    from ._engine.verify import Problem, VerifyReport
     from ._erasure.maintenance import Maintenance
     from ._erasure.purging import PurgeReport
-    from ._erasure.shutdown import Closing
-    from ._sealing.rotation import Progress, Rotation
+    from ._erasure.shutdown import CloseReport
+    from ._sealing.rotation import RotationProgress, RotationReport
     from ._search.search import Hit
     from .aio import AsyncConversation, AsyncMessageListing, AsyncStore, open_async
     from .attachment import Attachment
@@ -119,8 +119,8 @@ __all__ = [
     "CapacityWarning",
     "ChatError",
     "Cleaned",
+    "CloseReport",
     "Closed",
-    "Closing",
     "CommitUnknown",
     "Comparison",
     "Conflict",
@@ -170,7 +170,6 @@ __all__ = [
     "PartialImport",
     "PayloadTooLarge",
     "Problem",
-    "Progress",
     "ProviderError",
     "ProviderMismatch",
     "PurgeCompleted",
@@ -181,11 +180,11 @@ __all__ = [
     "Recording",
     "RecoverySnapshot",
     "Repair",
-    "Report",
     "Resumed",
     "RetentionPolicy",
     "Role",
-    "Rotation",
+    "RotationProgress",
+    "RotationReport",
     "Rule",
     "Sanitiser",
     "Saved",
@@ -210,6 +209,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "Usage",
+    "VerifyReport",
     "__version__",
     "compare",
     "copy_store",
@@ -226,20 +226,20 @@ __all__ = [
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
 _MODULES = {
-    "_erasure.shutdown": ("Closing",),
+    "_erasure.shutdown": ("CloseReport",),
     "_engine.recovery": (
         "Partial",
         "RecoverySnapshot",
     ),
     "_sealing.rotation": (
-        "Progress",
-        "Rotation",
+        "RotationProgress",
+        "RotationReport",
     ),
     "_search.search": ("Hit",),
     "_erasure.maintenance": ("Maintenance",),
     "_engine.verify": (
         "Problem",
-        "Report",
+        "VerifyReport",
     ),
     "aio": (
         "AsyncConversation",

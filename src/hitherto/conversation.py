@@ -18,10 +18,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ._engine.bodies import encode, open_meta, open_setup
-from ._engine.committer import Entry
+from ._engine.committer import PendingCommit
 from ._engine.packs import Reader, Rewrite
 from ._engine.setups import checked_setup, checked_text, has_one_setup, setup_in_force, setup_item, setup_key
-from ._engine.state import Desk, Spot, changed, check_size, clean_together, described, draft, label_fields, label_tags
+from ._engine.state import (
+    ConversationState,
+    Placement,
+    changed,
+    check_size,
+    clean_together,
+    described,
+    draft,
+    label_fields,
+    label_tags,
+)
 from ._engine.steps import Steps, finish
 from ._sealing.codec import Envelope
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
@@ -77,7 +87,7 @@ class Conversation:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: ConversationState,
         at: int | None,
         *,
         main: bool = True,
@@ -90,7 +100,7 @@ class Conversation:
         self.engine: Engine = desk.engine
         self._at = at  # where the next message goes below: as far as we believe
         self._sure = at  # and as far as we know
-        self._flying: deque[Entry] = deque()  # messages of ours on their way
+        self._flying: deque[PendingCommit] = deque()  # messages of ours on their way
         self._epoch = desk.epoch
         self._rewrites = desk.row.rewrites if rewrites is None else rewrites  # as of when `at` was seen
         self._main = main
@@ -171,7 +181,7 @@ class Conversation:
         except Damaged:
             return self.engine.reread(self.state, lambda own: self._setup_now(own, number), message)
 
-    def _setup_now(self, desk: Desk, number: int) -> Setup:
+    def _setup_now(self, desk: ConversationState, number: int) -> Setup:
         key = setup_key(number)
         items = self.engine.backend.items(desk.id, key)
         if not items:
@@ -264,7 +274,7 @@ class Conversation:
         check_size(drafts, engine.max_write_bytes)
         expected = self._expected(on_conflict, expect_head)
 
-        def choose(row: ConversationRow) -> Spot:
+        def choose(row: ConversationRow) -> Placement:
             return self._spot(row, on_conflict, expected)
 
         written = yield from self.state.add_steps(drafts, choose, self._enqueued, unput, put, is_bounded=is_bounded)
@@ -290,25 +300,25 @@ class Conversation:
             return (self.engine.message_ids.number(id_of(expect_head)),)
         return (self._sure,) if on_conflict == "raise" else None
 
-    def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Spot:
+    def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Placement:
         """Where the next message goes, given the row as it is. Called under the desk's lock."""
         if expected is not None:
             if row.head != expected[0] and not self.state.is_row_locked:
                 row = self.engine.read_row(self.state.id)  # before we refuse, be sure that the row is not an old one
-                self.state.believe(row, self.state.epoch)  # even if ours are on their way: then this one turns stale
+                self.state.adopt_row(row, self.state.epoch)  # even if ours are on their way: then this one turns stale
             if row.head != expected[0]:
                 names = self.engine.message_ids
                 shown = [None if n is None else names.id(n) for n in (expected[0], row.head)]
                 raise Conflict(expected=shown[0], head=shown[1])
-            return Spot(row.head)
+            return Placement(row.head)
         if on_conflict == "follow":
-            return Spot(row.head)
+            return Placement(row.head)
         if self._epoch != self.state.epoch:  # what we believed to have written may have failed
             self._settle()
             self._at, self._epoch = self._sure, self.state.epoch
         if self._rewrites != row.rewrites:
             self._check_alive(row)
-        return Spot(self._at, self._main, self._link if self._at is None else None)
+        return Placement(self._at, self._main, self._link if self._at is None else None)
 
     def _check_alive(self, row: ConversationRow) -> None:
         """Messages were deleted since we looked: ours may be among them."""
@@ -320,7 +330,7 @@ class Conversation:
             raise NotFound("message", missing, hint=Hint("message-deleted", text))
         self._rewrites = row.rewrites
 
-    def _enqueued(self, entry: Entry, change: Change) -> None:
+    def _enqueued(self, entry: PendingCommit, change: Change) -> None:
         """A message of ours is on its way, or was made anew on it; another thread's goes below it."""
         self._at, self._epoch = change.add[-1].number, self.state.epoch
         if entry not in self._flying:
@@ -511,10 +521,10 @@ class Conversation:
         drafts = [draft(self.state, self._placeless(message), self._setup_number())]
         check_size(drafts, self.engine.max_write_bytes)
 
-        def choose(row: ConversationRow) -> Spot:
+        def choose(row: ConversationRow) -> Placement:
             if row.rewrites != self._rewrites:
                 self._check_alive(row)
-            return Spot(None, link=link)
+            return Placement(None, link=link)
 
         (saved,) = self.state.add(drafts, choose, self._enqueued)
         with self.state.lock:

@@ -49,17 +49,15 @@ class ConversationInfo:
     def _row(self) -> ConversationRow:
         return self._rows[self._id]
 
-    @property
-    def engine(self) -> "Engine":
-        return self._rows.engine
-
     def _described(self) -> Meta:
         if self._meta is None:
             try:
-                sound = self._rows.proven.get(self._id) or VerifiedRow(self._row, self.engine.codec.envelope(self._row))
+                sound = self._rows.proven.get(self._id) or VerifiedRow(
+                    self._row, self._rows.engine.codec.envelope(self._row)
+                )
                 self._meta = sound.meta
             except (Damaged, KeyUnavailable):  # its keys may be others since it was listed
-                self._meta = self.engine.state_of(self.engine.read_row(self._id)).meta
+                self._meta = self._rows.engine.state_of(self._rows.engine.read_row(self._id)).meta
         return self._meta
 
     @property
@@ -85,7 +83,7 @@ class ConversationInfo:
     @property
     def head(self) -> str | None:
         """The id of the message that resume continues."""
-        return None if self._row.head is None else self.engine.message_ids.id(self._row.head)
+        return None if self._row.head is None else self._rows.engine.message_ids.id(self._row.head)
 
     @property
     def count(self) -> int:
@@ -125,6 +123,11 @@ class ConversationInfo:
         except Damaged as error:
             return str(error)
         return None
+
+
+def engine_of(info: ConversationInfo) -> "Engine":
+    """Return the engine of the store that a conversation was listed in."""
+    return info._rows.engine
 
 
 class _Rows:

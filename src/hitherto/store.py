@@ -31,11 +31,11 @@ from ._engine.lease import Lease
 from ._engine.packs import Reader
 from ._engine.quota import Quota
 from ._engine.setups import checked_setup, checked_text, setup_in_force
-from ._engine.state import Desk, Draft, check_size, draft
-from ._erasure.maintenance import Maintenance, Upkeep, maintain
+from ._engine.state import ConversationState, EncodedMessage, check_size, draft
+from ._erasure.maintenance import Maintenance, MaintenanceThread, maintain
 from ._erasure.purging import PurgeReport
 from ._erasure.schedule import Schedule
-from ._erasure.shutdown import Closing, Purges, close, patience
+from ._erasure.shutdown import CloseReport, Purges, close, patience
 from ._sealing.codec import Codec
 from ._sealing.quarantine import Quarantine
 from ._search.search import Asked, Hit, Search
@@ -74,8 +74,8 @@ from .telemetry import spanned
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ._engine.verify import Report
-    from ._sealing.rotation import Progress, Rotation
+    from ._engine.verify import VerifyReport
+    from ._sealing.rotation import RotationProgress, RotationReport
     from .keys import Key
     from .retention import RetentionPolicy, SweepPlan, SweepReport
     from .sanitiser import Sanitiser
@@ -143,11 +143,11 @@ class Store:
         self._search = engine.search = Search(engine)
         schedule = engine.schedule = Schedule(engine, machine=clock is None, never=not maintenance)
         engine.quota = Quota(engine)
-        engine.background = Upkeep(engine, stopped=not maintenance)
+        engine.background = MaintenanceThread(engine, stopped=not maintenance)
         engine.workspace.heard = schedule.heard
         self._telemetry = engine.telemetry
         self.engine = engine  # what the store is made of, for the modules of this library
-        self._close_report: Closing | None = None
+        self._close_report: CloseReport | None = None
         self._closing_lock = threading.RLock()
         engine.background.watch()
         if maintenance and not backend.is_scrubbed():  # a process was killed, or left it to the next
@@ -164,7 +164,7 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.backend.info.location}>"
 
-    def close(self, *, timeout_seconds: float = 10.0) -> Closing:
+    def close(self, *, timeout_seconds: float = 10.0) -> CloseReport:
         """Wait for what is on its way, for about so long, then let go of everything; what could not be finished.
         Idempotent: another call gives the same report, or says that somebody else is still closing it."""
         seconds = patience(timeout_seconds)
@@ -172,7 +172,7 @@ class Store:
             return close(self.engine, 0.0)
         patient = 0.0 if self.engine.listeners.are_here else seconds  # the thread that closes waits for listeners
         if not self._closing_lock.acquire(timeout=patient):
-            return Closing(complete=False, unfinished=("somebody else is closing it",))
+            return CloseReport(complete=False, unfinished=("somebody else is closing it",))
         try:
             if self._close_report is None:
                 self._close_report = close(self.engine, seconds)
@@ -251,7 +251,7 @@ class Store:
         meta = self._described(named if title is None else title, None, metadata, project)
         checked = self._setup(setup.provider, setup.model, setup.system_prompt, setup.tools)
 
-        def make(desk: Desk) -> list[Draft]:
+        def make(desk: ConversationState) -> list[EncodedMessage]:
             drafts = [draft(desk, message, 1) for message in messages]
             for one in drafts:  # as if they were appended one by one
                 check_size([one], self.engine.max_write_bytes)
@@ -360,7 +360,7 @@ class Store:
         state = None if conversation is None else self._state_of(conversation)
         return save(self.engine, messages, parent, state, lambda desk: setup_in_force(desk, desk.row.head))
 
-    def _state_of(self, conversation: str | Conversation | ConversationInfo) -> Desk:
+    def _state_of(self, conversation: str | Conversation | ConversationInfo) -> ConversationState:
         if isinstance(conversation, Conversation):
             if conversation.engine is not self.engine:
                 raise InvalidArgument("this conversation is of another store", hint="pass its id")
@@ -530,7 +530,7 @@ class Store:
 
         return purge(self.engine, id_of(conversation), reason)
 
-    def know_checkpoints(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
+    def register_checkpoint_store(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
         """Checkpoints of conversations of this store may lie in this snapshot store: a purge deletes them there, too.
         What purges of before could not reach there is deleted now. Returns what still cannot be, as id and error."""
         self.engine.ensure_open()
@@ -609,8 +609,12 @@ class Store:
         )
 
     def rotate(
-        self, key: "Key | bytes", *, reencrypt: bool = False, progress: "Callable[[Progress], None] | None" = None
-    ) -> "Rotation":
+        self,
+        key: "Key | bytes",
+        *,
+        reencrypt: bool = False,
+        progress: "Callable[[RotationProgress], None] | None" = None,
+    ) -> "RotationReport":
         """Give a sealed store another key; from then on the old one does not open it.
 
         Keep the new key in a safe place first: from the first moment on only it opens the store. Readers and writers go
@@ -623,7 +627,9 @@ class Store:
         with self.engine.rotation_lock:
             return rotate(self.engine, as_key(key), reencrypt=reencrypt, progress=progress)
 
-    def seal(self, key: "Key | bytes", *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+    def seal(
+        self, key: "Key | bytes", *, progress: "Callable[[RotationProgress], None] | None" = None
+    ) -> "RotationReport":
         """Seal a plain store: everything in it is encrypted, while readers and writers go on. Resumed like `rotate`."""
         self.engine.ensure_open()
         from ._sealing.rotation import seal  # noqa: PLC0415
@@ -631,7 +637,7 @@ class Store:
         with self.engine.rotation_lock:
             return seal(self.engine, as_key(key), progress=progress)
 
-    def unseal(self, *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+    def unseal(self, *, progress: "Callable[[RotationProgress], None] | None" = None) -> "RotationReport":
         """Make a sealed store plain again. Resumed like `rotate`; until it is complete, the key is needed."""
         self.engine.ensure_open()
         from ._sealing.rotation import unseal  # noqa: PLC0415
@@ -734,7 +740,7 @@ class Store:
 
         return activity(self.engine, days)
 
-    def verify(self, progress: Callable[[int], None] | None = None) -> "Report":
+    def verify(self, progress: Callable[[int], None] | None = None) -> "VerifyReport":
         """Read everything and derive it again: the shape of every tree, sequence, sizes, checksums.
 
         The report names every problem; a damaged message does not hide the others. What others keep busy while it is
@@ -764,6 +770,6 @@ def _ids(ids: Iterable[str | Saved]) -> list[str]:
     return [check_message_id(id_of(id)) for id in listed(ids, "ids")]
 
 
-def _handle_on(state: Desk) -> Conversation:
+def _handle_on(state: ConversationState) -> Conversation:
     """Return a handle that stands at the head."""
     return Conversation(state, state.row.head)

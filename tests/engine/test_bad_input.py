@@ -1225,7 +1225,9 @@ STORE_CALLS: dict[str, Call] = {
     "search": lambda store, _: store.search("because"),
     "delete": lambda store, talk: store.delete([str(talk.at)], recursive=True),
     "purge": lambda store, talk: store.purge(talk, reason="user-requested"),
-    "know_checkpoints": lambda store, _: store.know_checkpoints(FileStore("copies", fs=MemoryFiles())),
+    "register_checkpoint_store": lambda store, _: store.register_checkpoint_store(
+        FileStore("copies", fs=MemoryFiles())
+    ),
     "scrub": lambda store, _: store.scrub(),
     "maintain": lambda store, _: store.maintain(0.1),
     "backup": backed_up,

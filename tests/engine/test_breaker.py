@@ -12,7 +12,7 @@ import pytest
 import hitherto
 from hitherto import Event, Message, StorageError, Store, Suspended, events
 from hitherto._engine.breaker import FAILURES, PROBE_SECONDS, SLOW_SECONDS, Breaker, Pace
-from hitherto._engine.committer import Pen
+from hitherto._engine.committer import Committer
 from hitherto.backend import Batch, Outcome
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import (
@@ -191,7 +191,7 @@ ANSWERS: list[Callable[[], HithertoError]] = [
 @pytest.mark.parametrize("error", INFRASTRUCTURE)
 def test_failures_of_the_infrastructure_suspend_writing(error: Callable[[], HithertoError]) -> None:
     backend = Failing()
-    pen = Pen(backend)
+    pen = Committer(backend)
     backend.error = error
     for _ in range(FAILURES):
         with pytest.raises(StorageError) as caught:
@@ -211,7 +211,7 @@ def test_failures_of_the_infrastructure_suspend_writing(error: Callable[[], Hith
 @pytest.mark.parametrize("error", ANSWERS)
 def test_answers_do_not(error: Callable[[], HithertoError]) -> None:
     backend = Failing()
-    pen = Pen(backend)
+    pen = Committer(backend)
     backend.error = error
     for _ in range(3 * FAILURES):
         with pytest.raises(HithertoError) as caught:
@@ -221,7 +221,7 @@ def test_answers_do_not(error: Callable[[], HithertoError]) -> None:
 
 
 def test_conflicts_do_not() -> None:
-    pen = Pen(Failing())
+    pen = Committer(Failing())
     pen.write(create())
     for _ in range(3 * FAILURES):
         pen.write(update(7))
@@ -230,7 +230,7 @@ def test_conflicts_do_not() -> None:
 
 def test_one_transaction_that_fails_counts_once_however_many_ride_in_it() -> None:
     backend = Failing()
-    pen = Pen(backend)
+    pen = Committer(backend)
     backend.error = lambda: StorageError("disk I/O error")
     entries = [pen.enqueue(create(id=bytes([n]) * 16)) for n in range(20)]
     for entry in entries:
@@ -241,7 +241,7 @@ def test_one_transaction_that_fails_counts_once_however_many_ride_in_it() -> Non
 
 def test_a_probe_that_is_interrupted_lets_another_try() -> None:
     backend, clock = Failing(), Clock()
-    pen = Pen(backend)
+    pen = Committer(backend)
     pen.breaker._clock = clock
     backend.error = lambda: StorageError("disk I/O error")
     for _ in range(FAILURES):

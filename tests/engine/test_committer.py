@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from hitherto._engine.committer import Entry, Pen, kept
+from hitherto._engine.committer import Committer, PendingCommit, kept
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Done, Outcome, Stale
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import CommitUnknown, HithertoError, ReadOnly, StorageError, StorageFull, Unavailable
@@ -63,7 +63,7 @@ def unknown(reason: HithertoError | None = None) -> CommitUnknown:
     return CommitUnknown("the line was cut", reason=reason)
 
 
-def in_thread(pen: Pen, batch: Batch, results: dict[bytes, object]) -> threading.Thread:
+def in_thread(pen: Committer, batch: Batch, results: dict[bytes, object]) -> threading.Thread:
     def work() -> None:
         try:
             results[batch.changes[0].conversation] = pen.write(batch)
@@ -77,7 +77,7 @@ def in_thread(pen: Pen, batch: Batch, results: dict[bytes, object]) -> threading
 
 def test_those_who_wait_are_committed_together() -> None:
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     writing, go_on = threading.Event(), threading.Event()
     backend.before = [stopping(writing, go_on)]
     results: dict[bytes, object] = {}
@@ -98,7 +98,7 @@ def test_a_lone_writer_writes_in_its_own_thread() -> None:
     backend = Scripted()
     seen: list[threading.Thread] = []
     backend.before = [lambda: seen.append(threading.current_thread())]
-    assert Pen(backend).write(create()) == DONE
+    assert Committer(backend).write(create()) == DONE
     assert seen == [threading.current_thread()]
 
 
@@ -106,7 +106,7 @@ def test_a_lone_writer_writes_in_its_own_thread() -> None:
 def test_an_unknown_outcome_is_found_out(moment: str) -> None:
     backend = Scripted()
     setattr(backend, moment, [raising(unknown())] * 3)
-    pen = Pen(backend)
+    pen = Committer(backend)
     assert pen.write(create(message_row(0))) == DONE
     assert pen.write(update(1, add=(message_row(1),))) == DONE
     assert [m.number for m in backend.scan(A, limit=9)] == [0, 1]
@@ -114,7 +114,7 @@ def test_an_unknown_outcome_is_found_out(moment: str) -> None:
 
 def test_an_outcome_is_found_out_even_if_others_wrote_since() -> None:
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     pen.write(create(message_row(0)))
 
     def others_come_first() -> None:
@@ -130,7 +130,7 @@ def test_what_was_not_kept_fails_with_its_reason() -> None:
     backend = Scripted()
     full = StorageFull("no space")
     backend.before = [raising(unknown(full))]
-    pen = Pen(backend)
+    pen = Committer(backend)
     with pytest.raises(StorageFull):
         pen.write(create())
     backend.after = [raising(unknown(full))]
@@ -142,7 +142,7 @@ def test_if_nothing_can_be_read_the_caller_is_told_that_it_is_unknown() -> None:
     backend.after = [raising(unknown())]
     backend.blind = True
     with pytest.raises(CommitUnknown):
-        Pen(backend).write(create())
+        Committer(backend).write(create())
 
 
 class Replaced(Scripted):
@@ -164,7 +164,7 @@ class Replaced(Scripted):
 def test_what_was_seen_before_the_wait_has_to_be_there_after_it(interrupted: bool) -> None:
     backend = Replaced()
     backend.after = [raising(unknown())] * (2 if interrupted else 1)
-    assert Pen(backend).write(create()) == DONE
+    assert Committer(backend).write(create()) == DONE
     assert backend.lookup(ids=[A])
     assert backend.sizes == [1, 1]
 
@@ -182,7 +182,7 @@ def test_a_wait_that_ended_with_the_patience_is_not_begun_again() -> None:
     backend = Waiting()
     backend.after = [raising(unknown())]
     with pytest.raises(CommitUnknown):
-        Pen(backend).write(create())
+        Committer(backend).write(create())
     assert waits == [1]
 
 
@@ -190,13 +190,13 @@ def test_a_line_that_is_always_cut_ends_in_an_error() -> None:
     backend = Scripted()
     backend.before = [raising(unknown())] * 100
     with pytest.raises(CommitUnknown):
-        Pen(backend).write(create())
+        Committer(backend).write(create())
     assert len(backend.sizes) < 20
 
 
 def test_an_error_reaches_everybody_in_the_group_and_the_pen_goes_on() -> None:
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     backend.before = [raising(StorageError("broken"))]
     with pytest.raises(StorageError):
         pen.write(create())
@@ -208,7 +208,7 @@ def test_an_error_reaches_everybody_in_the_group_and_the_pen_goes_on() -> None:
 def test_who_waits_together_for_a_place_that_is_gone_waits_once(kind: type[StorageError]) -> None:
     """Or each of them would have the whole patience of the backend tried once more, one after the other."""
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     entries = [pen.enqueue(create(id=id)) for id in (A, B, C)]
     backend.before = [raising(kind("no answer"))] * 3
     for entry in entries:
@@ -221,7 +221,7 @@ def test_who_waits_together_for_a_place_that_is_gone_waits_once(kind: type[Stora
 def test_ctrl_c_in_the_writer_harms_nobody_else(moment: str) -> None:
     """The interrupted one hears of it; those in the same group get their true outcome from the next writer."""
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     others = [pen.enqueue(create(id=id)) for id in (B, C)]
     setattr(backend, moment, [raising(KeyboardInterrupt())])
     with pytest.raises(KeyboardInterrupt):
@@ -234,7 +234,7 @@ def test_ctrl_c_in_the_writer_harms_nobody_else(moment: str) -> None:
 
 def test_ctrl_c_while_waiting_withdraws_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     writing, go_on = threading.Event(), threading.Event()
     backend.before = [stopping(writing, go_on)]
     results: dict[bytes, object] = {}
@@ -248,7 +248,7 @@ def test_ctrl_c_while_waiting_withdraws_the_batch(monkeypatch: pytest.MonkeyPatc
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr(Entry, "prepare_to_sleep", lambda _: Interrupted())
+    monkeypatch.setattr(PendingCommit, "prepare_to_sleep", lambda _: Interrupted())
     with pytest.raises(KeyboardInterrupt):
         pen.write(create(id=B))
     monkeypatch.undo()
@@ -259,7 +259,7 @@ def test_ctrl_c_while_waiting_withdraws_the_batch(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_sleeper_is_woken_and_wakes_the_next() -> None:
-    pen = Pen(Scripted())
+    pen = Committer(Scripted())
     entries = [pen.enqueue(create(id=id)) for id in (A, B, C)]
     locks = [entry.prepare_to_sleep() for entry in entries]
     assert pen.drain(PATIENCE)
@@ -271,7 +271,7 @@ def test_one_sleeper_is_woken_and_wakes_the_next() -> None:
 @pytest.mark.parametrize("how", ["interrupted", "after a nap"])
 def test_wake_ups_go_past_who_left_before_the_pen_was_put_down(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     first, second = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
     lock = second.prepare_to_sleep()
 
@@ -285,7 +285,7 @@ def test_wake_ups_go_past_who_left_before_the_pen_was_put_down(monkeypatch: pyte
         def release(self) -> None:
             pass
 
-    def prepare_to_sleep(entry: Entry) -> Restless:
+    def prepare_to_sleep(entry: PendingCommit) -> Restless:
         entry._wake = wake = Restless()  # type: ignore[assignment]
         return wake
 
@@ -293,7 +293,7 @@ def test_wake_ups_go_past_who_left_before_the_pen_was_put_down(monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt) if how == "interrupted" else nullcontext():
             pen.outcome(first)
 
-    monkeypatch.setattr(Entry, "prepare_to_sleep", prepare_to_sleep)
+    monkeypatch.setattr(PendingCommit, "prepare_to_sleep", prepare_to_sleep)
     backend.before = [leave]
     assert pen.drain(PATIENCE)
     assert (first.result, second.result) == (DONE, DONE)
@@ -301,7 +301,7 @@ def test_wake_ups_go_past_who_left_before_the_pen_was_put_down(monkeypatch: pyte
 
 
 def test_two_may_wake_one_at_once() -> None:
-    entry = Entry(create())
+    entry = PendingCommit(create())
     lock = entry.prepare_to_sleep()
     lock.release()  # by the other one
     entry.wake()
@@ -310,15 +310,15 @@ def test_two_may_wake_one_at_once() -> None:
 
 def wakes_behind_an_interrupted_thread(monkeypatch: pytest.MonkeyPatch, seconds: float) -> bool:
     """Does a thread wake up if the one that should wake it is interrupted before it can?"""
-    pen = Pen(Scripted())
+    pen = Committer(Scripted())
     first, second = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
     sleeper = threading.Thread(target=lambda: pen.outcome(second), daemon=True)
-    pen._writer = Entry(Batch(()))  # somebody writes
+    pen._writer = PendingCommit(Batch(()))  # somebody writes
     first.prepare_to_sleep()
     sleeper.start()
     until(lambda: second.waits)
     pen._writer = None
-    monkeypatch.setattr(Entry, "wake_next", lambda _: None)  # the interrupt comes before it
+    monkeypatch.setattr(PendingCommit, "wake_next", lambda _: None)  # the interrupt comes before it
     assert pen.drain(PATIENCE)
     sleeper.join(seconds)
     woke = not sleeper.is_alive()
@@ -356,7 +356,7 @@ def test_kept_reads_the_evidence() -> None:
 
 def test_closing_waits_but_not_for_ever() -> None:
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     writing, go_on = threading.Event(), threading.Event()
     backend.before = [stopping(writing, go_on)]
     thread = in_thread(pen, create(), {})
@@ -370,10 +370,10 @@ def test_closing_waits_but_not_for_ever() -> None:
 # -- who has the pen
 
 
-def all_come_home(drain: Callable[[Pen], object], seconds: float) -> bool:
+def all_come_home(drain: Callable[[Committer], object], seconds: float) -> bool:
     """Somebody drains, and meets one whose owner is about to come and one whose owner sleeps. Do both come home?"""
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     writing, go_on = threading.Event(), threading.Event()
     backend.before = [stopping(writing, go_on)]
     late, asleep = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
@@ -404,7 +404,7 @@ def test_control_whoever_answers_for_the_entry_of_another_leaves_a_third_asleep(
 
 def test_there_is_one_writer_at_a_time_however_often_somebody_drains(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = MemoryBackend()
-    pen, commit = Pen(backend), backend.commit
+    pen, commit = Committer(backend), backend.commit
     inside: set[int] = set()
     most, over = [0], threading.Event()
 
@@ -444,7 +444,7 @@ def test_there_is_one_writer_at_a_time_however_often_somebody_drains(monkeypatch
 
 def test_who_drains_and_is_interrupted_leaves_the_pen_to_others() -> None:
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     forgotten = pen.enqueue(create(id=A))
     backend.after = [raising(KeyboardInterrupt())]
     with pytest.raises(KeyboardInterrupt):
@@ -460,7 +460,7 @@ def test_who_drains_and_is_interrupted_leaves_the_pen_to_others() -> None:
 def test_removals_were_kept_only_if_all_of_them_are_gone() -> None:
     """Others may have removed some of them: a sweep must not say that the rest went, too."""
     backend = Scripted()
-    pen = Pen(backend)
+    pen = Committer(backend)
     for id in (A, B):
         pen.write(create(id=id))
     removal = Batch((Change(A, token(1), None), Change(B, token(1), None)))
@@ -494,7 +494,7 @@ def test_what_was_kept_is_told_before_its_owner_can_know_it() -> None:
     """Whoever waits for listeners after its own write waits for its own event, too."""
     listeners = Listeners()
     listeners.subscribe(lambda _: None)
-    pen = Pen(MemoryBackend(), listeners)
+    pen = Committer(MemoryBackend(), listeners)
     seen: list[object] = []
     entry = pen.enqueue(create(), tell=lambda _, __: seen.append(entry.result) or [])  # type: ignore[func-returns-value]
     assert pen.outcome(entry) == DONE

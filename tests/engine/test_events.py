@@ -30,7 +30,7 @@ from hitherto import (
     Store,
     events,
 )
-from hitherto._engine.committer import Pen, stored
+from hitherto._engine.committer import Committer, stored
 from hitherto.backend import DONE, Batch, ConversationRow, Done, Outcome
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import Closed, CommitUnknown, InvalidArgument
@@ -325,7 +325,7 @@ def test_what_is_known_to_be_kept_is_neither_written_nor_told_again_when_another
     backend, listeners = Blinking(), Listeners()
     heard: list[Event] = []
     listeners.subscribe(heard.append)
-    pen = Pen(backend, listeners)
+    pen = Committer(backend, listeners)
     pen.write(create(id=B))
     first, second = pen.enqueue(create(id=A), tell=stored), pen.enqueue(create(id=B), tell=stored)
     second.unsure = True
@@ -465,7 +465,7 @@ def test_who_has_stopped_hears_nothing_more_not_even_what_waits(store: Store) ->
 def test_a_listener_may_use_the_store_stop_and_close(tmp_path: Path) -> None:
     store = hitherto.open(tmp_path / "store.db")
     closed = threading.Event()
-    reports: list[hitherto.Closing] = []
+    reports: list[hitherto.CloseReport] = []
     written: list[Event] = []
 
     def react(event: Event) -> None:

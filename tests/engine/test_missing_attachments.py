@@ -18,7 +18,7 @@ import pytest
 import hitherto
 from hitherto import Attachment, Block, Conversation, Damaged, Key, Message, NotFound, Saved, Store, formats
 from hitherto._copying.copy_store import copy_store
-from hitherto._engine.state import Desk
+from hitherto._engine.state import ConversationState
 from hitherto.attachment import LARGE
 from hitherto.backends.memory import MemoryBackend
 from hitherto.dialects._missing_attachments import has_hole, holes_in, tell_holes
@@ -147,12 +147,12 @@ def test_control_an_attachment_that_is_there_is_read_and_nothing_is_reported(los
 def test_control_without_holes_such_a_message_cannot_be_read(lossy: Lossy, monkeypatch: pytest.MonkeyPatch) -> None:
     talk, shown = talk_of(lossy.store)
     lossy.lose()
-    made = Desk.__init__
+    made = ConversationState.__init__
 
-    def shared(self: Desk, *given: Any, own: bool = False, **more: Any) -> None:  # no desk is one's own
+    def shared(self: ConversationState, *given: Any, own: bool = False, **more: Any) -> None:  # no desk is one's own
         made(self, *given, own=False, **more)
 
-    monkeypatch.setattr(Desk, "__init__", shared)
+    monkeypatch.setattr(ConversationState, "__init__", shared)
     for read in (talk.thread, lambda: lossy.store.message(shown)):
         with pytest.raises(MissingAttachment):
             read()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import hitherto
 from hitherto import Conflict, Conversation, Message, NotFound, Store
-from hitherto._engine.committer import Entry, Pen
+from hitherto._engine.committer import Committer, PendingCommit
 from hitherto._engine.deleting import delete
 from hitherto._engine.verify import verify
 from hitherto._erasure.shutdown import close
@@ -220,10 +220,12 @@ def test_those_who_gathered_on_one_handle_stay_one_chain_in_their_order() -> Non
 # -- was it kept?
 
 
-class Forgetful(Pen):
+class Forgetful(Committer):
     """Does not note what a batch was made anew to."""
 
-    def _rebase(self, entries: Sequence[Entry], row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+    def _rebase(
+        self, entries: Sequence[PendingCommit], row: ConversationRow, places: Sequence[int]
+    ) -> list[Batch | None]:
         before = [entry.batch for entry in entries]
         made = super()._rebase(entries, row, places)
         for entry, batch in zip(entries, before, strict=True):
@@ -232,8 +234,8 @@ class Forgetful(Pen):
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-@pytest.mark.parametrize("kind", [Pen, Forgetful], ids=["looks", "control"])
-def test_what_was_made_anew_and_cut_off_is_kept_once(cut: str, kind: type[Pen]) -> None:
+@pytest.mark.parametrize("kind", [Committer, Forgetful], ids=["looks", "control"])
+def test_what_was_made_anew_and_cut_off_is_kept_once(cut: str, kind: type[Committer]) -> None:
     backend = Counting()
     talk, other = two(backend)
     other.engine.committer.__class__ = kind

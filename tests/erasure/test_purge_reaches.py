@@ -116,7 +116,7 @@ def test_a_conversation_without_checkpoints_asks_no_snapshot_store(store: Store)
             asked.append("")
             return super().list()
 
-    store.know_checkpoints(Watched("copies", fs=MemoryFiles()))
+    store.register_checkpoint_store(Watched("copies", fs=MemoryFiles()))
     talk = store.start()
     assert purged(store, talk) == ()
     assert asked == []
@@ -138,8 +138,8 @@ def test_a_place_that_this_process_does_not_know_is_a_failure_until_somebody_tel
     assert len(files.list()) == 2  # the control: they are there
     store.close()
     with hitherto.open(path, key=key) as later:  # it is remembered, whoever comes next
-        assert later.know_checkpoints(FileStore(tmp_path / "elsewhere")) == ((failed, why),)
-        assert later.know_checkpoints(files) == ()
+        assert later.register_checkpoint_store(FileStore(tmp_path / "elsewhere")) == ((failed, why),)
+        assert later.register_checkpoint_store(files) == ()
         assert len(files.list()) == 0
         assert notes(later) == 0
         assert later.verify().ok
@@ -192,11 +192,11 @@ def test_a_folder_that_cannot_be_read_is_a_failure(store: Store, tmp_path: Path)
     files = FileStore(tmp_path / "copies", KEY)
     talk = checkpointed(store, files)
     store.engine.checkpoint_stores.clear()
-    store.know_checkpoints(FileStore(tmp_path / "copies", b"\x18" * 32))
+    store.register_checkpoint_store(FileStore(tmp_path / "copies", b"\x18" * 32))
     ((_, why),) = purged(store, talk)
     assert "were not reached" in why
     assert len(files.list()) == 2
-    assert store.know_checkpoints(files) == ()
+    assert store.register_checkpoint_store(files) == ()
     assert len(files.list()) == 0
 
 
@@ -251,7 +251,7 @@ def test_a_copy_that_came_after_the_purge_and_could_not_be_deleted_is_not_forgot
     files = FileStore(folder)
     assert len(files.list()) == 1
     with hitherto.open(path) as store:
-        assert store.know_checkpoints(files) == ()
+        assert store.register_checkpoint_store(files) == ()
         assert (len(files.list()), notes(store)) == ((0, 0) if noting == "yes" else (1, 0))
 
 
@@ -289,7 +289,7 @@ def test_a_conversation_that_cannot_be_read_may_have_copies_wherever_any_has(
     with hitherto.open(path, key=key) as later:
         ((failed, why),) = later.purge(talk.id, reason="corruption-detected").failures
         assert (failed, "copies were not reached" in why) == (talk.id, True)
-        assert later.know_checkpoints(files) == ()
+        assert later.register_checkpoint_store(files) == ()
         assert (len(files.list()), notes(later)) == (0, 0)
 
 
@@ -302,7 +302,7 @@ def test_a_note_outlives_that_its_id_is_used_again(store: Store, tmp_path: Path)
     ((_, why),) = store.purge(talk.id, reason="user-requested").failures
     assert "elsewhere" in why
     Records(store).create(talk.id, title="a third")
-    ((_, why),) = store.know_checkpoints(files)
+    ((_, why),) = store.register_checkpoint_store(files)
     assert "elsewhere" in why
     assert (len(files.list()), notes(store)) == (0, 1)
 
@@ -354,7 +354,7 @@ def test_a_copy_of_a_conversation_has_checkpoints_of_its_own_only(store: Store, 
 @pytest.mark.parametrize("place", [7, print, object()], ids=["a number", "a function", "anything"])
 def test_what_is_no_place_for_checkpoints_is_refused(place: Any, store: Store) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        store.know_checkpoints(place)
+        store.register_checkpoint_store(place)
     assert caught.value.hint
 
 
@@ -390,7 +390,7 @@ def test_killed_between_the_conversation_and_its_copies_the_copies_are_not_forgo
         with pytest.raises(NotFound):
             store.conversation(talk.id)
         assert len(files.list()) == 2
-        assert store.know_checkpoints(files) == ()
+        assert store.register_checkpoint_store(files) == ()
         assert len(files.list()) == (0 if noting == "yes" else 2)
 
 
@@ -398,7 +398,7 @@ def test_a_note_of_a_purge_that_never_happened_deletes_nothing(store: Store, tmp
     files = FileStore(tmp_path / "copies")
     talk = checkpointed(store, files)
     checkpoint_copies.note(store.engine, [store.engine.read_row(talk.state.id)])  # and then the process is killed
-    assert store.know_checkpoints(files) == ()
+    assert store.register_checkpoint_store(files) == ()
     assert (len(files.list()), notes(store)) == (2, 0)
 
 
@@ -491,7 +491,7 @@ def test_a_plain_delete_in_the_database_leaves_what_a_purge_does_not(path: Path)
 def test_a_conversation_that_is_purged_from_quarantine_takes_its_checkpoints_along(tmp_path: Path) -> None:
     files = FileStore(tmp_path / "copies")
     with hitherto.open(tmp_path / "c.db", key=bytes(range(32))) as store:
-        store.know_checkpoints(files)
+        store.register_checkpoint_store(files)
         talk = store.start()
         talk.append(Message.user("x"))
         checkpoint_copies.remember(talk.state, checkpoint_copies.location_of(files))

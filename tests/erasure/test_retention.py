@@ -847,7 +847,7 @@ def test_what_cannot_be_noted_of_checkpoints_does_not_stop_a_purge(tmp_path: Pat
     with hitherto.open(tmp_path / "a.db", clock=clock, maintenance=False) as store:
         talks = [started(store, clock, 40 * DAY, "unmentionable") for _ in range(2)]
         place = FileStore(tmp_path / "elsewhere")
-        store.know_checkpoints(place)
+        store.register_checkpoint_store(place)
         for talk in talks:
             checkpoint_copies.remember(talk.state, checkpoint_copies.location_of(place))
         inner = store.engine.workspace.note

@@ -412,7 +412,7 @@ def test_closing_gets_to_it_where_the_thread_did_not(
     many(first, 5)
     first.close()
     machine.passes(30 * DAY)
-    monkeypatch.setattr(maintenance.Upkeep, "_run", lambda _: None)
+    monkeypatch.setattr(maintenance.MaintenanceThread, "_run", lambda _: None)
     opened().close()
     assert left(opened(maintenance=False)) == set()
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import hitherto
 from hitherto import (
     Closed,
-    Closing,
+    CloseReport,
     Event,
     InvalidArgument,
     Key,
@@ -22,7 +22,7 @@ from hitherto import (
     StorageError,
     Suspended,
 )
-from hitherto._engine.committer import Pen
+from hitherto._engine.committer import Committer
 from hitherto._erasure import shutdown
 from hitherto.backend import CHAT
 from hitherto.backends.memory import MemoryBackend
@@ -87,7 +87,7 @@ def test_closing_says_that_all_is_done_and_says_it_again(tmp_path: Path, caplog:
     store.start().append(Message.user("a"))
     with caplog.at_level(logging.WARNING, logger="hitherto"):
         report = store.close()
-    assert report == Closing()
+    assert report == CloseReport()
     assert report.complete
     assert str(report) == "nothing is left"
     assert store.close(timeout_seconds=0) is report
@@ -103,14 +103,14 @@ def test_closing_waits_for_a_write_on_a_disk_that_is_slow(disk: FaultDisk) -> No
     hanging = Hanging(disk)
     writer, failed = in_thread(lambda: talk.append(Message.user("slow")))
     assert hanging.hangs.wait(10)
-    reports: list[Closing] = []
+    reports: list[CloseReport] = []
     closer, _ = in_thread(lambda: reports.append(store.close()))
     closer.join(0.1)
     assert closer.is_alive()  # it waits
     hanging.go_on.set()
     closer.join(10)
     writer.join(10)
-    assert (reports, failed) == ([Closing()], [])
+    assert (reports, failed) == ([CloseReport()], [])
     with opened(disk) as again:
         assert [m.text for m in again.conversation(talk.id).thread()] == ["slow"]
 
@@ -287,15 +287,15 @@ def test_an_interrupted_rewrap_leaves_nothing_in_line(tmp_path: Path, monkeypatc
     store = hitherto.open(tmp_path / "store.db", key=Key.generate(), maintenance=False)
     for _ in range(5):
         store.start()
-    outcome, waited = Pen.outcome, [0]
+    outcome, waited = Committer.outcome, [0]
 
-    def interrupted(self: Pen, entry: object) -> object:
+    def interrupted(self: Committer, entry: object) -> object:
         if len(self._queue) > 1:
             waited[0] += 1
             raise KeyboardInterrupt
         return outcome(self, entry)  # type: ignore[arg-type]  # as it was given
 
-    monkeypatch.setattr(Pen, "outcome", interrupted)
+    monkeypatch.setattr(Committer, "outcome", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.rotate(Key.generate())
     monkeypatch.undo()
@@ -320,7 +320,7 @@ def test_a_purge_that_is_still_delayed_is_said_and_not_told(tmp_path: Path, monk
 def test_two_who_close_get_the_same_report(tmp_path: Path) -> None:
     store = hitherto.open(tmp_path / "store.db")
     store.start()
-    reports: list[Closing] = []
+    reports: list[CloseReport] = []
     threads = [threading.Thread(target=lambda: reports.append(store.close())) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -330,7 +330,7 @@ def test_two_who_close_get_the_same_report(tmp_path: Path) -> None:
 
 
 def test_closing_awaited_gives_the_report_too(tmp_path: Path) -> None:
-    async def main() -> tuple[Closing, Closing]:
+    async def main() -> tuple[CloseReport, CloseReport]:
         store = await hitherto.open_async(tmp_path / "store.db")
         await store.start()
         return await store.close(timeout_seconds=5), await store.close()
@@ -385,7 +385,7 @@ def test_control_without_the_bound_a_disk_that_hangs_hangs_whoever_closes(
 
 
 def test_a_report_names_all_that_is_left() -> None:
-    report = Closing(False, writes=1, held=("x",), events=2, purges=1, unfinished=("upkeep",))
+    report = CloseReport(False, writes=1, held=("x",), events=2, purges=1, unfinished=("upkeep",))
     assert str(report) == "1 writes, 1 held, 2 events, 1 purges, upkeep"
 
 
@@ -558,7 +558,7 @@ def test_a_signal_may_come_anywhere_and_its_handler_may_close(tmp_path: Path, lo
         "upkeep": background_of(store)._wake._cond,  # type: ignore[attr-defined]  # of the standard library's
         "close": store._closing_lock,
     }
-    reports: list[Closing] = []
+    reports: list[CloseReport] = []
 
     def interrupted() -> None:
         with locks[lock]:
@@ -575,7 +575,7 @@ def test_a_signal_may_come_anywhere_and_its_handler_may_close(tmp_path: Path, lo
 
 def test_a_listener_that_closes_while_somebody_closes_does_not_wait_for_itself(tmp_path: Path) -> None:
     store = hitherto.open(tmp_path / "store.db")
-    closing, reports = threading.Event(), list[Closing]()
+    closing, reports = threading.Event(), list[CloseReport]()
 
     def close(_: Event) -> None:
         assert closing.wait(10)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import hitherto
-from hitherto import Block, Message, Report, Store
+from hitherto import Block, Message, Store, VerifyReport
 from hitherto.backend import Where
 from hitherto.backends.postgres import workspace_id
 from hitherto.backends.postgres.schema import rights
@@ -76,7 +76,7 @@ def test_what_is_multiplied_is_as_a_store_wrote_it() -> None:
         multiply(connection, "two", range(5, 7), span(connection, "model"), model="model")
     for workspace, copies in (("one", 4), ("two", 3)):
         with hitherto.open(database.url(), workspace=workspace) as store:
-            assert store.verify() == Report((), 2 * copies, 81 * copies)
+            assert store.verify() == VerifyReport((), 2 * copies, 81 * copies)
             assert len(store.search("apples", limit=1000)) == 80 * copies
             for found in store.conversations(limit=100).items:
                 store.conversation(found).append(Message.user("more apples"))

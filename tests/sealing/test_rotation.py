@@ -49,7 +49,7 @@ from hitherto._engine import compression, lease, packing
 from hitherto._engine.workspace import KeyState, Workspace
 from hitherto._erasure import maintenance
 from hitherto._sealing import reencryption, rotation, sealed
-from hitherto._sealing.rotation import Progress, Rotation
+from hitherto._sealing.rotation import RotationProgress, RotationReport
 from hitherto.backend import DONE, WORKSPACE, Backend, Batch, ConversationRow, Outcome, Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
@@ -79,7 +79,7 @@ class Job:
     before: Key | None
     after: Key | None
 
-    def __call__(self, store: Store, progress: Callable[[Progress], None] | None = None) -> Rotation:
+    def __call__(self, store: Store, progress: Callable[[RotationProgress], None] | None = None) -> RotationReport:
         return rotation_processes.run(store, self.name, self.after, progress)
 
 
@@ -378,13 +378,13 @@ def test_a_store_can_be_sealed_rotated_and_unsealed_over_and_over(path: Path) ->
 
 def test_progress_counts_up_to_all_conversations(path: Path) -> None:
     made(path, OLD)
-    told: list[Progress] = []
+    told: list[RotationProgress] = []
     with opened(path, OLD) as store:
         store.rotate(NEW, reencrypt=True, progress=told.append)
         count = len(store.conversations(limit=100))
     assert [progress.done for progress in told[:count]] == list(range(1, count + 1))
     assert {progress.total for progress in told} == {count}
-    assert told[-1] == Progress(count, count)
+    assert told[-1] == RotationProgress(count, count)
     assert str(told[0]) == f"1 of {count} conversations"
 
 
@@ -420,7 +420,7 @@ class RotationMachine(RuleBasedStateMachine):
         self.backend = self.make(seed)
         self.now = 1_700_000_000_000_000
         self.key = key
-        self.pending: tuple[Callable[[], Rotation], Key | None] | None = None
+        self.pending: tuple[Callable[[], RotationReport], Key | None] | None = None
         self.store = self._open(key)
         self.ids: list[str] = []
         self.count = 0
@@ -524,7 +524,7 @@ class RotationMachine(RuleBasedStateMachine):
     def unseal(self, stop: int | None) -> None:
         self._job(self.store.unseal, None, stop)
 
-    def _job(self, job: Callable[[], Rotation], key: Key | None, stop: int | None) -> None:
+    def _job(self, job: Callable[[], RotationReport], key: Key | None, stop: int | None) -> None:
         meant = view(self.store)
         self.backend.left = stop
         try:
@@ -561,7 +561,7 @@ class RotationMachine(RuleBasedStateMachine):
         assert view(self.store) == meant
         self.pending, self.key = None, next((key for key in (OLD, NEW, THIRD) if key.id == self.store.key_id), None)
 
-    def _done(self, done: Rotation, key: Key | None, meant: dict[str, object]) -> None:
+    def _done(self, done: RotationReport, key: Key | None, meant: dict[str, object]) -> None:
         assert done.complete, done
         assert problems(self.store) == []
         assert view(self.store) == meant
@@ -927,7 +927,7 @@ class Crowd:
 
 def rounds(store: Store, key: Key | None) -> None:
     """All jobs, one after the other."""
-    jobs: list[Callable[[], Rotation]] = [
+    jobs: list[Callable[[], RotationReport]] = [
         lambda: store.rotate(NEW),
         lambda: store.rotate(OLD, reencrypt=True),
         lambda: store.rotate(THIRD, reencrypt=True),
@@ -1274,11 +1274,11 @@ def test_a_label_between_two_looks_of_a_job_is_no_damage(path: Path, job: Job) -
         assert store.quarantine() == []
 
 
-def stop_at(count: int) -> Callable[[Progress], None]:
-    """Progress that stops the job when it hears of it for this time."""
-    told: list[Progress] = []
+def stop_at(count: int) -> Callable[[RotationProgress], None]:
+    """RotationProgress that stops the job when it hears of it for this time."""
+    told: list[RotationProgress] = []
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: RotationProgress) -> None:
         told.append(progress)
         if len(told) == count:
             raise Stop
@@ -1388,9 +1388,9 @@ def test_a_process_whose_key_file_was_replaced_goes_on(
         assert other.line() == ["ready"]
         doing = ("append", "label", "start", "ensure", "read", "list")
         answers = [other.ask(what) for what in doing]
-        told: list[Progress] = []
+        told: list[RotationProgress] = []
 
-        def progress(now: Progress) -> None:
+        def progress(now: RotationProgress) -> None:
             told.append(now)
             if len(told) <= 5:  # each starts conversations, which are looked at in their turn
                 answers.extend(other.ask(what) for what in doing)
@@ -1422,7 +1422,7 @@ def test_a_process_with_the_old_key_writes_nothing_that_cannot_be_opened(
         assert other.ask("append")[0] == "ok"
         assert other.ask("start")[0] == "ok"
 
-        def progress(_: Progress) -> None:
+        def progress(_: RotationProgress) -> None:
             for what in ("append", "label", "append"):
                 answer = other.ask(what)
                 assert answer[0] == "ok" or answer[2] == "KeyUnavailable"
@@ -1432,7 +1432,7 @@ def test_a_process_with_the_old_key_writes_nothing_that_cannot_be_opened(
             assert other.ask("ensure") == ["error", "ensure", "KeyUnavailable"]
 
         assert store.rotate(NEW, reencrypt=reencrypt, progress=progress).complete
-        progress(Progress(0, 0))
+        progress(RotationProgress(0, 0))
         answer = other.ask("read")
         assert answer[0] == "ok" or answer[2] == "KeyUnavailable"
         other.end()
@@ -1480,7 +1480,7 @@ def test_a_plain_process_notices_that_the_store_was_sealed(
         for what in ("append", "start", "read", "list", "label"):
             assert other.ask(what)[0] == "ok"
 
-        def progress(now: Progress) -> None:
+        def progress(now: RotationProgress) -> None:
             for what in ("append", "label", "read", "list", "start", "ensure") if now.done < 5 else ():
                 answer = other.ask(what)
                 assert answer[0] == "ok" or answer[2] == "KeyUnavailable"
@@ -1518,7 +1518,7 @@ def test_who_finishes_a_job_does_not_finish_one_that_another_process_has_begun_s
                 other.engine.workspace.refresh()
                 put_key(key_file, THIRD)
                 with monkeypatch.context() as patched:
-                    patched.setattr(rotation, "go_on", lambda *_, **__: Rotation(0, True))  # it is only begun
+                    patched.setattr(rotation, "go_on", lambda *_, **__: RotationReport(0, True))  # it is only begun
                     other.rotate(Key.from_file(key_file), reencrypt=True)
                 store.engine.workspace.refresh()
                 if not known:
@@ -1650,7 +1650,7 @@ def test_a_job_that_is_overtaken_by_another_one_does_not_undo_it(path: Path, ree
     calls = 0
     with opened(path, OLD) as one:
 
-        def overtake(_: Progress) -> None:
+        def overtake(_: RotationProgress) -> None:
             nonlocal calls
             calls += 1
             if calls == 6:
@@ -1676,7 +1676,7 @@ def test_two_processes_that_finish_the_same_job_both_come_to_an_end(path: Path, 
     calls = 0
     with opened(path, NEW) as one, opened(path, NEW) as two:
 
-        def overtake(now: Progress) -> None:
+        def overtake(now: RotationProgress) -> None:
             nonlocal calls
             calls += 1
             if now.done == now.total and calls < 300 and rotation.pending(two.engine):
@@ -1757,15 +1757,15 @@ def test_what_makes_no_sense_is_refused(path: Path) -> None:
     with opened(path, None) as store:
         with pytest.raises(InvalidArgument, match="not sealed"):
             store.rotate(NEW)
-        assert store.unseal() == Rotation(0, True)
+        assert store.unseal() == RotationReport(0, True)
         with pytest.raises(InvalidKey):
             store.seal(bytes(31))
         assert [store.key_id] == [None]
         assert store.seal(OLD).complete
         with pytest.raises(InvalidArgument, match="sealed already"):
             store.seal(NEW)
-        assert store.seal(OLD) == Rotation(0, True)
-        assert store.rotate(OLD) == Rotation(0, True)
+        assert store.seal(OLD) == RotationReport(0, True)
+        assert store.rotate(OLD) == RotationReport(0, True)
         for bad in (b"", b"\1" * 31, b"\1" * 33, bytes(32)):
             with pytest.raises(InvalidKey):
                 store.rotate(bad)
@@ -1790,7 +1790,7 @@ def test_a_callback_that_raises_leaves_a_job_that_can_be_resumed(
 ) -> None:
     meant = made(path, job.before)
 
-    def raising(_: Progress) -> None:
+    def raising(_: RotationProgress) -> None:
         raise error
 
     with opened(path, job.before) as store:
@@ -2023,5 +2023,5 @@ def test_thousands_of_conversations_are_rewrapped_in_a_few_commits(
         for n in range(2000):
             store.start(title=f"{n}")
         monkeypatch.setattr(SqliteBackend, "commit", counted)
-        assert store.rotate(NEW) == Rotation(2000, True)
+        assert store.rotate(NEW) == RotationReport(2000, True)
     assert len(commits) < 20

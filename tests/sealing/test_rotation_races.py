@@ -26,7 +26,7 @@ from hitherto._engine.bodies import close_pack, packed
 from hitherto._engine.workspace import KeyState
 from hitherto._sealing import reencryption, rotation
 from hitherto._sealing.codec import next_row
-from hitherto._sealing.rotation import Progress, Rotation
+from hitherto._sealing.rotation import RotationProgress, RotationReport
 from hitherto.backend import Change, ConversationRow, KeyShape, PackRow
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite.writing import Writer
@@ -127,7 +127,7 @@ def test_an_attachment_that_others_take_away_meanwhile_loses_no_conversation(
             return inner(desk, body)
 
         monkeypatch.setattr(reencryption, "renamed", late)
-        assert job(store) == Rotation(1, True)
+        assert job(store) == RotationReport(1, True)
         assert not once
     with opened(path, job.after) as store:
         left = [m.id for m in store.conversation(talk).thread()]
@@ -263,7 +263,7 @@ def test_a_conversation_that_is_half_sealed_when_the_next_job_begins_is_no_damag
                 store.seal(NEW)
         store.conversation(store.message(ids[0]).conversation).append(Message.user("amid"))
         with monkeypatch.context() as patched:  # what is pending cannot be finished
-            patched.setattr(rotation, "go_on", lambda *_, **__: Rotation(0, False))
+            patched.setattr(rotation, "go_on", lambda *_, **__: RotationReport(0, False))
             if second != "seal":
                 _run(store, second, NEW)
         done = _run(store, second, NEW)
@@ -272,7 +272,7 @@ def test_a_conversation_that_is_half_sealed_when_the_next_job_begins_is_no_damag
         assert problems(store) == []
 
 
-def _run(store: Store, job: str, key: Key) -> Rotation:
+def _run(store: Store, job: str, key: Key) -> RotationReport:
     if job == "unseal":
         return store.unseal()
     return store.seal(key) if job == "seal" else store.rotate(key, reencrypt=True)
@@ -335,7 +335,7 @@ def test_a_message_whose_attachment_is_lost_is_brought_up_to_date_without_it(pat
     talk, ids, pictures = talk_of(path, job.before, pictures=2)
     lose_attachment(path, pictures[0], job.before)
     with opened(path, job.before) as store:
-        assert job(store) == Rotation(1, True)
+        assert job(store) == RotationReport(1, True)
         found = {
             m.number: m for m in store.backend.messages(numbers=[store.engine.message_ids.number(id) for id in ids])
         }
@@ -396,7 +396,7 @@ def test_an_attachment_that_its_message_does_not_name_any_more_goes_with_the_old
         after = next_row(desk.envelope, desk.row)
         assert store.engine.commit_once(Change(desk.id, desk.row.token, after, attach=((number, stray),)))
         assert len(store.backend.attachments(desk.id)) == 2
-        assert job(store) == Rotation(1, True)
+        assert job(store) == RotationReport(1, True)
         assert len(store.backend.attachments(desk.id)) == 1
         assert unreadable(store, ids) == []
         assert problems(store) == []
@@ -408,15 +408,15 @@ def test_an_attachment_that_its_message_does_not_name_any_more_goes_with_the_old
 def test_a_second_caller_waits_and_finishes_behind_the_first(path: Path) -> None:
     """And hears how far it is."""
     meant = made(path, OLD, small=True)
-    heard: list[Progress] = []
+    heard: list[RotationProgress] = []
     began, go = threading.Event(), threading.Event()
     with opened(path, OLD) as one, opened(path, OLD) as two:
 
-        def held(_: Progress) -> None:
+        def held(_: RotationProgress) -> None:
             began.set()
             assert go.wait(60)
 
-        def watch(progress: Progress) -> None:
+        def watch(progress: RotationProgress) -> None:
             heard.append(progress)
             if len(heard) == 3:
                 go.set()
@@ -445,7 +445,7 @@ def test_a_second_caller_whose_patience_is_over_is_told_who_is_at_it(
     seen: list[object] = []
     with opened(path, OLD) as one, opened(path, OLD) as two:
 
-        def meanwhile(_: Progress) -> None:
+        def meanwhile(_: RotationProgress) -> None:
             if not seen:
                 assert one.engine.workspace.meta.rotator is not None
                 try:
@@ -535,11 +535,11 @@ def test_an_owner_that_slept_for_too_long_leaves_it_to_the_one_that_took_over(pa
     meant = made(path, OLD, small=True)
     now = [1_900_000_000_000_000]
     asleep, go = threading.Event(), threading.Event()
-    done: list[Rotation] = []
+    done: list[RotationReport] = []
     with opened(path, OLD) as one, opened(path, OLD) as two:
         one.engine.clock = two.engine.clock = lambda: now[0]
 
-        def sleeps(_: Progress) -> None:
+        def sleeps(_: RotationProgress) -> None:
             if not asleep.is_set():
                 asleep.set()
                 assert go.wait(60)
@@ -549,7 +549,7 @@ def test_an_owner_that_slept_for_too_long_leaves_it_to_the_one_that_took_over(pa
         assert asleep.wait(60)
         now[0] += 61_000_000
 
-        def wakes(_: Progress) -> None:
+        def wakes(_: RotationProgress) -> None:
             go.set()
 
         done.append(two.rotate(OLD, progress=wakes))
@@ -572,7 +572,7 @@ def test_whoever_seals_what_is_sealed_already_writes_nothing(path: Path) -> None
     """Programs say so each time they begin."""
     with opened(path, OLD) as store:
         before = store.engine.workspace.row
-        assert store.seal(OLD) == Rotation(0, True)
+        assert store.seal(OLD) == RotationReport(0, True)
         store.engine.workspace.refresh()
         assert store.engine.workspace.row == before
 

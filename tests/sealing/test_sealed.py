@@ -694,7 +694,7 @@ def test_a_conversation_is_found_by_its_key_while_names_are_made_anew(
             if not made and "key" in asked and asked["key"][0] == "chat":
                 made.append(theirs.ensure("user-7"))
                 with monkeypatch.context() as patch:
-                    patch.setattr(rotation, "go_on", lambda *_, **__: rotation.Rotation(0, False))
+                    patch.setattr(rotation, "go_on", lambda *_, **__: rotation.RotationReport(0, False))
                     theirs.rotate(key, reencrypt=True)
             return found
 

@@ -32,7 +32,7 @@ from hitherto import Block, Conversation, Key, Message, Store, Usage
 from hitherto._engine import policy_memory
 from hitherto._engine.bodies import Body, Meta, encode
 from hitherto._engine.revisions import NOTHING
-from hitherto._engine.state import Desk
+from hitherto._engine.state import ConversationState
 from hitherto._sealing import primitives, sealed
 from hitherto.errors import (
     Closed,
@@ -1522,7 +1522,7 @@ def test_control_without_the_refusal_of_what_is_plain(
 
 @pytest.mark.parametrize("name", ["a message as it was before it was relabelled", "a pack as it was before"])
 def test_control_without_the_ledger(history: History, quick: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(Desk, "ledger", property(lambda _: NOTHING))
+    monkeypatch.setattr(ConversationState, "ledger", property(lambda _: NOTHING))
     path = copied(history.world.path, quick)
     with inside(path) as db:
         BACK[name](db, history)

@@ -236,7 +236,10 @@ def test_words_beyond_what_one_segment_can_tell_apart_are_overlooked(monkeypatch
 def test_a_very_long_word_is_found_by_its_beginning_and_hides_no_other() -> None:
     index = WordIndex()
     long = "m" * 100_000
-    update(index, put=[Entry(1, A, 1, "user", 1, f"apple {long} pear zebra"), Entry(2, A, 1, "user", 2, "apple")])
+    update(
+        index,
+        put=[Entry(1, A, 1, "user", 1, f"apple {long} pear zebra"), Entry(2, A, 1, "user", 2, "apple")],
+    )
     assert [found.number for found in index.find(parse(long[:1900] + "*"), limit=9)] == [1]
     assert index.find(parse(long[:1900]), limit=9) == []
     for word in ("pear", "zebra", '"pear zebra"'):
@@ -446,7 +449,7 @@ def test_a_handle_that_is_in_use_does_not_notice(path: Path, monkeypatch: pytest
         store.search("message7")
         assert rows_of(path) != []
         stale: list[object] = []
-        monkeypatch.setattr(type(talk.state), "believe", lambda *_: stale.append(_))
+        monkeypatch.setattr(type(talk.state), "adopt_row", lambda *_: stale.append(_))
         talk.append(Message.user("next"))  # with the token of the save, or it would be told that its belief is stale
         assert stale == []
         assert talk.state.row.version == version + 1

@@ -56,7 +56,7 @@ SECRETS = (
 )
 
 
-def believe(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+def adopt_row(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
@@ -109,20 +109,20 @@ def assert_silent(error: BaseException) -> None:
 
 
 def test_a_bucket_that_does_not_exist_is_not_an_empty_one(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    believe(monkeypatch, moto.environment)
+    adopt_row(monkeypatch, moto.environment)
     for doing, error in everything(bucket_at("s3://nobody-made-this/x", timeout_seconds=20, retries=0)):
         assert isinstance(error, CannotOpen), doing
         assert "make the bucket" in str(error.hint)
 
 
 def test_a_container_that_does_not_exist_is_not_an_empty_one(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
-    believe(monkeypatch, azurite.environment)
+    adopt_row(monkeypatch, azurite.environment)
     for doing, error in everything(bucket_at("az://nobody-made-this/x", timeout_seconds=20, retries=0)):
         assert isinstance(error, CannotOpen), doing
 
 
 def test_a_wrong_key_is_denied_and_not_told(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> None:
-    believe(monkeypatch, azurite.environment)
+    adopt_row(monkeypatch, azurite.environment)
     url = azurite.make()
     wrong = ACCOUNT_KEY[4:8] + ACCOUNT_KEY[:4] + ACCOUNT_KEY[8:]
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", wrong)
@@ -137,7 +137,7 @@ def test_things_are_where_other_programs_look_for_them(moto: Moto, monkeypatch: 
     import obstore
     from obstore.store import S3Store
 
-    believe(monkeypatch, moto.environment)
+    adopt_row(monkeypatch, moto.environment)
     url = moto.make()
     bucket_at(url + "/team/snapshots/").put("media/x", b"1")
     store = S3Store(url.removeprefix("s3://"), client_options={"allow_http": True})
@@ -145,7 +145,7 @@ def test_things_are_where_other_programs_look_for_them(moto: Moto, monkeypatch: 
 
 
 def test_two_prefixes_do_not_see_each_other(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    believe(monkeypatch, moto.environment)
+    adopt_row(monkeypatch, moto.environment)
     url = moto.make()
     bucket_at(url + "/a").put(NAME, b"1")
     bucket_at(url + "/ab").put(NAME, b"2")
@@ -156,7 +156,7 @@ def test_two_prefixes_do_not_see_each_other(moto: Moto, monkeypatch: pytest.Monk
 
 
 def test_more_things_than_fit_on_a_page_are_listed(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    believe(monkeypatch, moto.environment)
+    adopt_row(monkeypatch, moto.environment)
     bucket = bucket_at(moto.make() + "/x")
     for number in range(2 * PAGE + 1):
         bucket.put(f"{number}", b"")
@@ -403,7 +403,7 @@ def test_a_put_whose_answer_was_lost_does_not_take_anothers_write_for_its_own(
 ) -> None:
     url = moto.make() + "/x"
     forgetful = Forgetful(moto.address, losing=1)
-    believe(monkeypatch, moto.environment)
+    adopt_row(monkeypatch, moto.environment)
     somebody = bucket_at(url)
     forgetful.meanwhile = lambda: somebody.put(NAME, b"theirs")
     with scripted(forgetful) as server:
@@ -425,7 +425,7 @@ def test_an_answer_that_is_lost_is_not_an_answer(moto: Moto, monkeypatch: pytest
 
 
 def test_the_same_bytes_of_somebody_else_are_a_conflict(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    believe(monkeypatch, moto.environment)
+    adopt_row(monkeypatch, moto.environment)
     url = moto.make()
     bucket_at(url).put(NAME, b"same", None)
     with pytest.raises(Conflict):

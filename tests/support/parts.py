@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hitherto import Store
 from hitherto._engine.engine import Engine
-from hitherto._erasure.maintenance import Upkeep
+from hitherto._erasure.maintenance import MaintenanceThread
 from hitherto._erasure.schedule import Schedule
 from hitherto._search.search import Search
 
@@ -23,8 +23,8 @@ def _engine(of: Store | Engine) -> Engine:
     return of.engine if isinstance(of, Store) else of
 
 
-def background_of(of: Store | Engine) -> Upkeep:
-    return _of(Upkeep, _engine(of).background)
+def background_of(of: Store | Engine) -> MaintenanceThread:
+    return _of(MaintenanceThread, _engine(of).background)
 
 
 def schedule_of(of: Store | Engine) -> Schedule:

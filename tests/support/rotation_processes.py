@@ -19,7 +19,7 @@ from hitherto.backends.sqlite import SqliteBackend
 from hitherto.backends.sqlite.fts import FtsIndex
 
 if TYPE_CHECKING:
-    from hitherto._sealing.rotation import Progress, Rotation
+    from hitherto._sealing.rotation import RotationProgress, RotationReport
 
 
 def say(*words: object) -> None:
@@ -41,7 +41,9 @@ def small_steps() -> None:
     compression._LEAST = 1 << 40  # what is squeezed leaves no traces that a test could find
 
 
-def run(store: Store, job: str, key: Key | None, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+def run(
+    store: Store, job: str, key: Key | None, progress: "Callable[[RotationProgress], None] | None" = None
+) -> "RotationReport":
     if job == "unseal":
         return store.unseal(progress=progress)
     assert key is not None

@@ -13,8 +13,8 @@ only if writing its bytes again gives exactly that string.
 
 An attachment that a message refers to, and that is not there, is **missing**. A missing attachment never reads as
 deleted: `MissingAttachment` is `Damaged`, `NotFound` means that no message refers to it any more. A reader that looks
-at the stored state (`Desk.own`) gets the message with a hole in the place of the attachment. A message with a hole that
-is written again, here or elsewhere, refers to an attachment that is missing there as well.
+at the stored state (`ConversationState.own`) gets the message with a hole in the place of the attachment. A message
+with a hole that is written again, here or elsewhere, refers to an attachment that is missing there as well.
 """
 
 import re
@@ -59,7 +59,7 @@ class AttachmentOwner(Protocol):
     @property
     def engine(self) -> "StoreContext": ...
 
-    def serves(self, row: ConversationRow) -> bool: ...
+    def is_same_conversation(self, row: ConversationRow) -> bool: ...
 
 
 def spilled(desk: "AttachmentOwner", envelope: Envelope, body: Body) -> tuple[Body, Sources]:
@@ -277,7 +277,7 @@ def _explain_absence(desk: "AttachmentOwner", attached: Attached) -> HithertoErr
     attachment goes with the last message that refers to it, so if one still does, the attachment is missing."""
     engine, name = desk.engine, attached.name
     rows = engine.backend.lookup(ids=[desk.id])
-    if not rows or not desk.serves(rows[0]):
+    if not rows or not desk.is_same_conversation(rows[0]):
         return NotFound("conversation", [desk.name])
     envelope, reader = engine.codec.envelope(rows[0]), Reader(engine)
     for row in engine.backend.scan(desk.id, limit=1 << 40):

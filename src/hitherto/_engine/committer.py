@@ -99,11 +99,11 @@ class Remake(Protocol):
     def lock(self) -> "threading.RLock":
         """Held while batches of one conversation are made anew, so that nothing comes between them."""
 
-    def __call__(self, entry: "Entry", row: ConversationRow) -> Batch | None:
+    def __call__(self, entry: "PendingCommit", row: ConversationRow) -> Batch | None:
         """The batch, or None if it cannot be made here: then its owner is told that it is stale."""
 
 
-class Entry:
+class PendingCommit:
     """One batch on its way to the disk."""
 
     __slots__ = ("_wake", "batch", "next", "probe", "remake", "result", "tell", "unsure")
@@ -116,7 +116,7 @@ class Entry:
         self.result: Outcome | Exception | None = None
         self.unsure = False  # it was in a commit of unknown outcome: it may be kept already, or still be under way
         self._wake: threading.Lock | None = None
-        self.next: Entry | None = None  # its owner is woken by the owner of this one
+        self.next: PendingCommit | None = None  # its owner is woken by the owner of this one
 
     def prepare_to_sleep(self) -> threading.Lock:
         wake = threading.Lock()
@@ -144,7 +144,7 @@ class Entry:
         return self._wake is not None
 
 
-class Pen:
+class Committer:
     """Commits batches through a backend, together where they meet."""
 
     def __init__(
@@ -162,13 +162,13 @@ class Pen:
         self.breaker = Breaker(changed=partial(_changed, self._listeners, clock))  # which must not know us: no circles
         self._pace = Pace()
         self._mutex = threading.RLock()  # a signal may find us in it, and its handler may close the store
-        self._queue: list[Entry] = []
-        self._writer: Entry | None = None  # whose owner has the pen
-        self._taken: list[Entry] = []  # what the writer took from the queue
+        self._queue: list[PendingCommit] = []
+        self._writer: PendingCommit | None = None  # whose owner has the pen
+        self._taken: list[PendingCommit] = []  # what the writer took from the queue
         self.can_queue = backend.info.can_queue  # late batches are made anew while the backend holds their rows
         self._rebasing: int | None = None  # the thread that makes some anew
         self.refused: str | None = None  # why nothing is written any more
-        self.insists = False  # whatever the breaker says: there is no later
+        self.ignore_breaker = False  # whatever the breaker says: there is no later
         self._hint = ""
 
     @property
@@ -186,7 +186,7 @@ class Pen:
     def _admit(self, *, look: bool = False) -> None:
         if self.refused is not None:
             raise ReadOnly(f"the store takes no writes: {self.refused}", hint=self._hint)
-        seconds = None if self.insists else self.breaker.refusal(look=look)
+        seconds = None if self.ignore_breaker else self.breaker.refusal(look=look)
         if seconds is not None:
             failures = self.breaker.failures
             what = f"writing failed {failures} times in a row, and is not tried for {seconds:.1f} seconds"
@@ -194,10 +194,10 @@ class Pen:
 
     def enqueue(
         self, batch: Batch, *, always: bool = False, tell: Tell | None = None, remake: Remake | None = None
-    ) -> Entry:
+    ) -> PendingCommit:
         """Put a batch in line. Batches are applied in the order of these calls. `tell` makes the events that are told
         if it is kept, `remake` makes the batch anew where `can_queue`."""
-        entry = Entry(batch, tell, remake)
+        entry = PendingCommit(batch, tell, remake)
         if not always and (self.refused is not None or self.breaker.state != CLOSED):
             try:
                 hush()
@@ -209,7 +209,7 @@ class Pen:
             self._queue.append(entry)
         return entry
 
-    def withdraw(self, entry: Entry) -> None:
+    def withdraw(self, entry: PendingCommit) -> None:
         """Nobody waits for this batch any more: it is not written, unless somebody writes it already."""
         try:
             hush()
@@ -217,7 +217,7 @@ class Pen:
         finally:
             speak()
 
-    def outcome(self, entry: Entry) -> Outcome:
+    def outcome(self, entry: PendingCommit) -> Outcome:
         """Wait for the outcome of a batch that one has enqueued oneself, writing if the pen is free or handed over."""
         try:
             hush()
@@ -241,19 +241,19 @@ class Pen:
             raise entry.result
         return entry.result
 
-    def _turn(self, entry: Entry) -> "threading.Lock | None":
+    def _turn(self, entry: PendingCommit) -> "threading.Lock | None":
         """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
         if self._rebasing == threading.get_ident():
             raise AssertionError("a batch that is made anew cannot wait for another: its thread has the pen")
         if self._writer is None or self._writer is entry:
-            self._pick_up(entry)
+            self._take_queue(entry)
             return None
         wake = entry.prepare_to_sleep()
         if entry.result is not None:
             entry.wake()
         return wake
 
-    def _get_up(self, entry: Entry) -> None:
+    def _get_up(self, entry: PendingCommit) -> None:
         """Take an entry out of the chain of wake-ups, and pass on a wake-up that has reached it already."""
         with self._mutex:
             entry.wake()
@@ -273,7 +273,7 @@ class Pen:
         """Wait until nobody writes or waits. False if the time ran out. What lies in the queue while nobody has the pen
         is written here: whoever put it there may have been interrupted before they could wait for it."""
         deadline = time.monotonic() + timeout_seconds
-        ours = Entry(Batch(()))  # in no queue: it is we who have the pen, and not the owner of what we write
+        ours = PendingCommit(Batch(()))  # in no queue: it is we who have the pen, and not the owner of what we write
         try:
             hush()
             while True:
@@ -283,7 +283,7 @@ class Pen:
                     if time.monotonic() >= deadline:
                         return False
                     if not self._held:
-                        self._pick_up(ours)
+                        self._take_queue(ours)
                 if self._writer is ours:
                     self._write()
                 else:
@@ -294,7 +294,7 @@ class Pen:
         finally:
             speak()
 
-    def _pick_up(self, entry: Entry) -> None:
+    def _take_queue(self, entry: PendingCommit) -> None:
         """Have the pen in the name of this entry, and take what has gathered. Called under the mutex."""
         self._writer = entry
         self._taken, self._queue = self._queue[:_MOST], self._queue[_MOST:]
@@ -305,11 +305,11 @@ class Pen:
         self._commit(self._taken)
         self._look_back(self._taken, time.perf_counter() - started)
         with self._mutex:
-            self._put_down()
+            self._hand_over()
 
     # -- how it went
 
-    def _look_back(self, entries: Sequence[Entry], seconds: float) -> None:
+    def _look_back(self, entries: Sequence[PendingCommit], seconds: float) -> None:
         """One transaction, or what became of it, is one success or one failure."""
         failure: Exception | None = None
         for entry in entries:
@@ -326,7 +326,7 @@ class Pen:
         if self._telemetry.is_on:
             self._measure(entries, seconds, failure)
 
-    def _measure(self, entries: Sequence[Entry], seconds: float, failure: Exception | None) -> None:
+    def _measure(self, entries: Sequence[PendingCommit], seconds: float, failure: Exception | None) -> None:
         size = sum(_size(entry.batch) for entry in entries)
         self._telemetry.committed(size, len(entries), seconds, "" if failure is None else type(failure).__name__)
         for entry in entries:
@@ -337,11 +337,11 @@ class Pen:
         warn(f"commits are slow: one in twenty takes {p95 * 1000:.0f} ms or more")
         self._listeners.tell(SlowCommit(to_datetime(self._clock()), p95, SLOW_SECONDS))
 
-    def _put_down(self) -> None:
+    def _hand_over(self) -> None:
         """Wake whose batches are settled, one after the other, and hand the pen to the first who waits. Called under
         the mutex, under which owners decide to sleep, so no wake-up is missed; if interrupted, it can be called
         again."""
-        first: Entry | None = None
+        first: PendingCommit | None = None
         for entry in reversed(self._taken):
             if entry.result is not None and entry.waits:
                 entry.next, first = first, entry
@@ -355,7 +355,7 @@ class Pen:
                 return
         self._writer = None
 
-    def _abandon(self, entry: Entry) -> None:
+    def _abandon(self, entry: PendingCommit) -> None:
         """The owner of this entry was interrupted: withdraw the batch if nobody writes it yet, and do not keep the
         pen. What was being written is looked at by the next writer, who finds out what was kept."""
         with self._mutex:
@@ -371,9 +371,9 @@ class Pen:
                 for other in others:
                     other.unsure = True
                 self._queue[:0] = others
-                self._put_down()
+                self._hand_over()
 
-    def _commit(self, entries: list[Entry]) -> None:
+    def _commit(self, entries: list[PendingCommit]) -> None:
         open_ = [entry for entry in entries if not (entry.unsure and self._settled(entry))]
         for _ in range(_TRIES):
             if not open_:
@@ -396,13 +396,15 @@ class Pen:
         for entry in open_:
             entry.result = CommitUnknown(f"the commit was interrupted {_TRIES} times")
 
-    def _apply(self, entries: Sequence[Entry]) -> list[Outcome]:
+    def _apply(self, entries: Sequence[PendingCommit]) -> list[Outcome]:
         batches = [entry.batch for entry in entries]
         if self.can_queue and any(entry.remake is not None for entry in entries):
             return cast("QueueingBackend", self._backend).commit_queued(batches, partial(self._rebase, entries))
         return self._backend.commit(batches)
 
-    def _rebase(self, entries: Sequence[Entry], row: ConversationRow, places: Sequence[int]) -> list[Batch | None]:
+    def _rebase(
+        self, entries: Sequence[PendingCommit], row: ConversationRow, places: Sequence[int]
+    ) -> list[Batch | None]:
         """Make the batches at these places anew. Where one that is not stale comes first, nothing is made: the next one
         would not know yet that it is kept."""
         first = next(n for n, entry in enumerate(entries) if _changes(entry.batch, row.id))
@@ -421,14 +423,14 @@ class Pen:
             self._rebasing = None
             remake.lock.release()
 
-    def _take_in(self, entry: Entry, outcome: Outcome) -> None:
+    def _take_in(self, entry: PendingCommit, outcome: Outcome) -> None:
         """What becomes of an entry. If an earlier attempt was still under way when we looked, what is in the way now
         may be that attempt itself."""
         if entry.unsure and outcome != DONE and self._settled(entry):
             return
         self._settle(entry, outcome)
 
-    def _settle(self, entry: Entry, outcome: Outcome) -> None:
+    def _settle(self, entry: PendingCommit, outcome: Outcome) -> None:
         tell, entry.tell = entry.tell, None  # at most once, whatever interrupts us
         if tell is not None and self._listeners.some and isinstance(outcome, Done):
             try:
@@ -438,7 +440,7 @@ class Pen:
                 warn(f"what was kept could not be told: {type(error).__name__}")
         entry.result = outcome  # last: its owner may see it at once, and what it did is told by then
 
-    def _settled(self, entry: Entry) -> bool:
+    def _settled(self, entry: PendingCommit) -> bool:
         if self._kept_for_good(entry.batch.changes):
             self._settle(entry, DONE)
         return entry.result is not None
@@ -458,7 +460,7 @@ class Pen:
             return kept(self._backend, changes)
         raise CommitUnknown(f"the wait for the commit was interrupted {_WAITS} times")
 
-    def _still_open(self, entries: Sequence[Entry], unknown: CommitUnknown) -> list[Entry]:
+    def _still_open(self, entries: Sequence[PendingCommit], unknown: CommitUnknown) -> list[PendingCommit]:
         """Of the entries of a commit whose outcome is unknown, those that have to be written again."""
         for entry in entries:
             entry.unsure = True
@@ -483,7 +485,7 @@ def _changes(batch: Batch, conversation: bytes) -> bool:
     return any(change.conversation == conversation for change in batch.changes)
 
 
-def _remade(entry: Entry, row: ConversationRow) -> Batch | None:
+def _remade(entry: PendingCommit, row: ConversationRow) -> Batch | None:
     """The batch of this entry, made anew. One that may have been kept is not: it would be kept twice."""
     remake = entry.remake
     if remake is None or entry.unsure:
@@ -519,7 +521,7 @@ def _of_the_place(error: Exception) -> bool:
     return type(error) is StorageError or isinstance(error, (Unavailable, CommitUnknown))
 
 
-def _meets_all(error: Exception, entries: Sequence[Entry]) -> bool:
+def _meets_all(error: Exception, entries: Sequence[PendingCommit]) -> bool:
     """Is it nobody's batch that is the reason? On a full disk, what only removes is better off alone."""
     if isinstance(error, StorageFull):
         return not any(removes(entry.batch) for entry in entries)

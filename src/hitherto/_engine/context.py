@@ -24,7 +24,7 @@ from ..events import Listeners, PurgeFailure
 from ..ids import RUN, Names, show_conversation_id
 from ..telemetry import Telemetry
 from .bodies import VerifiedRow, WorkspaceMeta
-from .committer import READS_ONLY, Pen
+from .committer import READS_ONLY, Committer
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class StoreContext:
         self.max_conversation_bytes = max_conversation_bytes
         self.telemetry = Telemetry(backend.info.name)
         self.listeners = Listeners(self.telemetry.heard)
-        self.committer = Pen(backend, self.listeners, self.clock, self.telemetry)
+        self.committer = Committer(backend, self.listeners, self.clock, self.telemetry)
         self.workspace = Workspace(backend, self.committer, self.clock, codec, key)
         self.message_ids = Names(self.workspace.meta.seed)
         self.redactor = None if sanitiser is None else self.make_redactor(sanitiser)

@@ -23,7 +23,7 @@ from .filters import description_tags
 from .packs import Reader
 from .setups import checked_text, setup_item
 from .signals import RowChanged
-from .state import Desk, Draft, Spot, close_meta, draft
+from .state import ConversationState, EncodedMessage, Placement, close_meta, draft
 from .workspace import described, new_row
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class More(Struct, frozen=True):
 
     head_at: int | None = None  # the place of the head among the messages, if it is not the last
     held: bool = False
-    items: Callable[[Desk, list[Saved]], Iterable[ItemRow]] = lambda _, __: ()
+    items: Callable[[ConversationState, list[Saved]], Iterable[ItemRow]] = lambda _, __: ()
     expires_at: int | None = None  # of its own
 
 
@@ -44,9 +44,9 @@ def create(
     id: bytes,
     meta: Meta,
     setups: Sequence[Setup],
-    make: Callable[[Desk], list[Draft]] = lambda _: [],
+    make: Callable[[ConversationState], list[EncodedMessage]] = lambda _: [],
     more: More | None = None,
-) -> tuple[Desk, list[Saved]] | None:
+) -> tuple[ConversationState, list[Saved]] | None:
     """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
     if engine.redactor is not None:
         meta = _clean(meta, engine.redactor)
@@ -66,9 +66,9 @@ def _create_now(
     id: bytes,
     meta: Meta,
     setups: Sequence[Setup],
-    make: Callable[[Desk], list[Draft]],
+    make: Callable[[ConversationState], list[EncodedMessage]],
     more: More,
-) -> tuple[Desk, list[Saved]] | None:
+) -> tuple[ConversationState, list[Saved]] | None:
     if more.expires_at is not None:
         engine.schedule.expect_expiry()
     require = engine.workspace.require
@@ -76,7 +76,9 @@ def _create_now(
     now = engine.clock()
     row = new_row(engine.codec, id, CHAT, key, _born(meta, now))
     active = min(meta.created or now, now)
-    desk = Desk(engine, replace(row, active_at=active, held=more.held, expires_at=more.expires_at), new=True)
+    desk = ConversationState(
+        engine, replace(row, active_at=active, held=more.held, expires_at=more.expires_at), new=True
+    )
     kept = [] if list(setups) == [Setup()] and not meta.setups else setups
     meta = replace(meta, setups=len(kept), setup=meta.setup if meta.setups else len(kept))
     closed = close_meta(desk.envelope, id, meta, engine.max_write_bytes)
@@ -87,7 +89,7 @@ def _create_now(
     try:
         desk.stage(drafts)
         for _ in range(MAX_ATTEMPTS):
-            first, messages = desk.prepare(row, drafts, Spot(None), head_at=more.head_at)
+            first, messages = desk.prepare(row, drafts, Placement(None), head_at=more.head_at)
             change = first or Change(id, None, row)
             items = (*put, *more.items(desk, messages))
             change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
@@ -111,12 +113,14 @@ def _create_now(
         raise
 
 
-def _unstage(desk: Desk, drafts: Sequence[Draft]) -> None:
+def _unstage(desk: ConversationState, drafts: Sequence[EncodedMessage]) -> None:
     for one in drafts:
         unstage(desk, one.sources)
 
 
-def copy_thread(engine: Engine, source: Desk, path: Sequence[Saved], setup: int, title: str | None) -> Desk:
+def copy_thread(
+    engine: Engine, source: ConversationState, path: Sequence[Saved], setup: int, title: str | None
+) -> ConversationState:
     """A new conversation that holds a copy of this path."""
     engine.ensure_open()
     source.refresh()  # others may have said that it is not to leave the store, and the copy is not either
@@ -132,13 +136,13 @@ def copy_thread(engine: Engine, source: Desk, path: Sequence[Saved], setup: int,
     )
     made_with = {engine.message_ids.id(m.number): engine.read_body(m, source, reader)[1].setup for m in rows}
 
-    def make(desk: Desk) -> list[Draft]:
-        drafts: list[Draft] = []
+    def make(desk: ConversationState) -> list[EncodedMessage]:
+        drafts: list[EncodedMessage] = []
         for message in path:
             root = None
             if message.parent is None:  # a compaction goes on from the message before it
                 follows = drafts and message.main and message.link is not None
-                root = Spot(None, link=~(len(drafts) - 1) if follows else None)
+                root = Placement(None, link=~(len(drafts) - 1) if follows else None)
             origin = message.origin or f"{message.conversation}/{message.id}"
             drafts.append(draft(desk, message, made_with[message.id], root, origin))
         return drafts

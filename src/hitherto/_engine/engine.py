@@ -1,8 +1,9 @@
 """The engine: how rows of conversations are read, checked and changed, and how messages are read.
 
-A conversation in use has a state in this process (`Desk`). Rows that other processes write make it stale, so each verb
-reads again until a row and its content belong together. What does not read back as it was written is read once more,
-from a state of its own (`reread`): a belief is for preparing writes, never for judging reads. If the row stands still
+A conversation in use has a state in this process (`ConversationState`). Rows that other processes write make it stale,
+so each verb reads again until a row and its content belong together. What does not read back as it was written is read
+once more, from a state of its own (`reread`): a belief is for preparing writes, never for judging reads. If the row
+stands still
 meanwhile, the record is `Damaged` and goes into quarantine: the one message that cannot be read, or the conversation.
 """
 
@@ -23,7 +24,7 @@ from .context import StoreContext
 from .packs import Reader, run_of
 from .revisions import read as read_ledger
 from .signals import RowChanged
-from .state import Desk
+from .state import ConversationState
 
 MAX_ATTEMPTS = 1000  # to prepare a write again before the conversation is said to be busy
 _MAX_READS = 100  # to read again what changes meanwhile
@@ -36,23 +37,23 @@ class Engine(StoreContext):
     """One opened store, below its public face: the verbs for rows of conversations, and for messages."""
 
     @cached_property
-    def states(self) -> WeakValueDictionary[bytes, Desk]:
+    def states(self) -> WeakValueDictionary[bytes, ConversationState]:
         """The conversations in use here, by id."""
         return WeakValueDictionary()
 
     # -- rows of conversations
 
-    def state_of(self, row: ConversationRow) -> Desk:
+    def state_of(self, row: ConversationRow) -> ConversationState:
         return self.read_consistently(row, self.state_now)
 
-    def state_now(self, row: ConversationRow) -> Desk:
+    def state_now(self, row: ConversationRow) -> ConversationState:
         desk = self.states.get(row.id)
-        if desk is None or not desk.serves(row):
+        if desk is None or not desk.is_same_conversation(row):
             self.check_row(row)
-            desk = self.states[row.id] = Desk(self, row)
+            desk = self.states[row.id] = ConversationState(self, row)
         elif row is not desk.row:
             self.check_row(row)
-        desk.believe(row)
+        desk.adopt_row(row)
         return desk
 
     def read_consistently(self, row: ConversationRow, read: Callable[[ConversationRow], T]) -> T:
@@ -105,13 +106,13 @@ class Engine(StoreContext):
             return False
         return True
 
-    def reread(self, desk: Desk, read: Callable[[Desk], T], message: int | None = None) -> T:
+    def reread(self, desk: ConversationState, read: Callable[[ConversationState], T], message: int | None = None) -> T:
         """Something did not read back as what was written: read it again, from a desk of its own that stands by what is
         stored now. (A belief is for preparing writes, never for judging reads.) If that fails although nothing moved,
         it is damaged, and goes into quarantine."""
         for _ in range(_MAX_READS):
             row = self.read_row(desk.id)
-            own = self.read_consistently(row, lambda row: Desk(self, row, own=True))
+            own = self.read_consistently(row, lambda row: ConversationState(self, row, own=True))
             try:
                 found = read(own)
             except Damaged as error:
@@ -174,7 +175,7 @@ class Engine(StoreContext):
     def adopt_row(self, conversation: bytes, row: ConversationRow | None) -> None:
         desk = self.states.get(conversation)
         if desk is not None and row is not None:
-            desk.believe(row)
+            desk.adopt_row(row)
 
     def forget(self, row: ConversationRow) -> None:
         """The conversation is purged: so is what we know of it."""
@@ -185,7 +186,7 @@ class Engine(StoreContext):
 
     # -- messages
 
-    def state_for(self, conversation: bytes, reader: Reader | None) -> Desk:
+    def state_for(self, conversation: bytes, reader: Reader | None) -> ConversationState:
         """The desk of a conversation; who reads many messages keeps it."""
         desk = self.states.get(conversation)
         if desk is None:
@@ -219,7 +220,9 @@ class Engine(StoreContext):
         found = {id: rows[number] for id, number in numbers.items() if number in rows}
         return found, [id for id in numbers if id not in found]
 
-    def read_body(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
+    def read_body(
+        self, row: MessageRow, desk: ConversationState, reader: Reader | None = None
+    ) -> tuple[MessageRow, Body]:
         """The content of a message, with its row as it then is; `Damaged` if it cannot be read."""
         try:
             return self.read_body_now(row, desk, reader)
@@ -228,7 +231,9 @@ class Engine(StoreContext):
                 desk, lambda own: self.read_body_now(self.reread_row(row), own), self.record_of(row, desk)
             )
 
-    def read_body_now(self, row: MessageRow, desk: Desk, reader: Reader | None = None) -> tuple[MessageRow, Body]:
+    def read_body_now(
+        self, row: MessageRow, desk: ConversationState, reader: Reader | None = None
+    ) -> tuple[MessageRow, Body]:
         row, data = (reader or Reader(self)).content(desk.envelope, row)
         ledger = desk.ledger
         if ledger is not None:
@@ -242,13 +247,18 @@ class Engine(StoreContext):
         return found
 
     def read_message(
-        self, row: MessageRow, desk: Desk | None = None, *, lazy: bool = False, reader: Reader | None = None
+        self,
+        row: MessageRow,
+        desk: ConversationState | None = None,
+        *,
+        lazy: bool = False,
+        reader: Reader | None = None,
     ) -> Saved:
         """A row as a message; `Damaged` if its content cannot be read."""
         if desk is None:
             desk = self.state_for(row.conversation, reader)
 
-        def read(desk: Desk, row: MessageRow, reader: Reader | None = None) -> Saved:
+        def read(desk: ConversationState, row: MessageRow, reader: Reader | None = None) -> Saved:
             row, body = self.read_body_now(row, desk, reader)
             problem = None
             if body.attached:
@@ -276,7 +286,7 @@ class Engine(StoreContext):
                 problem=str(error),
             )
 
-    def read_tree(self, desk: Desk) -> list[MessageRow]:
+    def read_tree(self, desk: ConversationState) -> list[MessageRow]:
         """All messages of a conversation by sequence; if it is sealed, each of them was opened."""
         headers = self.read_headers(desk.id)
         if desk.envelope.proves:
@@ -295,7 +305,7 @@ class Engine(StoreContext):
         """All messages of a conversation by sequence, without their content."""
         return self.backend.scan(conversation, limit=1 << 40, bodies=False)
 
-    def read_path(self, number: int, desk: Desk, *, lazy: bool = False) -> list[Saved]:
+    def read_path(self, number: int, desk: ConversationState, *, lazy: bool = False) -> list[Saved]:
         """The messages from the root to this one. An unbroken way, or an error."""
         try:
             return self.read_path_now(number, desk, lazy=lazy)
@@ -303,7 +313,7 @@ class Engine(StoreContext):
             culprit = self.find_damage(number, desk)
             return self.reread(desk, lambda own: self.read_path_now(number, own, lazy=lazy), culprit)
 
-    def read_path_now(self, number: int, desk: Desk, *, lazy: bool) -> list[Saved]:
+    def read_path_now(self, number: int, desk: ConversationState, *, lazy: bool) -> list[Saved]:
         stretches: list[list[Saved]] = []
         last: int | None = number
         place = desk.envelope, self.message_ids, desk.name, partial(filled, desk, lazy=lazy)
@@ -331,7 +341,7 @@ class Engine(StoreContext):
         stretches.reverse()
         return [message for stretch in stretches for message in stretch]
 
-    def record_of(self, row: MessageRow, desk: Desk) -> int:
+    def record_of(self, row: MessageRow, desk: ConversationState) -> int:
         """The record that a message is in: itself, or the first message of its pack, if that is what cannot be read."""
         first = run_of(row.number)
         for pack in self.backend.packs([first]) if row.body is None else ():
@@ -341,7 +351,7 @@ class Engine(StoreContext):
                 return first
         return row.number
 
-    def find_damage(self, number: int, desk: Desk) -> int:
+    def find_damage(self, number: int, desk: ConversationState) -> int:
         """The message on the way to this one that cannot be read."""
         last = number
         seen: set[int] = set()

@@ -21,7 +21,7 @@ from .packs import Reader
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .state import Desk
+    from .state import ConversationState
 
 _LARGEST = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
 _MAX_ATTEMPTS = 8  # to pack runs that change meanwhile
@@ -40,7 +40,7 @@ def pack(engine: "Engine", conversation: bytes, runs: Sequence[int]) -> int:
     with suppress(NotFound, Damaged):  # purged meanwhile; or it is in quarantine now
         for _ in range(_MAX_ATTEMPTS):
             desk = engine.state_of(engine.read_row(conversation))
-            with desk.shaping:
+            with desk.rewrite_lock:
                 once = _Once(engine, desk)  # before we read: what is changed or packed later will show in it
                 if not once.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
                     return 0
@@ -57,7 +57,7 @@ class _Once:
     """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
     it was kept: then what was read proves nothing any more, and nothing is written."""
 
-    def __init__(self, engine: "Engine", desk: "Desk") -> None:
+    def __init__(self, engine: "Engine", desk: "ConversationState") -> None:
         self._engine, self._desk = engine, desk
         with desk.lock:  # of one moment
             self.row, self.envelope = desk.row, desk.envelope

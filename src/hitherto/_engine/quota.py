@@ -32,7 +32,7 @@ _NEARLY: Final = 0.9  # of the quota
 _HINT: Final = "purge conversations, which always works, or allow more: store.set_quota"
 
 
-class Draft(Protocol):
+class EncodedMessage(Protocol):
     """A message that takes room: its content, and the attachments that come with it."""
 
     @property
@@ -41,7 +41,7 @@ class Draft(Protocol):
     def sources(self) -> "Iterable[Attached]": ...
 
 
-D = TypeVar("D", bound=Draft)
+D = TypeVar("D", bound=EncodedMessage)
 
 
 class Quota:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..backend import Batch, Change, ConversationRow
 from ..errors import HithertoError
-from .committer import Entry
+from .committer import PendingCommit
 from .signals import KeyChanged, RowChanged
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class RowOwner(Protocol):
     def believing_locked(self, row: ConversationRow) -> AbstractContextManager[bool]: ...
 
 
-class Remaking(Generic[T]):
+class Rebase(Generic[T]):
     """How one write of a desk is made anew, and what came of it."""
 
     __slots__ = ("_desk", "_enqueued", "_prepare", "made")
@@ -39,7 +39,7 @@ class Remaking(Generic[T]):
         self,
         desk: RowOwner,
         prepare: Callable[[ConversationRow], tuple[Change | None, T]],
-        enqueued: Callable[[Entry, Change], None],
+        enqueued: Callable[[PendingCommit, Change], None],
     ) -> None:
         self._desk, self._prepare, self._enqueued = desk, prepare, enqueued
         self.made: tuple[ConversationRow, int, T] | None = None  # from which row, in which epoch, with which result
@@ -48,7 +48,7 @@ class Remaking(Generic[T]):
     def lock(self) -> "threading.RLock":
         return self._desk.lock
 
-    def __call__(self, entry: Entry, row: ConversationRow) -> Batch | None:
+    def __call__(self, entry: PendingCommit, row: ConversationRow) -> Batch | None:
         desk = self._desk
         with desk.lock, desk.believing_locked(row) as is_ours:
             if not is_ours:

@@ -29,7 +29,7 @@ from ..model import Saved
 from .bodies import Meta, item_place, open_meta
 from .recovery import MARK, Unmarked, without_us
 from .revisions import read as read_ledger
-from .state import Desk, close_meta
+from .state import ConversationState, close_meta
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -216,7 +216,7 @@ def metrics_of(details: Details, row: ConversationRow, path: Sequence[Saved]) ->
     return replace(final or measured([(m.role, m.created_us) for m in path]), **details.metrics)
 
 
-def thread(engine: "Engine", desk: Desk, row: ConversationRow) -> list[Saved]:
+def thread(engine: "Engine", desk: ConversationState, row: ConversationRow) -> list[Saved]:
     """The messages of the main flow up to the head, across compactions. Large content is read when it is wanted."""
     path: list[Saved] = []
     at = row.head
@@ -245,7 +245,9 @@ def _closed(envelope: Envelope, conversation: bytes, key: bytes, value: Details 
     return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
 
 
-def amended(desk: Desk, row: ConversationRow, change: Amendment, added: Change | None = None) -> Change | None:
+def amended(
+    desk: ConversationState, row: ConversationRow, change: Amendment, added: Change | None = None
+) -> Change | None:
     """The change that does this to a conversation, beside what is added to it; None if there is nothing to do."""
     if change == Amendment():
         return added
@@ -277,7 +279,7 @@ def _unmarked(engine: "Engine", envelope: Envelope, row: ConversationRow, change
 
 
 def _joined(
-    desk: Desk,
+    desk: ConversationState,
     row: ConversationRow,
     fields: dict[str, object],
     added: Change | None,
@@ -354,6 +356,6 @@ def commit(
         if revision not in counted and len(counted) < _COUNTS:
             counted[revision] = measured_row(engine, row)
         amendment = Amendment(metrics=metrics or {}, summary=summary, final=counted.get(revision), ended=ended)
-        return amended(Desk(engine, row), row, amendment)
+        return amended(ConversationState(engine, row), row, amendment)
 
     engine.change(conversation, make)

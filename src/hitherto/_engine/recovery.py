@@ -32,7 +32,7 @@ from ..ids import new_token, parse_conversation_id
 from ..model import Message, Saved, check, check_json, id_of, to_datetime
 from .bodies import Body, body_of, item_place
 from .process import Who, is_gone, this
-from .state import Desk
+from .state import ConversationState
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -76,7 +76,7 @@ def new_key(parent: int, token: bytes | None = None) -> bytes:
 
 
 def keep(
-    desk: Desk,
+    desk: ConversationState,
     key: bytes,
     messages: Sequence[Message],
     at: int | None = None,
@@ -117,7 +117,7 @@ def closed(envelope: Envelope, conversation: bytes, key: bytes, data: bytes) -> 
     return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
 
 
-def drop(desk: Desk, key: bytes) -> None:
+def drop(desk: ConversationState, key: bytes) -> None:
     """Let go of what was kept under this key; nothing happens if there is nothing."""
 
     def make(row: ConversationRow) -> Change | None:
@@ -128,7 +128,7 @@ def drop(desk: Desk, key: bytes) -> None:
     desk.engine.change(desk.id, make, tell=None)
 
 
-def found(desk: Desk) -> list[Partial]:
+def found(desk: ConversationState) -> list[Partial]:
     """What is offered, the newest first. What cannot be read is read again, by the row as it then is, and if that fails
     too it is offered as something to let go of."""
     partials = []
@@ -140,7 +140,7 @@ def found(desk: Desk) -> list[Partial]:
     return sorted(partials, key=lambda p: (p.at is not None, p.at), reverse=True)
 
 
-def _again(desk: Desk, key: bytes) -> list[Partial]:
+def _again(desk: ConversationState, key: bytes) -> list[Partial]:
     """An item of a conversation that may have another key by now."""
     engine = desk.engine
     envelope = engine.codec.envelope(engine.read_row(desk.id))
@@ -228,7 +228,7 @@ class _Mark(Struct, frozen=True, array_like=True):
 _decode_mark = msgpack.Decoder(_Mark).decode
 
 
-def marks(desk: Desk) -> Callable[[Envelope], tuple[ItemRow, ...]]:
+def marks(desk: ConversationState) -> Callable[[Envelope], tuple[ItemRow, ...]]:
     """The mark of a conversation that is recorded here, to be put with whatever is written next; nothing if it is there
     already. What the caller has given to be kept in it stays, and so do the names of others."""
 
@@ -247,7 +247,7 @@ def marks(desk: Desk) -> Callable[[Envelope], tuple[ItemRow, ...]]:
     return missing
 
 
-def new_mark(desk: Desk) -> ItemRow:
+def new_mark(desk: ConversationState) -> ItemRow:
     """The mark of a conversation that is begun here."""
     return mark(desk.engine, desk.envelope, desk.id, by=[this(desk.engine)])
 
@@ -357,7 +357,7 @@ def load_snapshot(engine: "Engine", conversation: object) -> RecoverySnapshot | 
         return None
 
 
-def _read_mark(desk: Desk) -> tuple[_Mark | None, str | None]:
+def _read_mark(desk: ConversationState) -> tuple[_Mark | None, str | None]:
     """The mark, or why it cannot be read; neither if there is none. It is read twice before it counts as torn: the
     conversation may have been given another key meanwhile."""
     engine, problem = desk.engine, None
@@ -385,7 +385,7 @@ def open_mark(envelope: Envelope, item: ItemRow) -> _Mark:
     return found
 
 
-def _rebuild(desk: Desk, problem: str) -> None:
+def _rebuild(desk: ConversationState, problem: str) -> None:
     """Put a new mark in the place of a torn one, and say so."""
     engine = desk.engine
     try:
@@ -396,7 +396,7 @@ def _rebuild(desk: Desk, problem: str) -> None:
     engine.listeners.tell(SnapshotRebuilt(to_datetime(engine.clock()), desk.name, problem))
 
 
-def _restored(desk: Desk, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
+def _restored(desk: ConversationState, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
     engine = desk.engine
     for _ in range(_LOOKS):
         row = engine.read_row(desk.id)

@@ -15,7 +15,7 @@ from ..ids import new_conversation_id
 from ..model import Message, Saved, Setup, id_of, listed, trace_of
 from .bodies import Meta
 from .creating import create
-from .state import Desk, Draft, Spot, check_size, clean_together, draft
+from .state import ConversationState, EncodedMessage, Placement, check_size, clean_together, draft
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -25,8 +25,8 @@ def save(
     engine: "Engine",
     messages: Iterable[Message],
     parent: str | Saved | None,
-    desk: Desk | None,
-    setup_at_head: Callable[[Desk], int],
+    desk: ConversationState | None,
+    setup_at_head: Callable[[ConversationState], int],
 ) -> list[str]:
     """Save messages in one transaction; return their ids, in order. Without a conversation they go to that of their
     parents, or start a new one. `setup_at_head` tells which setup is in force at the head of a conversation."""
@@ -39,8 +39,8 @@ def save(
     desk = _check_parents(engine, desk, list(parents.values()))
     if desk is None:
 
-        def make(desk: Desk) -> list[Draft]:
-            spots = _flows(given, [None] * len(given), head=Spot(None))
+        def make(desk: ConversationState) -> list[EncodedMessage]:
+            spots = _flows(given, [None] * len(given), head=Placement(None))
             drafts = [draft(desk, message, 0, spot, is_clean=True) for message, spot in zip(given, spots, strict=True)]
             check_size(drafts, engine.max_write_bytes)
             return drafts
@@ -61,18 +61,20 @@ def save(
         drafts.append(draft(desk, message, setup, is_clean=True))
     check_size(drafts, engine.max_write_bytes)
 
-    def prepare(drafts: Sequence[Draft], row: ConversationRow) -> tuple[Change | None, list[Saved]]:
+    def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> tuple[Change | None, list[Saved]]:
         if row.rewrites != seen:
             for id in parents:
                 engine.message_row(id)  # NotFound if it was deleted meanwhile
-        spots = _flows(given, below, head=Spot(row.head))
+        spots = _flows(given, below, head=Placement(row.head))
         return desk.prepare(row, [replace(d, spot=s) for d, s in zip(drafts, spots, strict=True)], spots[0])
 
     with engine.telemetry.span("append"):
         return [message.id for message in desk.write(drafts, prepare)]
 
 
-def _check_parents(engine: "Engine", desk: Desk | None, parents: Sequence[MessageRow]) -> Desk | None:
+def _check_parents(
+    engine: "Engine", desk: ConversationState | None, parents: Sequence[MessageRow]
+) -> ConversationState | None:
     """Return the conversation to save to, None for a new one. Parents in another conversation are refused."""
     if desk is None and parents:
         desk = engine.state_of(engine.read_row(parents[0].conversation))
@@ -87,30 +89,32 @@ def _parent(message: Message) -> str | None:
     return None if isinstance(message, Saved) or not isinstance(message, Message) else message.parent
 
 
-def _spot_below(parent: MessageRow) -> Spot:
-    return Spot(parent.number, bool(parent.main))
+def _spot_below(parent: MessageRow) -> Placement:
+    return Placement(parent.number, bool(parent.main))
 
 
-def _flows(messages: Sequence[Message], below: Sequence[tuple[str | None, Spot] | None], *, head: Spot) -> list[Spot]:
+def _flows(
+    messages: Sequence[Message], below: Sequence[tuple[str | None, Placement] | None], *, head: Placement
+) -> list[Placement]:
     """Where messages of one write go. `below` has, for each, the label of the parent that it names, and the place below
     that; `head` is the place below the head.
 
     A message that names no parent goes below the one before it in its flow: the main one, or the trace of a run of a
     sub-agent. A trace begins with a root of its own, off the main flow, linked to what it would have gone below."""
-    last: dict[str | None, Spot] = {None: head}
+    last: dict[str | None, Placement] = {None: head}
     at = head  # the place below what came last, in any flow
-    spots: list[Spot] = []
+    spots: list[Placement] = []
     for n, (message, named) in enumerate(zip(messages, below, strict=True)):
         flow = trace_of(getattr(message, "label", None))  # what is no message is refused where it is checked
         if named is not None:
             at = named[1]
             last[trace_of(named[0])] = at
         if flow is not None and (flow not in last if named is None else trace_of(named[0]) != flow):
-            spot = Spot(None, main=False, link=at.parent)
+            spot = Placement(None, main=False, link=at.parent)
         else:
             spot = last[flow] if named is None else named[1]
         spots.append(spot)
-        at = last[flow] = Spot(~n, spot.main)
+        at = last[flow] = Placement(~n, spot.main)
     return spots
 
 

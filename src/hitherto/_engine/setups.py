@@ -14,7 +14,7 @@ from ..model import Setup, check_json, listed
 from .bodies import Meta, encode, item_place
 
 if TYPE_CHECKING:
-    from .state import Desk
+    from .state import ConversationState
 
 
 def setup_key(number: int) -> bytes:
@@ -63,7 +63,7 @@ def checked_text(value: str, name: str, limit: int) -> str:
     return value
 
 
-def setup_in_force(state: "Desk", at: int | None) -> int:
+def setup_in_force(state: "ConversationState", at: int | None) -> int:
     """Return the number of the setup that is in force at this message: its own, unless the conversation was configured
     after it."""
     meta = state.meta

@@ -25,7 +25,7 @@ from ..ids import RUN, new_token, show_conversation_id
 from ..model import Message, Saved, check, text_size, trace_of
 from .attachments import Sources, hole, kept, spilled, stage, unstage
 from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
-from .committer import Entry, Tell, stored
+from .committer import PendingCommit, Tell, stored
 from .filters import description_fields, description_tags
 from .revisions import Ledger, read
 from .signals import KeyChanged, RowChanged
@@ -33,7 +33,7 @@ from .steps import Steps, finish
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .rebase import Remaking
+    from .rebase import Rebase
     from .workspace import KeyState
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
@@ -43,7 +43,7 @@ T = TypeVar("T")
 Prepared = tuple[Change | None, T]
 
 
-class Spot(Struct, frozen=True, gc=False):
+class Placement(Struct, frozen=True, gc=False):
     """Where a message goes: below which message, in which flow. Messages of the same write have no numbers yet: `~n`
     is the n-th of them."""
 
@@ -52,20 +52,20 @@ class Spot(Struct, frozen=True, gc=False):
     link: int | None = None  # for a root
 
 
-class Draft(Struct, frozen=True, gc=False):
+class EncodedMessage(Struct, frozen=True, gc=False):
     """A message that was checked and encoded, ready to get its place."""
 
     message: Message
     data: bytes
-    spot: Spot | None  # its own place, or None: below the one before
+    spot: Placement | None  # its own place, or None: below the one before
     at: int | None = None  # when it was said, if that was not now
     weight: int = 0  # text that it has in attachments
     sources: Sources = {}  # what has to be staged for it
     generation: int = 0  # of the key that named them
-    again: "Callable[[], Draft] | None" = None  # makes it anew, with the key as it then is
+    again: "Callable[[], EncodedMessage] | None" = None  # makes it anew, with the key as it then is
 
 
-class Desk:
+class ConversationState:
     """One conversation in use: the row as we believe it to be."""
 
     def __init__(self, engine: "Engine", row: ConversationRow, *, new: bool = False, own: bool = False) -> None:
@@ -79,7 +79,7 @@ class Desk:
         self.is_row_locked = False  # by the backend, until what is prepared from it is committed: it is the newest
         self.epoch = 0  # raised whenever the belief turned out wrong
         self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
-        self.shaping = threading.RLock()  # of whoever moves bodies about, from reading them until it is committed
+        self.rewrite_lock = threading.RLock()  # of whoever moves bodies about, from reading them until it is committed
         self.envelope = engine.codec.first_envelope(row) if new else engine.codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
         self._ledger: tuple[int, bytes, Ledger | None] = (-1, b"", None)
@@ -102,13 +102,13 @@ class Desk:
                 self._ledger = row.rewrites, row.data_key, read(self.engine, self.envelope, row)
             return self._ledger[2]
 
-    def serves(self, row: ConversationRow) -> bool:
+    def is_same_conversation(self, row: ConversationRow) -> bool:
         """Is this our conversation? An id may be used again after a purge; what was made then is another."""
         return (row.id, row.created_at) == (self.id, self.row.created_at)
 
-    def believe(self, row: ConversationRow | None, epoch: int | None = None) -> None:
+    def adopt_row(self, row: ConversationRow | None, epoch: int | None = None) -> None:
         """Take the truth from the backend. With `epoch`: unless somebody did since."""
-        if row is None or not self.serves(row):
+        if row is None or not self.is_same_conversation(row):
             raise NotFound("conversation", [self.name])
         with self.lock:
             if row.version > self.row.version if epoch is None else epoch == self.epoch:
@@ -132,7 +132,7 @@ class Desk:
     def believing_locked(self, row: ConversationRow) -> Iterator[bool]:
         """Take a row that the backend has locked, and know meanwhile that it is the newest. False if it is not for us
         to take: another conversation of this id, another key, or not as it was proven."""
-        if not self.serves(row) or row.data_key != self.row.data_key:
+        if not self.is_same_conversation(row) or row.data_key != self.row.data_key:
             yield False
             return
         if row.token != self.row.token:
@@ -152,12 +152,12 @@ class Desk:
         rows = self.engine.backend.lookup(ids=[self.id])
         with self.lock:
             rekeyed = bool(rows) and rows[0].data_key != self.row.data_key
-            self.believe(rows[0] if rows else None, self.epoch if rekeyed else None)  # what is on its way turns stale
+            self.adopt_row(rows[0] if rows else None, self.epoch if rekeyed else None)  # what is on its way turns stale
 
     def commit(
         self,
         prepare: Callable[[ConversationRow], "Prepared[T]"],
-        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
         state: "KeyState | None" = None,
@@ -168,7 +168,7 @@ class Desk:
     def commit_steps(
         self,
         prepare: Callable[[ConversationRow], "Prepared[T]"],
-        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
         state: "KeyState | None" = None,
@@ -206,12 +206,12 @@ class Desk:
                 self._go_back(row, epoch)
                 raise RowChanged
             if isinstance(outcome, Stale):
-                self.believe(outcome.row, epoch)
+                self.adopt_row(outcome.row, epoch)
             elif isinstance(outcome, Taken | Missing):
                 if isinstance(outcome, Missing):
                     restage()
                 rows = self.engine.backend.lookup(ids=[self.id])
-                self.believe(rows[0] if rows else None, epoch)
+                self.adopt_row(rows[0] if rows else None, epoch)
             else:
                 self.engine.background.wrote()
                 return result
@@ -220,11 +220,11 @@ class Desk:
     def _remaking(
         self,
         prepare: Callable[[ConversationRow], "Prepared[T]"],
-        enqueued: Callable[[Entry, Change], None],
-    ) -> "Remaking[T]":
-        from .rebase import Remaking  # noqa: PLC0415  # only stores on a server have queues
+        enqueued: Callable[[PendingCommit, Change], None],
+    ) -> "Rebase[T]":
+        from .rebase import Rebase  # noqa: PLC0415  # only stores on a server have queues
 
-        return Remaking(self, prepare, enqueued)
+        return Rebase(self, prepare, enqueued)
 
     def _go_back(self, row: ConversationRow, epoch: int) -> None:
         """What we believed to write was not written, or nobody knows. If the row of before is stale by now, the backend
@@ -235,9 +235,9 @@ class Desk:
 
     def add(
         self,
-        drafts: Sequence[Draft],
-        choose: Callable[[ConversationRow], Spot],
-        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        drafts: Sequence[EncodedMessage],
+        choose: Callable[[ConversationRow], Placement],
+        enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         unput: tuple[bytes, ...] = (),
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
         *,
@@ -250,9 +250,9 @@ class Desk:
 
     def add_steps(
         self,
-        drafts: Sequence[Draft],
-        choose: Callable[[ConversationRow], Spot],
-        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        drafts: Sequence[EncodedMessage],
+        choose: Callable[[ConversationRow], Placement],
+        enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         unput: tuple[bytes, ...] = (),
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
         *,
@@ -262,7 +262,7 @@ class Desk:
         that they make superfluous go with it, and those come along that `put` gives. What is not `is_bounded` may make
         the conversation as large as it likes."""
 
-        def prepare(drafts: Sequence[Draft], row: ConversationRow) -> "Prepared[list[Saved]]":
+        def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> "Prepared[list[Saved]]":
             spot = choose(row)
             change, messages = self.prepare(self.row, drafts, spot, is_bounded=is_bounded)  # it may have looked again
             if change is not None and (unput or put is not None):
@@ -274,9 +274,9 @@ class Desk:
 
     def write(
         self,
-        drafts: Sequence[Draft],
-        prepare: Callable[[Sequence[Draft], ConversationRow], "Prepared[T]"],
-        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        drafts: Sequence[EncodedMessage],
+        prepare: Callable[[Sequence[EncodedMessage], ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         *,
         is_bounded: bool = True,
     ) -> T:
@@ -285,9 +285,9 @@ class Desk:
 
     def write_steps(
         self,
-        drafts: Sequence[Draft],
-        prepare: Callable[[Sequence[Draft], ConversationRow], "Prepared[T]"],
-        enqueued: Callable[[Entry, Change], None] = lambda _, __: None,
+        drafts: Sequence[EncodedMessage],
+        prepare: Callable[[Sequence[EncodedMessage], ConversationRow], "Prepared[T]"],
+        enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         *,
         is_bounded: bool = True,
     ) -> Steps[T]:
@@ -311,7 +311,7 @@ class Desk:
                     self.engine.telemetry.conflict("head")
                 raise
 
-    def stage(self, drafts: Sequence[Draft], *, is_bounded: bool = True) -> None:
+    def stage(self, drafts: Sequence[EncodedMessage], *, is_bounded: bool = True) -> None:
         """Keep the large content of these drafts, if the workspace and the conversation may hold them."""
         self.engine.quota.admit(drafts, self._new)
         if is_bounded and self.engine.max_conversation_bytes is not None:
@@ -331,13 +331,13 @@ class Desk:
             if whole > limit:
                 raise ConversationFull(self.name, whole, limit)
 
-    def _coming(self, drafts: Sequence[Draft]) -> int:
+    def _coming(self, drafts: Sequence[EncodedMessage]) -> int:
         """How many bytes of attachments are not there yet."""
         sizes = {attached.name: attached.size for one in drafts for attached in one.sources}
         there = self.engine.backend.attachments(self.id, list(sizes)) if sizes else []
         return sum(sizes.values()) - sum(sizes[row.name] for row in there if row.chunks)
 
-    def _known(self, drafts: Sequence[Draft]) -> dict[str, MessageRow]:
+    def _known(self, drafts: Sequence[EncodedMessage]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
         wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
         if not wanted:
@@ -346,7 +346,7 @@ class Desk:
         rows = self.engine.backend.messages(keys=(self.id, list(keys)))
         return {keys[row.key]: row for row in rows if row.key is not None}
 
-    def _new(self, drafts: Sequence[Draft]) -> list[Draft]:
+    def _new(self, drafts: Sequence[EncodedMessage]) -> list[EncodedMessage]:
         """Those that are not there already."""
         known = self._known(drafts)
         return [one for one in drafts if one.message.key is None or one.message.key not in known]
@@ -354,8 +354,8 @@ class Desk:
     def prepare(
         self,
         row: ConversationRow,
-        drafts: Sequence[Draft],
-        spot: Spot,
+        drafts: Sequence[EncodedMessage],
+        spot: Placement,
         *,
         head_at: int | None = None,
         is_bounded: bool = True,
@@ -456,15 +456,15 @@ def clean_together(engine: "Engine", messages: Sequence[Message]) -> Sequence[Me
 
 
 def draft(
-    desk: Desk,
+    desk: ConversationState,
     message: Message,
     setup: int,
-    spot: Spot | None = None,
+    spot: Placement | None = None,
     origin: str | None = None,
     at: int | None = None,
     *,
     is_clean: bool = False,
-) -> Draft:
+) -> EncodedMessage:
     """Check and encode a message, without what is not to be kept."""
     check(message)
     if desk.engine.redactor is not None and not is_clean:
@@ -473,20 +473,22 @@ def draft(
     try:
         data = encode(body)
         if len(data) <= LARGE:
-            return Draft(message, data, spot, at)
+            return EncodedMessage(message, data, spot, at)
     except HasAttachment:
         pass
     envelope = desk.envelope
     body, sources = spilled(desk, envelope, body)
     if not body.attached:
-        return Draft(message, data, spot, at)
+        return EncodedMessage(message, data, spot, at)
     data = encode(body)
     text = sum(attached.size for attached in body.attached if attached.text)
     again = partial(draft, desk, message, setup, spot, origin, at, is_clean=True)
-    return Draft(_shown(desk, message, body, sources), data, spot, at, text, sources, envelope.generation, again)
+    return EncodedMessage(
+        _shown(desk, message, body, sources), data, spot, at, text, sources, envelope.generation, again
+    )
 
 
-def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Message:
+def _shown(desk: ConversationState, message: Message, body: Body, sources: Sources) -> Message:
     """The message as it is given back: attachments that were given are now those of the store."""
     if all(source.in_memory for source in sources.values()):
         return message
@@ -501,7 +503,7 @@ def _shown(desk: Desk, message: Message, body: Body, sources: Sources) -> Messag
     return replace(message, blocks=named.blocks, extra=named.extra, raw=named.raw, privacy=named.privacy)
 
 
-def check_size(drafts: Sequence[Draft], limit: int) -> None:
+def check_size(drafts: Sequence[EncodedMessage], limit: int) -> None:
     """One write carries at most so much text and JSON."""
     size = sum(len(d.data) + d.weight for d in drafts)
     if size > limit:
@@ -530,7 +532,7 @@ def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) 
     return envelope.close(meta_place(conversation), data)
 
 
-def described(desk: Desk, row: ConversationRow, **fields: object) -> Change:
+def described(desk: ConversationState, row: ConversationRow, **fields: object) -> Change:
     """The change that sets these fields of a conversation's description, and the tags that find it."""
     envelope, codec = desk.check(row), desk.engine.codec
     before = open_meta(envelope, row)
@@ -543,7 +545,7 @@ def described(desk: Desk, row: ConversationRow, **fields: object) -> Change:
     return replace(change, tag=tags, untag=tuple(gone))
 
 
-def changed(desk: Desk, row: ConversationRow, **fields: object) -> Change:
+def changed(desk: ConversationState, row: ConversationRow, **fields: object) -> Change:
     """The change that sets these fields of a conversation's row. It counts as one that rewrites something, so that
     whoever compares revisions hears of it. In a sealed one the ledger is written along, or the row of before could be
     put back."""

@@ -8,14 +8,14 @@ from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
 from ..backend import Outcome
-from .committer import Entry, Pen
+from .committer import Committer, PendingCommit
 
 T = TypeVar("T")
 
-Steps: TypeAlias = Generator[Entry, Outcome, T]  # it yields batches that are in line already
+Steps: TypeAlias = Generator[PendingCommit, Outcome, T]  # it yields batches that are in line already
 
 
-def finish(pen: Pen, steps: Steps[T]) -> T:
+def finish(pen: Committer, steps: Steps[T]) -> T:
     """Run a write to its end, and return its result."""
     try:
         entry = next(steps)

@@ -23,7 +23,7 @@ from .packs import Reader, run_of
 from .record_items import check_items
 from .recovery import MARK, PARTIAL, open_mark, open_partial
 from .revisions import read as read_ledger
-from .state import Desk, label_fields
+from .state import ConversationState, label_fields
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -46,7 +46,7 @@ class Problem(Struct, frozen=True):
         return f"{where}: {self.what}" if where else self.what
 
 
-class Report(Struct, frozen=True):
+class VerifyReport(Struct, frozen=True):
     """What `verify` found."""
 
     problems: tuple[Problem, ...]
@@ -65,7 +65,7 @@ class Report(Struct, frozen=True):
         return self.is_complete and not self.problems
 
 
-def verify(engine: "Engine", progress: Callable[[int], None] | None = None) -> Report:
+def verify(engine: "Engine", progress: Callable[[int], None] | None = None) -> VerifyReport:
     """Check the storage and every conversation. `progress` hears how many conversations are done."""
     return _Verification(engine, progress or (lambda _: None)).run()
 
@@ -80,7 +80,7 @@ class _Verification:
         self._unread: list[Problem] = []
         self._conversations = self._messages = 0
 
-    def run(self) -> Report:
+    def run(self) -> VerifyReport:
         try:
             self._problems += [Problem(what) for what in self._engine.backend.check()]
         except Busy as error:
@@ -94,7 +94,7 @@ class _Verification:
             raise
         except HithertoError as error:
             self._problems.append(Problem(f"the conversations cannot be listed: {error}"))
-        return Report(tuple(self._problems), self._conversations, self._messages, tuple(self._unread))
+        return VerifyReport(tuple(self._problems), self._conversations, self._messages, tuple(self._unread))
 
     def _read(self) -> None:
         busy = 0  # conversations in a row that could not be read
@@ -365,7 +365,7 @@ class _Check:
         meant: dict[bytes, set[int]] = {}
         for attached, numbers in self.attached.items():
             meant.setdefault(attached.name, set()).update(numbers)
-        desk = Desk(self.engine, self.row)
+        desk = ConversationState(self.engine, self.row)
         lost: set[bytes] = set()
         for attached, numbers in self.attached.items():
             try:

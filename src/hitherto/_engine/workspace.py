@@ -20,7 +20,7 @@ from ..errors import Busy, CannotOpen, Damaged, KeyUnavailable, NotSealed
 from ..ids import new_conversation_id, new_token
 from . import policy_memory
 from .bodies import WorkspaceMeta, encode, item_place, meta_place, open_workspace
-from .committer import Pen
+from .committer import Committer
 from .signals import RowChanged
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Workspace:
     envelope: Envelope
 
     def __init__(
-        self, backend: Backend, pen: Pen, clock: Callable[[], int], codec: Codec | None, key: "Key | None"
+        self, backend: Backend, pen: Committer, clock: Callable[[], int], codec: Codec | None, key: "Key | None"
     ) -> None:
         self._backend, self._pen, self._clock = backend, pen, clock
         self._given = codec

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from .._engine.bodies import item_place, meta_place, open_meta
 from .._engine.context import Prunes
-from .._engine.state import Desk, close_meta
+from .._engine.state import ConversationState, close_meta
 from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow
 from ..errors import Damaged, HithertoError, InvalidArgument, StorageError
@@ -88,7 +88,7 @@ def _identity(place: Prunes) -> object:
     return where, None if place._lock is None else place._lock.id, None if named else id(place._bucket)
 
 
-def remember(desk: Desk, location: str) -> None:
+def remember(desk: ConversationState, location: str) -> None:
     """The next copy of this conversation goes there: known before it is made."""
     if location in desk.meta.checkpoints:
         return
@@ -111,7 +111,7 @@ def _with(locations: Locations, location: str) -> Locations:
 
 
 @contextmanager
-def copying(desk: Desk, location: str) -> Iterator[None]:
+def copying(desk: ConversationState, location: str) -> Iterator[None]:
     """A copy is made in this block. If the conversation is purged before it is there, it stays noted."""
     engine, key = desk.engine, _PREFIX + desk.id + new_token()
     engine.workspace.note(put={key: _encode(_Note(desk.row.created_at, (location,)))})
@@ -122,10 +122,10 @@ def copying(desk: Desk, location: str) -> Iterator[None]:
             engine.workspace.note(unput=[key])
 
 
-def is_there(desk: Desk) -> bool:
+def is_there(desk: ConversationState) -> bool:
     """Is the conversation there still, and not another with its id?"""
     rows = desk.engine.backend.lookup(ids=[desk.id])
-    return bool(rows) and desk.serves(rows[0])
+    return bool(rows) and desk.is_same_conversation(rows[0])
 
 
 # -- purging them

@@ -199,7 +199,7 @@ def _owners(runs: list[Loose]) -> list[bytes]:
     return list({run.conversation: None for run in runs})
 
 
-class Upkeep:
+class MaintenanceThread:
     """The thread that does it, and when. It does not keep the store alive."""
 
     def __init__(self, engine: "Engine", *, stopped: bool = False) -> None:

@@ -35,7 +35,7 @@ _LONGEST_SECONDS = 1e6  # that anybody waits; a platform has its limits
 _HEAR_SECONDS = 0.25  # for listeners, even then
 
 
-class Closing(Struct, frozen=True):
+class CloseReport(Struct, frozen=True):
     """What closing a store could not finish."""
 
     complete: bool = True  # nothing is left
@@ -58,11 +58,11 @@ def patience(timeout_seconds: float) -> float:
     return float(min(timeout_seconds, _LONGEST_SECONDS))
 
 
-def close(engine: "Engine", timeout_seconds: float) -> Closing:
+def close(engine: "Engine", timeout_seconds: float) -> CloseReport:
     """Finish what can be finished in this time, and let go of everything."""
     if engine.forks != _forks.count():  # the locks that a child inherits may never open, and nothing in it is ours
         _let_go(engine)
-        return Closing()
+        return CloseReport()
     deadline = time.monotonic() + timeout_seconds
     held: dict[str, None] = {}
     unfinished: list[str] = []
@@ -78,7 +78,7 @@ def close(engine: "Engine", timeout_seconds: float) -> Closing:
     events = engine.listeners.close(max(_HEAR_SECONDS, deadline - time.monotonic()))
     purges = engine.purges.pending
     complete = not (writes or held or events or purges or unfinished)
-    report = Closing(complete, writes, tuple(held), events, purges, tuple(unfinished))
+    report = CloseReport(complete, writes, tuple(held), events, purges, tuple(unfinished))
     if not complete:
         warn(f"the store was closed before all was done: {report}")
     return report
@@ -86,7 +86,7 @@ def close(engine: "Engine", timeout_seconds: float) -> Closing:
 
 def _finish(engine: "Engine", held: dict[str, None], unfinished: list[str], deadline: float) -> None:
     """All that writes."""
-    engine.committer.insists = True  # what is held now is tried now, however often writing has failed
+    engine.committer.ignore_breaker = True  # what is held now is tried now, however often writing has failed
     _write_last(engine, held, deadline)
     for wait in list(engine.waits_at_close.values()):
         left = max(0.0, deadline - time.monotonic())

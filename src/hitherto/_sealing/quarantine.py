@@ -24,7 +24,7 @@ from .._engine.bodies import item_place, open_pack_raw
 from .._engine.committer import READS_ONLY, deleted
 from .._engine.packs import run_of
 from .._engine.signals import RowChanged
-from .._engine.state import Desk
+from .._engine.state import ConversationState
 from ..backend import Change, ConversationRow, PackRow
 from ..errors import Closed, Damaged, HithertoError, NotFound
 from ..events import Quarantined, TurnedReadOnly, warn
@@ -207,7 +207,7 @@ class Quarantine:
         engine = self._engine
         try:
             engine.check_row(row)
-            desk = Desk(engine, row, own=True)
+            desk = ConversationState(engine, row, own=True)
             if message is None:
                 desk.meta  # noqa: B018  # to see whether it can be read
             for m in [] if message is None else engine.backend.messages(numbers=[message]):

@@ -39,7 +39,7 @@ from .sealed import NO_KEY, Sealed, SealedEnvelope, Slot, read_box, write_box
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
-    from .._engine.state import Desk
+    from .._engine.state import ConversationState
 
 _TRIES = 1000
 _FEW = 3  # of them, before others wait for us
@@ -365,7 +365,7 @@ class _Step:
         for _ in range(_TRIES):
             desk = self._engine.state_of(self._engine.read_row(self._id))
             desk.refresh()
-            with desk.shaping:
+            with desk.rewrite_lock:
                 once = _Once(self._engine, desk, self._numbers)
                 if self._key is not None and _newest(once.row) != self._key:
                     return False
@@ -384,7 +384,7 @@ class _Step:
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _built(
-        self, envelope: SealedEnvelope, desk: "Desk", rows: Sequence[MessageRow], packs: Sequence[PackRow]
+        self, envelope: SealedEnvelope, desk: "ConversationState", rows: Sequence[MessageRow], packs: Sequence[PackRow]
     ) -> "_Change | None":
         """Every message is looked at: one that was packed or labelled meanwhile is under the new key already, but the
         names that it goes by may still be old."""
@@ -415,7 +415,7 @@ class _Step:
         return built if built.any() else None
 
     def _anew(
-        self, envelope: SealedEnvelope, desk: "Desk", m: MessageRow, content: bytes, built: "_Change"
+        self, envelope: SealedEnvelope, desk: "ConversationState", m: MessageRow, content: bytes, built: "_Change"
     ) -> tuple[MessageRow, bytes]:
         """The message with its names made anew: its row and its content, the same object if nothing changed."""
         body, data = decode_body(content), content
@@ -480,7 +480,7 @@ class _Once:
     """Commits what was made from messages and packs that were read before, if they are still the same: whoever appends
     meanwhile is no hindrance."""
 
-    def __init__(self, engine: "Engine", desk: "Desk", numbers: Sequence[int]) -> None:
+    def __init__(self, engine: "Engine", desk: "ConversationState", numbers: Sequence[int]) -> None:
         self._engine, self._desk = engine, desk
         with desk.lock:  # of one moment
             self.row, self.envelope = desk.row, desk.envelope

@@ -34,7 +34,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.bodies import encode, item_place, meta_place
-from .._engine.committer import Entry
+from .._engine.committer import PendingCommit
 from .._engine.signals import RowChanged
 from .._engine.workspace import KeyState
 from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
@@ -60,7 +60,7 @@ _PASSES = 8  # over all conversations, that find nothing to do and yet cannot fi
 _EVER = float("inf")
 
 
-class Progress(Struct, frozen=True):
+class RotationProgress(Struct, frozen=True):
     """How far it is."""
 
     done: int
@@ -70,7 +70,7 @@ class Progress(Struct, frozen=True):
         return f"{self.done:,} of {self.total:,} conversations"
 
 
-class Rotation(Struct, frozen=True):
+class RotationReport(Struct, frozen=True):
     """What a rotation did."""
 
     conversations: int  # that were brought up to date
@@ -94,7 +94,9 @@ class _Overtaken(Exception):
 _Begin = Callable[[KeyState, ConversationRow], bool]  # False: it is so already
 
 
-def rotate(engine: "Engine", key: "Key", *, reencrypt: bool, progress: Callable[[Progress], None] | None) -> Rotation:
+def rotate(
+    engine: "Engine", key: "Key", *, reencrypt: bool, progress: Callable[[RotationProgress], None] | None
+) -> RotationReport:
     """Give a sealed workspace another key."""
 
     def begin(state: KeyState, row: ConversationRow) -> bool:
@@ -119,7 +121,7 @@ def rotate(engine: "Engine", key: "Key", *, reencrypt: bool, progress: Callable[
     return _job(engine, begin, progress)
 
 
-def seal(engine: "Engine", key: "Key", *, progress: Callable[[Progress], None] | None) -> Rotation:
+def seal(engine: "Engine", key: "Key", *, progress: Callable[[RotationProgress], None] | None) -> RotationReport:
     """Seal a plain workspace."""
 
     def begin(state: KeyState, row: ConversationRow) -> bool:
@@ -137,7 +139,7 @@ def seal(engine: "Engine", key: "Key", *, progress: Callable[[Progress], None] |
     return _job(engine, begin, progress)
 
 
-def unseal(engine: "Engine", *, progress: Callable[[Progress], None] | None) -> Rotation:
+def unseal(engine: "Engine", *, progress: Callable[[RotationProgress], None] | None) -> RotationReport:
     """Make a sealed workspace plain."""
 
     def begin(state: KeyState, row: ConversationRow) -> bool:  # noqa: ARG001  # as the others
@@ -151,12 +153,12 @@ def unseal(engine: "Engine", *, progress: Callable[[Progress], None] | None) -> 
     return _job(engine, begin, progress)
 
 
-def _job(engine: "Engine", begin: _Begin, progress: Callable[[Progress], None] | None) -> Rotation:
+def _job(engine: "Engine", begin: _Begin, progress: Callable[[RotationProgress], None] | None) -> RotationReport:
     """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
     space, give_up = engine.workspace, time.monotonic() + _PATIENCE_SECONDS
     for _ in range(_TRIES):
         space.refresh()
-        resumed = go_on(engine, progress, give_up=give_up) if pending(engine) else Rotation(0, True)
+        resumed = go_on(engine, progress, give_up=give_up) if pending(engine) else RotationReport(0, True)
         while not engine.rotation_lease.is_free(space.meta):
             _wait(engine, progress, give_up)
         state = KeyState(space)
@@ -241,11 +243,11 @@ def pending(engine: "Engine") -> bool:
 
 def go_on(
     engine: "Engine",
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[RotationProgress], None] | None = None,
     *,
     deadline: float = _EVER,
     give_up: float = 0.0,
-) -> Rotation:
+) -> RotationReport:
     """Bring all conversations up to date, then forget the old key. While another process is at it, wait for that one
     until `give_up`; then it is `Elsewhere`."""
     engine.is_rotation_stuck = False
@@ -262,7 +264,7 @@ def go_on(
                 changed += job.changed
                 if job.failures or job.late:
                     lease.release()
-                    return Rotation(changed, False, tuple(job.failures.items()))
+                    return RotationReport(changed, False, tuple(job.failures.items()))
                 left = job.finish()
             except RowChanged:  # others have begun another job, or finished this one
                 engine.workspace.refresh()
@@ -273,7 +275,7 @@ def go_on(
             if left is not None and in_vain >= _PASSES:
                 lease.release()
                 what = "it does not have the key that it should have, and nothing can be done about it"
-                return Rotation(changed, False, ((show_conversation_id(left.id), what),))
+                return RotationReport(changed, False, ((show_conversation_id(left.id), what),))
     except BaseException:
         with suppress(HithertoError):  # nobody can be told then, and the lease runs out by itself
             lease.release()
@@ -281,10 +283,10 @@ def go_on(
     engine.search.restart()
     scrubbed = engine.backend.scrub()
     engine.listeners.tell(KeyRotated(to_datetime(engine.clock()), engine.key_id, changed))
-    return Rotation(changed, True, (), not scrubbed)
+    return RotationReport(changed, True, (), not scrubbed)
 
 
-def _wait(engine: "Engine", progress: Callable[[Progress], None] | None, give_up: float) -> None:
+def _wait(engine: "Engine", progress: Callable[[RotationProgress], None] | None, give_up: float) -> None:
     """Another process is at it: wait a moment, look at the workspace again, and tell how far that process is."""
     if time.monotonic() >= give_up:
         raise Elsewhere("another process rotates the keys of this workspace")
@@ -295,11 +297,11 @@ def _wait(engine: "Engine", progress: Callable[[Progress], None] | None, give_up
             progress(_how_far(engine))
 
 
-def _how_far(engine: "Engine") -> Progress:
+def _how_far(engine: "Engine") -> RotationProgress:
     """How many conversations are up to date, by their keys alone."""
     shape = codec_of(KeyState(engine.workspace)).shape
     rows = [row for rows in _pages(engine, _kinds(engine)) for row in rows]
-    return Progress(sum(shape.fits(row.data_key) for row in rows), len(rows))
+    return RotationProgress(sum(shape.fits(row.data_key) for row in rows), len(rows))
 
 
 def _kinds(engine: "Engine") -> list[str]:
@@ -320,7 +322,7 @@ def _pages(engine: "Engine", kinds: Sequence[str]) -> Iterator[list[Conversation
 class _Job:
     """One pass over all conversations, and the end of the job."""
 
-    def __init__(self, engine: "Engine", progress: Callable[[Progress], None] | None, deadline: float) -> None:
+    def __init__(self, engine: "Engine", progress: Callable[[RotationProgress], None] | None, deadline: float) -> None:
         self._engine, self._progress, self._deadline = engine, progress, deadline
         self._state = KeyState(engine.workspace)
         self._codec = codec_of(self._state)
@@ -347,9 +349,9 @@ class _Job:
                 done += 1
                 if self._progress is not None and time.monotonic() - told > _TELL_SECONDS:
                     told = time.monotonic()
-                    self._progress(Progress(done, max(done, total)))
+                    self._progress(RotationProgress(done, max(done, total)))
         if self._progress is not None:
-            self._progress(Progress(done, done))
+            self._progress(RotationProgress(done, done))
 
     def finish(self) -> ConversationRow | None:
         """Forget the old keys, if every conversation is up to date: otherwise one that is not is the answer, and
@@ -389,7 +391,7 @@ class _Job:
 
     def _rewrap(self, rows: Sequence[ConversationRow]) -> None:
         """Those who were changed by others meanwhile come again in the next pass."""
-        engine, entries = self._engine, list[tuple[Entry, Change]]()
+        engine, entries = self._engine, list[tuple[PendingCommit, Change]]()
         self.found += len(rows)
         try:
             for row in rows:

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from .._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from .._engine.recovery import Partial
-from .._engine.verify import Report
+from .._engine.verify import VerifyReport
 from .._erasure.maintenance import Maintenance
 from .._erasure.purging import PurgeReport
-from .._erasure.shutdown import Closing
+from .._erasure.shutdown import CloseReport
 from .._search.search import Hit
 from .._task_threads import Threads, outlast
 from ..conversation import Attachments, Branch, Conversation, OnConflict, SetupChange, ThreadUsage
@@ -32,7 +32,7 @@ from ..store import Path, Stats, Store, Tools
 from ._append_queue import StoreThreads
 
 if TYPE_CHECKING:
-    from .._sealing.rotation import Progress, Rotation
+    from .._sealing.rotation import RotationProgress, RotationReport
     from ..keys import Key
     from ..retention import RetentionPolicy, SweepPlan, SweepReport
     from ..sanitiser import Sanitiser
@@ -274,13 +274,13 @@ class AsyncStore:
         """The store itself, for code that waits."""
         return self._store
 
-    async def close(self, *, timeout_seconds: float = 10.0) -> Closing:
+    async def close(self, *, timeout_seconds: float = 10.0) -> CloseReport:
         if self._threads.closed:
             return self._store.close()  # it is closed: the same report
         closing = asyncio.get_running_loop().create_task(self._close(timeout_seconds))
         return await outlast(closing)
 
-    async def _close(self, timeout_seconds: float) -> Closing:
+    async def _close(self, timeout_seconds: float) -> CloseReport:
         """Close the store when the appends that were called before are done."""
         left = await self._threads.finish_appends(timeout_seconds)
         report = await self._run(self._store.close, timeout_seconds=left)
@@ -461,8 +461,8 @@ class AsyncStore:
         plain = conversation.sync if isinstance(conversation, AsyncConversation) else conversation
         return await self._run(self._store.purge, plain, reason=reason)
 
-    async def know_checkpoints(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
-        return await self._run(self._store.know_checkpoints, place)
+    async def register_checkpoint_store(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
+        return await self._run(self._store.register_checkpoint_store, place)
 
     async def retention(self) -> "RetentionPolicy | None":
         """After how long conversations are due, as it stands in the store now; None: never."""
@@ -495,14 +495,20 @@ class AsyncStore:
         return await self._run(self._store.sweep, policy, now=now, progress=progress)
 
     async def rotate(
-        self, key: "Key | bytes", *, reencrypt: bool = False, progress: "Callable[[Progress], None] | None" = None
-    ) -> "Rotation":
+        self,
+        key: "Key | bytes",
+        *,
+        reencrypt: bool = False,
+        progress: "Callable[[RotationProgress], None] | None" = None,
+    ) -> "RotationReport":
         return await self._run(self._store.rotate, key, reencrypt=reencrypt, progress=progress)
 
-    async def seal(self, key: "Key | bytes", *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+    async def seal(
+        self, key: "Key | bytes", *, progress: "Callable[[RotationProgress], None] | None" = None
+    ) -> "RotationReport":
         return await self._run(self._store.seal, key, progress=progress)
 
-    async def unseal(self, *, progress: "Callable[[Progress], None] | None" = None) -> "Rotation":
+    async def unseal(self, *, progress: "Callable[[RotationProgress], None] | None" = None) -> "RotationReport":
         return await self._run(self._store.unseal, progress=progress)
 
     async def quarantine(self) -> list[Quarantined]:
@@ -541,7 +547,7 @@ class AsyncStore:
     async def activity(self, *, days: int = 30) -> dict[date, dict[str, int]]:
         return await self._run(self._store.activity, days=days)
 
-    async def verify(self, progress: Callable[[int], None] | None = None) -> Report:
+    async def verify(self, progress: Callable[[int], None] | None = None) -> VerifyReport:
         return await self._run(self._store.verify, progress)
 
 

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
-from .._engine.committer import Entry
+from .._engine.committer import PendingCommit
 from .._task_threads import MOST_THREADS, Threads
 from ..attachment import LARGE, Attachment
 from ..conversation import Conversation, OnConflict
@@ -57,7 +57,7 @@ class PendingAppend:
         self.is_long = not are_small(messages)
         self._context = copy_context()
         self._steps = handle._extend_steps(messages, on_conflict, expect_head)
-        self._entry: Entry | None = None  # the batch whose outcome it needs
+        self._entry: PendingCommit | None = None  # the batch whose outcome it needs
         self._result: list[Saved] | None = None
         self._error: BaseException | None = None
 
@@ -82,7 +82,7 @@ class PendingAppend:
             else:
                 self._step(self._steps.send, outcome)
 
-    def _step(self, advance: Callable[..., Entry], *given: object) -> None:
+    def _step(self, advance: Callable[..., PendingCommit], *given: object) -> None:
         try:
             self._entry = self._context.run(advance, *given)
         except StopIteration as end:

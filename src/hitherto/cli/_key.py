@@ -25,7 +25,7 @@ from ._store_options import Place, key_from, with_place
 from ._terminal import say
 
 if TYPE_CHECKING:
-    from .._sealing.rotation import Progress, Rotation
+    from .._sealing.rotation import RotationProgress, RotationReport
     from ..keys import Key
     from ..store import Store
 
@@ -184,7 +184,9 @@ def _open_store(place: Place, made: "Key") -> "Store":
             raise (other if place.key is None else error) from None
 
 
-def _change_keys(what: str, change: "Callable[[Callable[[Progress], None]], Rotation]") -> "Rotation":
+def _change_keys(
+    what: str, change: "Callable[[Callable[[RotationProgress], None]], RotationReport]"
+) -> "RotationReport":
     """Run a change of keys and show its progress."""
     with Meter(what, "conversation") as meter:
         try:
@@ -194,7 +196,7 @@ def _change_keys(what: str, change: "Callable[[Callable[[Progress], None]], Rota
             raise
 
 
-def _report(done: "Rotation", after: str, to: str | None) -> int:
+def _report(done: "RotationReport", after: str, to: str | None) -> int:
     """Print the result, and the steps that are left to the user. Return the exit code."""
     say(f"conversations brought up to date: {done.conversations:,}")
     for id, problem in done.failures:

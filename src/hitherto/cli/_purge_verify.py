@@ -20,7 +20,7 @@ from ._store_options import Place, with_place
 from ._terminal import line, moment, say, width
 
 if TYPE_CHECKING:
-    from .._engine.verify import Report
+    from .._engine.verify import VerifyReport
     from .._erasure.purging import PurgeReport
     from ..conversation import Conversation
     from ..store import Store
@@ -53,12 +53,12 @@ def verify(place: Place, as_json: bool) -> int:
     return verify_code(report)
 
 
-def verify_code(report: "Report") -> int:
+def verify_code(report: "VerifyReport") -> int:
     """Return the exit code for a report. Problems take precedence over busy conversations."""
     return UNSOUND if report.problems else BUSY if report.unread else 0
 
 
-def verify_fields(report: "Report") -> dict[str, object]:
+def verify_fields(report: "VerifyReport") -> dict[str, object]:
     """Return a report of `verify` as JSON fields."""
     problems, unread = (
         [{"what": p.what, "conversation": p.conversation, "message": p.message} for p in some]

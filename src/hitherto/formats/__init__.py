@@ -36,7 +36,7 @@ from ..errors import (
 from ..events import warn
 from ..ids import parse_conversation_id, show_conversation_id
 from ..keys import Key
-from ..listing import ConversationInfo, Page, conversations
+from ..listing import ConversationInfo, Page, conversations, engine_of
 from ..model import as_list, check, check_json
 from ..snapshots import Unreadable
 from ..store import Store, as_key
@@ -435,7 +435,8 @@ def _meant(handle: object) -> PortableConversation | tuple[Engine, bytes]:
         return talk
     if not isinstance(talk, (Conversation, ConversationInfo)):
         raise InvalidArgument(f"a {type(handle).__name__} where a conversation is wanted")
-    return talk.engine, parse_conversation_id(talk.id)
+    engine = engine_of(talk) if isinstance(talk, ConversationInfo) else talk.engine
+    return engine, parse_conversation_id(talk.id)
 
 
 def _is_kept_in(engine: Engine, id: bytes) -> bool:

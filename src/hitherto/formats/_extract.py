@@ -15,7 +15,7 @@ from .._engine.bodies import open_setup, saved
 from .._engine.packs import Reader
 from .._engine.record_items import about
 from .._engine.recovery import found as found_partials
-from .._engine.state import Desk
+from .._engine.state import ConversationState
 from ..backend import ConversationRow, MessageRow
 from ..errors import Busy, Damaged
 from ..ids import show_conversation_id
@@ -46,7 +46,7 @@ def extract(engine: "Engine", conversation: bytes) -> Extracted:
     """Read a conversation as it is now. Large content is loaded on demand. Raises `Busy` if it changes all the time."""
     for _ in range(_LOOKS):
         row = engine.read_row(conversation)
-        desk = engine.read_consistently(row, lambda found: Desk(engine, found, own=True))
+        desk = engine.read_consistently(row, lambda found: ConversationState(engine, found, own=True))
         try:
             found = _extract(engine, desk)
         except Damaged:
@@ -59,7 +59,7 @@ def extract(engine: "Engine", conversation: bytes) -> Extracted:
     raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
 
 
-def _extract(engine: "Engine", desk: Desk) -> Extracted:
+def _extract(engine: "Engine", desk: ConversationState) -> Extracted:
     row, meta, names = desk.row, desk.meta, engine.message_ids
     setups = engine.backend.items(desk.id, b"setup/")
     ids: dict[int, str] = {}  # the exported id of each message, by its number
@@ -101,7 +101,7 @@ def _extract(engine: "Engine", desk: Desk) -> Extracted:
     return Extracted(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
 
 
-def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[PortablePartial]:
+def _halves(desk: ConversationState, ids: dict[str, str]) -> Iterator[PortablePartial]:
     """Yield the incomplete answers, oldest first. Unreadable ones are left out: they have no value."""
     for partial in reversed(found_partials(desk)):
         if partial.problem is None and partial.parent in ids and partial.at is not None:
@@ -109,7 +109,7 @@ def _halves(desk: Desk, ids: dict[str, str]) -> Iterator[PortablePartial]:
             yield PortablePartial(parent=ids[partial.parent], messages=partial.messages, at_us=at)
 
 
-def _read(engine: "Engine", desk: Desk) -> Iterator[tuple[Saved, int, int]]:
+def _read(engine: "Engine", desk: ConversationState) -> Iterator[tuple[Saved, int, int]]:
     """Yield every message with the number of its setup and its own number, parents first."""
     reader, after = Reader(engine), None
     while rows := _next(engine, desk.row, after):

@@ -24,7 +24,7 @@ from .._engine.record_items import About
 from .._engine.record_items import items as record_items
 from .._engine.recovery import closed, encoded, keep, new_key
 from .._engine.setups import checked_setup, checked_text, setup_item
-from .._engine.state import Desk, Draft, Spot, check_size, described, draft
+from .._engine.state import ConversationState, EncodedMessage, Placement, check_size, described, draft
 from ..backend import CHAT, Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
@@ -226,7 +226,7 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
         meta = replace(meta, key=None)
     head = next((n for n, said in enumerate(portable.messages) if said.id == portable.head), None)
 
-    def items(desk: Desk, messages: list[Saved]) -> Iterable[ItemRow]:
+    def items(desk: ConversationState, messages: list[Saved]) -> Iterable[ItemRow]:
         places = {said.id: store.engine.message_ids.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
         for half in portable.partials:
             data = encoded(store.engine, half.messages, half.at_us or store.engine.clock(), complete=True)
@@ -295,16 +295,16 @@ def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Ex
 
 
 def _add_messages(
-    desk: Desk, portable: PortableConversation, plan: Plan, there: Extracted, format: str
+    desk: ConversationState, portable: PortableConversation, plan: Plan, there: Extracted, format: str
 ) -> dict[str, str]:
     numbers = _setup_numbers(portable, there.portable)
     new = tuple(replace(said, setup=numbers.get(said.setup, 0)) for said in plan.new)
     drafts = _drafts(desk, replace(plan, new=new), format, 0)
 
-    def choose(row: ConversationRow) -> Spot:
+    def choose(row: ConversationRow) -> Placement:
         if (row.next_seq, row.rewrites) != (there.next_seq, there.rewrites):
             raise _Again
-        return Spot(row.head)
+        return Placement(row.head)
 
     return {said.id: m.id for said, m in zip(plan.new, desk.add(drafts, choose), strict=True)}
 
@@ -374,14 +374,14 @@ def _digest(store: "Store", messages: Sequence[Message]) -> bytes:
 # -- messages
 
 
-def _drafts(desk: Desk, plan: Plan, format: str, earliest: int) -> list[Draft]:
+def _drafts(desk: ConversationState, plan: Plan, format: str, earliest: int) -> list[EncodedMessage]:
     """Encode the new messages. The parent of each is in the store or among them."""
     places = dict(plan.known)
-    drafts: list[Draft] = []
+    drafts: list[EncodedMessage] = []
     at, now, limit = earliest or desk.row.active_at, desk.engine.clock(), desk.engine.max_write_bytes
     for number, said in enumerate(plan.new):
         at = min(max(said.created_us, at), now)
-        spot = Spot(
+        spot = Placement(
             None if said.parent is None else places[said.parent],
             said.main,
             None if said.link is None else places.get(said.link),

@@ -25,7 +25,7 @@ from .._engine.bodies import Meta
 from .._engine.creating import More, create
 from .._engine.recovery import drop, keep, new_key, new_mark
 from .._engine.setups import checked_setup
-from .._engine.state import Desk, Draft, check_size, draft
+from .._engine.state import ConversationState, EncodedMessage, check_size, draft
 from ..conversation import Conversation
 from ..dialects import Answer, Assembly, Dialect
 from ..dialects._lossless import as_bytes
@@ -333,7 +333,7 @@ class Recorder:
         setup = checked_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
         complete = [self._complete(m) for m in request.messages]
 
-        def make(desk: Desk) -> list[Draft]:
+        def make(desk: ConversationState) -> list[EncodedMessage]:
             drafts = [draft(desk, m, 1) for m in complete]
             check_size(drafts, limit)
             return drafts

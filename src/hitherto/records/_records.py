@@ -30,7 +30,7 @@ from .._engine.record_items import (
     thread,
 )
 from .._engine.recovery import RecoverySnapshot, check_state, keep_snapshot, load_snapshot
-from .._engine.state import Desk, Draft, Prepared, Spot, check_size, draft
+from .._engine.state import ConversationState, EncodedMessage, Placement, Prepared, check_size, draft
 from .._erasure.purging import PurgeReport
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
@@ -136,10 +136,10 @@ class Records:
         if isinstance(amendment.expires_at, int):
             self._store.engine.schedule.expect_expiry()
 
-        def make(desk: Desk) -> list[Draft]:
+        def make(desk: ConversationState) -> list[EncodedMessage]:
             return _drafts(desk, new, 0, amendment)
 
-        def put(desk: Desk, _: list[Saved]) -> Iterable[ItemRow]:
+        def put(desk: ConversationState, _: list[Saved]) -> Iterable[ItemRow]:
             return items(desk.envelope, id, beside)
 
         expires = amendment.expires_at if isinstance(amendment.expires_at, int) else None
@@ -249,13 +249,13 @@ class Records:
 
     # -- inside
 
-    def _desk(self, id: "Id") -> Desk:
+    def _desk(self, id: "Id") -> ConversationState:
         return self._store.engine.state_of(self._store.engine.read_row(parse_conversation_id(id_of(id))))
 
     def _read(self, id: bytes) -> Record:
         """Read a record with its contents, as of one moment."""
 
-        def look(desk: Desk) -> tuple[Fields, Contents]:
+        def look(desk: ConversationState) -> tuple[Fields, Contents]:
             known, details = self._read_fields(desk)
             return known, self._contents(desk, desk.row, known["title"], details)
 
@@ -271,13 +271,13 @@ class Records:
         row, (known, details) = self._read_consistently(id, lambda desk: (desk.row, self._read_fields(desk)))
         return deferred_record(known, read)
 
-    def _read_consistently(self, id: bytes, look: Callable[[Desk], T]) -> T:
+    def _read_consistently(self, id: bytes, look: Callable[[ConversationState], T]) -> T:
         """Read a conversation as of one moment, and try again if it changed meanwhile."""
         store = self._store
         store.engine.ensure_open()
         for _ in range(_MAX_READ_ATTEMPTS):
             row = store.engine.read_row(id)
-            desk = store.engine.read_consistently(row, lambda found: Desk(store.engine, found, own=True))
+            desk = store.engine.read_consistently(row, lambda found: ConversationState(store.engine, found, own=True))
             try:
                 found = look(desk)
             except Damaged as error:
@@ -290,7 +290,7 @@ class Records:
                 return found  # messages that were added meanwhile are not part of it
         raise Busy(f"record {show_conversation_id(id)} changes faster than it can be read")
 
-    def _read_fields(self, desk: Desk) -> tuple[Fields, Details]:
+    def _read_fields(self, desk: ConversationState) -> tuple[Fields, Details]:
         """The fields of a record except its contents."""
         store, row = self._store, desk.row
         meta, (details, summary) = open_meta(desk.envelope, row), newest(store.engine, desk.envelope, row)
@@ -307,10 +307,10 @@ class Records:
         }
         return known, details
 
-    def _contents(self, desk: Desk, row: ConversationRow, title: object, details: Details) -> Contents:
+    def _contents(self, desk: ConversationState, row: ConversationRow, title: object, details: Details) -> Contents:
         """The contents up to the end of this row, which may be older than the desk."""
         store = self._store
-        if not desk.serves(row):
+        if not desk.is_same_conversation(row):
             raise NotFound("conversation", [desk.name])
         path, all_ = thread(store.engine, desk, row), summaries(store.engine, desk.envelope, row.id, details)
         new = frames(path, self._sums)
@@ -340,7 +340,9 @@ def _new_details(amendment: Amendment) -> About:
     return About(details, () if amendment.summary is None else (amendment.summary,)).portable
 
 
-def _drafts(desk: Desk, new: Sequence[NewMessage], setup: int, amendment: Amendment) -> list[Draft]:
+def _drafts(
+    desk: ConversationState, new: Sequence[NewMessage], setup: int, amendment: Amendment
+) -> list[EncodedMessage]:
     """Prepare the messages. They count together with the other fields for the limit of one write."""
     drafts = [draft(desk, one.message, setup, at=one.at) for one in new]
     texts = [
@@ -360,13 +362,15 @@ def _drafts(desk: Desk, new: Sequence[NewMessage], setup: int, amendment: Amendm
 class _Writing:
     """Adds messages at the end of a record and changes its fields, in one commit."""
 
-    def __init__(self, desk: Desk, new: Sequence[NewMessage], amendment: Amendment, expected: int | None) -> None:
+    def __init__(
+        self, desk: ConversationState, new: Sequence[NewMessage], amendment: Amendment, expected: int | None
+    ) -> None:
         self._desk, self._new, self._amendment, self._expected = desk, new, amendment, expected
 
-    def run(self, drafts: Sequence[Draft]) -> None:
+    def run(self, drafts: Sequence[EncodedMessage]) -> None:
         self._desk.write(drafts, self._prepare)
 
-    def _prepare(self, drafts: Sequence[Draft], _: ConversationRow) -> "Prepared[None]":
+    def _prepare(self, drafts: Sequence[EncodedMessage], _: ConversationRow) -> "Prepared[None]":
         """Prepare the change from the stored row. The items beside it are read now too, and must belong to the same
         row."""
         while True:
@@ -380,18 +384,18 @@ class _Writing:
                 if self._fresh().token == row.token:
                     raise
 
-    def _prepare_messages(self, row: ConversationRow, drafts: Sequence[Draft]) -> Change | None:
+    def _prepare_messages(self, row: ConversationRow, drafts: Sequence[EncodedMessage]) -> Change | None:
         """The change that adds the messages whose keys are not in the record yet."""
         known = self._desk._known(drafts)
         missing = [n for n, d in enumerate(drafts) if d.message.key is None or d.message.key not in known]
         if any(self._new[n].sequence is not None for n in missing):
             path = thread(self._desk.engine, self._desk, row)
             check_places([self._new[n] for n in missing], len(record_messages(path)) + 1)
-        return self._desk.prepare(row, [drafts[n] for n in missing], Spot(row.head))[0]
+        return self._desk.prepare(row, [drafts[n] for n in missing], Placement(row.head))[0]
 
     def _fresh(self) -> ConversationRow:
         """Read the stored row, and adopt it."""
         row = self._desk.engine.read_row(self._desk.id)
         if row.token != self._desk.row.token:
-            self._desk.believe(row, self._desk.epoch)
+            self._desk.adopt_row(row, self._desk.epoch)
         return row

@@ -102,7 +102,7 @@ class DeleteContract:
             talk.append(Message.user(talk.title))
         key, inner = Key.generate(), rotation._Job._reencrypt
 
-        def job() -> rotation.Rotation:
+        def job() -> rotation.RotationReport:
             return store.seal(key) if store.key_id in (None, key.id) else store.rotate(key, reencrypt=True)
 
         def overlooks(self: rotation._Job, row: ConversationRow) -> bool:
