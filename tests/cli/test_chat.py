@@ -1,6 +1,6 @@
-"""`hitherto chat`, as people and pipes use it: real processes, a pseudo-terminal where one matters, and a service on
-loopback that answers as OpenAI's does, a piece at a time. Most of the processes are forked from one that has done the
-imports; some of each kind are started by the command itself.
+"""`hitherto chat` from the outside: real processes, a pseudo-terminal where one matters, and a service on loopback that
+answers like OpenAI's, a piece at a time. Most processes are forked from one that has done the imports; some of each
+kind are started by the command itself.
 
 Requirements: C10, C11, C13 (what `chat` needs of it), C16, A9 (the flag), and STYLE on the command line.
 """
@@ -141,7 +141,7 @@ def test_a_reader_that_goes_away_is_no_error_and_what_came_is_kept(world: World)
 
 
 def test_a_question_that_failed_and_is_asked_again_is_sent_once(world: World) -> None:
-    """Each time by another process, which goes on with the conversation of this folder."""
+    """Each retry is another process, which continues the conversation of this folder."""
     world.run("before")
     world.service.status = 401
     for _ in range(2):
@@ -222,7 +222,7 @@ def test_an_error_of_the_service_is_said_and_the_question_stays(world: World) ->
 
 
 def test_a_store_that_cannot_be_opened_is_said_and_nothing_is_asked(world: World) -> None:
-    """C16: and no other place is taken."""
+    """C16: no other store is used instead."""
     for place, code in ((world.here, 1), (world.root / "sealed.db", 6)):
         if code == 6:
             hitherto.open(place, key=bytes(range(32))).close()
@@ -338,8 +338,8 @@ def test_what_is_lost_in_a_conversion_is_said_also_if_nothing_is_kept(world: Wor
         talk.extend([Message.user("read it"), Message.assistant([call])])
     done = world.run("-G", "-c", "@", "--convert", "go on")
     assert done.returncode == 0, done.stderr
-    assert "mended: a call had no result" in done.stderr
-    assert "tools that nobody can run here: read" in done.stderr
+    assert "repaired: a call had no result" in done.stderr
+    assert "tools without a handler here: read" in done.stderr
 
 
 CLAUDE = r"""#!{python}
@@ -368,7 +368,7 @@ def test_what_is_said_to_the_claude_program_is_kept_in_a_conversation_of_its_own
         assert len(store.conversations().items) == 2
     done = world.plain(*COMMAND, "chat", "--provider", "claude-local", "-c", kept.id, "x", forked=True, PATH=path)
     assert done.returncode == 1
-    assert "cannot go on" in done.stderr
+    assert "cannot continue" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_provider_that_cannot_be_asked_is_found_out_before_anything_is_kept(
 
 
 def test_incognito_leaves_no_trace(world: World) -> None:
-    """C13: with a store that is there, and with none."""
+    """C13: with an existing store, and without one."""
     for _ in range(2):
         before = world.traces()
         done = world.run("-G", "secret")
@@ -522,8 +522,8 @@ def test_what_was_stopped_can_be_settled_at_once(world: World, terminal: Open, c
     assert [text for _, text in world.thread()] == ["story", *answered, "then?", "Whole."]
 
 
-def killed(world: World, *pieces: str | None) -> None:
-    """Ask, and kill the process in the middle of the answer, once what came of it is kept."""
+def ask_and_kill(world: World, *pieces: str | None) -> None:
+    """Ask, and kill the process in the middle of the answer, after the partial answer was written."""
     world.service.pieces = list(pieces)
     arguments = world.chatting("story")[len(COMMAND) :]
     with (
@@ -542,7 +542,7 @@ def killed(world: World, *pieces: str | None) -> None:
 @pytest.mark.parametrize("choice", ["a", "r", "d"])
 def test_after_a_kill_in_the_middle_of_an_answer_it_is_offered(world: World, terminal: Open, choice: str) -> None:
     """C10, C11."""
-    killed(world, "The \x1b[31mbeginning", None)
+    ask_and_kill(world, "The \x1b[31mbeginning", None)
     shell = terminal()
     at = shell.read("not answered: story")
     at = shell.read("The \u241b[31mbeginning", at)
@@ -560,7 +560,7 @@ def test_after_a_kill_in_the_middle_of_an_answer_it_is_offered(world: World, ter
 @pytest.mark.parametrize("choice", ["y", "n"])
 def test_a_question_without_an_answer_is_offered_again(world: World, terminal: Open, choice: str) -> None:
     """C11."""
-    killed(world, None)
+    ask_and_kill(world, None)
     shell = terminal()
     at = shell.read("ask again?", shell.read("not answered: story"))
     shell.press(f"{choice}\r")
@@ -573,7 +573,7 @@ def test_a_question_without_an_answer_is_offered_again(world: World, terminal: O
 
 
 def test_one_question_after_a_kill_mentions_it_and_goes_on(world: World) -> None:
-    killed(world, "The beginning", None)
+    ask_and_kill(world, "The beginning", None)
     done = world.run("next")
     assert (done.returncode, done.stdout) == (0, "Whole.\n")
     assert re.search(r"not answered; 13 characters of an answer had come at \d{4}-\d\d-\d\d \d\d:\d\d", done.stderr)
@@ -588,7 +588,7 @@ def test_a_tool_call_that_was_interrupted_is_mended_and_said(world: World) -> No
         talk.extend([Message.user("read it"), Message.assistant([call])])
     done = world.run("go on")
     assert done.returncode == 0, done.stderr
-    assert "mended: a call had no result" in done.stderr
+    assert "repaired: a call had no result" in done.stderr
 
 
 def test_an_error_in_the_terminal_gives_the_prompt_back(world: World, terminal: Open) -> None:
@@ -608,7 +608,7 @@ def test_an_error_in_the_terminal_gives_the_prompt_back(world: World, terminal: 
 
 
 def test_what_an_answer_holds_does_nothing_to_the_terminal(world: World, terminal: Open) -> None:
-    """STYLE: escape sequences, whole or cut in two, and characters that turn the line around."""
+    """STYLE: escape sequences, whole or cut in two, and characters that reorder the line."""
     world.service.pieces = ["\x1b", "]52;c;aGk=\x07", "\x9b2J", "\u202eabc", "\r", "\nnext ", "\x08\x08\r", "end"]
     for given, env in ((["x"], {}), ([], {"NO_COLOR": "1"})):
         shell = terminal("-n", *given, **env)
@@ -629,7 +629,7 @@ def test_what_an_answer_holds_does_nothing_to_the_terminal(world: World, termina
 
 
 def test_the_answer_can_go_into_a_file_while_somebody_types(world: World, terminal: Open) -> None:
-    """The prompt is no part of it."""
+    """The prompt is not part of the file."""
     target = world.here / "answer.txt"
     command = ["/bin/sh", "-c", 'exec "$@" > answer.txt', "sh", *world.chatting()]
     shell = terminal(command=command)
@@ -659,7 +659,7 @@ def test_incognito_in_the_terminal_leaves_no_trace_either(world: World, terminal
 
 
 def test_control_c_waits_for_what_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a second press does not; the control is the same press while nothing is written."""
+    """A second press does not wait. The control is the same press while nothing is written."""
     source = "import signal\ndef write(): signal.raise_signal(signal.SIGINT); return 'kept'"
     ours: dict[str, Any] = {"__name__": "hitherto.recorder._own_clients"}
     theirs: dict[str, Any] = {"__name__": "somebody.else"}
@@ -773,7 +773,7 @@ def test_a_real_local_model_answers_and_incognito_leaves_no_trace(world: World) 
 
 
 def test_a_conversation_is_gone_on_with_at_its_own_provider(world: World) -> None:
-    """Not silently with the model on this machine; what its address was is not kept, and is asked for."""
+    """It never moves to the local model silently. The provider's address is not kept, so the error asks for it."""
     world.run("one")
     done = world.plain(*COMMAND, "chat", "two")
     assert done.returncode == 2

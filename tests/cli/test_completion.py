@@ -1,4 +1,4 @@
-"""Completion: what a shell is told when Tab is pressed, in a real one where it is installed.
+"""Completion: the answers to Tab, in a real shell where it is installed.
 
 Requirements: STYLE on pipes.
 """
@@ -36,17 +36,17 @@ def program(**_: object) -> None:
 @click.argument("id", shell_complete=complete_ids)
 @with_place
 def look(**_: object) -> None:
-    """Look at one."""
+    """A command of that program."""
 
 
-def offered(*words: str) -> dict[str, str | None]:
-    """What is offered for the last word, with what is said of it."""
+def completions(*words: str) -> dict[str, str | None]:
+    """The completions of the last word, with their descriptions."""
     completer = BashComplete(program, {}, "program", "_PROGRAM_COMPLETE")
     return {item.value: item.help for item in completer.get_completions(list(words[:-1]), words[-1])}
 
 
 def complete(world: World, *words: str) -> list[str]:
-    """What `hitherto` answers a bash that asks it."""
+    """The output of `hitherto` for a completion by bash."""
     asked = {"COMP_WORDS": " ".join(("hitherto", *words)), "COMP_CWORD": str(len(words))}
     done = world.command(_HITHERTO_COMPLETE="bash_complete", **asked)
     assert (done.returncode, done.stderr) == (0, "")
@@ -55,7 +55,7 @@ def complete(world: World, *words: str) -> list[str]:
 
 @pytest.fixture
 def ids(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A store with two conversations, the newer one with two messages: ids by what they are of."""
+    """A store with two conversations, the newer one with two messages: ids by their names."""
     monkeypatch.setenv("HITHERTO_STORE", str(world.place))
     with world.store() as store:
         old = store.start(title="Old")
@@ -75,7 +75,7 @@ def test_commands_options_and_choices_are_offered(world: World) -> None:
 
 
 def test_ids_are_offered_newest_first_with_what_they_are(ids: dict[str, str]) -> None:
-    found = offered("look", "")
+    found = completions("look", "")
     assert list(found) == [ids["new"][:8], ids["old"][:8], ids["answered"], ids["asked"]]
     assert found[ids["answered"]] == "[assistant] Because of that."
     told = found[ids["new"][:8]] or ""
@@ -84,26 +84,26 @@ def test_ids_are_offered_newest_first_with_what_they_are(ids: dict[str, str]) ->
 
 
 def test_what_is_typed_narrows_it_down(ids: dict[str, str]) -> None:
-    assert list(offered("look", ids["old"][:6])) == [ids["old"][:8]]
-    assert list(offered("look", ids["old"][:12])) == [ids["old"]]
-    assert list(offered("look", ids["asked"][:5])) == [ids["asked"]]
-    assert offered("look", "~~~") == {}
+    assert list(completions("look", ids["old"][:6])) == [ids["old"][:8]]
+    assert list(completions("look", ids["old"][:12])) == [ids["old"]]
+    assert list(completions("look", ids["asked"][:5])) == [ids["asked"]]
+    assert completions("look", "~~~") == {}
 
 
 def test_the_store_that_the_command_would_use_is_asked(
     ids: dict[str, str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HITHERTO_STORE", str(world.root / "none.db"))
-    assert offered("look", "") == {}
-    assert len(offered("look", "--store", str(world.place), "")) == 4
-    assert len(offered("--store", str(world.place), "look", "")) == 4
-    assert offered("look", "--store", str(world.place), "--workspace", "other", "") == {}
+    assert completions("look", "") == {}
+    assert len(completions("look", "--store", str(world.place), "")) == 4
+    assert len(completions("--store", str(world.place), "look", "")) == 4
+    assert completions("look", "--store", str(world.place), "--workspace", "other", "") == {}
     assert len(ids) == 4
 
 
 def test_looking_leaves_no_trace(ids: dict[str, str], world: World) -> None:
     before = world.traces()
-    assert len(offered("look", "")) == len(ids)
+    assert len(completions("look", "")) == len(ids)
     assert world.traces() == before
 
 
@@ -120,7 +120,7 @@ def test_trouble_means_that_nothing_is_offered_or_said(
         monkeypatch.setenv("HITHERTO_CONFIG", str(world.place))
     if trouble == "source":
         monkeypatch.setenv("HITHERTO_KEY", "what")
-    assert offered("look", "") == {}
+    assert completions("look", "") == {}
     assert capfd.readouterr() == ("", "")
 
 
@@ -133,13 +133,13 @@ def test_a_key_is_fetched_from_a_file_and_nobody_is_asked_for_one(
     with world.store(key=Key(b"k" * 32)) as store:
         store.start().append(Message.user("x"))
     monkeypatch.setenv("HITHERTO_STORE", str(world.place))
-    assert len(offered("look", "--key", f"file:{path}", "")) == 2
-    assert offered("look", "--key", f"command:touch {asked}", "") == {}
+    assert len(completions("look", "--key", f"file:{path}", "")) == 2
+    assert completions("look", "--key", f"command:touch {asked}", "") == {}
     assert not asked.exists()
 
 
 def test_completing_loads_nothing_that_is_not_needed(world: World) -> None:
-    """`complete_ids` stands in many commands: importing it must cost next to nothing."""
+    """Many commands import `complete_ids`, so the import must cost next to nothing."""
     code = "import sys; from hitherto.cli._completion import complete_ids; print(*sorted(sys.modules))"
     loaded = world.plain(sys.executable, "-c", code).stdout.split()
     assert {"hitherto.store", "apsw", "msgspec", "click.shell_completion", "cryptography"}.isdisjoint(loaded)

@@ -1,4 +1,4 @@
-"""`hitherto conversation` and `hitherto show`, as people and pipes use them.
+"""`hitherto conversation` and `hitherto show`, at a terminal and in pipes.
 
 Requirements: C13, C14, C16, and STYLE on the command line.
 """
@@ -27,8 +27,8 @@ HARMLESS = "red ␛[31m␛]52;c;eA==␇ turned <U+202E> nul ␀ wide 漢字"
 BEGUN = 1_705_314_600_000_000  # 2024-01-15 10:30
 
 
-class Kept(NamedTuple):
-    """What the store of these tests has: a conversation with a fork, a tool, a sub-agent and an image."""
+class Sample(NamedTuple):
+    """The store of these tests: a conversation with a fork, a tool, a sub-agent and an image."""
 
     id: str
     question: str
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 @pytest.fixture
-def kept(world: World) -> Kept:
+def sample(world: World) -> Sample:
     minutes = itertools.count()
     with world.store(clock=lambda: BEGUN + 60_000_000 * next(minutes) // 10) as store:
         talk = store.start(title="The build", project=world.here, model="some-model", system_prompt="Be kind.")
@@ -55,7 +55,7 @@ def kept(world: World) -> Kept:
         blocks = [Block.text("Look at this:"), Block.image(b"x" * 100_000, "image/png")]
         extra: dict[str, object] = {"thumbnails": [b"y" * 70_000, b"z"]}
         picture = aside.append(Message.user(blocks, label="screenshot", extra=extra))
-    return Kept(talk.id, question.id, answer.id, result.id, end.id, picture.id, trace.id)
+    return Sample(talk.id, question.id, answer.id, result.id, end.id, picture.id, trace.id)
 
 
 def lines(world: World, *given: str, **env: str) -> list[str]:
@@ -68,7 +68,7 @@ def objects(world: World, *given: str) -> list[Any]:
     return [json.loads(line) for line in lines(world, *given)]
 
 
-def left(world: World) -> set[str]:
+def remaining_ids(world: World) -> set[str]:
     with world.store() as store:
         return {message.id for message in store.messages()}
 
@@ -84,11 +84,11 @@ def test_a_list_begins_before_all_is_read(monkeypatch: pytest.MonkeyPatch) -> No
         read: list[object] = []
         messages = store.messages
 
-        def counted(**how: Any) -> Any:
+        def count_reads(**how: Any) -> Any:
             read.append(how)
             return messages(**how)
 
-        monkeypatch.setattr(store, "messages", counted)
+        monkeypatch.setattr(store, "messages", count_reads)
         lines = _conversation._Listing(store).lines(None, {}, None, 80)
         assert str(talks[0].at) in next(lines)
         assert len(read) == 1
@@ -96,30 +96,30 @@ def test_a_list_begins_before_all_is_read(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(read) == 5
 
 
-def test_everything_is_listed_as_a_tree(world: World, kept: Kept) -> None:
+def test_everything_is_listed_as_a_tree(world: World, sample: Sample) -> None:
     shown = [re.sub(r"\(\d{4}-\d\d-\d\d \d\d:\d\d\)", "(T)", line) for line in lines(world, "conversation", "list")]
     assert shown == [
-        f"{kept.trace} (T) [USER] Review it.",
-        f"{kept.question} (T) [USER] Why does the build fail?",
-        f"{kept.answer} (T) [ASSISTANT] I will look.",
-        f"{kept.result} (T) [TOOL RESULT] {'all: build ' * 7}al…",
-        f"    {kept.end} (T) [ASSISTANT] A rule is missing.",
+        f"{sample.trace} (T) [USER] Review it.",
+        f"{sample.question} (T) [USER] Why does the build fail?",
+        f"{sample.answer} (T) [ASSISTANT] I will look.",
+        f"{sample.result} (T) [TOOL RESULT] {'all: build ' * 7}al…",
+        f"    {sample.end} (T) [ASSISTANT] A rule is missing.",
         "    ------",
-        f"    {kept.picture} (T) [USER] Look at this:",
+        f"    {sample.picture} (T) [USER] Look at this:",
         "    ------",
     ]
 
 
-def test_times_are_utc_whatever_the_zone_is(world: World, kept: Kept) -> None:
+def test_times_are_utc_whatever_the_zone_is(world: World, sample: Sample) -> None:
     assert "(2024-01-15 10:3" in lines(world, "conversation", "list", TZ="Asia/Tokyo")[1]
 
 
-def test_the_list_has_all_its_names(world: World, kept: Kept) -> None:
+def test_the_list_has_all_its_names(world: World, sample: Sample) -> None:
     for names in (["conversation", "ls"], ["convo", "list"], ["conv", "ls"]):
         assert len(lines(world, *names)) == 8
 
 
-def test_only_so_many_conversations_or_those_of_a_folder_are_listed(world: World, kept: Kept) -> None:
+def test_only_so_many_conversations_or_those_of_a_folder_are_listed(world: World, sample: Sample) -> None:
     with world.store() as store:
         for text in ("one", "two"):
             store.start(project=world.home).append(Message.user(text))
@@ -141,7 +141,7 @@ def test_more_conversations_than_are_read_at_a_time_are_all_listed_once(world: W
     assert limited == shown[-210:]
 
 
-def test_conversations_are_listed_as_json_the_newest_first(world: World, kept: Kept) -> None:
+def test_conversations_are_listed_as_json_the_newest_first(world: World, sample: Sample) -> None:
     with world.store() as store:
         store.start(title="second").append(Message.user(HOSTILE))
     second, first = objects(world, "convo", "ls", "--json")
@@ -159,8 +159,8 @@ def test_conversations_are_listed_as_json_the_newest_first(world: World, kept: K
         "problem",
     ]
     assert list(first) == [*fields, "messages"]
-    assert (first["id"], first["title"], first["project"]) == (kept.id, "The build", str(world.here))
-    assert (first["count"], first["head"], first["held"], first["expires_at"]) == (6, kept.picture, False, None)
+    assert (first["id"], first["title"], first["project"]) == (sample.id, "The build", str(world.here))
+    assert (first["count"], first["head"], first["held"], first["expires_at"]) == (6, sample.picture, False, None)
     assert first["created_at"].startswith("2024-01-15T10:30:")
     assert list(first["messages"][0]) == [
         "id",
@@ -174,8 +174,8 @@ def test_conversations_are_listed_as_json_the_newest_first(world: World, kept: K
         "problem",
     ]
     found = {m["id"]: (m["parent"], m["role"], m["label"], m["main"]) for m in first["messages"]}
-    assert found[kept.picture] == (kept.result, "user", "screenshot", True)
-    assert found[kept.trace] == (None, "user", "subagent:review:r1", False)
+    assert found[sample.picture] == (sample.result, "user", "screenshot", True)
+    assert found[sample.trace] == (None, "user", "subagent:review:r1", False)
     assert second["messages"][0]["text"] == HOSTILE
     assert "\x1b" not in world.command("convo", "ls", "--json").stdout
 
@@ -183,7 +183,7 @@ def test_conversations_are_listed_as_json_the_newest_first(world: World, kept: K
 def test_where_nothing_is_kept_nothing_is_listed_and_a_word_is_said(world: World) -> None:
     world.store().close()
     done = world.command("convo", "ls")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing is kept here so far\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "there are no conversations here yet\n")
     assert lines(world, "convo", "ls", "--json") == []
 
 
@@ -194,7 +194,7 @@ def test_without_a_store_the_reason_is_said(world: World) -> None:
     assert not world.place.exists()
 
 
-def test_looking_leaves_no_trace(world: World, kept: Kept) -> None:
+def test_looking_leaves_no_trace(world: World, sample: Sample) -> None:
     before = world.traces()
     for command in (["convo", "ls"], ["show"], ["convo", "ls", "--json"]):
         assert world.command(*command).returncode == 0
@@ -217,36 +217,36 @@ def test_stored_text_does_nothing_to_whoever_lists_or_prints_it(world: World) ->
 
 
 @pytest.mark.parametrize("size", [20, 33, 80])
-def test_on_a_terminal_lines_are_cut_to_its_width(world: World, kept: Kept, terminal: Open, size: int) -> None:
+def test_on_a_terminal_lines_are_cut_to_its_width(world: World, sample: Sample, terminal: Open, size: int) -> None:
     shown = terminal(command=[*COMMAND, "convo", "ls"], size=(size, 50), NO_COLOR="1")
     assert shown.end() == 0
     found = shown.shown.replace("\r\n", "\n").splitlines()
     assert len(found) == 8
     assert max(map(len, found)) <= size
-    assert all(any(id in line for line in found) for id in kept[1:])
+    assert all(any(id in line for line in found) for id in sample[1:])
 
 
-def test_in_a_pipe_columns_decides_and_otherwise_there_is_room(world: World, kept: Kept) -> None:
+def test_in_a_pipe_columns_decides_and_otherwise_there_is_room(world: World, sample: Sample) -> None:
     assert max(map(len, lines(world, "convo", "ls"))) == 120
     assert max(map(len, lines(world, "convo", "ls", COLUMNS="40"))) == 40
 
 
-def test_what_cannot_be_read_is_listed_as_such_and_the_exit_code_tells(world: World, kept: Kept) -> None:
+def test_what_cannot_be_read_is_listed_as_such_and_the_exit_code_tells(world: World, sample: Sample) -> None:
     connection = apsw.Connection(str(world.place))
     connection.execute("UPDATE message SET body = zeroblob(length(body)) WHERE seq = 3")
     connection.close()
     done = world.command("convo", "ls")
     assert done.returncode == 7
-    assert f"    {kept.end} (2024-01-15 10:30) [ASSISTANT] (cannot be read:" in done.stdout
-    assert f"warning: message {kept.end}: " in done.stderr
+    assert f"    {sample.end} (2024-01-15 10:30) [ASSISTANT] (cannot be read:" in done.stdout
+    assert f"warning: message {sample.end}: " in done.stderr
     assert len(done.stdout.splitlines()) == 8
     done = world.command("convo", "ls", "--json")
     assert done.returncode == 7
-    assert [m["id"] for m in json.loads(done.stdout)["messages"] if m["problem"]] == [kept.end]
+    assert [m["id"] for m in json.loads(done.stdout)["messages"] if m["problem"]] == [sample.end]
     for command in (["log", "--graph"], ["log", "--all"], ["branches"]):
-        assert world.command(*command, kept.id).returncode == 7, command
-    assert world.command("show", kept.end).returncode == 7
-    assert world.command("show", kept.picture).returncode == 0  # another branch
+        assert world.command(*command, sample.id).returncode == 7, command
+    assert world.command("show", sample.end).returncode == 7
+    assert world.command("show", sample.picture).returncode == 0  # another branch
 
 
 def test_a_sealed_store_is_listed_with_its_key_only(world: World) -> None:
@@ -274,7 +274,7 @@ def test_a_conversation_that_was_tampered_with_is_missing_and_the_exit_code_tell
     assert "hitherto quarantine" in done.stderr
 
 
-def test_in_a_folder_that_is_gone_here_is_nowhere(world: World, kept: Kept) -> None:
+def test_in_a_folder_that_is_gone_here_is_nowhere(world: World, sample: Sample) -> None:
     gone = world.here / "gone"
     gone.mkdir()
     done = world.plain("sh", "-c", f"cd {gone}; rmdir {gone}; exec {shlex.join(COMMAND)} convo ls --here")
@@ -292,7 +292,7 @@ def test_whoever_has_read_enough_may_close_the_pipe(world: World) -> None:
         assert (done.stdout.splitlines()[1:], done.stderr) == (["0"], "")
 
 
-def test_listing_loads_neither_an_sdk_nor_what_makes_text_pretty(world: World, kept: Kept) -> None:
+def test_listing_loads_neither_an_sdk_nor_what_makes_text_pretty(world: World, sample: Sample) -> None:
     code = (
         "import sys, hitherto.cli._main as m; m.run(['conversation', 'list']); "
         "print({'rich', 'openai', 'anthropic', 'httpx', 'prompt_toolkit', 'cryptography'} & set(sys.modules))"
@@ -303,26 +303,26 @@ def test_listing_loads_neither_an_sdk_nor_what_makes_text_pretty(world: World, k
 # -- print
 
 
-def test_a_thread_is_printed_as_it_was_said_with_tools_folded(world: World, kept: Kept) -> None:
-    shown = [re.sub(r"\(\d{4}.*?\)", "(T)", line) for line in lines(world, "conversation", "print", kept.picture)]
+def test_a_thread_is_printed_as_it_was_said_with_tools_folded(world: World, sample: Sample) -> None:
+    shown = [re.sub(r"\(\d{4}.*?\)", "(T)", line) for line in lines(world, "conversation", "print", sample.picture)]
     assert shown == [
-        f"{kept.question} (T) [USER]",
+        f"{sample.question} (T) [USER]",
         "Why does the build fail?",
         "",
-        f"{kept.answer} (T) [ASSISTANT] some-model, 1,200 tokens in, 34 out",
+        f"{sample.answer} (T) [ASSISTANT] some-model, 1,200 tokens in, 34 out",
         "I will look.",
         '→ read(path="Makefile", lines=[1,2])',
         "",
-        f"{kept.result} (T) [TOOL RESULT] ← 2,200 bytes: {'all: build ' * 5}all: buil…",
+        f"{sample.result} (T) [TOOL RESULT] ← 2,200 bytes: {'all: build ' * 5}all: buil…",
         "",
-        f"{kept.picture} (T) [USER] label screenshot",
+        f"{sample.picture} (T) [USER] label screenshot",
         "Look at this:",
         "[image/png, 100,000 bytes]",
     ]
 
 
-def test_full_unfolds_tools_thoughts_and_the_system_prompt(world: World, kept: Kept) -> None:
-    shown = lines(world, "show", "--full", kept.end)
+def test_full_unfolds_tools_thoughts_and_the_system_prompt(world: World, sample: Sample) -> None:
+    shown = lines(world, "show", "--full", sample.end)
     assert shown[:2] == ["[SYSTEM PROMPT]", "Be kind."]
     assert "(thinking) Let me see." in shown
     call = shown.index("→ read(")
@@ -330,37 +330,37 @@ def test_full_unfolds_tools_thoughts_and_the_system_prompt(world: World, kept: K
     assert shown.count("all: build") == 200
 
 
-def test_printing_has_all_its_names(world: World, kept: Kept) -> None:
+def test_printing_has_all_its_names(world: World, sample: Sample) -> None:
     for names in (["convo", "print"], ["convo", "show"], ["conv", "view"], ["show"]):
-        assert "A rule is missing." in lines(world, *names, kept.end)
+        assert "A rule is missing." in lines(world, *names, sample.end)
 
 
-def test_a_conversation_is_printed_to_its_head_by_any_of_its_names(world: World, kept: Kept) -> None:
-    whole = lines(world, "show", kept.id)
+def test_a_conversation_is_printed_to_its_head_by_any_of_its_names(world: World, sample: Sample) -> None:
+    whole = lines(world, "show", sample.id)
     assert "Look at this:" in whole
-    for id in (kept.id[:8], "@", kept.picture[:5]):
+    for id in (sample.id[:8], "@", sample.picture[:5]):
         assert lines(world, "show", id) == whole
     assert lines(world, "show") == whole
     done = world.command("show", "@~1")
     assert (done.returncode, done.stdout) == (4, "")
 
 
-def test_messages_are_printed_as_json_without_reading_attachments(world: World, kept: Kept) -> None:
+def test_messages_are_printed_as_json_without_reading_attachments(world: World, sample: Sample) -> None:
     connection = apsw.Connection(str(world.place))  # what is not there cannot be read
     assert connection.execute("SELECT count(*) FROM chunk").fetchone() != (0,)
     connection.execute("UPDATE chunk SET body = zeroblob(length(body))")
     connection.close()
-    found = objects(world, "show", "--json", kept.picture)
+    found = objects(world, "show", "--json", sample.picture)
     fields = "id parent conversation seq role created_at label text blocks error model usage link main extra"
     assert " ".join(found[0]) == fields
-    assert [m["id"] for m in found] == [kept.question, kept.answer, kept.result, kept.picture]
+    assert [m["id"] for m in found] == [sample.question, sample.answer, sample.result, sample.picture]
     assert found[1]["usage"]["input_tokens"] == 1200
     assert [m["model"] for m in found] == [None, "some-model", None, None]
     assert [b["type"] for b in found[1]["blocks"]] == ["thinking", "content", "tool_call"]
     image = {"type": "content", "modality": "image", "mime_type": "image/png", "id": None, "text": None}
     assert found[3]["blocks"][1] == image | {"size": 100_000}
     assert found[3]["extra"] == {"thumbnails": [{"size": 70_000}, "eg=="]}
-    assert "[image/png, 100,000 bytes]" in lines(world, "show", kept.picture)
+    assert "[image/png, 100,000 bytes]" in lines(world, "show", sample.picture)
 
 
 def test_arguments_that_are_no_object_and_results_that_failed_are_shown(world: World) -> None:
@@ -394,10 +394,10 @@ def test_an_empty_conversation_prints_nothing_and_says_so(world: World) -> None:
         id = store.start().id
     for command in (["show"], ["log"], ["log", "--graph"], ["convo", "rm", "--yes"]):
         done = world.command(*command, id)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing was said in it so far\n"), command
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "the conversation has no messages yet\n"), command
 
 
-def test_unknown_and_ambiguous_ids_are_exit_code_4(world: World, kept: Kept) -> None:
+def test_unknown_and_ambiguous_ids_are_exit_code_4(world: World, sample: Sample) -> None:
     assert world.command("show", "zzzzzz").returncode == 4
     assert world.command("show", "no such thing").returncode == 4
     assert world.command("show", "").returncode == 4
@@ -424,8 +424,8 @@ def test_a_terminal_gets_colours_and_a_pager_and_nobody_else_does(world: World, 
     assert not (world.root / "paged").exists()
 
 
-def test_what_the_encoding_cannot_say_is_spelled_in_ascii(world: World, kept: Kept) -> None:
-    shown = world.plain(*COMMAND, "show", kept.end, PYTHONIOENCODING="ascii").stdout.splitlines()
+def test_what_the_encoding_cannot_say_is_spelled_in_ascii(world: World, sample: Sample) -> None:
+    shown = world.plain(*COMMAND, "show", sample.end, PYTHONIOENCODING="ascii").stdout.splitlines()
     assert '-> read(path="Makefile", lines=[1,2])' in shown
     assert any(line.endswith("buil~") and "<- 2,200 bytes" in line for line in shown)
 
@@ -433,76 +433,76 @@ def test_what_the_encoding_cannot_say_is_spelled_in_ascii(world: World, kept: Ke
 # -- delete
 
 
-def test_a_message_is_deleted_by_its_id_or_the_beginning_of_it(world: World, kept: Kept) -> None:
-    done = world.command("conversation", "delete", kept.trace, "--yes")
+def test_a_message_is_deleted_by_its_id_or_the_beginning_of_it(world: World, sample: Sample) -> None:
+    done = world.command("conversation", "delete", sample.trace, "--yes")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "to be deleted: 1 message\ndeleted: 1 message\n"
-    assert world.command("convo", "rm", kept.picture[:5], "-y").returncode == 0
-    assert left(world) == {kept.question, kept.answer, kept.result, kept.end}
+    assert world.command("convo", "rm", sample.picture[:5], "-y").returncode == 0
+    assert remaining_ids(world) == {sample.question, sample.answer, sample.result, sample.end}
 
 
-def test_the_trace_of_a_sub_agent_stands_below_the_message_that_started_it(world: World, kept: Kept) -> None:
-    assert world.command("convo", "rm", kept.end, "--yes").returncode == 1
-    assert world.command("convo", "rm", kept.end, "--yes", "--cascade").returncode == 0
-    assert {kept.end, kept.trace}.isdisjoint(left(world))
+def test_the_trace_of_a_sub_agent_stands_below_the_message_that_started_it(world: World, sample: Sample) -> None:
+    assert world.command("convo", "rm", sample.end, "--yes").returncode == 1
+    assert world.command("convo", "rm", sample.end, "--yes", "--cascade").returncode == 0
+    assert {sample.end, sample.trace}.isdisjoint(remaining_ids(world))
 
 
-def test_a_message_with_others_below_goes_only_with_cascade_whatever_yes_says(world: World, kept: Kept) -> None:
-    before = left(world)
+def test_a_message_with_others_below_goes_only_with_cascade_whatever_yes_says(world: World, sample: Sample) -> None:
+    before = remaining_ids(world)
     for given in ([], ["--yes"]):
-        done = world.command("convo", "remove", kept.picture, kept.answer, *given)
+        done = world.command("convo", "remove", sample.picture, sample.answer, *given)
         assert (done.returncode, done.stdout) == (1, "")
-        assert f"other messages stand below: {kept.answer}\n" in done.stderr
+        assert f"other messages stand below: {sample.answer}\n" in done.stderr
         assert "--cascade" in done.stderr
-    assert left(world) == before
-    done = world.command("convo", "rm", kept.answer, "--cascade", "--yes")
+    assert remaining_ids(world) == before
+    done = world.command("convo", "rm", sample.answer, "--cascade", "--yes")
     assert done.stderr.splitlines()[0] == "to be deleted: 5 messages"
-    assert left(world) == {kept.question}
+    assert remaining_ids(world) == {sample.question}
 
 
-def test_several_messages_go_together_or_not_at_all(world: World, kept: Kept) -> None:
-    before = left(world)
-    done = world.command("convo", "rm", kept.picture, "zzzzzz", "--yes")
+def test_several_messages_go_together_or_not_at_all(world: World, sample: Sample) -> None:
+    before = remaining_ids(world)
+    done = world.command("convo", "rm", sample.picture, "zzzzzz", "--yes")
     assert done.returncode == 4
-    assert left(world) == before
-    assert world.command("convo", "rm", kept.picture, kept.trace, "--yes").returncode == 0
-    assert left(world) == before - {kept.picture, kept.trace}
+    assert remaining_ids(world) == before
+    assert world.command("convo", "rm", sample.picture, sample.trace, "--yes").returncode == 0
+    assert remaining_ids(world) == before - {sample.picture, sample.trace}
 
 
-def test_the_id_of_a_conversation_means_all_of_it_and_never_its_head_alone(world: World, kept: Kept) -> None:
-    before = left(world)
-    for id in (kept.id, kept.id[:8], "@"):
+def test_the_id_of_a_conversation_means_all_of_it_and_never_its_head_alone(world: World, sample: Sample) -> None:
+    before = remaining_ids(world)
+    for id in (sample.id, sample.id[:8], "@"):
         done = world.command("convo", "rm", id, "--yes")
         assert done.returncode == 1
-        assert kept.question in done.stderr
-    assert left(world) == before
+        assert sample.question in done.stderr
+    assert remaining_ids(world) == before
     assert world.command("convo", "rm", "@", "--yes", "--cascade").stderr.startswith("to be deleted: 6 messages\n")
-    assert left(world) == set()
+    assert remaining_ids(world) == set()
 
 
-def test_what_is_on_hold_stays(world: World, kept: Kept) -> None:
+def test_what_is_on_hold_stays(world: World, sample: Sample) -> None:
     with world.store() as store:
-        store.conversation(kept.id).hold()
-    done = world.command("convo", "rm", kept.end, "--yes")
+        store.conversation(sample.id).hold()
+    done = world.command("convo", "rm", sample.end, "--yes")
     assert done.returncode == 5
-    assert kept.end in left(world)
+    assert sample.end in remaining_ids(world)
 
 
-def test_without_a_terminal_nothing_is_deleted_without_yes(world: World, kept: Kept) -> None:
-    done = world.command("convo", "rm", kept.picture)
+def test_without_a_terminal_nothing_is_deleted_without_yes(world: World, sample: Sample) -> None:
+    done = world.command("convo", "rm", sample.picture)
     assert done.returncode == 2
     assert "--yes" in done.stderr
-    assert kept.picture in left(world)
+    assert sample.picture in remaining_ids(world)
     assert world.command("convo", "rm").returncode == 2
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 130), ("", 130)])
-def test_on_a_terminal_somebody_is_asked(world: World, kept: Kept, terminal: Open, answer: str, code: int) -> None:
-    shown = terminal(command=[*COMMAND, "convo", "rm", kept.picture])
+def test_on_a_terminal_somebody_is_asked(world: World, sample: Sample, terminal: Open, answer: str, code: int) -> None:
+    shown = terminal(command=[*COMMAND, "convo", "rm", sample.picture])
     shown.read("[y/N]")
     shown.press(f"{answer}\n")
     assert shown.end() == code
-    assert (kept.picture in left(world)) == (code != 0)
+    assert (sample.picture in remaining_ids(world)) == (code != 0)
 
 
 def test_help_names_every_alias(world: World) -> None:

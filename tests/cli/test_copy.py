@@ -33,7 +33,7 @@ def server() -> Iterator[Server]:
     server.stop()
 
 
-def filled(world: World, count: int = 3, *, key: bytes | None = None, workspace: str = "default") -> list[str]:
+def fill(world: World, count: int = 3, *, key: bytes | None = None, workspace: str = "default") -> list[str]:
     with hitherto.open(world.place, key=key, workspace=workspace) as store:
         for n in range(count):
             store.start(title=f"t{n}").extend([Message.user(f"u{n}"), Message.assistant(f"a{n}")])
@@ -54,7 +54,7 @@ def key_file(world: World, key: bytes = KEY) -> str:
 
 
 def test_from_a_file_to_a_server_and_back_the_messages_keep_their_ids(world: World, server: Server) -> None:
-    known = filled(world, key=KEY)
+    known = fill(world, key=KEY)
     there = world.command("copy", str(world.place), server.url, "--workspace", "acme", "--key", key_file(world))
     assert there.returncode == 0, there.stderr
     assert there.stderr == (
@@ -69,7 +69,7 @@ def test_from_a_file_to_a_server_and_back_the_messages_keep_their_ids(world: Wor
 
 
 def test_a_workspace_that_the_environment_names_is_that_of_the_target_too(world: World) -> None:
-    known = filled(world)
+    known = fill(world)
     world.env["HITHERTO_WORKSPACE"] = "acme"
     done = world.command("copy", str(world.place), "copy.db")
     assert done.returncode == 0, done.stderr
@@ -80,13 +80,13 @@ def test_a_workspace_that_the_environment_names_is_that_of_the_target_too(world:
 
 
 def test_who_names_a_workspace_that_is_not_there_is_told_of_the_only_one(world: World) -> None:
-    filled(world)
+    fill(world)
     done = world.command("stats", "--workspace", "misspelt")
     assert (done.returncode, "its only one is 'default'" in done.stderr) == (4, True), done.stderr
 
 
 def test_a_program_reads_what_came_of_it(world: World) -> None:
-    filled(world)
+    fill(world)
     given = ["copy", str(world.place), "copy.db", "--to-workspace", "w", "--json"]
     assert json.loads(world.command(*given, "--more").stdout) == {
         "source": str(world.place),
@@ -109,7 +109,7 @@ def test_a_program_reads_what_came_of_it(world: World) -> None:
     finished = json.loads(world.command(*given).stdout)
     counts = [finished[name] for name in ("conversations", "unchanged", "compared", "finished", "opened")]
     assert counts == [0, 3, 3, True, True]
-    filled(world, 1)
+    fill(world, 1)
     grown = json.loads(world.command(*given).stdout)
     assert [grown[name] for name in ("way", "conversations", "messages", "unchanged", "missing")] == [
         *("messages", 1, 2, 3),
@@ -118,7 +118,7 @@ def test_a_program_reads_what_came_of_it(world: World) -> None:
 
 
 def test_a_workspace_is_meant_in_both_unless_each_has_its_own(world: World) -> None:
-    filled(world, 1, workspace="one")
+    fill(world, 1, workspace="one")
     source = str(world.place)
     assert world.command("copy", source, "a.db", "--workspace", "one").stderr.startswith("1 conversation, ")
     assert len(ids(world.here / "a.db", workspace="one")) == 2
@@ -127,7 +127,7 @@ def test_a_workspace_is_meant_in_both_unless_each_has_its_own(world: World) -> N
     assert world.command("copy", source, "c.db", "--workspace", "w").returncode == 0  # there is no other
     assert len(ids(world.here / "c.db", workspace="w")) == 2
     assert world.command("copy", source, "d.db").returncode == 4  # none was named, and it has no default
-    filled(world, 1, workspace="two")
+    fill(world, 1, workspace="two")
     refused = world.command("copy", source, "e.db", "--workspace", "w")  # which of the two?
     assert refused.returncode == 4
     assert not (world.here / "d.db").exists()
@@ -135,7 +135,7 @@ def test_a_workspace_is_meant_in_both_unless_each_has_its_own(world: World) -> N
 
 
 def test_all_workspaces_go_at_once(world: World, server: Server) -> None:
-    known = {name: filled(world, n, workspace=name) for n, name in enumerate(("default", "one", "two"), 1)}
+    known = {name: fill(world, n, workspace=name) for n, name in enumerate(("default", "one", "two"), 1)}
     done = world.command("copy", str(world.place), "copy.db", "--all-workspaces", "--json")
     assert done.returncode == 0
     assert [json.loads(line)["to_workspace"] for line in done.stdout.splitlines()] == list(known)
@@ -148,7 +148,7 @@ def test_all_workspaces_go_at_once(world: World, server: Server) -> None:
 
 
 def test_what_is_sealed_stays_so_unless_it_is_asked_for_otherwise(world: World) -> None:
-    known = filled(world, 2, key=KEY)
+    known = fill(world, 2, key=KEY)
     source, ours, theirs = str(world.place), key_file(world), key_file(world, OTHER)
     for n, given in enumerate(([], ["--key", ours], ["--key", ours, "--to-key", ours], ["--to-key", ours])):
         assert world.command("copy", source, f"{n}.db", *given).returncode == 0, given
@@ -194,7 +194,7 @@ def test_a_record_that_must_not_leave_stays(world: World, server: Server) -> Non
 
 
 def test_a_password_is_never_shown(world: World, server: Server) -> None:
-    filled(world, 1)
+    fill(world, 1)
     parts = server.url.removeprefix("postgresql://")
     url = f"postgresql://ada:open-sesame@{parts.partition('?')[0]}?host={server.folder}"
     nobody = world.command("copy", str(world.place), url, "--json")
@@ -207,7 +207,7 @@ def test_a_password_is_never_shown(world: World, server: Server) -> None:
 
 
 def test_restoring_tells_a_program_what_it_did(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     world.command("backup", "b.db")
     done = world.command("restore", "b.db", "--replace", "--yes", "--json")
     told = json.loads(done.stdout)

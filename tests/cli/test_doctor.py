@@ -1,4 +1,4 @@
-"""`hitherto doctor`: each trouble is made for real, and is found, explained and not touched.
+"""`hitherto doctor`: each test makes a real trouble, which is found, explained and not touched.
 
 Requirements: C16, and STYLE on the command line.
 """
@@ -41,22 +41,22 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def world(world: World) -> World:
-    """Without a keyring, whatever this machine has."""
+    """A world without a keyring, even if this machine has one."""
     world.env["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
     return world
 
 
 @pytest.fixture
-def filled(world: World) -> World:
-    """With a store that is as it should be."""
+def healthy(world: World) -> World:
+    """A world with a sound store."""
     with world.store() as store:
         store.start(title="one").append(Message.user("Why?"))
     return world
 
 
 def look(world: World, *given: str, process: bool = False, **env: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code, and what is not fine. Most are asked for in this process, which is quicker, and which must not
-    have the store open then: some are asked for as people do."""
+    """The exit code, and the findings that are not fine. Most runs are in this process, which is faster but must not
+    have the store open; some are real commands."""
     arguments = ("doctor", "--json", *given)
     if process:
         done = world.command(*arguments, **env)
@@ -77,25 +77,25 @@ def look(world: World, *given: str, process: bool = False, **env: str) -> tuple[
 
 
 def one(world: World, *given: str, process: bool = False, **env: str) -> tuple[int, str, str, str]:
-    """The one thing that is wrong: exit code, level, check, and what it says with its hint."""
+    """The only finding: exit code, level, check, and its text with the hint."""
     code, wrong = look(world, *given, process=process, **env)
     assert len(wrong) == 1, wrong
     return code, wrong[0]["level"], wrong[0]["name"], f"{wrong[0]['what']} / {wrong[0]['hint']}"
 
 
-def test_a_healthy_store_has_no_trouble_and_looking_changes_nothing(filled: World) -> None:
-    before = filled.traces()
-    assert look(filled) == look(filled, process=True) == (0, [])
-    shown = filled.command("doctor")
+def test_a_healthy_store_has_no_trouble_and_looking_changes_nothing(healthy: World) -> None:
+    before = healthy.traces()
+    assert look(healthy) == look(healthy, process=True) == (0, [])
+    shown = healthy.command("doctor")
     assert shown.returncode == 0
     assert shown.stderr == ""
     lines = shown.stdout.splitlines()
     assert all(text.startswith(("ok ", "warning ", "        ")) for text in lines)
-    assert f"ok       store: {filled.place}, named by HITHERTO_STORE; workspace default" in lines
+    assert f"ok       store: {healthy.place}, named by HITHERTO_STORE; workspace default" in lines
     assert any(text.startswith(f"ok       versions: hitherto {hitherto.__version__}, Python 3.") for text in lines)
-    assert "ok       locks: nobody has the store open" in lines
+    assert "ok       locks: no process has the store open" in lines
     assert any(text.startswith("ok       keyring: installed") for text in lines) == (find_spec("keyring") is not None)
-    assert filled.traces() == before
+    assert healthy.traces() == before
 
 
 def test_a_store_that_is_not_there_is_said_and_not_made(world: World) -> None:
@@ -118,51 +118,51 @@ def test_a_store_in_memory_keeps_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal", "-search", "-search-wal", "-ballast"])
-def test_a_file_beside_the_store_that_is_not_its_own_is_named(filled: World, suffix: str) -> None:
-    planted = Path(f"{filled.place}{suffix}")
+def test_a_file_beside_the_store_that_is_not_its_own_is_named(healthy: World, suffix: str) -> None:
+    planted = Path(f"{healthy.place}{suffix}")
     planted.write_bytes(b"mine " * 2000)
-    code, found = look(filled)
+    code, found = look(healthy)
     assert code != 0
     assert [one for one in found if one["name"] == "files" and str(planted) in one["what"] and one["hint"]]
     assert planted.read_bytes() == b"mine " * 2000
     planted.unlink()
-    assert [one for one in look(filled)[1] if one["name"] == "files"] == []
+    assert [one for one in look(healthy)[1] if one["name"] == "files"] == []
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [("", 0o644), ("", 0o660), ("-search", 0o604)])
 def test_files_that_others_can_read_or_write_are_a_problem_and_chmod_mends_it(
-    filled: World, suffix: str, mode: int
+    healthy: World, suffix: str, mode: int
 ) -> None:
-    with filled.store() as store:
+    with healthy.store() as store:
         store.search("why")
-    path = Path(f"{filled.place}{suffix}")
+    path = Path(f"{healthy.place}{suffix}")
     path.chmod(mode)
-    code, level, name, said = one(filled)
+    code, level, name, said = one(healthy)
     assert (code, level, name) == (1, "problem", "permissions")
     subprocess.run(said.partition(" / ")[2].split(), check=True)
-    assert look(filled) == (0, [])
+    assert look(healthy) == (0, [])
 
 
-def test_a_folder_in_which_others_can_replace_the_store_is_a_problem(filled: World) -> None:
-    filled.place.parent.chmod(0o777)
-    assert one(filled)[:3] == (1, "problem", "permissions")
-    filled.place.parent.chmod(0o1777)  # there, only the owner of a file can
-    assert look(filled) == (0, [])
-    filled.place.parent.chmod(0o775)
-    assert one(filled)[:3] == (0, "warning", "permissions")
+def test_a_folder_in_which_others_can_replace_the_store_is_a_problem(healthy: World) -> None:
+    healthy.place.parent.chmod(0o777)
+    assert one(healthy)[:3] == (1, "problem", "permissions")
+    healthy.place.parent.chmod(0o1777)  # there, only the owner of a file can
+    assert look(healthy) == (0, [])
+    healthy.place.parent.chmod(0o775)
+    assert one(healthy)[:3] == (0, "warning", "permissions")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_store_of_another_user_is_a_problem(filled: World) -> None:
-    os.chown(filled.place, 12345, 12345)
-    code, level, name, said = one(filled)
+def test_a_store_of_another_user_is_a_problem(healthy: World) -> None:
+    os.chown(healthy.place, 12345, 12345)
+    code, level, name, said = one(healthy)
     assert (code, level, name) == (1, "problem", "permissions")
     assert "belongs to user 12345" in said
 
 
-def test_a_store_that_may_not_be_written_is_a_warning(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write everywhere, and tests may be run by root: so the answer of the system is put in its place."""
-    case = Case(Place(str(filled.place), "--store", "default", None), {})
+def test_a_store_that_may_not_be_written_is_a_warning(healthy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write everywhere, and root may run the tests: so the system's answer is replaced."""
+    case = Case(Place(str(healthy.place), "--store", "default", None), {})
     assert list(run_check(_checks.writing, case)) == []
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     (finding,) = run_check(_checks.writing, case)
@@ -170,41 +170,44 @@ def test_a_store_that_may_not_be_written_is_a_warning(filled: World, monkeypatch
     assert "only be read" in finding.what
 
 
-def test_a_link_is_said(filled: World) -> None:
-    link = filled.root / "link.db"
-    link.symlink_to(filled.place)
-    done = filled.command("doctor", "--json", "--store", str(link))
+def test_a_link_is_said(healthy: World) -> None:
+    link = healthy.root / "link.db"
+    link.symlink_to(healthy.place)
+    done = healthy.command("doctor", "--json", "--store", str(link))
     links = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "links"]
     assert [check["level"] for check in links] == ["ok"]
-    assert str(filled.place) in links[0]["what"]
-    filled.place.unlink()
-    assert [check["name"] for check in look(filled, "--store", str(link))[1]] == ["store"]
+    assert str(healthy.place) in links[0]["what"]
+    healthy.place.unlink()
+    assert [check["name"] for check in look(healthy, "--store", str(link))[1]] == ["store"]
 
 
-def test_what_a_killed_process_left_is_a_warning_and_stays_until_the_next_write(filled: World) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, filled.place], check=False, env=filled.env)
+def test_what_a_killed_process_left_is_a_warning_and_stays_until_the_next_write(healthy: World) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, healthy.place], check=False, env=healthy.env)
     assert done.returncode == -signal.SIGKILL
-    before = filled.traces()
-    code, level, name, said = one(filled, process=True)
+    before = healthy.traces()
+    code, level, name, said = one(healthy, process=True)
     assert (code, level, name) == (0, "warning", "locks")
-    assert f"{filled.place}-wal" in said
+    assert f"{healthy.place}-wal" in said
     assert "killed" in said
-    assert filled.traces() == before
-    Path(f"{filled.place}-shm").unlink()
-    assert {check["name"]: check["level"] for check in look(filled)[1]} == {"locks": "warning", "content": "warning"}
-    with filled.store() as store:  # the control
+    assert healthy.traces() == before
+    Path(f"{healthy.place}-shm").unlink()
+    assert {check["name"]: check["level"] for check in look(healthy)[1]} == {
+        "locks": "warning",
+        "content": "warning",
+    }
+    with healthy.store() as store:  # the control
         assert store.stats().conversations == 2
-    assert look(filled) == (0, [])
+    assert look(healthy) == (0, [])
 
 
-def test_who_is_writing_is_named_and_nobody_waits(filled: World) -> None:
-    with filled.store():
-        assert look(filled, process=True) == (0, [])  # open, and not writing
-        writer = apsw.Connection(str(filled.place))
+def test_who_is_writing_is_named_and_nobody_waits(healthy: World) -> None:
+    with healthy.store():
+        assert look(healthy, process=True) == (0, [])  # open, and not writing
+        writer = apsw.Connection(str(healthy.place))
         writer.execute("BEGIN IMMEDIATE")
         try:
             started = time.monotonic()
-            code, level, name, said = one(filled, process=True)
+            code, level, name, said = one(healthy, process=True)
             assert time.monotonic() - started < 20  # the store itself would wait for 30
         finally:
             writer.execute("ROLLBACK")
@@ -228,19 +231,19 @@ def test_a_folder_is_no_store(world: World) -> None:
     assert one(world, "--store", str(world.here))[:3] == (1, "problem", "store")
 
 
-def test_a_newer_store_is_a_problem_that_an_upgrade_solves(filled: World) -> None:
-    connection = apsw.Connection(str(filled.place))
+def test_a_newer_store_is_a_problem_that_an_upgrade_solves(healthy: World) -> None:
+    connection = apsw.Connection(str(healthy.place))
     connection.pragma("user_version", 1000)
     connection.close()
-    code, level, name, said = one(filled)
+    code, level, name, said = one(healthy)
     assert (code, level, name) == (1, "problem", "content")
     assert "upgrade" in said
 
 
-def test_a_damaged_store_is_a_problem_with_an_exit_code_of_its_own(filled: World) -> None:
-    with filled.place.open("r+b") as file:
+def test_a_damaged_store_is_a_problem_with_an_exit_code_of_its_own(healthy: World) -> None:
+    with healthy.place.open("r+b") as file:
         file.truncate(9000)
-    code, wrong = look(filled, process=True)
+    code, wrong = look(healthy, process=True)
     assert code == 7
     assert [check["name"] for check in wrong] == ["content"]
     assert "hitherto restore" in wrong[0]["hint"]
@@ -291,15 +294,15 @@ def test_a_key_that_others_can_read_is_a_problem(world: World) -> None:
     assert [check["name"] for check in wrong] == ["key", "content"]
 
 
-def test_a_keyring_that_cannot_be_used_is_a_problem_if_it_is_to_be_used(filled: World) -> None:
+def test_a_keyring_that_cannot_be_used_is_a_problem_if_it_is_to_be_used(healthy: World) -> None:
     pytest.importorskip("keyring")
-    code, level, name, said = one(filled, "--key", "keyring:chats")
+    code, level, name, said = one(healthy, "--key", "keyring:chats")
     assert (code, level, name) == (6, "problem", "key")
     assert "keyring.backends.fail" in said
 
 
-def test_a_key_for_a_plain_store_is_a_problem(filled: World) -> None:
-    assert one(filled, "--key", key_file(filled, b"k" * 32))[:3] == (6, "problem", "content")
+def test_a_key_for_a_plain_store_is_a_problem(healthy: World) -> None:
+    assert one(healthy, "--key", key_file(healthy, b"k" * 32))[:3] == (6, "problem", "content")
 
 
 def test_a_rotation_that_was_not_finished_is_a_warning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,59 +317,59 @@ def test_a_rotation_that_was_not_finished_is_a_warning(world: World, monkeypatch
     assert one(world, "--key", key_file(world, b"n" * 32))[:3] == (0, "warning", "rotation")
 
 
-def test_a_conversation_in_the_future_is_a_warning(filled: World) -> None:
-    with filled.store(clock=lambda: time.time_ns() // 1000 + 86_400_000_000) as store:
+def test_a_conversation_in_the_future_is_a_warning(healthy: World) -> None:
+    with healthy.store(clock=lambda: time.time_ns() // 1000 + 86_400_000_000) as store:
         store.start().append(Message.user("tomorrow"))
-    assert one(filled)[:3] == (0, "warning", "clock")
+    assert one(healthy)[:3] == (0, "warning", "clock")
 
 
-def test_a_workspace_that_is_not_there_is_a_warning_and_is_not_made(filled: World) -> None:
-    before = filled.traces()
-    assert one(filled, "--workspace", "other")[:3] == (0, "warning", "content")
-    assert filled.traces() == before
+def test_a_workspace_that_is_not_there_is_a_warning_and_is_not_made(healthy: World) -> None:
+    before = healthy.traces()
+    assert one(healthy, "--workspace", "other")[:3] == (0, "warning", "content")
+    assert healthy.traces() == before
 
 
 @pytest.mark.parametrize("suffix", [".bak.unfinished-0123abcd", ".replaced-20260102T030405Z"])
-def test_what_was_left_half_written_or_put_aside_is_named(filled: World, suffix: str) -> None:
-    left = Path(f"{filled.place}{suffix}")
+def test_what_was_left_half_written_or_put_aside_is_named(healthy: World, suffix: str) -> None:
+    left = Path(f"{healthy.place}{suffix}")
     left.touch(0o600)
-    code, level, name, said = one(filled)
+    code, level, name, said = one(healthy)
     assert (code, level, name) == (0, "warning", "left over")
     assert f"rm {left}" in said
 
 
-def test_a_configuration_that_cannot_be_used_is_a_problem_and_the_rest_is_looked_at(filled: World) -> None:
-    config = filled.home / "config.toml"
+def test_a_configuration_that_cannot_be_used_is_a_problem_and_the_rest_is_looked_at(healthy: World) -> None:
+    config = healthy.home / "config.toml"
     config.write_text("stor = 1")
     config.chmod(0o600)
-    code, level, name, said = one(filled, HITHERTO_CONFIG=str(config))
+    code, level, name, said = one(healthy, HITHERTO_CONFIG=str(config))
     assert (code, level, name) == (1, "problem", "configuration")
     assert "'stor'" in said
     config.write_text("")
-    assert look(filled, HITHERTO_CONFIG=str(config)) == (0, [])
+    assert look(healthy, HITHERTO_CONFIG=str(config)) == (0, [])
     config.chmod(0o666)
-    assert one(filled, HITHERTO_CONFIG=str(config))[:3] == (1, "problem", "configuration")
+    assert one(healthy, HITHERTO_CONFIG=str(config))[:3] == (1, "problem", "configuration")
 
 
-def test_a_model_that_is_not_where_the_configuration_says_is_a_problem(filled: World) -> None:
-    config = filled.home / "config.toml"
+def test_a_model_that_is_not_where_the_configuration_says_is_a_problem(healthy: World) -> None:
+    config = healthy.home / "config.toml"
     config.write_text('model_path = "/nowhere/model.gguf"')
     config.chmod(0o600)
-    assert look(filled, HITHERTO_CONFIG=str(config))[0] == 1
+    assert look(healthy, HITHERTO_CONFIG=str(config))[0] == 1
 
 
 def test_little_room_on_the_disk_is_a_warning_and_none_a_problem(
-    filled: World, monkeypatch: pytest.MonkeyPatch
+    healthy: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(Place(str(filled.place), "--store", "default", None), {})
+    case = Case(Place(str(healthy.place), "--store", "default", None), {})
     for free, level in ((10**12, "ok"), (99_000_000, "warning"), (0, "problem")):
         usage = shutil._ntuple_diskusage(10**13, 0, free)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
         assert [finding.level for finding in run_check(_checks.disk, case)] == [level]
 
 
-def test_a_file_system_without_locks_is_a_problem(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(Place(str(filled.place), "--store", "default", None), {})
+def test_a_file_system_without_locks_is_a_problem(healthy: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(Place(str(healthy.place), "--store", "default", None), {})
     for kind, level in (("nfs4", "problem"), ("cifs", "problem"), ("9p", "warning"), ("ext4", "ok"), ("fuseblk", "ok")):
         monkeypatch.setattr(_open_files, "file_system", lambda _, kind=kind: kind)
         assert [finding.level for finding in run_check(_checks.file_system, case)] == [level], kind
@@ -380,29 +383,29 @@ def test_the_innermost_mount_is_the_one_a_path_is_on(tmp_path: Path) -> None:
     assert _open_files.file_system("/x", str(tmp_path / "none")) == ""
 
 
-def test_a_folder_that_is_synced_elsewhere_is_a_warning(filled: World) -> None:
-    synced = filled.root / "Dropbox"
+def test_a_folder_that_is_synced_elsewhere_is_a_warning(healthy: World) -> None:
+    synced = healthy.root / "Dropbox"
     synced.mkdir()
-    shutil.copy(filled.place, synced / "chats.db")
-    assert one(filled, "--store", str(synced / "chats.db"))[:3] == (0, "warning", "sync folder")
+    shutil.copy(healthy.place, synced / "chats.db")
+    assert one(healthy, "--store", str(synced / "chats.db"))[:3] == (0, "warning", "sync folder")
 
 
-def test_an_encoding_that_cannot_say_everything_is_a_warning(filled: World) -> None:
-    done = filled.plain(*COMMAND, "doctor", PYTHONIOENCODING="ascii")
+def test_an_encoding_that_cannot_say_everything_is_a_warning(healthy: World) -> None:
+    done = healthy.plain(*COMMAND, "doctor", PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "warning  encoding: the terminal's encoding is ascii" in done.stdout
 
 
-def test_a_check_that_fails_is_a_finding(filled: World) -> None:
+def test_a_check_that_fails_is_a_finding(healthy: World) -> None:
     def broken(_: Case) -> Iterator[Finding]:
         yield Finding("broken", "ok", str(1 // len("")))
 
-    case = Case(Place(str(filled.place), "--store", "default", None), {})
-    assert list(run_check(broken, case)) == [Finding("broken", "problem", "cannot be looked at: ZeroDivisionError")]
+    case = Case(Place(str(healthy.place), "--store", "default", None), {})
+    assert list(run_check(broken, case)) == [Finding("broken", "problem", "cannot be checked: ZeroDivisionError")]
 
 
-def test_it_can_be_read_on_a_narrow_terminal(filled: World, terminal: Open) -> None:
-    filled.place.chmod(0o644)
+def test_it_can_be_read_on_a_narrow_terminal(healthy: World, terminal: Open) -> None:
+    healthy.place.chmod(0o644)
     shown = terminal(command=[*COMMAND, "doctor"], size=(40, 200))
     assert shown.end() == 1
     assert "\x1b[31mproblem" in shown.shown

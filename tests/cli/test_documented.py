@@ -21,7 +21,7 @@ EVERYWHERE = {"--store", "--workspace", "--key", "--help", "-h"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by what is typed for it."""
+    """Every command that does something, by its words."""
     context = click.Context(_main.hitherto)
     for name in _main.COMMANDS:
         command = _main.hitherto.get_command(context, name)
@@ -39,7 +39,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def section(name: str) -> str:
-    """What the documentation says of a command: from its heading to the next that is not below it."""
+    """The documentation of a command: from its heading to the next heading of its level."""
     page = re.sub(r"^```.*?^```$", "", CHAT if name == "chat" else PAGE, flags=re.MULTILINE | re.DOTALL)
     found = re.search(rf"^(##+) `hitherto {name}`$", page, re.MULTILINE)
     assert found is not None, f"there is no section on hitherto {name}"
@@ -105,7 +105,7 @@ JSON = {  # what is typed for each command that has --json, in a folder with one
 
 
 def fields(value: object) -> set[str]:
-    """The names of what an object has, and of what the objects in its lists have."""
+    """The names of an object's fields, and of the fields of objects in its lists."""
     if isinstance(value, list):
         return {name for one in value[:1] for name in fields(one)}
     if not isinstance(value, dict):

@@ -57,21 +57,21 @@ def test_filters_choose_among_what_is_found(world: World, ids: list[str]) -> Non
     with world.store() as store:
         other = store.start(title="Elsewhere", project="/elsewhere").append(Message.user("Another import"))
 
-    def found(*given: str) -> list[str]:
+    def find(*given: str) -> list[str]:
         done = world.command("search", "import", "--json", *given)
         return [json.loads(line)["message_id"] for line in done.stdout.splitlines()]
 
-    assert found() == [other.id, ids[3], ids[1]]
-    assert found("--role", "user") == [other.id]
-    assert found("--here") == [ids[3], ids[1]]
-    assert found("--project", "/elsewhere") == [other.id]
-    assert found("--conversation", ids[4][:8]) == [ids[3], ids[1]]
-    assert found("--conversation", "@") == [ids[3], ids[1]]
-    assert found("--limit", "1") == [other.id]
-    assert found("--since", "1h") == found()
-    assert found("--until", "yesterday") == []
-    assert found("--since", "2999-01-01") == []
-    assert found("--ranked")[0] in found()
+    assert find() == [other.id, ids[3], ids[1]]
+    assert find("--role", "user") == [other.id]
+    assert find("--here") == [ids[3], ids[1]]
+    assert find("--project", "/elsewhere") == [other.id]
+    assert find("--conversation", ids[4][:8]) == [ids[3], ids[1]]
+    assert find("--conversation", "@") == [ids[3], ids[1]]
+    assert find("--limit", "1") == [other.id]
+    assert find("--since", "1h") == find()
+    assert find("--until", "yesterday") == []
+    assert find("--since", "2999-01-01") == []
+    assert find("--ranked")[0] in find()
 
 
 def test_fields_of_a_hit_are_those_that_are_documented(world: World, ids: list[str]) -> None:
@@ -228,7 +228,7 @@ def test_quarantine_is_listed_and_purged(world: World, ids: list[str]) -> None:
 
 
 def test_reference_to_home_is_not_needed(world: World, ids: list[str]) -> None:
-    """A folder that is gone is no folder: what needs none works on."""
+    """In a folder that is gone, commands that need no folder still work."""
     gone = world.here / "gone"
     gone.mkdir()
     done = world.plain("sh", "-c", f"cd {gone}; rmdir {gone}; exec {' '.join(COMMAND)} search import")

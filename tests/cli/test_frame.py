@@ -1,5 +1,6 @@
-"""What all commands have in common: which store is meant, the configuration file, exit codes, and what a terminal is
-shown. Requirements: C13, C16, and STYLE on the command line.
+"""The frame of all commands: the choice of the store, the configuration file, exit codes, and output on a terminal.
+
+Requirements: C13, C16, and STYLE on the command line.
 """
 
 import json
@@ -24,8 +25,8 @@ from hitherto.cli import _config, _exit_codes, _hints, _main, _output, _search, 
 from ..support.command import COMMAND, Open, World
 
 
-def said(world: World, title: str = "Failing build", **how: object) -> tuple[str, str]:
-    """A conversation of two messages: its id, and that of the answer."""
+def make_conversation(world: World, title: str = "Failing build", **how: object) -> tuple[str, str]:
+    """Make a conversation of two messages; its id, and that of the answer."""
     with world.store(**how) as store:
         talk = store.start(title=title, project=str(world.here))
         talk.append(Message.user("Why does it fail?"))
@@ -62,7 +63,7 @@ def test_without_anything_it_is_the_users_data_directory(world: World) -> None:
 
 
 def test_the_store_may_be_named_before_the_command_or_after_it(world: World) -> None:
-    said(world)
+    make_conversation(world)
     place, world.env["HITHERTO_STORE"] = world.env["HITHERTO_STORE"], "/nowhere/at/all.db"
     for arguments in (("--store", place, "verify"), ("verify", "--store", place)):
         assert world.command(*arguments).returncode == 0
@@ -70,7 +71,7 @@ def test_the_store_may_be_named_before_the_command_or_after_it(world: World) -> 
 
 
 def test_a_workspace_is_named_by_option_environment_or_configuration(world: World) -> None:
-    said(world, workspace="acme")
+    make_conversation(world, workspace="acme")
     config = world.root / "config.toml"
     config.write_text('workspace = "acme"\n')
     for arguments, env in ((("--workspace", "acme"), {}), ((), {"HITHERTO_WORKSPACE": "acme"}),
@@ -99,7 +100,7 @@ def test_a_store_that_is_none_is_an_error(world: World) -> None:
 
 
 def test_a_newer_store_is_an_error_that_says_so(world: World) -> None:
-    said(world)
+    make_conversation(world)
     connection = apsw.Connection(str(world.place))
     connection.execute("PRAGMA user_version = 999")
     connection.close()
@@ -112,7 +113,7 @@ def test_a_sealed_store_takes_its_key_from_where_it_is(world: World) -> None:
     key = Key.generate()
     key.to_file(world.root / "key")
     Key.generate().to_file(world.root / "other")
-    said(world, key=key)
+    make_conversation(world, key=key)
     config = world.root / "config.toml"
     config.write_text(f'key = "file:{world.root}/key"\n')
     file = f"file:{world.root}/key"
@@ -140,7 +141,7 @@ def test_the_key_itself_on_the_command_line_is_refused_and_not_repeated(world: W
 
 
 def test_a_store_that_is_damaged_is_an_exit_code_of_its_own(world: World) -> None:
-    said(world)
+    make_conversation(world)
     with world.store() as store:
         assert store.verify().ok
     connection = apsw.Connection(str(world.place))
@@ -155,7 +156,7 @@ def test_a_store_that_is_damaged_is_an_exit_code_of_its_own(world: World) -> Non
 
 
 def test_a_store_that_others_write_to_for_too_long_is_busy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    said(world)
+    make_conversation(world)
     connection = apsw.Connection(str(world.place))
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -174,7 +175,7 @@ def test_a_store_that_others_write_to_for_too_long_is_busy(world: World, monkeyp
 
 
 def test_looking_leaves_no_trace(world: World) -> None:
-    said(world)
+    make_conversation(world)
     before = world.traces()
     for command in (("verify",), ("where",), ("quarantine", "list"), ("conversation", "list"), ("log",), ("branches",)):
         assert world.command(*command).returncode == 0
@@ -198,8 +199,8 @@ def test_what_a_killed_process_left_is_read_though_it_has_to_be_mended_first(wor
 
 
 def test_a_read_only_folder_can_be_looked_at_and_searched(world: World) -> None:
-    """Root may write everywhere, unless it gives that up."""
-    said(world)
+    """Root may write everywhere, so the command gives that up."""
+    make_conversation(world)
     humble = []
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
@@ -224,10 +225,10 @@ def test_a_read_only_folder_can_be_looked_at_and_searched(world: World) -> None:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("store = 3\n", "store is a text"),
-        ("stroe = 'x'\n", "'stroe', which means nothing"),
+        ("store = 3\n", "store must be a text"),
+        ("stroe = 'x'\n", "unknown name 'stroe'"),
         ("store = \n", "cannot be read: Invalid value (at line 1"),
-        ("[store]\npath = 'x'\n", "store is a text"),
+        ("[store]\npath = 'x'\n", "store must be a text"),
         ("\xff", "cannot be read"),
         ("#" * 200_000, "too long"),
     ],
@@ -358,7 +359,7 @@ def test_an_unknown_command_is_a_usage_error(world: World) -> None:
 
 
 def test_ids_that_are_unknown_hostile_or_fit_several_are_said_to_be(world: World) -> None:
-    said(world)
+    make_conversation(world)
     with world.store() as store:
         for n in range(40):
             store.start(title=str(n))
@@ -382,8 +383,8 @@ def test_ids_that_are_unknown_hostile_or_fit_several_are_said_to_be(world: World
 
 
 def test_the_newest_conversations_of_this_folder_are_called_at(world: World) -> None:
-    first, _ = said(world, "first")
-    second, _ = said(world, "second")
+    first, _ = make_conversation(world, "first")
+    second, _ = make_conversation(world, "second")
     with world.store() as store:
         store.start(title="elsewhere", project="/elsewhere").append(Message.user("hi"))
     world.command("rename", "@", "newest")
@@ -441,7 +442,7 @@ def test_a_closed_pipe_is_no_error(world: World) -> None:
 
 
 def test_colours_are_for_terminals_that_want_them(world: World, terminal: Open) -> None:
-    said(world)
+    make_conversation(world)
     command = [*COMMAND, "search", "import"]
     for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
         shown = terminal(command=command, size=(80, 50), **env)
@@ -471,7 +472,7 @@ def test_every_command_that_asks_takes_the_short_answer() -> None:
 
 
 def test_what_cannot_be_undone_is_asked_for_on_a_terminal(world: World, terminal: Open) -> None:
-    id, _ = said(world)
+    id, _ = make_conversation(world)
     shown = terminal(command=[*COMMAND, "purge", "@"])
     shown.read("[y/N]")
     shown.press("n\n")
@@ -492,7 +493,7 @@ def test_what_cannot_be_undone_is_asked_for_on_a_terminal(world: World, terminal
     "arguments", [("--help",), ("--version",), ("conversation", "list"), ("search", "--help"), ("where",)]
 )
 def test_what_is_not_needed_is_not_loaded(world: World, arguments: tuple[str, ...]) -> None:
-    said(world)
+    make_conversation(world)
     code = (
         "import sys, hitherto.cli\n"
         f"try: hitherto.cli.main({list(arguments)!r})\n"
@@ -513,7 +514,7 @@ def test_what_is_not_needed_is_not_loaded(world: World, arguments: tuple[str, ..
 
 
 def test_a_workspace_that_was_misspelt_is_not_made(world: World) -> None:
-    _, message = said(world)
+    _, message = make_conversation(world)
     for command in (("search", "import"), ("hold", message), ("purge", "@", "--dry-run"), ("retention", "set", "30"),
                     ("conversation", "delete", message, "--yes"), ("fork", "@"), ("key", "status")):  # fmt: skip
         done = world.command(*command, "--workspace", "typo")
@@ -525,7 +526,7 @@ def test_a_workspace_that_was_misspelt_is_not_made(world: World) -> None:
 
 
 def test_a_search_goes_without_what_it_cannot_keep(world: World) -> None:
-    said(world)
+    make_conversation(world)
     connection = apsw.Connection(str(world.place))
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -538,7 +539,7 @@ def test_a_search_goes_without_what_it_cannot_keep(world: World) -> None:
 
 
 def test_a_word_that_is_to_be_left_out_is_no_option(world: World) -> None:
-    said(world)
+    make_conversation(world)
     assert world.command("search", "unused", "-elephant").returncode == 0
     assert world.command("search", "unused", "-import").returncode == 3
     assert world.command("search", "unused", "--limt", "3").returncode == 2
@@ -615,8 +616,8 @@ def test_a_configuration_that_never_ends_is_refused(world: World) -> None:
 
 
 def test_the_titles_of_conversations_are_listed_newest_first(world: World) -> None:
-    first, _ = said(world, "first \x1b[31m")
-    second, _ = said(world, "second")
+    first, _ = make_conversation(world, "first \x1b[31m")
+    second, _ = make_conversation(world, "second")
     world.command("hold", first)
     lines = world.command("conversation", "list", "--titles").stdout.splitlines()
     assert [line[:8] for line in lines] == [second[:8], first[:8]]
@@ -624,7 +625,7 @@ def test_the_titles_of_conversations_are_listed_newest_first(world: World) -> No
 
 
 def test_a_long_list_is_looked_at_from_its_end(world: World, terminal: Open) -> None:
-    said(world)
+    make_conversation(world)
     (world.root / "less").write_text('#!/bin/sh\ncat >/dev/null; echo "given: $*"\n')
     (world.root / "less").chmod(0o755)
     shown = terminal(command=[*COMMAND, "conversation", "list"], size=(80, 3), PAGER=str(world.root / "less"))
@@ -633,7 +634,7 @@ def test_a_long_list_is_looked_at_from_its_end(world: World, terminal: Open) -> 
 
 
 def test_chat_makes_a_workspace_only_when_somebody_can_be_asked(world: World) -> None:
-    said(world)
+    make_conversation(world)
     typo = ("--workspace", "typo", "chat", "--provider", "claude", "--model", "x", "hi")
     assert world.command(*typo).returncode == 1  # there is no key
     assert world.command("--workspace", "typo", "conversation", "list").returncode == 4
@@ -643,7 +644,7 @@ def test_chat_makes_a_workspace_only_when_somebody_can_be_asked(world: World) ->
 
 
 def test_whoever_leaves_by_ctrl_c_is_told_how_to_come_back(world: World, terminal: Open) -> None:
-    said(world)
+    make_conversation(world)
     shown = terminal("--convert")
     shown.read("> ")
     assert shown.interrupt() == 130

@@ -1,7 +1,7 @@
-"""An hour of typical use, in one go: a real model on this machine, real processes, a terminal where one sits at one.
+"""An hour of typical use, in one go: a real model on this machine, real processes, and a terminal.
 
-Everything is done with the command line alone, in the order in which somebody would: begin, ask, look back, try another
-way, be interrupted, take it all elsewhere, seal it, and in the end destroy it.
+Everything is done with the command line alone, in the order of a user: begin, ask, look back, try another way, be
+interrupted, take it all elsewhere, seal it, and in the end destroy it.
 """
 
 import json
@@ -13,9 +13,9 @@ import pytest
 from ..support.command import COMMAND, Open, Terminal, World
 
 
-def _stopped(terminal: Open) -> tuple[Terminal, int]:
-    """A conversation at the terminal in which an answer was stopped half way, and the place after the prompt that came
-    then. The model says what it likes, sometimes so little that it is done before anybody can stop it."""
+def _stop_answer(terminal: Open) -> tuple[Terminal, int]:
+    """Stop an answer half way at the terminal; the conversation, and the place after the next prompt. The model's
+    answer is sometimes so short that it is complete before it can be stopped."""
     for _ in range(8):
         one = terminal(command=[*COMMAND, "chat", "-n"])
         at = one.read("> ")
@@ -76,7 +76,7 @@ def test_an_hour_at_the_command_line(world: World, terminal: Open) -> None:
     assert json.loads(ok("stats", "--json"))["messages"] == json.loads(before)["messages"]
 
     # At the terminal: an answer that is stopped, a title, a copy, and the power that goes out.
-    one, at = _stopped(terminal)
+    one, at = _stop_answer(terminal)
     one.press("/title Counting\r")
     at = one.read("> ", one.read("\n", at))
     one.press("/save counting.jsonl\r")

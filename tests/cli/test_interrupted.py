@@ -1,5 +1,5 @@
-"""Ctrl+C at any moment, stores that are busy, other terminals, and what is offered when somebody comes back: what is
-said of it is what is kept.
+"""Ctrl+C at any moment, busy stores, other terminals, and the offers at the next start. Each message matches the
+store's content.
 
 Requirements: C10, C11.
 """
@@ -28,12 +28,12 @@ from hitherto.recorder._recorded_conversation import RecordedConversation
 from hitherto.recorder._recorder import Recorder
 
 from ..support.command import COMMAND, PATIENCE, Open, World
-from .test_session import Talk, said
+from .test_session import Talk, sent_texts
 
 
 @pytest.fixture
 def session(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    """A session in this process, so that a press comes in a chosen moment."""
+    """A session in this process, so that a press can come at a chosen moment."""
     monkeypatch.chdir(world.here)
     config = Config(
         provider="openai-compatible", model="m", base_url=world.service.url, allow_insecure_base_url=True
@@ -44,19 +44,19 @@ def session(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
 
 @contextmanager
 def busy(world: World) -> Iterator[None]:
-    """Somebody else writes, and does not end."""
+    """Hold the write lock."""
     with closing(sqlite3.connect(world.place, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
 
 
-def kept(session: Session) -> list[str]:
+def stored_texts(session: Session) -> list[str]:
     talk = session.talk()
     return [] if talk is None else [message.text for message in talk.thread()]
 
 
-def pressed(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, times: int = 1) -> None:
-    """Press Ctrl+C when this is called."""
+def press_during(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, times: int = 1) -> None:
+    """Press Ctrl+C when this method is called."""
     original: Callable[..., Any] = getattr(owner, name)
 
     def press(*args: Any, **kwargs: Any) -> Any:
@@ -74,11 +74,11 @@ def test_control_c_after_the_last_piece_waits_until_the_answer_is_kept(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        pressed(patch, Turns, "_answered")
+        press_during(patch, Turns, "_take_answer")
         Dialogue(session).take_turn("story")
-    assert kept(session) == ["story", "Good morning."]
+    assert stored_texts(session) == ["story", "Good morning."]
     Dialogue(session).take_turn("then?")
-    assert kept(session) == ["story", "Good morning.", "then?", "Good morning."]
+    assert stored_texts(session) == ["story", "Good morning.", "then?", "Good morning."]
 
 
 def test_an_answer_whose_keeping_was_interrupted_is_kept_later(
@@ -96,10 +96,10 @@ def test_an_answer_whose_keeping_was_interrupted_is_kept_later(
 
         patch.setattr(RecordedConversation, "write", write)
         Dialogue(session).take_turn("two")
-    assert kept(session) == ["one", "Good morning.", "two"]
+    assert stored_texts(session) == ["one", "Good morning.", "two"]
     assert "stopped. The answer was complete, and is kept as soon as it can be" in capsys.readouterr().err
     session.flush()
-    assert kept(session) == ["one", "Good morning.", "two", "Good morning."]
+    assert stored_texts(session) == ["one", "Good morning.", "two", "Good morning."]
 
 
 def test_a_question_that_could_not_be_kept_is_not_said_to_be(world: World, terminal: Open) -> None:
@@ -119,7 +119,7 @@ def test_a_question_that_could_not_be_kept_is_not_said_to_be(world: World, termi
     talk.shell.press("\x1b[A")
     talk.at = talk.shell.read("two", talk.at)
     talk.say("")
-    assert said(world) == ["one", "Good morning.", "two"]
+    assert sent_texts(world) == ["one", "Good morning.", "two"]
     talk.leave()
     assert [text for _, text in world.thread()] == ["one", "Good morning.", "two", "Good morning."]
 
@@ -127,10 +127,10 @@ def test_a_question_that_could_not_be_kept_is_not_said_to_be(world: World, termi
 def test_one_question_that_could_not_be_kept_is_not_said_to_be(
     session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pressed(monkeypatch, Recorder, "ask", times=2)
+    press_during(monkeypatch, Recorder, "ask", times=2)
     assert Dialogue(session).ask_once(build_question("one", "one")) == 130
     assert "stopped; the question was not kept" in capsys.readouterr().err
-    assert kept(session) == []
+    assert stored_texts(session) == []
 
 
 def test_a_press_right_behind_enter_does_not_leave(world: World, terminal: Open) -> None:
@@ -159,7 +159,7 @@ def test_a_title_given_after_a_question_that_failed_counts(
     Dialogue(session).take_turn("whole")
     talk = session.talk()
     assert talk is not None
-    assert (talk.title, kept(session)) == ("My own", ["whole", "Good morning."])
+    assert (talk.title, stored_texts(session)) == ("My own", ["whole", "Good morning."])
 
 
 # -- somebody else
@@ -172,17 +172,17 @@ def test_two_chats_in_one_conversation_do_not_mix(world: World, terminal: Open) 
     first.say("/fork", "goes on from there")
     assert "theirs" not in first.shell.plain
     first.say("mine", "went on elsewhere meanwhile")
-    assert said(world) == ["one", "Good morning.", "mine"]
+    assert sent_texts(world) == ["one", "Good morning.", "mine"]
     second.say("/system Be kind.", "with this system prompt")
     second.say("/undo", "taken back: theirs")
     second.leave()
     first.say("more")
-    assert said(world) == ["one", "Good morning.", "mine", "Good morning.", "more"]
+    assert sent_texts(world) == ["one", "Good morning.", "mine", "Good morning.", "more"]
     first.leave()
 
 
 class Asked(Lines):
-    """Somebody who leaves things as they are."""
+    """A prompt whose user changes nothing."""
 
     def __init__(self) -> None:
         self.prompts: list[str] = []
@@ -200,8 +200,8 @@ def test_an_answer_that_comes_in_another_terminal_is_not_offered(
     capsys: pytest.CaptureFixture[str],
     coming: bool,
 ) -> None:
-    """The control is one that was kept a moment ago by somebody who is gone."""
-    left(world, at=None)
+    """The control is a partial answer whose writer is gone since a moment."""
+    leave_partial(world, at=None)
     assert session.store is not None
     talk = session.store.latest()
     assert talk is not None
@@ -218,8 +218,8 @@ def test_an_answer_that_comes_in_another_terminal_is_not_offered(
 # -- what is offered
 
 
-def left(world: World, *events: Message, at: int | None = 10**15) -> str:
-    """A question that was not answered, and what had come of it."""
+def leave_partial(world: World, *events: Message, at: int | None = 10**15) -> str:
+    """Make an unanswered question with a partial answer."""
     with world.store() as store:
         talk = store.start(provider="openai-compatible", model="m", project=str(world.here), title="t")
         asked = talk.append(Message.user("story"))
@@ -233,7 +233,7 @@ def left(world: World, *events: Message, at: int | None = 10**15) -> str:
 @pytest.mark.parametrize("chosen", ["accept", "retry"])
 def test_a_question_that_an_event_follows_is_offered_too(world: World, terminal: Open, chosen: str) -> None:
     """C11."""
-    left(world, Message("event", (hitherto.Block.text("noted"),)))
+    leave_partial(world, Message("event", (hitherto.Block.text("noted"),)))
     shell = terminal()
     at = shell.read("[a]ccept", shell.read("not answered: story"))
     shell.press("/accept\r" if chosen == "accept" else "retry\r")
@@ -246,7 +246,7 @@ def test_a_question_that_an_event_follows_is_offered_too(world: World, terminal:
 
 
 def test_a_sentence_is_no_choice(world: World, terminal: Open) -> None:
-    left(world)
+    leave_partial(world)
     shell = terminal()
     at = shell.read("[a]ccept")
     shell.press("do you remember me?\r")
@@ -257,18 +257,18 @@ def test_a_sentence_is_no_choice(world: World, terminal: Open) -> None:
 
 
 def test_a_new_system_prompt_survives_what_is_chosen(world: World, terminal: Open) -> None:
-    left(world)
+    leave_partial(world)
     shell = terminal("--system", "Be kind.")
     at = shell.read("[a]ccept")
     shell.press("d\r")
     at = shell.read("> ", shell.read("discarded", at))
     shell.press("again\r")
     shell.read("> ", shell.read("Good morning.", at))
-    assert said(world)[0] == "Be kind."
+    assert sent_texts(world)[0] == "Be kind."
 
 
 def test_one_question_names_what_was_not_answered_and_it_is_offered_by_that_name(world: World, terminal: Open) -> None:
-    id = left(world)
+    id = leave_partial(world)
     done = world.run("next")
     assert f"hitherto chat -c {id} offers to ask it again" in done.stderr
     shell = terminal("-c", id)
@@ -291,7 +291,7 @@ def test_an_answer_that_is_held_is_kept_before_anything_is_taken_back(
         Dialogue(session).take_turn("two")
         Dialogue(session).take_turn("/undo")
         assert "error: full" in capsys.readouterr().err
-    assert kept(session) == ["one", "Good morning.", "two"]
+    assert stored_texts(session) == ["one", "Good morning.", "two"]
     Dialogue(session).take_turn("/undo")
     assert "taken back: two" in capsys.readouterr().err
     assert session.store is not None

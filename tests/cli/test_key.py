@@ -1,4 +1,4 @@
-"""`hitherto key`: keys are made, looked at and changed, and never shown.
+"""`hitherto key`: keys are made, looked at and changed, and never printed.
 
 Requirements: C16, and STYLE on the command line.
 """
@@ -33,7 +33,7 @@ store.unseal() if how == "unseal" else getattr(store, how)(Key.from_file(new))
 
 
 class Keys:
-    """Two keys in files, and what must never be shown of them."""
+    """Two keys in files, and their secrets, which must never be printed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -70,7 +70,7 @@ def fill(world: World, path: Path | None) -> None:
 
 
 def opens(world: World, path: Path | None) -> bool:
-    """Does this key open it, with all that was said?"""
+    """Does this key open the store, with all messages?"""
     try:
         with world.store(key=None if path is None else Key.from_file(path)) as store:
             texts = [message.text for message in store.messages()]
@@ -186,7 +186,7 @@ def test_what_was_killed_is_said_and_the_same_command_finishes_it(keys: Keys) ->
     keys.kill("rotate", *keys.paths)
     status = json.loads(keys.run("status", "--json", "--key", keys.new)[0])
     assert status["unfinished"] is True
-    assert "not finished" in keys.run("status", "--key", keys.new)[0]
+    assert "unfinished" in keys.run("status", "--key", keys.new)[0]
     keys.run("rotate", "--to", keys.new, "--yes", "--key", keys.old)
     assert json.loads(keys.run("status", "--json", "--key", keys.new)[0])["unfinished"] is False
     assert opens(keys.world, keys.paths[1])

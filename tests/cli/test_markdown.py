@@ -1,4 +1,4 @@
-"""Streaming Markdown: what is painted is the text that came, however it was cut into pieces, and no style stays behind.
+"""Streaming Markdown: the painted text is the given text, however it was cut into pieces, and no style stays behind.
 
 Requirements: STYLE on the command line.
 """
@@ -22,7 +22,7 @@ _PARTS = st.sampled_from([*_MARKS, *_WORDS])
 _TEXTS = st.lists(_PARTS | st.text(max_size=3), max_size=40).map("".join)
 
 
-def painted(*pieces: str) -> str:
+def paint(*pieces: str) -> str:
     painter = Painter()
     return "".join(painter.feed(piece) for piece in pieces) + painter.finish()
 
@@ -31,19 +31,19 @@ def painted(*pieces: str) -> str:
 def test_how_the_text_is_cut_makes_no_difference(text: str, cuts: list[int]) -> None:
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     pieces = [text[a:b] for a, b in pairwise(places)]
-    assert painted(*pieces) == painted(text) == painted(*text)
+    assert paint(*pieces) == paint(text) == paint(*text)
 
 
 @given(_TEXTS)
 def test_nothing_is_left_out_and_nothing_does_anything_to_the_terminal(text: str) -> None:
-    assert _STYLE.sub("", painted(text)) == escape_control_characters(text)
+    assert _STYLE.sub("", paint(text)) == escape_control_characters(text)
 
 
 @given(_TEXTS)
 def test_no_style_goes_beyond_its_line_or_the_answer(text: str) -> None:
-    """Also if the answer ends anywhere."""
+    """This holds if the answer ends anywhere."""
     for end in range(len(text) + 1):
-        for line in painted(text[:end]).split("\n"):
+        for line in paint(text[:end]).split("\n"):
             assert (_STYLE.findall(line) or ["\x1b[0m"])[-1] == "\x1b[0m"
 
 
@@ -84,12 +84,12 @@ def test_only_the_beginning_of_a_line_or_a_marker_is_held_back(text: str) -> Non
     ids=lambda value: value[:20],
 )
 def test_markdown_is_painted(text: str, shown: str) -> None:
-    assert painted(text) == re.sub(r"<([0-9;]+)>", "\x1b[\\1m", shown)
+    assert paint(text) == re.sub(r"<([0-9;]+)>", "\x1b[\\1m", shown)
 
 
 def test_a_long_line_of_one_sign_takes_no_time() -> None:
     for sign in "-*_`~#>1 \\":
-        assert _STYLE.sub("", painted(*[sign * 1000] * 50)) == sign * 50_000
+        assert _STYLE.sub("", paint(*[sign * 1000] * 50)) == sign * 50_000
 
 
 MARKED = ["# Ti", "tle\nsome **bo", "ld** text\n", "```\ncode\n```\n", "end"]
@@ -133,4 +133,4 @@ def test_an_answer_that_is_stopped_leaves_no_style(world: World, terminal: Open)
 def test_a_run_without_an_end_is_text_and_is_given_out_as_it_comes(sign: str) -> None:
     painter = Painter()
     assert painter.feed("x" + sign * 1000).count(sign) == 1000
-    assert painter.feed("\n**b**") == painted("\n**b**").removesuffix(painter.finish())
+    assert painter.feed("\n**b**") == paint("\n**b**").removesuffix(painter.finish())

@@ -1,4 +1,4 @@
-"""`hitherto export`, `import`, `backup`, `restore` and `copy`, as people and pipes use them.
+"""`hitherto export`, `import`, `backup`, `restore` and `copy`, at a terminal and in pipes.
 
 Requirements: C16, C17, and STYLE on the command line.
 """
@@ -29,8 +29,8 @@ KEY = bytes(range(32))
 ESCAPE = "red: \x1b[31m"
 
 
-def filled(world: World, talks: int = 3, **how: Any) -> list[str]:
-    """Conversations of two messages; their ids, oldest first."""
+def fill(world: World, talks: int = 3, **how: Any) -> list[str]:
+    """Make conversations of two messages; their ids, the oldest first."""
     ids = []
     with world.store(**how) as store:
         for n in range(talks):
@@ -55,7 +55,7 @@ def counts(path: Path, **how: Any) -> list[int]:
 
 @contextlib.contextmanager
 def another(world: World, code: str, *given: str) -> Iterator["subprocess.Popen[str]"]:
-    """Another process, which has said that it is ready; it ends when its input does."""
+    """Run another process that has reported that it is ready; it ends when its input does."""
     command = [sys.executable, "-c", code, str(world.place), *given]
     process = subprocess.Popen(
         command, env=world.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=world.here
@@ -106,7 +106,7 @@ def test_the_formats_that_help_names_are_those_that_are_written() -> None:
 
 
 def test_export_writes_the_newest_conversation_as_lines(world: World, tmp_path: Path) -> None:
-    *_, newest = filled(world)
+    *_, newest = fill(world)
     done = world.command("export")
     assert (done.returncode, done.stderr) == (0, "")
     (tmp_path / "x").write_text(done.stdout)
@@ -115,7 +115,7 @@ def test_export_writes_the_newest_conversation_as_lines(world: World, tmp_path: 
 
 
 def test_export_writes_those_that_are_named_once_each_or_all(world: World) -> None:
-    ids = filled(world)
+    ids = fill(world)
     written = world.command("export", ids[0], "@", ids[0][:12]).stdout
     assert re.findall(r'"conversation":\{"id":"([^"]+)"', written) == [ids[0], ids[2]]
     everything = world.command("export", "--all").stdout
@@ -126,7 +126,7 @@ def test_export_writes_those_that_are_named_once_each_or_all(world: World) -> No
 
 
 def test_export_goes_by_the_name_of_the_file_and_overwrites_nothing(world: World) -> None:
-    filled(world)
+    fill(world)
     for name, start in (("a.jsonl", b'{"hitherto'), ("a.md", b"# Talk"), ("a.html", b"<!DOCTYPE"),
                         ("a.openai.jsonl", b'{"messages'), ("a.json", b"{"), ("a.cpeconvo", b"SQLite")):  # fmt: skip
         done = world.command("export", "-o", name)
@@ -144,14 +144,14 @@ def test_export_goes_by_the_name_of_the_file_and_overwrites_nothing(world: World
 
 @pytest.mark.parametrize("format", ["cpeconvo", "cpeconvo_first", "gtb"])
 def test_what_is_no_stream_needs_a_file(format: str, world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     done = world.command("export", "--format", format)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{format} is not one stream of text: -o names the file" in done.stderr
+    assert f"{format} cannot be written to standard output: -o names a file" in done.stderr
 
 
 def test_the_id_of_a_message_is_the_thread_up_to_it_in_formats_of_threads(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     with world.store() as store:
         talk = store.latest()
         assert talk is not None
@@ -178,8 +178,8 @@ def test_export_is_as_it_was_said_in_a_pipe_and_harmless_on_a_terminal(world: Wo
     assert ESCAPE not in shown.shown
 
 
-def exported(world: World, out: int) -> tuple[int, str]:
-    """An export to that, which is closed then: how it went, and what it said."""
+def export_to(world: World, out: int) -> tuple[int, str]:
+    """Export to a stream that is closed early; the exit code and standard error."""
     said = world.root / "said"
     with open(said, "w+b") as errors, open(os.devnull, "rb") as nothing:
         streams = [nothing.fileno(), out, errors.fileno()]
@@ -193,7 +193,7 @@ def test_a_reader_that_leaves_ends_it_quietly(world: World) -> None:
         store.start().append(Message.user("x" * 1_000_000))
     reader, writer = os.pipe()
     os.close(reader)
-    assert exported(world, writer) == (0, "")
+    assert export_to(world, writer) == (0, "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
@@ -202,7 +202,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(size: int, world: World)
     with world.store() as store:
         store.start().append(Message.user("x" * size))
     told = "error: the output cannot be written: No space left on device\n"
-    assert exported(world, os.open("/dev/full", os.O_WRONLY)) == (1, told)
+    assert export_to(world, os.open("/dev/full", os.O_WRONLY)) == (1, told)
 
 
 def test_export_without_anything_to_write_says_so(world: World) -> None:
@@ -223,7 +223,7 @@ def test_export_without_anything_to_write_says_so(world: World) -> None:
 @pytest.fixture
 def lines(world: World) -> tuple[Path, list[str]]:
     """A file of three conversations, and no store."""
-    ids = filled(world)
+    ids = fill(world)
     path = world.here / "all.jsonl"
     with world.store() as store:
         formats.save(store, path)
@@ -315,7 +315,7 @@ def test_import_names_the_conversation_that_has_another_id_here(world: World) ->
 
 def test_one_file_that_fails_does_not_stop_the_others(world: World, lines: tuple[Path, list[str]]) -> None:
     (world.here / "noise").write_bytes(b"noise")
-    filled(world, 0)
+    fill(world, 0)
     done = world.command("import", "noise", "missing", str(world.place), "all.jsonl")
     assert done.returncode == 2  # of the first
     assert len(done.stdout.split()) == 3
@@ -340,7 +340,7 @@ def test_what_can_be_read_of_a_broken_file_is_taken(world: World, lines: tuple[P
 
 
 def test_a_folder_of_sealed_snapshots_takes_its_own_key(world: World) -> None:
-    filled(world)
+    fill(world)
     with world.store() as store:
         formats.save(store, world.here / "sealed", format="gtb", key=KEY)
     other = world.root / "other.db"
@@ -363,7 +363,7 @@ def test_a_sealed_file_without_its_key_says_which_option_names_it(world: World) 
 def test_standard_input_is_no_file(world: World) -> None:
     done = world.command("import", "-", said="x")
     assert done.returncode == 2
-    assert "a file is given by its name" in done.stderr
+    assert "files are given by their names" in done.stderr
     assert not world.place.exists()
 
 
@@ -418,7 +418,7 @@ def test_progress_is_shown_on_a_terminal_only(world: World, terminal: Open, line
 
 
 def test_a_backup_is_a_store_and_overwrites_nothing(world: World) -> None:
-    filled(world)
+    fill(world)
     done = world.command("backup", "b.db")
     size = (world.here / "b.db").stat().st_size
     assert (done.returncode, done.stdout, done.stderr) == (0, "", f"b.db: {size:,} bytes\n")
@@ -445,7 +445,7 @@ def test_a_backup_is_made_while_another_process_writes(world: World) -> None:
 
 
 def test_restore_brings_a_store_back_and_leaves_the_backup_alone(world: World) -> None:
-    filled(world)
+    fill(world)
     assert world.command("backup", "b.db").returncode == 0
     for path in world.place.parent.iterdir():
         path.unlink()
@@ -461,7 +461,7 @@ def test_restore_brings_a_store_back_and_leaves_the_backup_alone(world: World) -
 
 
 def test_a_wal_without_its_store_does_not_get_into_the_one_that_is_restored(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     world.command("backup", "b.db")
     with another(world, WRITES) as writer:
         writer.kill()
@@ -475,9 +475,9 @@ def test_a_wal_without_its_store_does_not_get_into_the_one_that_is_restored(worl
 
 
 def test_a_store_that_is_there_is_replaced_only_when_that_is_said(world: World, terminal: Open) -> None:
-    filled(world, 1)
+    fill(world, 1)
     world.command("backup", "b.db")
-    filled(world, 2)
+    fill(world, 2)
     refused = world.command("restore", "b.db")
     assert refused.returncode == 1
     assert "hint: --replace puts it aside, under another name" in refused.stderr
@@ -498,9 +498,9 @@ def test_a_store_that_is_there_is_replaced_only_when_that_is_said(world: World, 
 
 
 def test_what_is_replaced_is_kept_whole_and_its_index_is_not(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     world.command("backup", "b.db")
-    filled(world, 2)
+    fill(world, 2)
     with world.store() as store:
         assert list(store.search("question"))
     assert Path(f"{world.place}-search").exists()
@@ -520,7 +520,7 @@ def test_what_is_replaced_is_kept_whole_and_its_index_is_not(world: World) -> No
 
 
 def test_a_store_that_another_process_has_open_is_not_replaced(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     world.command("backup", "b.db")
     with another(world, HOLDS):
         done = world.command("restore", "b.db", "--replace", "--yes")
@@ -531,7 +531,7 @@ def test_a_store_that_another_process_has_open_is_not_replaced(world: World) -> 
 
 
 def test_what_a_killed_process_left_in_the_wal_is_in_the_store_that_is_kept(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     world.command("backup", "b.db")
     with another(world, WRITES) as writer:
         writer.kill()
@@ -545,8 +545,8 @@ def test_what_a_killed_process_left_in_the_wal_is_in_the_store_that_is_kept(worl
 def test_who_waits_for_the_store_while_it_is_replaced_cannot_ruin_the_new_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Someone who has opened the old file in the very moment would find the WAL of the new one by its name."""
-    filled(world, 1)
+    """A process that opens the old file at that moment would find the WAL of the new one by its name."""
+    fill(world, 1)
     new = f"{world.place}.new"
     with world.store() as store:
         store.backup(new)
@@ -575,12 +575,12 @@ def test_who_waits_for_the_store_while_it_is_replaced_cannot_ruin_the_new_one(
 def test_a_restore_that_is_cut_off_anywhere_leaves_a_store(
     step: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step but the ones before it does not happen any more, and neither does what would be tidied up."""
-    filled(world, 1)
+    """After the cut no further step happens, nor does any cleanup."""
+    fill(world, 1)
     new = f"{world.place}.new"
     with world.store() as store:
         store.backup(new)
-    filled(world, 1)
+    fill(world, 1)
 
     class Cut(BaseException):
         pass
@@ -596,7 +596,7 @@ def test_a_restore_that_is_cut_off_anywhere_leaves_a_store(
 
 
 def test_a_backup_that_is_not_sound_is_not_restored(world: World) -> None:
-    filled(world)
+    fill(world)
     world.command("backup", "b.db")
     connection = apsw.Connection(str(world.here / "b.db"))
     connection.execute("UPDATE message SET body = x'00' WHERE number = (SELECT min(number) FROM message)")
@@ -611,7 +611,7 @@ def test_a_backup_that_is_not_sound_is_not_restored(world: World) -> None:
 
 
 def test_what_is_no_backup_is_not_restored(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     (world.here / "noise").write_bytes(b"noise" * 1000)
     with open(world.here / "torn.db", "wb") as torn:
         torn.write(world.place.read_bytes()[:6000])
@@ -625,7 +625,7 @@ def test_what_is_no_backup_is_not_restored(world: World) -> None:
 
 
 def test_a_damaged_store_is_replaced_by_its_backup(world: World) -> None:
-    filled(world, 1)
+    fill(world, 1)
     world.command("backup", "b.db")
     world.place.write_bytes(b"damaged" * 1000)
     assert world.command("restore", "b.db", "--replace", "--yes").returncode == 0
@@ -635,7 +635,7 @@ def test_a_damaged_store_is_replaced_by_its_backup(world: World) -> None:
 
 
 def test_a_sealed_backup_takes_its_key(world: World) -> None:
-    filled(world, 1, key=KEY)
+    fill(world, 1, key=KEY)
     source = key_file(world)
     assert world.command("backup", "b.db", "--key", source).returncode == 0
     world.place.unlink()
@@ -650,19 +650,19 @@ def test_a_sealed_backup_takes_its_key(world: World) -> None:
 
 
 def test_copy_puts_all_conversations_into_another_store_once(world: World) -> None:
-    filled(world)
+    fill(world)
     source, target = str(world.place), str(world.here / "copy.db")
     done = world.command("copy", source, target)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "3 conversations, 6 messages copied; all rows compared, verified\n"
     assert world.command("copy", source, target).stderr == "nothing was added, 3 unchanged\n"
-    filled(world, 1)
+    fill(world, 1)
     assert world.command("copy", source, target).stderr == "1 conversation, 2 messages added, 3 unchanged\n"
     assert counts(Path(target)) == [2, 2, 2, 2]
 
 
 def test_copy_between_workspaces_and_keys(world: World) -> None:
-    filled(world, 2, key=KEY, workspace="work")
+    fill(world, 2, key=KEY, workspace="work")
     source, other = key_file(world), key_file(world, bytes(range(1, 33)))
     copy = ["copy", str(world.place), "copy.db", "--workspace", "work", "--key", source]
     assert world.command(*copy, "--to-key", other, "--to-workspace", "home").returncode == 0
@@ -673,7 +673,7 @@ def test_copy_between_workspaces_and_keys(world: World) -> None:
 
 
 def test_what_cannot_be_copied_is_said(world: World) -> None:
-    filled(world)
+    fill(world)
     same = world.command("copy", str(world.place), f"{world.place.parent}/../store/chats.db")
     assert same.returncode == 2
     assert "a store cannot be copied into itself" in same.stderr
@@ -708,7 +708,7 @@ def test_copy_is_compared_afterwards() -> None:
 
 
 def test_copy_that_is_killed_goes_on(world: World) -> None:
-    filled(world, 40)
+    fill(world, 40)
     target = world.here / "copy.db"
     with open(os.devnull, "r+b") as nothing:
         streams = [nothing.fileno()] * 3

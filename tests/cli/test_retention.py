@@ -1,4 +1,4 @@
-"""`hitherto retention`: the policy of a store, what is due by it, and letting go of that.
+"""`hitherto retention`: the policy of a store, the due conversations, and their destruction.
 
 Requirements: C13, C16, D10 as far as a command does it.
 """
@@ -19,8 +19,8 @@ DAY = 86_400 * 1_000_000
 KEY = b"k" * 32
 
 
-def said(world: World, age: int, title: str = "", *, held: bool = False, **how: Any) -> str:
-    """A conversation whose last word is so many days old; its id."""
+def start(world: World, age: int, title: str = "", *, held: bool = False, **how: Any) -> str:
+    """Make a conversation whose last message is so many days old; its id."""
     now = time.time_ns() // 1000
     with world.store(clock=lambda: now - age * DAY, **how) as store:
         talk = store.start(title=title)
@@ -30,7 +30,7 @@ def said(world: World, age: int, title: str = "", *, held: bool = False, **how: 
         return talk.id
 
 
-def left(world: World, **how: Any) -> set[str]:
+def remaining(world: World, **how: Any) -> set[str]:
     with world.store(**how, maintenance=False) as store:  # looking is no reason to purge
         return {info.id for info in store.conversations(limit=1000)}
 
@@ -41,8 +41,12 @@ def rows(text: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def due(world: World) -> tuple[str, str, str]:
-    """Two that are due under 30 days, the first of them on hold, and a new one."""
-    return said(world, 40, "kept", held=True), said(world, 35, "Failing build"), said(world, 3, "new")
+    """Two conversations that are due after 30 days, the first of them on hold, and a new one."""
+    return (
+        start(world, 40, "kept", held=True),
+        start(world, 35, "Failing build"),
+        start(world, 3, "new"),
+    )
 
 
 # -- show and set
@@ -56,7 +60,7 @@ def test_without_a_policy_everything_is_kept(world: World, due: tuple[str, ...])
 
 
 def policy(world: World, days: int) -> None:
-    """As if it had been set before what is there now was due."""
+    """Set a policy as if it had been set before the present conversations were due."""
     with world.store(maintenance=False) as store:
         store.set_retention(RetentionPolicy(days))
 
@@ -66,11 +70,11 @@ def test_a_policy_is_shown_with_how_many_would_go(world: World, due: tuple[str, 
     shown = world.command("retention", "show").stdout.splitlines()
     assert shown == [
         "30 days after the last word",
-        "1 of 3 conversations would go now; 1 more due, but on hold",
+        "1 of 3 conversations are due now; 1 more due, but on hold",
     ]
     (row,) = rows(world.command("retention", "show", "--json").stdout)
     assert row == {"days": 30, "conversations": 3, "due": 1, "held": 1}
-    assert left(world) == set(due)
+    assert remaining(world) == set(due)
 
 
 def test_a_policy_that_lets_something_go_shows_it_and_asks(world: World, due: tuple[str, ...]) -> None:
@@ -79,7 +83,7 @@ def test_a_policy_that_lets_something_go_shows_it_and_asks(world: World, due: tu
     assert done.returncode == 2
     assert "Failing build" in done.stderr
     assert "--yes" in done.stderr
-    assert left(world) == set(due)
+    assert remaining(world) == set(due)
     assert world.command("retention", "show").stdout == "off: everything is kept\n"
     done = world.plain(*COMMAND, "retention", "set", "30", "--yes")
     assert (done.returncode, done.stdout) == (0, "")
@@ -87,7 +91,7 @@ def test_a_policy_that_lets_something_go_shows_it_and_asks(world: World, due: tu
     assert shown[0].startswith("1 of 3 conversations to purge: 30 days without a word")
     assert shown[1].startswith(f"purge {old}: last active ")
     assert shown[2:] == [f"left alone: {held}: on hold", "destroyed: 1"]
-    assert left(world) == {held, new}
+    assert remaining(world) == {held, new}
     assert world.command("retention", "set", "7").stderr == ""  # nothing more goes: nobody is asked
 
 
@@ -95,11 +99,11 @@ def test_a_command_that_writes_lets_go_of_what_is_due_by_itself(world: World, du
     held, _, new = due
     policy(world, 30)
     assert world.command("rename", new, "another title").returncode == 0
-    assert left(world) == {held, new}
+    assert remaining(world) == {held, new}
 
 
 def test_a_policy_without_a_number_is_30_days_and_one_that_lets_nothing_go_is_set_quietly(world: World) -> None:
-    said(world, 3)
+    start(world, 3)
     for given, days in (([], 30), (["7"], 7), (["180"], 180), (["off"], None)):
         done = world.command("retention", "set", *given)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -109,7 +113,7 @@ def test_a_policy_without_a_number_is_30_days_and_one_that_lets_nothing_go_is_se
 
 @pytest.mark.parametrize("days", ["0", "3651", "30.5", ""])
 def test_what_is_no_number_of_days_is_misuse(world: World, days: str) -> None:
-    said(world, 3)
+    start(world, 3)
     for command in (["set", "--", days], ["run", "--days", days]):
         done = world.command("retention", *command)
         assert (done.returncode, done.stdout) == (2, "")
@@ -121,7 +125,7 @@ def test_what_is_no_number_of_days_is_misuse(world: World, days: str) -> None:
 
 @pytest.mark.parametrize("days", ["3", "365"])
 def test_days_that_are_not_recommended_are_taken_with_one_warning(world: World, days: str) -> None:
-    said(world, 1)
+    start(world, 1)
     done = world.command("retention", "set", days)
     assert done.returncode == 0
     assert done.stderr.count("7 to 180 days are recommended") == 1
@@ -156,7 +160,7 @@ def test_without_a_policy_a_run_is_misuse_and_says_what_to_do(world: World, due:
         assert (done.returncode, done.stdout) == (2, "")
         assert "no policy is set" in done.stderr
         assert "hint: hitherto retention set DAYS" in done.stderr
-    assert left(world) == set(due)
+    assert remaining(world) == set(due)
 
 
 def test_a_dry_run_prints_the_plan_and_destroys_nothing(world: World, due: tuple[str, ...]) -> None:
@@ -175,7 +179,7 @@ def test_a_dry_run_prints_the_plan_and_destroys_nothing(world: World, due: tuple
     ]
     assert set(items[0]) == {"conversation", "active_at", "expires_at", "action", "reason"}
     assert items[0]["active_at"].endswith("Z")
-    assert left(world) == set(due)
+    assert remaining(world) == set(due)
 
 
 def test_a_run_shows_what_goes_and_destroys_it_and_names_what_is_on_hold(world: World, due: tuple[str, ...]) -> None:
@@ -187,7 +191,7 @@ def test_a_run_shows_what_goes_and_destroys_it_and_names_what_is_on_hold(world: 
     assert shown[1].startswith(f"purge {old}: last active ")
     assert shown[1].endswith(": Failing build")
     assert shown[2:] == [f"left alone: {held}: on hold", "destroyed: 1"]
-    assert left(world) == {held, new}
+    assert remaining(world) == {held, new}
     again = world.command("retention", "run")  # nothing to do: nobody is asked
     assert (again.returncode, again.stderr.splitlines()) == (
         0,
@@ -211,7 +215,7 @@ def test_where_nobody_can_be_asked_it_takes_yes(world: World, due: tuple[str, ..
     assert done.returncode == 2
     assert "Failing build" in done.stderr  # what it is about
     assert "--yes" in done.stderr
-    assert left(world) == set(due)
+    assert remaining(world) == set(due)
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\r", 0), ("n\r", 130), ("\r", 130)])
@@ -221,7 +225,7 @@ def test_on_a_terminal_it_asks(world: World, terminal: Open, due: tuple[str, ...
     shown.read("Destroy it for good? [y/N]")
     shown.press(answer)
     assert shown.end() == code
-    assert left(world) == ({held, new} if code == 0 else {held, old, new})
+    assert remaining(world) == ({held, new} if code == 0 else {held, old, new})
 
 
 def test_of_many_the_first_are_named(world: World) -> None:
@@ -233,11 +237,11 @@ def test_of_many_the_first_are_named(world: World) -> None:
     assert done.stderr.count("purge ") == _retention._FIRST
     assert "and 30 more; --dry-run prints them all" in done.stderr
     assert done.stderr.endswith("destroyed: 40\n")
-    assert left(world) == set()
+    assert remaining(world) == set()
 
 
 def test_titles_are_shown_harmless_and_cut(world: World) -> None:
-    said(world, 40, "evil \x1b]0;x\x07\u202e\n" + "long " * 50)
+    start(world, 40, "evil \x1b]0;x\x07\u202e\n" + "long " * 50)
     for given in (["--dry-run"], ["--yes"]):
         done = world.command("retention", "run", "--days", "30", *given)
         assert done.returncode == 0
@@ -249,7 +253,7 @@ def test_a_sealed_store_has_its_policy_under_its_key(world: World) -> None:
     file = world.root / "secret.key"
     file.write_bytes(KEY)
     file.chmod(0o600)
-    old = said(world, 40, "old", key=KEY)
+    old = start(world, 40, "old", key=KEY)
     locked = world.command("retention", "show")
     assert locked.returncode == 6
     key = ["--key", f"file:{file}"]
@@ -257,13 +261,13 @@ def test_a_sealed_store_has_its_policy_under_its_key(world: World) -> None:
     assert b"retention_days" not in world.place.read_bytes()
     assert world.command("retention", "show", *key).stdout.startswith("60 days")
     assert old in world.command("retention", "run", "--days", "30", "--yes", *key).stderr
-    assert left(world, key=KEY) == set()
+    assert remaining(world, key=KEY) == set()
 
 
 def test_each_workspace_is_swept_for_itself(world: World) -> None:
-    ours, theirs = said(world, 40), said(world, 40, workspace="theirs")
+    ours, theirs = start(world, 40), start(world, 40, workspace="theirs")
     world.command("retention", "run", "--days", "30", "--yes", "--workspace", "theirs")
-    assert (left(world), left(world, workspace="theirs")) == ({ours}, set())
+    assert (remaining(world), remaining(world, workspace="theirs")) == ({ours}, set())
     assert theirs != ours
 
 
@@ -278,7 +282,7 @@ def test_a_store_that_is_not_there_is_not_made(world: World) -> None:
 def test_what_fails_is_named_and_is_exit_code_1(
     world: World, due: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Damage that shows only when a conversation is looked at again, after the plan."""
+    """The damage shows only when a conversation is read again, after the plan."""
 
     def broken(*_: object) -> None:
         raise hitherto.Damaged("it is damaged")
@@ -291,4 +295,4 @@ def test_what_fails_is_named_and_is_exit_code_1(
     out, err = capsys.readouterr()
     assert f"left alone: {due[1]}: it is damaged" in err
     assert rows(out)[0]["failures"] == [{"id": due[1], "error": "it is damaged"}]
-    assert left(world) == set(due)
+    assert remaining(world) == set(due)

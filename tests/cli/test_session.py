@@ -1,5 +1,4 @@
-"""What can be done in a conversation, and what goes into a question: commands, files, editing, places to go on from,
-and where the rest comes from if no option says it.
+"""Slash commands, files, editing, positions to continue from, and the defaults of options.
 
 Requirements: C10, C11, C13 (what `chat` needs of it), and STYLE on the command line.
 """
@@ -22,7 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 SOURCE = Path(hitherto.__file__).parent
 
 
-def said(world: World) -> list[str]:
+def sent_texts(world: World) -> list[str]:
     """The texts of the last request."""
     return [text for _, text in world.service.asked()]
 
@@ -36,7 +35,7 @@ def first(world: World, index: int = 0) -> str:
 
 
 def title(world: World) -> str:
-    """Of the newest conversation."""
+    """The title of the newest conversation."""
     with world.store() as store:
         talk = store.latest()
         assert talk is not None
@@ -44,7 +43,7 @@ def title(world: World) -> str:
 
 
 class Talk:
-    """A conversation in a terminal: things said, and what is shown for them."""
+    """A conversation in a terminal: lines to type, and the output to expect."""
 
     def __init__(self, shell: Terminal) -> None:
         self.shell = shell
@@ -66,7 +65,7 @@ def test_a_conversation_is_named_by_how_recent_it_is(world: World) -> None:
     for word in ("one", "two"):
         world.run("-n", word)
     world.run("-c", "@~1", "three")
-    assert said(world) == ["one", "Good morning.", "three"]
+    assert sent_texts(world) == ["one", "Good morning.", "three"]
     done = world.run("-c", "@~7", "x")
     assert (done.returncode, done.stdout) == (4, "")
     assert "of this folder, 2 are kept" in done.stderr
@@ -78,7 +77,7 @@ def test_a_fork_goes_on_from_a_message_on_a_branch_and_says_so(world: World) -> 
     middle = first(world, 1)
     done = world.run("--fork", middle, "instead")
     assert re.search(rf"forking \w{{8}} at message {middle}: one", done.stderr)
-    assert said(world) == ["one", "Good morning.", "instead"]
+    assert sent_texts(world) == ["one", "Good morning.", "instead"]
     with world.store() as store:
         talk = store.latest()
         assert talk is not None
@@ -86,7 +85,7 @@ def test_a_fork_goes_on_from_a_message_on_a_branch_and_says_so(world: World) -> 
         assert talk.count == 6
     done = world.run("--fork", talk.id, "then")
     assert "forking" in done.stderr
-    assert len(said(world)) == 5
+    assert len(sent_texts(world)) == 5
 
 
 @pytest.mark.parametrize("other", [["-n"], ["-c", "@"]], ids=str)
@@ -105,20 +104,20 @@ def test_what_is_named_in_a_store_that_is_not_there_makes_none(world: World) -> 
 # -- what no option says
 
 
-def configured(world: World, text: str) -> dict[str, str]:
+def configure(world: World, text: str) -> dict[str, str]:
     path = world.root / "config.toml"
     path.write_text(text)
     return {"HITHERTO_CONFIG": str(path)}
 
 
 def test_the_configuration_says_whom_to_talk_to_and_how(world: World) -> None:
-    env = configured(
+    env = configure(
         world,
         f'provider = "openai-compatible"\nmodel = "usual"\nsystem = "Be kind."\nbase_url = "{world.service.url}"\n',
     )
     done = world.plain(*COMMAND, "chat", "--allow-insecure", "x", forked=True, **env)
     assert done.returncode == 0, done.stderr
-    assert (world.service.requests[-1]["model"], said(world)) == ("usual", ["Be kind.", "x"])
+    assert (world.service.requests[-1]["model"], sent_texts(world)) == ("usual", ["Be kind.", "x"])
     world.plain(*COMMAND, "chat", "--allow-insecure", "-n", "x", forked=True, HITHERTO_MODEL="varied", **env)
     assert world.service.requests[-1]["model"] == "varied"
     world.plain(*COMMAND, "chat", "--allow-insecure", "--model", "given", "x", forked=True, **env)
@@ -127,17 +126,17 @@ def test_the_configuration_says_whom_to_talk_to_and_how(world: World) -> None:
 
 def test_a_conversation_goes_on_as_it_was_whatever_the_configuration_says(world: World) -> None:
     world.run("--model", "own", "--system", "Be terse.", "one")
-    env = configured(world, 'provider = "claude"\nmodel = "usual"\nsystem = "Be kind."\nbase_url = "https://a.test"\n')
+    env = configure(world, 'provider = "claude"\nmodel = "usual"\nsystem = "Be kind."\nbase_url = "https://a.test"\n')
     chat = [*COMMAND, "chat", "--base-url", world.service.url, "--allow-insecure"]
     done = world.plain(*chat, "two", forked=True, **env)
     assert done.returncode == 0, done.stderr
     assert world.service.requests[-1]["model"] == "own"
-    assert said(world)[0] == "Be terse."
+    assert sent_texts(world)[0] == "Be terse."
 
 
 def test_an_address_in_the_configuration_is_for_the_provider_it_names_only(world: World) -> None:
-    """Or the key of one service would be sent to another."""
-    env = configured(world, f'provider = "openai"\nmodel = "m"\nbase_url = "{world.service.url}"\n')
+    """Otherwise the key of one service would be sent to another."""
+    env = configure(world, f'provider = "openai"\nmodel = "m"\nbase_url = "{world.service.url}"\n')
     key = {"OPENAI_API_KEY": "sk-test-12345678"}
     done = world.plain(*COMMAND, "chat", "--allow-insecure", "x", forked=True, **env, **key)
     assert done.returncode == 0, done.stderr
@@ -148,7 +147,7 @@ def test_an_address_in_the_configuration_is_for_the_provider_it_names_only(world
 
 
 def test_a_provider_that_there_is_not_is_named_where_the_configuration_says_it(world: World) -> None:
-    done = world.plain(*COMMAND, "chat", "x", forked=True, **configured(world, 'provider = "nobody"\n'))
+    done = world.plain(*COMMAND, "chat", "x", forked=True, **configure(world, 'provider = "nobody"\n'))
     assert done.returncode == 1
     assert "nobody" in done.stderr
     assert not world.place.exists()
@@ -162,7 +161,7 @@ def test_a_sealed_store_is_used_with_its_key(world: World) -> None:
     done = world.run("--key", f"file:{world.root / 'key'}", "x")
     assert done.returncode == 0, done.stderr
     assert world.run("y", HITHERTO_KEY=f"file:{world.root / 'key'}").returncode == 0
-    assert said(world) == ["x", "Good morning.", "y"]
+    assert sent_texts(world) == ["x", "Good morning.", "y"]
 
 
 # -- files
@@ -211,7 +210,7 @@ def test_images_and_sounds_are_known_by_what_they_hold(world: World, data: bytes
 def test_standard_input_can_be_one_of_the_files(world: World) -> None:
     done = world.run("-f", "-", "What?", said="data\n")
     assert done.returncode == 0, done.stderr
-    assert said(world) == ["standard input:\n```\ndata\n```\n\nWhat?"]
+    assert sent_texts(world) == ["standard input:\n```\ndata\n```\n\nWhat?"]
     assert world.run("-n", "-f", "-", "What?", said=PNG).returncode == 0
     assert world.service.requests[-1]["messages"][-1]["content"][0]["type"] == "image_url"
 
@@ -257,14 +256,14 @@ def test_files_without_a_question_go_before_the_first_that_is_typed(world: World
     talk.say("Why?")
     talk.leave()
     assert world.service.requests[0]["messages"][-1]["content"] == "a.txt:\n```\none\n```\n\nWhat?"
-    assert said(world) == ["Why?"]  # it was said once, and taken back with the question
+    assert sent_texts(world) == ["Why?"]  # it was said once, and taken back with the question
 
 
 @pytest.mark.parametrize(
     ("given", "data", "why"),
     [
         (["--provider", "claude", "--model", "m"], b"RIFF\x00\x01\x02\x03WAVEfmt ", "cannot be sent to claude"),
-        (["--provider", "local"], PNG, "the local model takes nothing else"),
+        (["--provider", "local"], PNG, "the local model takes only text"),
     ],
     ids=["claude", "local"],
 )
@@ -282,13 +281,13 @@ def test_text_that_begins_as_an_image_or_a_sound_does_is_text(world: World) -> N
     for text in ("ID3 tags are old", "GIF89a is a format"):
         (world.here / "a.txt").write_text(text)
         world.run("-n", "-f", "a.txt", "What?")
-        assert said(world) == [f"a.txt:\n```\n{text}\n```\n\nWhat?"]
+        assert sent_texts(world) == [f"a.txt:\n```\n{text}\n```\n\nWhat?"]
 
 
 def test_a_conversation_is_named_by_its_question_and_not_by_what_is_piped(world: World) -> None:
     done = world.run("What is this?", said="diff --git a b\n")
     assert done.returncode == 0
-    assert said(world) == ["diff --git a b\n\nWhat is this?"]
+    assert sent_texts(world) == ["diff --git a b\n\nWhat is this?"]
     assert title(world) == "What is this?"
     world.run("-n", said="diff --git a b\n")
     assert title(world) == "diff --git a b"
@@ -319,7 +318,7 @@ def test_an_answer_that_came_to_its_limit_is_said_to_be_cut_off(world: World, mo
 
 def test_a_zero_character_on_standard_input_is_text(world: World) -> None:
     assert world.run(said="a\0b").returncode == 0
-    assert said(world) == ["a\0b"]
+    assert sent_texts(world) == ["a\0b"]
     assert world.thread()[0] == ("user", "a\0b")
 
 
@@ -331,7 +330,7 @@ def test_a_message_can_have_several_lines(world: World, terminal: Open) -> None:
     talk = Talk(terminal())
     for keys in ("\x1b[200~one\r\ntwo\x1b[201~", "one\ntwo", "one\x1b\rtwo", "one\\\rtwo"):
         talk.say(keys)
-        assert said(world)[-1] == "one\ntwo"
+        assert sent_texts(world)[-1] == "one\ntwo"
     talk.leave()
 
 
@@ -339,7 +338,7 @@ def test_a_hostile_paste_does_nothing(world: World, terminal: Open) -> None:
     talk = Talk(terminal())
     before = len(talk.shell.shown)
     talk.say("\x1b[200~a\x1b]52;c;aGk=\x07\u202eb\x9b2J\x1b[201~")
-    assert said(world) == ["a\x1b]52;c;aGk=\x07\u202eb\x9b2J"]
+    assert sent_texts(world) == ["a\x1b]52;c;aGk=\x07\u202eb\x9b2J"]
     assert not {"\u202e", "\x9b", "\x07"} & set(talk.shell.shown[before:])
     assert "\x1b]52" not in talk.shell.shown
     talk.shell.press("\x1b[A")  # nor when it comes back
@@ -356,7 +355,7 @@ def test_the_arrow_keys_bring_back_what_was_asked_and_no_file_has_it(world: Worl
     talk.shell.press("\x1b[A")
     talk.at = talk.shell.read("asked before", talk.at)
     talk.say("")
-    assert said(world) == ["asked before"]
+    assert sent_texts(world) == ["asked before"]
     talk.leave()
     assert {Path(path).parent for path in set(world.traces()) - set(before)} <= {world.place.parent}
     assert not [path for path in world.home.rglob("*") if path.is_file()]
@@ -376,7 +375,7 @@ def test_control_c_clears_what_is_typed_and_then_leaves(world: World, terminal: 
     talk.at = talk.shell.read("half a question", talk.at)
     talk.shell.press("\x03")
     talk.say("whole")
-    assert said(world) == ["whole"]
+    assert sent_texts(world) == ["whole"]
     assert talk.shell.interrupt() == 130
 
 
@@ -406,14 +405,14 @@ def test_what_is_typed_while_an_answer_comes_is_not_lost(world: World, terminal:
     shell.read("> ", at)
     shell.press("\x04")
     assert shell.end() == 0
-    assert said(world) == ["one", "The beginning and end.", "two"]
+    assert sent_texts(world) == ["one", "The beginning and end.", "two"]
 
 
 def test_a_simple_terminal_has_a_simple_prompt(world: World, terminal: Open) -> None:
     talk = Talk(terminal(TERM="dumb"))
     talk.say("one\\\rtwo")
     talk.leave()
-    assert said(world) == ["one\ntwo"]
+    assert sent_texts(world) == ["one\ntwo"]
     assert "\x1b" not in re.sub(r"\x1b\[\?2004[hl]", "", talk.shell.shown)  # which is readline's own
 
 
@@ -450,13 +449,13 @@ def test_another_system_prompt_is_used_from_then_on_and_survives_an_undo(world: 
     talk.say("one")
     talk.say("/system Be very kind.", "with this system prompt")
     talk.say("two")
-    assert said(world)[0] == "Be very kind."
+    assert sent_texts(world)[0] == "Be very kind."
     talk.say("/undo", "taken back: two")
     talk.say("three")
-    assert said(world) == ["Be very kind.", "one", "Good morning.", "three"]
+    assert sent_texts(world) == ["Be very kind.", "one", "Good morning.", "three"]
     talk.say('/system ""', "without a system prompt")
     talk.say("four")
-    assert said(world)[0] == "one"
+    assert sent_texts(world)[0] == "one"
     talk.leave()
 
 
@@ -470,7 +469,7 @@ def test_a_fork_is_chosen_from_what_was_said(world: World, terminal: Open) -> No
     assert ids, talk.shell.shown[start:]
     talk.say(f"/fork {ids[1]}", f"from message {ids[1]}")
     talk.say("three")
-    assert said(world) == ["one", "Good morning.", "three"]
+    assert sent_texts(world) == ["one", "Good morning.", "three"]
     talk.say("/fork zzzzzz", "error:")
     talk.say("/undo", "taken back: three")
     talk.leave()
@@ -494,7 +493,7 @@ def test_titles_saving_and_new_conversations(world: World, terminal: Open) -> No
     talk.say("two")
     talk.say("/title another", "titled: another")
     talk.leave()
-    assert said(world) == ["two"]
+    assert sent_texts(world) == ["two"]
     with world.store() as store:
         assert [info.title for info in store.conversations()] == ["another", "My first  talk"]
     with hitherto.open("memory:") as store:
@@ -516,7 +515,7 @@ def test_another_conversation_is_gone_on_with_as_it_was(world: World, terminal: 
     talk.say(f"/fork {other.id[:8]}", "with its model: other")
     talk.say("more")
     talk.leave()
-    assert said(world) == ["Be other.", "there", "Good morning.", "more"]
+    assert sent_texts(world) == ["Be other.", "there", "Good morning.", "more"]
     assert (world.service.requests[-1]["model"], "tools" in world.service.requests[-1]) == ("other", False)
     with world.store() as store:
         assert [change.setup.model for change in store.conversation(other.id).setups()] == ["other"]
@@ -530,7 +529,7 @@ def test_a_fork_is_possible_before_anything_is_said(world: World, terminal: Open
     talk.say("/fork zzzzzz", "/fork shows what can be gone on from")
     talk.say("two")
     talk.leave()
-    assert said(world) == ["one", "Good morning.", "two"]
+    assert sent_texts(world) == ["one", "Good morning.", "two"]
 
 
 def test_a_title_that_was_given_is_not_taken_away(world: World, terminal: Open) -> None:
@@ -596,7 +595,7 @@ def test_what_begins_with_a_space_is_no_command(world: World, terminal: Open) ->
     talk = Talk(terminal())
     talk.say(" /help")
     talk.say("/etc/hosts is what?")
-    assert said(world)[::2] == [" /help", "/etc/hosts is what?"]
+    assert sent_texts(world)[::2] == [" /help", "/etc/hosts is what?"]
     talk.leave()
 
 
@@ -619,7 +618,7 @@ def test_every_command_is_done_or_says_why_not_while_nothing_is_kept(world: Worl
     ):
         talk.say(command, shown)
     talk.say("two")
-    assert (world.service.requests[-1]["model"], said(world)) == ("other", ["two"])
+    assert (world.service.requests[-1]["model"], sent_texts(world)) == ("other", ["two"])
     talk.leave()
     assert world.traces() == before
 
@@ -649,7 +648,7 @@ def test_incognito_writes_nothing_anywhere(world: World) -> None:
 
 
 def test_incognito_leaves_no_compiled_modules_either(world: World) -> None:
-    """As far as they are loaded for the chat; the control is the same without -G."""
+    """This covers the modules that the chat loads. The control is the same without -G."""
     compiled = world.root / "compiled"
     env = {"PYTHONPYCACHEPREFIX": str(compiled), "PYTHONDONTWRITEBYTECODE": ""}
     for given, there in (["-G"], False), ([], True):

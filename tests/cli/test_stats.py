@@ -1,4 +1,4 @@
-"""`hitherto stats`, and `store.activity` below it: what was said when, counted from headers alone.
+"""`hitherto stats`, and `store.activity` below it: activity over time, counted from headers alone.
 
 Requirements: STYLE on pipes.
 """
@@ -41,7 +41,7 @@ def fill(place: Path, **how: Any) -> None:
 
 
 def days(first: int, last: int, said: dict[date, dict[str, int]]) -> dict[date, dict[str, int]]:
-    """Every day from so many days ago to so many, with what was said."""
+    """Every day of a period, with the messages of each."""
     return {day: said.get(day, {}) for day in (TODAY - timedelta(days=n) for n in range(first, last - 1, -1))}
 
 
@@ -62,7 +62,7 @@ def test_activity_counts_messages_by_day_and_role(tmp_path: Path, secret: bytes 
 
 @pytest.mark.parametrize("secret", [None, b"k" * 32])
 def test_activity_goes_over_all_pages(secret: bytes | None) -> None:
-    """More conversations than are read at a time, and one with more messages."""
+    """More conversations than a page holds, and one with more messages."""
     key = None if secret is None else Key(secret)
     with hitherto.open("memory:", clock=at(0), key=key) as store:
         long = store.start()
@@ -89,11 +89,11 @@ def test_activity_reads_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         scanned = store.backend.scan
         asked: list[bool] = []
 
-        def watched(*given: Any, **how: Any) -> object:
+        def watch(*given: Any, **how: Any) -> object:
             asked.append(how["bodies"])
             return scanned(*given, **how)
 
-        monkeypatch.setattr(store.backend, "scan", watched)
+        monkeypatch.setattr(store.backend, "scan", watch)
         store.activity()
     assert asked
     assert not any(asked)

@@ -1,7 +1,6 @@
-"""What the documentation shows of the command line is what the command line shows.
+"""The documentation's transcripts of the command line are true.
 
-The transcripts are in docs/commands.md and in tests/transcripts; how they are compared is told in
-`support.transcripts`.
+The transcripts are in docs/commands.md and in tests/transcripts; `support.transcripts` describes the comparison.
 """
 
 import os
@@ -45,7 +44,7 @@ def test_pipes_carry_what_the_transcript_shows(path: Path, player: Player) -> No
 
 
 def test_another_word_or_another_id_does_not_fit() -> None:
-    """The control: only what varies may vary, and an id stands for one id."""
+    """The control: only variable parts may vary, and an id stands for one id."""
     names = Names()
     assert names.fits("k3f9ZQ (2024-01-15 10:30) [USER] Why?", "aaB2c3 (2026-11-16 08:05) [USER] Why?")
     assert names.translate("hitherto show k3f9ZQ") == "hitherto show aaB2c3"

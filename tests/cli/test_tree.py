@@ -1,4 +1,4 @@
-"""The tree of C14 and the picture of `log --graph`, as pure functions: what is drawn for which messages.
+"""The tree of C14 and the drawing of `log --graph`, as pure functions.
 
 Requirements: C14, and a graph that stays readable at 500 messages and 30 forks.
 """
@@ -25,7 +25,7 @@ from ..support.foreign_files import FIRST_TREE, LATER_TREE, write_cpe
 LINE = re.compile(r"( *)(\w{6}) (\(\d{4}-\d\d-\d\d \d\d:\d\d\) \[[A-Z ]+\].*)")
 
 
-def said(number: int, parent: int | None, *, minutes: int | None = None, text: str = "text", **more: Any) -> Brief:
+def msg(number: int, parent: int | None, *, minutes: int | None = None, text: str = "text", **more: Any) -> Brief:
     at = datetime(2024, 1, 15, 10, 30, tzinfo=UTC) + timedelta(minutes=number if minutes is None else minutes)
     above = None if parent is None else f"m{parent:05d}"
     found = Brief(f"m{number:05d}", above, None, number, "user", at, None, True, text, None)
@@ -33,7 +33,7 @@ def said(number: int, parent: int | None, *, minutes: int | None = None, text: s
 
 
 def grown(parents: list[int | None]) -> list[Brief]:
-    return [said(number, parent) for number, parent in enumerate(parents)]
+    return [msg(number, parent) for number, parent in enumerate(parents)]
 
 
 @st.composite
@@ -41,7 +41,7 @@ def trees(draw: st.DrawFn) -> list[Brief]:
     size = draw(st.integers(0, 30))
     chosen = [draw(st.none() | st.integers(max(0, n - 6), n - 1)) if n else None for n in range(size)]
     times = [draw(st.integers(0, 5)) for _ in range(size)]
-    return [said(n, parent, minutes=at) for n, (parent, at) in enumerate(zip(chosen, times, strict=True))]
+    return [msg(n, parent, minutes=at) for n, (parent, at) in enumerate(zip(chosen, times, strict=True))]
 
 
 # -- the tree
@@ -65,7 +65,12 @@ def test_a_root_without_answers_has_no_line_below_it() -> None:
 
 
 def test_siblings_and_roots_stand_by_the_newest_message_below_them() -> None:
-    messages = [said(0, None, minutes=0), said(1, 0, minutes=9), said(2, None, minutes=5), said(3, 0, minutes=1)]
+    messages = [
+        msg(0, None, minutes=0),
+        msg(1, 0, minutes=9),
+        msg(2, None, minutes=5),
+        msg(3, 0, minutes=1),
+    ]
     assert [line.split()[0] for line in draw_tree(messages, 80)] == ["m00002", "m00000", "m00003", "------", "m00001",
                                                                 "------"]  # fmt: skip
 
@@ -92,7 +97,9 @@ def test_the_tree_is_what_its_rules_say(messages: list[Brief]) -> None:
 def test_a_line_is_cut_to_the_width_and_an_id_is_readable_at_20_columns_however_deep() -> None:
     parents = [None, *(number // 2 for number in range(120))]  # two children each, six deep
     for width in (20, 40, 80):
-        lines = list(draw_tree([message._replace(said="a long text 漢字 " * 20) for message in grown(parents)], width))
+        lines = list(
+            draw_tree([message._replace(summary="a long text 漢字 " * 20) for message in grown(parents)], width)
+        )
         assert all(columns(line) <= width for line in lines)
         assert Counter(m[0] for line in lines for m in re.finditer(r"m\d{5}", line)).keys() == {
             f"m{number:05d}" for number in range(121)
@@ -106,8 +113,8 @@ def test_threads_of_many_thousand_messages_are_no_deeper_than_others() -> None:
 
 
 def test_what_is_not_reached_from_a_root_is_shown_as_a_root() -> None:
-    """A parent that was deleted while the listing was read, or that does not come first."""
-    messages = [said(1, 0), said(2, 3), said(3, 2)]
+    """Its parent was deleted during the listing, or does not come first."""
+    messages = [msg(1, 0), msg(2, 3), msg(3, 2)]
     assert [line.split()[0] for line in draw_tree(messages, 80)][:3] == ["m00001", "m00002", "m00003"]
     assert len([row for row in draw_graph(messages, "m00002") if row.message]) == 3
 
@@ -179,7 +186,11 @@ def test_a_label_that_a_whole_trace_has_is_said_once() -> None:
 
 
 def test_compactions_and_sub_agents_are_linked_by_words_from_both_ends() -> None:
-    messages = [*grown([None, 0]), said(2, None, link="m00001"), said(3, None, link="m00000", main=False)]
+    messages = [
+        *grown([None, 0]),
+        msg(2, None, link="m00001"),
+        msg(3, None, link="m00000", main=False),
+    ]
     words = {row.message.id: row.words for row in draw_graph(messages, "m00002") if row.message}
     assert words == {
         "m00000": ("started m00003",),
@@ -192,13 +203,13 @@ def test_compactions_and_sub_agents_are_linked_by_words_from_both_ends() -> None
 
 
 def test_a_branch_off_the_main_flow_says_so() -> None:
-    messages = [*grown([None, 0]), said(2, 0, main=False), said(3, 2, main=False)]
+    messages = [*grown([None, 0]), msg(2, 0, main=False), msg(3, 2, main=False)]
     rows = draw_graph(messages, "m00001")
     assert {row.message.id for row in rows if row.message and "aside" in row.words} == {"m00002"}
 
 
 def parent_drawn(rows: list[Row], start: int) -> str | None:
-    """The message that the rail below a message leads to, found as an eye would."""
+    """The message that the rail below a message leads to, found as an eye would find it."""
     place = len(rows[start].rails.split("─")[0]) - 1
     for row in rows[start + 1 :]:
         sign = row.rails[place : place + 1]
@@ -231,8 +242,8 @@ def test_folding_hides_neither_ends_nor_forks_and_counts_what_it_hides(messages:
     assert max(drawn.values(), default=1) == 1
 
 
-def forked(size: int, forks: int, seed: int, reach: int = 60) -> list[Brief]:
-    """A conversation in which now and then somebody goes back and says it differently."""
+def make_forked(size: int, forks: int, seed: int, reach: int = 60) -> list[Brief]:
+    """A conversation that now and then goes back and branches."""
     chance = random.Random(seed)  # an example, not a secret
     points = set(chance.sample(range(20, size), forks))
     parents: list[int | None] = [None]
@@ -247,7 +258,7 @@ def rails(row: Row) -> int:
 @pytest.mark.parametrize("reach", [5, 60, 500])
 def test_500_messages_and_30_forks_need_few_rails_and_few_lines(reach: int) -> None:
     for seed in range(20):
-        messages = forked(500, 30, seed, reach)
+        messages = make_forked(500, 30, seed, reach)
         rows = list(draw_graph(messages, messages[-1].id))
         assert max(map(rails, rows)) <= 6
         assert len(rows) <= 200
@@ -267,4 +278,4 @@ def test_an_example_of_the_worst_kind_needs_no_more_rails_either() -> None:
 def test_messages_that_cannot_be_read_are_drawn_as_such() -> None:
     saved = hitherto.Saved("user", id="abcdef", problem="the content is damaged")
     assert "(cannot be read: the content is damaged)" in next(draw_tree([make_brief(saved)], 120))
-    assert make_brief(hitherto.Saved("user", Message.user("yes").blocks, id="abcdef")).said == "yes"
+    assert make_brief(hitherto.Saved("user", Message.user("yes").blocks, id="abcdef")).summary == "yes"

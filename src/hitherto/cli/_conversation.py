@@ -16,6 +16,7 @@ from ._exit_codes import UNSOUND
 from ._ids import find_conversation, find_or_newest, here, is_message
 from ._options import without_asking
 from ._output import confirm, count_of, print_json, print_lines
+from ._paging import iterate_conversations
 from ._store_options import Place, with_place
 from ._terminal import line, moment, say
 from ._thread import as_json, fit_encoding, room, thread_lines
@@ -42,9 +43,9 @@ class _Group(click.Group):
         return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
 
-@click.group(cls=_Group, short_help="List, print and delete what was said (convo, conv).")
+@click.group(cls=_Group, short_help="List, print and delete conversations (convo, conv).")
 def conversation() -> None:
-    """List, print and delete what was said.
+    """List, print and delete conversations.
 
     The commands have other names, too: ls for list; show and view for print; rm and remove for delete.
     """
@@ -53,7 +54,7 @@ def conversation() -> None:
 # -- list
 
 
-@conversation.command("list", short_help="Everything that is kept, as a tree (ls).")
+@conversation.command("list", short_help="List all messages, as a tree (ls).")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N conversations that were active last.")
 @click.option("--project", type=click.Path(), metavar="PATH", help="Only conversations of this folder.")
 @click.option("--here", "is_here", is_flag=True, help="Only conversations of the folder you are in.")
@@ -100,7 +101,7 @@ def list_(
             lines = map(fit_encoding, listing.lines(folder, metadata, limit, room()))
             first = next(lines, None)
             if first is None:
-                say("nothing is kept here so far")
+                say("there are no conversations here yet")
             else:
                 print_lines(chain([first], lines), at_end=True)
         return listing.finish()
@@ -152,14 +153,9 @@ class _Listing:
                 yield from draw_tree(map(make_brief, self.messages(info)), width)
 
     def _newest(self, project: str | None, metadata: dict[str, str], limit: int | None) -> "Iterator[ConversationInfo]":
-        return islice(self._all(project, metadata, min(limit or _PAGE, _PAGE)), limit)
-
-    def _all(self, project: str | None, metadata: dict[str, str], size: int) -> "Iterator[ConversationInfo]":
-        cursor: str | None = ""
-        while cursor is not None:
-            page = self._store.conversations(limit=size, cursor=cursor or None, project=project, metadata=metadata)
-            yield from page
-            cursor = page.next_cursor
+        size = min(limit or _PAGE, _PAGE)
+        infos = iterate_conversations(self._store, project=project, metadata=metadata, page_size=size)
+        return islice(infos, limit)
 
     def messages(self, info: "ConversationInfo") -> "Iterator[Saved]":
         """Yield the messages of a conversation by sequence."""
@@ -182,7 +178,7 @@ class _Listing:
         self._store.wait_for_listeners()
         if not self._problems and not self._store.quarantine():
             return 0
-        say("not all can be read: hitherto quarantine lists what was put aside, hitherto verify finds the rest")
+        say("some records cannot be read: hitherto quarantine and hitherto verify name them")
         return UNSOUND
 
 
@@ -195,15 +191,15 @@ def _title_line(info: "ConversationInfo") -> str:
 
 
 def _fields(info: "ConversationInfo", listing: _Listing) -> dict[str, object]:
-    said = {name: None if info.problem else getattr(info, name) for name in _DESCRIPTION}
-    found = {"id": info.id} | said | {name: getattr(info, name) for name in _ROW}
+    fields = {name: None if info.problem else getattr(info, name) for name in _DESCRIPTION}
+    found = {"id": info.id} | fields | {name: getattr(info, name) for name in _ROW}
     return found | {"messages": [{name: getattr(m, name) for name in _MESSAGE} for m in listing.messages(info)]}
 
 
 # -- print
 
 
-@click.command(short_help="A conversation as it was said, tool calls folded.")
+@click.command(short_help="Print a conversation, tool calls folded.")
 @click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--full", is_flag=True, help="Unfold tool calls, their results, thoughts and system prompts.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per message.")
@@ -244,7 +240,7 @@ def _print(talk: "Conversation", *, full: bool, as_lines: bool) -> int:
 def _say_rest(talk: "Conversation", messages: "list[Saved]") -> None:
     """Print the conversation that this thread continues, and the interrupted answers in it."""
     if not messages:
-        say("nothing was said in it so far")
+        say("the conversation has no messages yet")
         return
     if messages[0].link is not None:
         what = "sums up what was said up to" if messages[0].main else "was started by"
@@ -273,7 +269,7 @@ def delete(place: Place, ids: tuple[str, ...], cascade: bool, yes: bool) -> None
     with place.open() as store:
         roots, doomed = _plan(store, ids, cascade=cascade)
         if not doomed:
-            say("nothing was said in it so far")
+            say("the conversation has no messages yet")
             return
         say(f"to be deleted: {count_of(len(doomed), 'message')}")
         confirm("Delete this?", yes=yes)

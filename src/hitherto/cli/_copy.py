@@ -15,6 +15,7 @@ from .. import errors
 from ._exit_codes import PARTIAL, UNSOUND
 from ._moving import open_for_long_read, print_unreadable, summarise
 from ._output import Meter, count_of, print_json
+from ._paging import iterate_conversations
 from ._store_options import Place, key_from, place_of, warn_of_password
 from ._terminal import print_error, say
 
@@ -31,8 +32,8 @@ _MOST = 20  # problems to print
 class _Way:
     """The source, the target, and the options of a copy."""
 
-    here: Place
-    there: Place  # its key is None without --to-key
+    source: Place
+    target: Place  # its key is None without --to-key
     in_clear: bool
     more: bool
 
@@ -47,14 +48,14 @@ class _Way:
 @click.option("--key", metavar="SOURCE", help="Where the key of SRC comes from; without it, what is sealed stays so.")
 @click.option("--to-key", metavar="SOURCE", help="Where the key of DST comes from.  [default: that of SRC]")
 @click.option("--in-clear", is_flag=True, help="Allow that what is sealed in SRC is plain in DST.")
-@click.option("--more", is_flag=True, help="Leave DST closed: another run is to bring what comes until then.")
+@click.option("--more", is_flag=True, help="Leave DST closed for another run, which copies later messages.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each workspace.")
 def copy(source: str, target: str, key: str | None, to_key: str | None, as_json: bool, **asked: Any) -> int:
     """Copy the store SRC into the store DST, which is made if it is missing: files, or postgresql://…
 
     A workspace that is new or empty in DST gets all rows as they are: the same ids, sealed with the same key, which
-    need not be given. Until all is there and was compared, nobody can open it. Then it is verified, unless it is sealed
-    and there is no key. A copy that was stopped goes on.
+    need not be given. It cannot be opened until all is there and was compared. Then it is verified, unless it is
+    sealed and there is no key. A copy that was stopped goes on.
 
     With another key, or --in-clear, or into a workspace that has conversations, messages are copied: what is there is
     not added again. In the end the messages of each conversation are counted in both.
@@ -100,9 +101,9 @@ def _copy_workspace(way: _Way, as_json: bool) -> int:
     from .._copying.copy_store import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
-        backend, store = open_source(way.here.location, way.here.workspace, way.here.secret(), stack)
+        backend, store = open_source(way.source.location, way.source.workspace, way.source.secret(), stack)
         if _is_as_it_is(way, backend, store):
-            target = open_target(way.there.location, way.there.workspace, backend, store, stack)
+            target = open_target(way.target.location, way.target.workspace, backend, store, stack)
             why = obstacle(backend, target, opened=store is not None)
             if why is None:
                 return _by_row(way, backend, target, store, as_json)
@@ -119,10 +120,10 @@ def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
     from .._copying.copy_store import key_id  # noqa: PLC0415  # help needs none
 
     ours = key_id(backend)
-    if way.there.sanitise is not None or (ours is not None and way.in_clear):
+    if way.target.sanitise is not None or (ours is not None and way.in_clear):
         kept = False
     else:
-        kept = way.there.key is None or key_from(way.there.key).id == ours
+        kept = way.target.key is None or key_from(way.target.key).id == ours
     if not kept and store is None:
         hint = "--key says where the key of SRC comes from"
         raise errors.KeyUnavailable("SRC is sealed, and has to be opened for that", hint=hint)
@@ -177,10 +178,10 @@ def _way_fields(way: _Way, how: str) -> dict[str, object]:
     from .._locations import hide_credentials  # noqa: PLC0415  # help needs none
 
     return {
-        "source": hide_credentials(way.here.location),
-        "workspace": way.here.workspace,
-        "target": hide_credentials(way.there.location),
-        "to_workspace": way.there.workspace,
+        "source": hide_credentials(way.source.location),
+        "workspace": way.source.workspace,
+        "target": hide_credentials(way.target.location),
+        "to_workspace": way.target.workspace,
         "way": how,
     }
 
@@ -191,11 +192,11 @@ def _way_fields(way: _Way, how: str) -> dict[str, object]:
 def _by_message(way: _Way, as_json: bool) -> int:
     from .. import formats  # noqa: PLC0415  # help needs none
 
-    with open_for_long_read(way.here) as ours:
+    with open_for_long_read(way.source) as ours:
         before = _counts(ours)
         formats.outgoing(ours)  # raises before DST is made
-        key = way.there.key or (None if way.in_clear or ours.key_id is None else way.here.key)
-        there = replace(way.there, key=key)
+        key = way.target.key or (None if way.in_clear or ours.key_id is None else way.source.key)
+        there = replace(way.target, key=key)
         with _target(there) as theirs, Meter("copying", "message", sum(before.values())) as meter:
             code = 0
             try:
@@ -233,14 +234,7 @@ def _target(place: Place) -> "Store":
 
 def _counts(store: "Store") -> dict[str, int]:
     """Return the number of messages of each conversation."""
-    counts: dict[str, int] = {}
-    cursor = None
-    while True:
-        page = store.conversations(limit=1000, cursor=cursor, include_expired=True)
-        counts |= {info.id: info.count for info in page.items}
-        if page.next_cursor is None:
-            return counts
-        cursor = page.next_cursor
+    return {info.id: info.count for info in iterate_conversations(store, include_expired=True)}
 
 
 def _missing(before: dict[str, int], ours: "Store", theirs: "Store", report: "Loaded") -> list[str]:

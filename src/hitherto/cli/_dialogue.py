@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .. import errors
+from ._exit_codes import INTERRUPTED
 from ._files import Question, build_question
 from ._hints import WordedError, hint_at_prompt, hint_for_question
 from ._ids import here
@@ -20,7 +21,6 @@ from ._unanswered import offer_interrupted, report_interrupted, report_stopped
 if TYPE_CHECKING:
     from ..model import Block, Message
 
-INTERRUPTED = 130  # the exit code
 _REMEMBERED = 200  # questions that the arrow keys bring back
 
 

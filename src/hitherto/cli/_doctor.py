@@ -50,16 +50,16 @@ def doctor(store: str | None, workspace: str | None, key: str | None, as_json: b
 
 def _case(store: str | None, workspace: str | None, key: str | None) -> Case:
     """Return the subject of the checks. An unusable configuration file or key source does not stop the other checks."""
-    said, bad_config = {}, None
+    settings, bad_config = {}, None
     try:
-        said = _config.load()
+        settings = _config.load()
     except errors.HithertoError as error:
         bad_config = error
     try:
-        return Case(place_of(store, workspace, key, said), said, bad_config)
+        return Case(place_of(store, workspace, key, settings), settings, bad_config)
     except click.UsageError as error:
-        place = place_of(store, workspace, "file:none", said)
-        return Case(replace(place, key=None), said, bad_config, error.format_message())
+        place = place_of(store, workspace, "file:none", settings)
+        return Case(replace(place, key=None), settings, bad_config, error.format_message())
 
 
 def _findings(case: Case) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ _id = click.argument("id", shell_complete=complete_ids)
 @click.command(short_help="Go on from an earlier message; nothing is lost or copied.")
 @_id
 @click.option("--label", metavar="NAME", help="A name for the new branch.")
-@click.option("--detach", is_flag=True, help="Make a conversation of its own of it: a copy of all that leads there.")
+@click.option("--detach", is_flag=True, help="Make a separate conversation: a copy of the thread up to there.")
 @click.option("--title", metavar="TEXT", help="The title of that conversation.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
@@ -89,7 +89,7 @@ def label(place: Place, id: str, label: str | None, remove: bool) -> None:
     say(f"{'took the label from' if remove else 'labelled'} {talk.at}")
 
 
-@click.command(short_help="Forbid that a conversation is deleted.")
+@click.command(short_help="Protect a conversation from deletion.")
 @_id
 @with_place
 def hold(place: Place, id: str) -> None:
@@ -100,7 +100,7 @@ def hold(place: Place, id: str) -> None:
     say(f"on hold: {talk.id}")
 
 
-@click.command(short_help="Allow it again.")
+@click.command(short_help="Release a conversation from its hold.")
 @_id
 @with_place
 def release(place: Place, id: str) -> None:

@@ -34,13 +34,15 @@ _HARMLESS = {code: "\ufffd" for code in SIGNS if code >= 0xA0}  # the editor rep
 class Editor:
     """A prompt with editing, history and completion."""
 
-    def __init__(self, prompts: tuple[str, str], commands: Sequence[str], said: Sequence[str], screen: TextIO) -> None:
+    def __init__(
+        self, prompts: tuple[str, str], commands: Sequence[str], history: Sequence[str], screen: TextIO
+    ) -> None:
         """`prompts` are shown before the first line of a message and before each further line."""
         self._prompt, further = prompts
         self._input, output = create_input(sys.stdin), create_output(screen)
         self._session: PromptSession[str] = PromptSession(
             multiline=True,
-            history=InMemoryHistory(list(said)),
+            history=InMemoryHistory(list(history)),
             completer=WordCompleter(list(commands), sentence=True),
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,

@@ -74,7 +74,7 @@ def check_accepted(provider: str, names: Sequence[str], files: "Sequence[str | B
         if losses:
             raise _refusal(name, f"cannot be sent to {provider}: {'; '.join(losses)}")
         if provider == "local" and not isinstance(part, str):
-            raise _refusal(name, "is no text, and the local model takes nothing else")
+            raise _refusal(name, "is not text, and the local model takes only text")
 
 
 def _make_part(name: str, data: bytes) -> "str | Block":
@@ -90,9 +90,9 @@ def _make_part(name: str, data: bytes) -> "str | Block":
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         hint = "if it is text in another encoding: iconv -f latin1 -t utf-8 FILE | hitherto chat -f - PROMPT"
-        raise _refusal(name, "is neither UTF-8 text nor an image or a sound that is known here", hint) from None
+        raise _refusal(name, "is neither UTF-8 text nor a known kind of image or sound", hint) from None
     if "\0" in text:
-        raise _refusal(name, "is no text: it holds zero characters")
+        raise _refusal(name, "is not text: it holds zero characters")
     return fence_text("standard input" if name == _STDIN else name, text)
 
 
@@ -134,14 +134,14 @@ def _read_file(name: str) -> bytes:
     except IsADirectoryError:
         raise _refusal(name, "is a folder") from None
     except (OSError, ValueError) as error:  # ValueError: the name holds a zero character
-        reason = error.strerror if isinstance(error, OSError) else "this is no name of a file"
+        reason = error.strerror if isinstance(error, OSError) else "this is not a file name"
         raise _refusal(name, f"cannot be read: {reason}", "look at the path; ls -l shows who may read it") from None
     return _check_size(name, data)
 
 
 def _read_stdin() -> bytes:
     if sys.stdin is None or is_terminal(sys.stdin):
-        raise click.UsageError("-f - reads standard input, and there is nothing but the terminal")
+        raise click.UsageError("-f - reads standard input, which is the terminal")
     return _check_size(_STDIN, sys.stdin.buffer.read(LARGEST + 1))
 
 

@@ -27,16 +27,16 @@ HINTS: Mapping[str, str] = {
     "invalid-cursor": "begin again",
     "payload-too-large": "say it in several pieces, or pass large files as attachments",
     "closed": "try again",
-    "partial-import": "mend the file and import it again: what is there is not added twice",
+    "partial-import": "repair the file and import it again: what is there is not added twice",
     "tool-loop-limit": "say something more, and it goes on",
-    "busy": "try again when the others are done",
+    "busy": "try again when the other processes are done",
     "storage-full": "free some space, then try again; what was kept before is safe",
-    "commit-unknown": "look whether it was kept, then try again",
+    "commit-unknown": "check whether it was kept, then try again",
     "newer-format": "upgrade hitherto",
     # stores and workspaces
     "no-store": _NO_STORE,
     "no-workspace": "hitherto chat begins it; --workspace names another{only}",
-    "wal-not-merged": "hitherto log, once, puts the two together",
+    "wal-not-merged": "run hitherto log once, which merges the two",
     "wal-not-synced": "try again",
     "no-right-to-make-tables": "let a role that may do it run hitherto init once: it needs CREATE on the database",
     "tables-are-locked": "another process may be at it, or holds a lock for long; try again",
@@ -51,7 +51,7 @@ HINTS: Mapping[str, str] = {
     "no-key-there": (
         "check the place; what is already sealed needs its own key: hitherto key new is for a new store only"
     ),
-    "key-command-timeout": "it may wait for an answer that nobody can give: run it by hand to see",
+    "key-command-timeout": "it may wait for input: run it by hand to see",
     "insecure-keyring": (
         "keep it in a file (file:PATH), or run where there is a Keychain, a Secret Service or KWallet; "
         "python -m keyring --list-backends shows what there is"

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from .. import errors
+from ._paging import MAX_PAGE_SIZE, iterate_conversations
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _RECENT = re.compile(r"@(?:~(\d{1,6}))?")
-_MOST = 9_999  # conversations back: the size of a page
 
 
 def here() -> str | None:
@@ -56,12 +56,9 @@ def find_conversation(store: "Store", id: str) -> "Conversation":
 
 
 def _recent(store: "Store", project: str, wanted: int) -> "Iterator[ConversationInfo]":
-    """Yield the conversations of a folder, the newest first, without those that hold only traces of sub-agents."""
-    cursor: str | None = ""
-    while cursor is not None:
-        page = store.conversations(limit=min(wanted, _MOST), cursor=cursor or None, project=project)
-        yield from (info for info in page if info.head is not None or not info.count)
-        cursor = page.next_cursor
+    """Return the conversations of a folder, the newest first, without those that hold only traces of sub-agents."""
+    infos = iterate_conversations(store, project=project, page_size=min(wanted, MAX_PAGE_SIZE))
+    return (info for info in infos if info.head is not None or not info.count)
 
 
 def find_or_newest(store: "Store", id: str | None) -> "Conversation":
@@ -72,5 +69,5 @@ def find_or_newest(store: "Store", id: str | None) -> "Conversation":
     talk = store.latest(project=project) if project is not None else None
     talk = talk or store.latest()
     if talk is None:
-        raise errors.NotFound("conversation", ["@"], hint="nothing is kept here so far: hitherto chat begins")
+        raise errors.NotFound("conversation", ["@"], hint="there are no conversations here yet: hitherto chat begins")
     return talk

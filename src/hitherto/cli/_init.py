@@ -25,8 +25,8 @@ def where(place: Place, as_json: bool) -> None:
     path = place.path
     exists = path is None or os.path.exists(path)
     if as_json:
-        said = {"store": place.display_name, "found": place.named_by, "exists": None if place.is_server else exists}
-        print_json(said | {"workspace": place.workspace, "key": place.key, "config": config_path()})
+        fields = {"store": place.display_name, "found": place.named_by, "exists": None if place.is_server else exists}
+        print_json(fields | {"workspace": place.workspace, "key": place.key, "config": config_path()})
         return
     click.echo(escape_control_characters(place.display_name))
     say(f"named by {place.named_by}{'' if exists else '; there is nothing yet'}; workspace {place.workspace}")
@@ -66,7 +66,7 @@ def init(place: Place) -> None:
         say("HITHERTO_STORE names another store, and goes before it: unset it to use this one")
     elif place.named_by == "a .hitherto folder":
         say(f"from here on it is used in this folder, in place of {place.path}")
-    say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
+    say("sealed: without its key it cannot be read" if sealed else "plain: hitherto key seal seals it")
 
 
 def _make_workspace(place: Place) -> None:
@@ -86,7 +86,7 @@ def _make_workspace(place: Place) -> None:
         sealed = store.key_id is not None
     click.echo(escape_control_characters(place.display_name))
     say(f"a new workspace: {place.workspace}")
-    say("sealed: without its key nobody reads it, you included" if sealed else "plain: hitherto key seal seals it")
+    say("sealed: without its key it cannot be read" if sealed else "plain: hitherto key seal seals it")
 
 
 def _make_folder(folder: str) -> None:

@@ -59,7 +59,7 @@ def new(source: str) -> None:
     else:
         made.to_keyring(rest)
     click.echo(made.id)
-    say("keep a copy of it away from the store: without it nobody reads what is sealed with it, you included")
+    say("keep a copy of it away from the store: without it a sealed store cannot be read")
 
 
 @key.command(short_help="Is the store sealed, and does the key open it?")
@@ -77,13 +77,11 @@ def status(place: Place, as_json: bool) -> int:
     wanted = key_id_of(place.location, place.workspace) if lasts else None
     unfinished, problem = _try_opening(place)
     if as_json:
-        said = {"sealed": wanted is not None, "key_id": wanted, "source": place.key, "opens": problem is None}
-        print_json(said | {"unfinished": unfinished, "problem": problem})
+        fields = {"sealed": wanted is not None, "key_id": wanted, "source": place.key, "opens": problem is None}
+        print_json(fields | {"unfinished": unfinished, "problem": problem})
     else:
         what = "database" if place.is_server else "file"
-        click.echo(
-            f"plain: whoever reads the {what} reads what was said" if wanted is None else f"sealed with key {wanted}"
-        )
+        click.echo(f"plain: the {what} can be read without a key" if wanted is None else f"sealed with key {wanted}")
         if place.key is not None:
             click.echo(escape_control_characters(f"the key comes from {place.key}"))
         if wanted is not None or problem is not None:
@@ -91,7 +89,7 @@ def status(place: Place, as_json: bool) -> int:
                 "it opens the store" if problem is None else escape_control_characters(f"it does not open: {problem}")
             )
         if unfinished:
-            click.echo("a change of keys was begun and not finished: the same command again finishes it")
+            click.echo("a change of keys is unfinished: the same command again finishes it")
     return 0 if problem is None else LOCKED
 
 
@@ -112,7 +110,7 @@ def _try_opening(place: Place) -> tuple[bool | None, str | None]:
 
 @key.command(short_help="Give the store another key.")
 @_to
-@click.option("--reencrypt", is_flag=True, help="Encrypt everything anew: for a key that others may have seen.")
+@click.option("--reencrypt", is_flag=True, help="Encrypt everything anew: for a key that may have leaked.")
 @without_asking
 @with_place
 def rotate(place: Place, to: str, reencrypt: bool, yes: bool) -> int:
@@ -151,7 +149,7 @@ def seal(place: Place, to: str, yes: bool) -> int:
     with _open_store(replace(place, key=None), made) as store:
         if store.key_id is None:
             say(f"conversations to be sealed with key {made.id}: {store.stats().conversations:,}")
-            confirm("Without that key nobody reads the store. Go on?", yes=yes)
+            confirm("Without that key the store cannot be read. Go on?", yes=yes)
         done = _change_keys("sealing", lambda tell: store.seal(made, progress=tell))
     return _report(done, f"only key {made.id} opens the store", to)
 
@@ -160,13 +158,13 @@ def seal(place: Place, to: str, yes: bool) -> int:
 @without_asking
 @with_place
 def unseal(place: Place, yes: bool) -> int:
-    """Decrypt everything in a sealed store: whoever can read the file, or the database, then reads what was said."""
+    """Decrypt everything in a sealed store: then the file, or the database, can be read without a key."""
     with place.open() as store:
         if store.key_id is None:
             raise errors.NotSealed("the store is plain already", hint="there is nothing to do")
         say(f"conversations to be decrypted: {store.stats().conversations:,}")
         what = "database" if place.is_server else "file"
-        confirm(f"From then on whoever reads the {what} reads what was said. Go on?", yes=yes)
+        confirm(f"From then on the {what} can be read without a key. Go on?", yes=yes)
         done = _change_keys("unsealing", lambda tell: store.unseal(progress=tell))
     return _report(done, "the store is plain, and opens without a key", None)
 
@@ -206,7 +204,7 @@ def _report(done: "RotationReport", after: str, to: str | None) -> int:
     else:
         say("not complete: what is damaged still needs the old key, so keep it; hitherto verify names it")
     if done.scrub_pending:
-        say("old bytes are still in the file, because somebody reads it; they go when that has ended")
+        say("old bytes are still in the file, because a reader has it open; they go when the reader has ended")
     named = {"HITHERTO_KEY": os.environ.get("HITHERTO_KEY"), _config.path(): _config.load().get("key")}
     for where, source in named.items():
         if source and source != to:

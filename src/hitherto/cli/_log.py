@@ -50,7 +50,7 @@ def log(place: Place, id: str | None, graph: bool, everything: bool, limit: int 
         talk = find_or_newest(store, id)
         messages = _all(store, talk) if graph or everything else talk.thread(full=True, attachments="lazy")[::-1]
         if not messages:
-            say("nothing was said in it so far")
+            say("the conversation has no messages yet")
         if as_lines:
             for message in messages[:limit]:
                 print_json(as_json(message) | {"head": message.id == talk.head, "problem": message.problem})
@@ -109,7 +109,7 @@ def _annotate(message: Brief, words: Sequence[str]) -> str:
 # -- branches
 
 
-@click.command(short_help="Every end of a conversation's tree.")
+@click.command(short_help="List the branches of a conversation.")
 @click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per branch.")
 @with_place
@@ -134,9 +134,9 @@ def branches(place: Place, id: str | None, as_lines: bool) -> int:
 
 
 def _branch_fields(branch: "Branch", message: "Saved", head: str | None) -> dict[str, object]:
-    said = {"text": message.text, "problem": message.problem}
+    fields = {"text": message.text, "problem": message.problem}
     return {"id": branch.id, "depth": branch.depth, "active_at": branch.active_at, "label": branch.label,
-            "main": branch.main, "head": branch.id == head, **said}  # fmt: skip
+            "main": branch.main, "head": branch.id == head, **fields}  # fmt: skip
 
 
 def _table(ends: "Collection[Branch]", last: "dict[str, Saved]", head: str | None) -> Iterator[str]:
@@ -146,13 +146,13 @@ def _table(ends: "Collection[Branch]", last: "dict[str, Saved]", head: str | Non
         noted = ", ".join(word for word in words if word)
         message = make_brief(last[branch.id])
         start = f"{branch.id} {branch.depth:>{digits},} {moment(branch.active_at)}"
-        yield format_brief(message, f"{start} {f'({noted}) ' if noted else ''}{message.said}")
+        yield format_brief(message, f"{start} {f'({noted}) ' if noted else ''}{message.summary}")
 
 
 # -- compare
 
 
-@click.command(short_help="What two threads share, and where they part.")
+@click.command(short_help="Compare two threads: the shared part, and the rest of each.")
 @click.argument("left", metavar="A", shell_complete=complete_ids)
 @click.argument("right", metavar="B", shell_complete=complete_ids)
 @click.option("--full", is_flag=True, help="All that each side says after that, in place of a line for each message.")
@@ -169,9 +169,9 @@ def compare(place: Place, left: str, right: str, full: bool, as_object: bool) ->
         sides = find_conversation(store, left), find_conversation(store, right)
         found = compared(_Lazy(sides[0]), _Lazy(sides[1]))
         if as_object:
-            said = {"shared": len(found.shared), "fork": found.fork}
+            fields = {"shared": len(found.shared), "fork": found.fork}
             pairs = zip(("left", "right"), sides, (found.left, found.right), strict=True)
-            print_json(said | {name: _side(talk, messages) for name, talk, messages in pairs})
+            print_json(fields | {name: _side(talk, messages) for name, talk, messages in pairs})
             return
         rest = (left, found.left), (right, found.right)
         names = [f"{name}: {count_of(len(more), 'message')} more" for name, more in rest]

@@ -45,7 +45,9 @@ _THREADS = ("html", "markdown", "openai", "snapshot")
 @click.command(short_help="Write conversations to a file, or to standard output.")
 @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete_ids)
 @click.option("--all", "everything", is_flag=True, help="All conversations of the workspace.")
-@click.option("--format", type=click.Choice(FORMATS), help="What to write.  [default: by the name of FILE; else jsonl]")
+@click.option(
+    "--format", type=click.Choice(FORMATS), help="The format to write.  [default: by the name of FILE; else jsonl]"
+)
 @click.option("-o", "--output", metavar="FILE", help="To a new file, readable by you alone; nothing is overwritten.")
 @with_place
 def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | None, output: str | None) -> None:
@@ -57,14 +59,14 @@ def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | N
     """
     output = None if output == "-" else output
     if ids and everything:
-        raise click.UsageError("either conversations are named, or --all are meant")
+        raise click.UsageError("give IDs or --all, not both")
     if output is None and format not in (None, *_STREAMED):
-        raise click.UsageError(f"{format} is not one stream of text: -o names the file that it goes to")
+        raise click.UsageError(f"{format} cannot be written to standard output: -o names a file")
     from .. import formats  # noqa: PLC0415  # help needs none
 
     with open_for_long_read(place) if everything else place.read() as store:
         if output is not None:
-            wanted = format or formats._by_name(formats._path(output)).name
+            wanted = format or formats.format_for(output)
             formats.save(_select(store, ids, everything, wanted), output, format=wanted)
             return
         wanted = format or "jsonl"
@@ -120,11 +122,11 @@ def open_for_long_read(place: Place) -> "Store":
 # -- in
 
 
-@click.command("import", short_help="Take conversations in from files of many programs.")
+@click.command("import", short_help="Import conversations from files of many programs.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path())
-@click.option("--format", metavar="NAME", help="Take a format for granted, in place of looking what each file is.")
-@click.option("--explain", is_flag=True, help="Only say what each file is, how that shows, and what is in it.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+@click.option("--format", metavar="NAME", help="Assume this format, instead of detecting each file's.")
+@click.option("--explain", is_flag=True, help="Only report each file's format, the evidence, and the content.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be added.")
 @click.option("--key-of-file", metavar="SOURCE", help="Where the key of sealed files comes from, as with --key.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per file.")
 @with_place
@@ -144,7 +146,7 @@ def import_(
     exit code is 8; if a file cannot be read at all, the others are, and the exit code is that of the first such file.
     """
     if "-" in files:
-        raise click.UsageError("a file is given by its name; standard input has none")
+        raise click.UsageError("files are given by their names; standard input has none")
     key = None if key_of_file is None else key_from(key_of_file)
     dry = dry_run or explain
     nothing = not any(_is_known(file, format) for file in files)  # then no store is made
@@ -153,7 +155,7 @@ def import_(
         try:
             codes = [importing.take(file) for file in files]
         except (KeyboardInterrupt, errors.StorageFull):
-            say("what was taken in so far stays; the same command goes on")
+            say("the imported conversations stay; the same command goes on")
             raise
     return next((code for code in codes if code not in (0, PARTIAL)), max(codes))
 

@@ -62,10 +62,10 @@ def _pager() -> list[str] | None:
 
     from . import _config  # noqa: PLC0415  # as above
 
-    for said in (os.environ.get("HITHERTO_PAGER"), _config.load().get("pager"), os.environ.get("PAGER")):
-        if said is not None:
+    for setting in (os.environ.get("HITHERTO_PAGER"), _config.load().get("pager"), os.environ.get("PAGER")):
+        if setting is not None:
             try:
-                words = shlex.split(said)
+                words = shlex.split(setting)
             except ValueError as error:
                 say(f"warning: the pager cannot be run: {error}")
                 return None

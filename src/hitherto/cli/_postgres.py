@@ -10,14 +10,14 @@ from ._store_options import Place, with_place
 from ._terminal import say
 
 
-@click.group(short_help="For whoever looks after a PostgreSQL server.")
+@click.group(short_help="For administrators of a PostgreSQL server.")
 def postgres() -> None:
-    """For whoever looks after a PostgreSQL server that stores are on."""
+    """For administrators of a PostgreSQL server that holds stores."""
 
 
 @postgres.command(short_help="Print the SQL that gives a role its rights.")
 @click.argument("name")
-@click.option("--only", is_flag=True, help="On the rows of --workspace alone, whatever the role sets.")
+@click.option("--only", is_flag=True, help="On the rows of --workspace alone; the role cannot change that.")
 @click.option("--read-only", is_flag=True, help="To read, and not to write.")
 @with_place
 def role(place: Place, name: str, only: bool, read_only: bool) -> None:

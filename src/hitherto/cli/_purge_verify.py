@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "workspace-reset", "corruption-detected")
 
 
-@click.command(short_help="Read everything, and prove that it is sound.")
+@click.command(short_help="Read everything, and check that it is sound.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
 def verify(place: Place, as_json: bool) -> int:
     """Read everything and derive it again: trees, sequence, sizes, checksums, attachments, and in a sealed store what
     proves that nothing was changed, moved or put back. Nothing is written. Problems are exit code 7;
-    without problems, conversations that others kept busy are exit code 9."""
+    without problems, conversations that other processes kept busy are exit code 9."""
     with place.read() as store, Meter("reading", "conversation") as meter:
         report = store.verify(progress=meter)
     if as_json:
@@ -49,7 +49,7 @@ def verify(place: Place, as_json: bool) -> int:
     word = "sound" if report.ok else word
     say(f"{word}: {count_of(report.conversations, 'conversation')}, {count_of(report.messages, 'message')}")
     if report.unread:
-        say("others use the store: try again when they are done")
+        say("other processes use the store: try again when they are done")
     return verify_code(report)
 
 
@@ -71,17 +71,17 @@ def verify_fields(report: "VerifyReport") -> dict[str, object]:
 @click.command(short_help="Destroy a conversation for good.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=complete_ids)
 @click.option(
-    "--reason", type=click.Choice(_REASONS), default=_REASONS[0], show_default=True, help="Why, for the report."
+    "--reason", type=click.Choice(_REASONS), default=_REASONS[0], show_default=True, help="The reason, for the report."
 )
 @without_asking
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be destroyed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a conversation.")
 @with_place
 def purge(place: Place, ids: tuple[str, ...], reason: str, yes: bool, dry_run: bool, as_json: bool) -> int:
     """Destroy the conversation ID with all its branches, and take its bytes out of the files, search words included.
     The id of a message is refused: hitherto conversation delete is for messages.
 
-    The plan is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays: exit
+    The plan is shown, and asked for; without a terminal --yes is needed. A conversation on hold stays: exit
     code 5. Copies that were made (backups, exports, snapshots) are files of their own, and stay.
     """
     with place.read() if dry_run else place.open() as store:
@@ -162,7 +162,7 @@ def _report_purges(reports: "list[PurgeReport]", pending: bool, place: Place) ->
     return 1 if failures else 0
 
 
-@click.group(short_help="What was found damaged or tampered with.")
+@click.group(short_help="Records that were found damaged or tampered with.")
 def quarantine() -> None:
     """Records that do not read back as what was written, though the key is right. They are given out nowhere."""
 
@@ -189,7 +189,7 @@ def list_quarantine(place: Place, as_json: bool) -> None:
 @quarantine.command("purge")
 @click.option(
     "--older-than", "days", type=click.FloatRange(0, 100_000), default=0.0,
-    help="Only what has been there for so many days.",
+    help="Only records that have been there for this many days.",
 )  # fmt: skip
 @without_asking
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
@@ -201,7 +201,7 @@ def purge_quarantine(place: Place, days: float, yes: bool, as_json: bool) -> int
     """
     with place.open() as store:
         found = _count_old(store, days)
-        say(f"{count_of(found, 'record')} would be destroyed, with what stands below")
+        say(f"{count_of(found, 'record')} would be destroyed, with the messages below")
         if not found:
             return 0
         confirm("Destroy what is in quarantine?", yes=yes)

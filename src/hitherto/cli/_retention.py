@@ -28,8 +28,8 @@ _DAYS = click.IntRange(1, 3650)
 _STAYS = {
     "held": "on hold",
     "being-recorded": "an answer is being recorded",
-    "recent": "something was said in it meanwhile",
-    "gone": "somebody else destroyed it",
+    "recent": "it became active meanwhile",
+    "gone": "another process destroyed it",
     "policy-changed": "another policy was set meanwhile",
 }
 
@@ -39,11 +39,11 @@ def retention() -> None:
     """How long conversations are kept after the last word in them. Without a policy, for ever."""
 
 
-@retention.command("show", short_help="The policy, and how many would go now.")
+@retention.command("show", short_help="The policy, and how many conversations are due.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
 def show_policy(place: Place, as_json: bool) -> None:
-    """Print the policy of the store, and how many conversations would go now."""
+    """Print the policy of the store, and how many conversations are due now."""
     with place.read() as store:
         plan, behind = store.plan_sweep(), store.engine.schedule.behind_seconds
     days = None if plan.policy is None else plan.policy.days
@@ -51,14 +51,14 @@ def show_policy(place: Place, as_json: bool) -> None:
     if as_json:
         print_json({"days": days, "conversations": len(plan.items), "due": due, "held": held})
     elif days is None:
-        also = f", but {due} with an expiry of their own that has come" if due else ""
+        also = f", but {due} with an expiry of their own that has passed" if due else ""
         click.echo(f"off: everything is kept{also}")
     else:
         also = f"; {held} more due, but on hold" if held else ""
-        click.echo(f"{days} days after the last word\n{due} of {len(plan.items)} conversations would go now{also}")
+        click.echo(f"{days} days after the last word\n{due} of {len(plan.items)} conversations are due now{also}")
     if behind and not as_json:
-        said = f"the clock was put forward by {behind / 3600:,.1f} hours since the machine was booted"
-        say(f"{said}: by itself a store goes by the time of before; hitherto retention run goes by the clock")
+        what = f"the clock was put forward by {behind / 3600:,.1f} hours since the machine was booted"
+        say(f"{what}: background sweeps use the old time; hitherto retention run uses the clock")
 
 
 def _parse_days(ctx: click.Context, param: click.Parameter, given: str) -> int | None:
@@ -90,17 +90,17 @@ def set_(place: Place, days: int | None, yes: bool) -> int:
         return _carry_out(store, plan, given=False, as_json=False)
 
 
-@retention.command("run", short_help="Destroy what is due.")
+@retention.command("run", short_help="Destroy due conversations.")
 @click.option("--days", type=_DAYS, help="By this many days, in place of the store's policy.")
-@click.option("--dry-run", is_flag=True, help="Only print what would go, what stays, and why.")
+@click.option("--dry-run", is_flag=True, help="Only print the plan, with reasons.")
 @without_asking
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; with --dry-run one a conversation.")
 @with_place
 def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Destroy for good the conversations that are due, with their branches, attachments and search words.
 
-    The plan is shown, and asked for; where nobody can be asked, --yes is needed. A conversation on hold stays, and so
-    does one in which somebody says a word meanwhile. An interrupted run goes on when it is run again.
+    The plan is shown, and asked for; without a terminal --yes is needed. A conversation on hold stays, and so
+    does one that becomes active meanwhile. An interrupted run goes on when it is run again.
     """
     from ..retention import RetentionPolicy  # noqa: PLC0415  # as above
 
@@ -110,7 +110,7 @@ def run(place: Place, days: int | None, dry_run: bool, yes: bool, as_json: bool)
         plan = store.plan_sweep(policy)
         if plan.policy is None and not plan.purges and not plan.held:
             hint = "hitherto retention set DAYS sets one for the store, --days DAYS is for this once"
-            raise errors.InvalidArgument("no policy is set, and no expiry of a conversation has come", hint=hint)
+            raise errors.InvalidArgument("no policy is set, and no conversation has expired", hint=hint)
         if not dry_run:
             return _confirm_and_sweep(store, plan, yes=yes, as_json=as_json, given=days is not None)
         if not as_json:
@@ -170,7 +170,7 @@ def _carry_out(store: "Store", plan: "SweepPlan", *, given: bool, as_json: bool)
         say(f"left alone: {id}: {_STAYS.get(why, why)}")
     say(f"destroyed: {report.purged_count}" if plan.purges else "nothing to destroy")
     if report.scrub_pending:
-        say("the last bytes leave the files when whoever reads now is done, or at the next opening")
+        say("the last bytes leave the files when the present readers are done, or at the next opening")
     return 1 if report.failures else 0
 
 

@@ -63,12 +63,12 @@ def _moment(text: str, now: datetime) -> datetime:
 @click.argument("words", nargs=-1, required=True)
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many at most.")
 @click.option("--ranked", is_flag=True, help="The best first, in place of the newest.")
-@click.option("--role", type=click.Choice(_ROLES), help="Only what was said in this role.")
+@click.option("--role", type=click.Choice(_ROLES), help="Only messages of this role.")
 @click.option("--conversation", "within", metavar="ID", shell_complete=complete_ids, help="Only in this conversation.")
 @click.option("--here", "only_here", is_flag=True, help="Only in conversations of this folder.")
 @click.option("--project", metavar="PATH", help="Only in conversations of that folder.")
-@click.option("--since", type=Moment(), help="Only what was said from then on: 2026-01-31, 3h, 7d, 2w, yesterday.")
-@click.option("--until", type=Moment(), help="Only what was said before.")
+@click.option("--since", type=Moment(), help="Only messages from then on: 2026-01-31, 3h, 7d, 2w, yesterday.")
+@click.option("--until", type=Moment(), help="Only messages before then.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @with_place
 def search(

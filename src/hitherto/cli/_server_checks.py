@@ -69,17 +69,17 @@ def _tls(seen: "Server") -> Iterator[Finding]:
     elif seen.local:
         yield Finding("encryption", OK, seen.tls or "none, on this machine")
     elif seen.tls is not None:
-        what = f"{seen.tls}, but not whose server it is: somebody in between could pass for it"
+        what = f"{seen.tls}, but the server's certificate is not checked: another machine could pass for it"
         yield Finding("encryption", WARNING, what, hint)
     else:
-        what = "none: what is said, and the password, can be read on the way"
+        what = "none: messages and the password can be read on the way"
         yield Finding("encryption", PROBLEM, what, hint)
 
 
 def _role(seen: "Server") -> Iterator[Finding]:
     if seen.superuser or seen.bypasses_rls:
         why = "is a superuser" if seen.superuser else "has BYPASSRLS"
-        what = f"{seen.role} {why}: row-level security does not bind it, so only we keep workspaces apart"
+        what = f"{seen.role} {why}: row-level security does not bind it, so only hitherto keeps workspaces apart"
         yield Finding("role", WARNING, what, "use an ordinary one: hitherto postgres role NAME prints its rights")
     else:
         yield Finding("role", OK, f"{seen.role}, which row-level security binds to one workspace at a time")
@@ -88,17 +88,17 @@ def _role(seen: "Server") -> Iterator[Finding]:
 def _durability(seen: "Server") -> Iterator[Finding]:
     off = [name for name, on in (("fsync", seen.fsync), ("full_page_writes", seen.full_page_writes)) if not on]
     if off:
-        what = f"{' and '.join(off)} off: after a power cut what was acknowledged may be lost, or all of it damaged"
+        what = f"{' and '.join(off)} off: after a power cut acknowledged writes may be lost, or all data damaged"
         yield Finding("durability", PROBLEM, what, "set to on in postgresql.conf, and reload")
         return
     if seen.synchronous_commit == "off":
-        yield Finding("durability", OK, "synchronous_commit is off on the server, and on for us")
+        yield Finding("durability", OK, "synchronous_commit is off on the server, and on for hitherto")
     waited, connected = seen.synchronous_standby_names, len(seen.standbys)
     if not waited and not connected:
-        yield Finding("durability", OK, "on the server's disk; nobody follows it")
+        yield Finding("durability", OK, "on the server's disk; no standby follows it")
     elif not waited:
         what = f"commits wait for the server's own disk only; {_standbys(seen)}"
-        hint = "after a failover the newest may be missing; synchronous_standby_names makes commits wait"
+        hint = "after a failover the newest messages may be missing; synchronous_standby_names makes commits wait"
         yield Finding("durability", WARNING, what, hint)
     elif not connected:
         what = f"commits wait for standbys ({waited}), and none is connected"
@@ -121,18 +121,18 @@ def _standbys(seen: "Server") -> str:
 
 def _upkeep(seen: "Server") -> Iterator[Finding]:
     if not seen.autovacuum:
-        what = "autovacuum is off: what was deleted stays in the files, and tables grow"
+        what = "autovacuum is off: deleted rows stay in the files, and tables grow"
         yield Finding("upkeep", WARNING, what, "set autovacuum to on in postgresql.conf, and reload")
     if seen.idle_slots:
-        what = f"replication slots that nobody reads: {seen.idle_slots}; they keep the log, and what was deleted"
-        yield Finding("upkeep", WARNING, what, "start who reads them, or drop them: pg_drop_replication_slot")
+        what = f"replication slots without a reader: {seen.idle_slots}; they keep the log, and deleted rows with it"
+        yield Finding("upkeep", WARNING, what, "start their readers, or drop them: pg_drop_replication_slot")
     if not seen.checksums:
         what = "the server keeps no checksums of its pages: damage on its disk may go unnoticed"
-        yield Finding("upkeep", OK, f"{what}; hitherto verify finds what is ours")
+        yield Finding("upkeep", OK, f"{what}; hitherto verify finds damage to the store")
 
 
 def _connections(seen: "Server") -> Iterator[Finding]:
-    what = f"{seen.connections} of {seen.max_connections} in use, by everybody"
+    what = f"{seen.connections} of {seen.max_connections} in use, by all clients"
     if seen.connections > _CROWDED * seen.max_connections:
         hint = "lower pool_size in the addresses, use a pooler, or raise max_connections"
         yield Finding("connections", WARNING, what, hint)

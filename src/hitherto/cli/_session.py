@@ -65,7 +65,7 @@ class Session:
 
         if not isinstance(self.client, Client):
             hint = "leave -c out; hitherto chat -n begins another conversation"
-            what = "claude-local cannot go on with a conversation, or be changed: the program keeps its own"
+            what = "claude-local cannot continue or change a conversation: the program keeps its own"
             raise errors.Unsupported(what, hint=hint)
         return self.client
 
@@ -178,7 +178,7 @@ class Session:
             talk.rename(title)
         self.undone = ""
         if talk.head != self._last_head:
-            say("this conversation went on elsewhere meanwhile: what you say here is a branch of its own")
+            say("this conversation went on elsewhere meanwhile: your question begins a branch of its own")
 
     def retry(self) -> None:
         """Ask the last question again. The new answer replaces the partial answers that were kept before."""
@@ -233,11 +233,11 @@ class Session:
         if resumed is None:
             return
         for repair in resumed.repairs:
-            say(f"mended: {repair}")
+            say(f"repaired: {repair}")
         for loss in resumed.losses:
             say(f"lost in conversion: {loss}")
         if resumed.missing_handlers:
-            say(f"tools that nobody can run here: {', '.join(resumed.missing_handlers)}")
+            say(f"tools without a handler here: {', '.join(resumed.missing_handlers)}")
 
 
 def find_unanswered(messages: "list[Message]") -> "Message | None":

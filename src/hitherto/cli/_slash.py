@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from ..model import Message
 
 COMMANDS = {
-    "/model": "NAME: go on with another model; without a name, which one it is",
-    "/system": 'TEXT: another system prompt; without a text, which one it is; "" for none',
-    "/title": "TEXT: give the conversation a title; without a text, which one it has",
-    "/fork": "ID: go on from that message, on a branch; without an id, which there are",
+    "/model": "NAME: use another model; without a name, print the present one",
+    "/system": 'TEXT: use another system prompt, "" for none; without a text, print the present one',
+    "/title": "TEXT: set the title; without a text, print it",
+    "/fork": "ID: go on from that message, on a branch; without an id, list the messages",
     "/undo": "take the last question back, with its answer",
-    "/retry": "ask again what was not answered",
-    "/accept": "take what came of an interrupted answer for the answer",
-    "/discard": "let go of it",
-    "/save": "FILE: write the conversation to a new file; its name says in which format",
+    "/retry": "ask an unanswered question again",
+    "/accept": "accept an interrupted answer as it is",
+    "/discard": "drop an interrupted answer",
+    "/save": "FILE: write the conversation to a new file; its name determines the format",
     "/new": "begin a new conversation",
     "/help": "these commands",
     "/quit": "leave; so does /exit",
     "/exit": "",  # described with /quit
 }
 SLASH = re.compile(r"(/\w+)(?:\s+(.*))?", re.DOTALL)
-_SAY_IT = "what begins with a space is no command"
+_SAY_IT = "a line that begins with a space is no command"
 _NOTHING = '""'
 
 

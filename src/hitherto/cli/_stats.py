@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ._output import count_of, paint, print_json, print_lines
+from ._paging import iterate_conversations
 from ._store_options import Place, with_place
 from ._terminal import line, moment, width
 
@@ -21,17 +22,16 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ..listing import ConversationInfo
-    from ..store import Stats, Store
+    from ..store import Stats
 
 _BLOCKS, _SIGNS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 _LARGEST = 5  # conversations to list
-_PAGE = 1000
 _NAMES = 11  # columns for a role: the longest built-in one
 
 Days = dict["date", dict[str, int]]
 
 
-@click.command(short_help="How much there is, and when it was said.")
+@click.command(short_help="Show the size of the store, and its activity.")
 @click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="The days of the chart.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
@@ -43,29 +43,19 @@ def stats(place: Place, days: int, as_json: bool) -> None:
     """
     with place.read() as store:
         found = store.stats()
-        said = store.activity(days=days)
-        largest = nlargest(_LARGEST, _conversations(store), key=lambda info: info.size)
+        activity = store.activity(days=days)
+        largest = nlargest(_LARGEST, iterate_conversations(store, include_expired=True), key=lambda info: info.size)
         if as_json:
-            print_json(_object(found, said, largest))
+            print_json(_object(found, activity, largest))
         else:
-            print_lines(_lines(found, said, largest))
-
-
-def _conversations(store: "Store") -> Iterator["ConversationInfo"]:
-    cursor = None
-    while True:
-        page = store.conversations(limit=_PAGE, cursor=cursor, include_expired=True)
-        yield from page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
+            print_lines(_lines(found, activity, largest))
 
 
 def _title(info: "ConversationInfo") -> str | None:
     return None if info.problem is not None else info.title
 
 
-def _object(found: "Stats", said: Days, largest: Sequence["ConversationInfo"]) -> dict[str, object]:
+def _object(found: "Stats", activity: Days, largest: Sequence["ConversationInfo"]) -> dict[str, object]:
     return {
         "conversations": found.conversations,
         "messages": found.messages,
@@ -74,7 +64,7 @@ def _object(found: "Stats", said: Days, largest: Sequence["ConversationInfo"]) -
         "approximate_tokens": found.approximate_tokens,
         "oldest": found.oldest,
         "newest": found.newest,
-        "days": [{"date": day, "messages": sum(roles.values()), "roles": roles} for day, roles in said.items()],
+        "days": [{"date": day, "messages": sum(roles.values()), "roles": roles} for day, roles in activity.items()],
         "largest": [
             {"id": i.id, "title": _title(i), "size": i.size, "messages": i.count, "active_at": i.active_at}
             for i in largest
@@ -82,12 +72,12 @@ def _object(found: "Stats", said: Days, largest: Sequence["ConversationInfo"]) -
     }
 
 
-def _lines(found: "Stats", said: Days, largest: Sequence["ConversationInfo"]) -> Iterator[str]:
+def _lines(found: "Stats", activity: Days, largest: Sequence["ConversationInfo"]) -> Iterator[str]:
     yield from _totals(found)
     if found.messages:
         yield ""
-        yield from _chart(said)
-        yield from _roles(said)
+        yield from _chart(activity)
+        yield from _roles(activity)
         yield ""
         yield from _sizes(largest)
 
@@ -106,12 +96,12 @@ def _wrap(text: str) -> list[str]:
     return wrap(text, width())
 
 
-def _chart(said: Days) -> Iterator[str]:
+def _chart(activity: Days) -> Iterator[str]:
     """Yield a column for each day, or for several days if there are more days than columns."""
-    counts = [sum(roles.values()) for roles in said.values()]
+    counts = [sum(roles.values()) for roles in activity.values()]
     each = -(-len(counts) // width())  # days in a column
     columns = [sum(counts[max(0, at - each) : at]) for at in range(len(counts), 0, -each)][::-1]
-    most, days = max(columns), list(said)
+    most, days = max(columns), list(activity)
     named = f"{count_of(sum(counts), 'message')} from {days[0]} to {days[-1]}"
     period = "a day" if each == 1 else f"{each} days"
     yield from _wrap(f"{named}, at most {most:,} in {period}" if most else named)
@@ -132,8 +122,8 @@ def _blocks() -> str:
     return _BLOCKS
 
 
-def _roles(said: Days) -> Iterator[str]:
-    counts = sum((Counter(roles) for roles in said.values()), Counter[str]())
+def _roles(activity: Days) -> Iterator[str]:
+    counts = sum((Counter(roles) for roles in activity.values()), Counter[str]())
     names = {role: line(role, _NAMES) for role in counts}
     room = max(map(len, names.values()), default=0)
     figures = max((len(f"{count:,}") for count in counts.values()), default=0)

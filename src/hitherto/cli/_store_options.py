@@ -140,19 +140,21 @@ def _source(source: str) -> tuple[str, str]:
     return kind, rest
 
 
-def place_of(store: str | None, workspace: str | None, key: str | None, said: dict[str, str] | None = None) -> Place:
-    """Return the place that these options name. `said` replaces the configuration file."""
-    if said is None:
+def place_of(
+    store: str | None, workspace: str | None, key: str | None, settings: dict[str, str] | None = None
+) -> Place:
+    """Return the place that these options name. `settings` replaces the configuration file."""
+    if settings is None:
         from ._config import load  # noqa: PLC0415  # help needs none
 
-        said = load()
-    location, named_by = _location(store, said)
-    key = key or os.environ.get("HITHERTO_KEY") or said.get("key") or None
+        settings = load()
+    location, named_by = _location(store, settings)
+    key = key or os.environ.get("HITHERTO_KEY") or settings.get("key") or None
     if key is not None:
         try:
             _source(key)
         except click.UsageError as error:
-            if key != said.get("key"):
+            if key != settings.get("key"):
                 raise
             from ._config import BadConfig, path  # noqa: PLC0415  # as above
 
@@ -160,24 +162,24 @@ def place_of(store: str | None, workspace: str | None, key: str | None, said: di
     return Place(
         location=location,
         named_by=named_by,
-        workspace=workspace or os.environ.get("HITHERTO_WORKSPACE") or said.get("workspace") or "default",
+        workspace=workspace or os.environ.get("HITHERTO_WORKSPACE") or settings.get("workspace") or "default",
         key=key,
-        sanitise=_sanitise(said),
+        sanitise=_sanitise(settings),
     )
 
 
-def _sanitise(said: dict[str, str]) -> str | None:
+def _sanitise(settings: dict[str, str]) -> str | None:
     """Return the sanitiser's name from the environment or the configuration file. A misspelt name is an error."""
-    named = os.environ.get("HITHERTO_SANITISE") or said.get("sanitise") or "off"
+    named = os.environ.get("HITHERTO_SANITISE") or settings.get("sanitise") or "off"
     if named not in SANITISED:
         from ._config import BadConfig  # noqa: PLC0415  # as above
 
         hint = f"HITHERTO_SANITISE, and sanitise in the configuration file, are one of {', '.join(SANITISED)}"
-        raise BadConfig(f"not something to be taken out: {named!r:.40}", hint=hint)
+        raise BadConfig(f"not a sanitiser: {named!r:.40}", hint=hint)
     return None if named == "off" else named
 
 
-def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
+def _location(store: str | None, settings: dict[str, str]) -> tuple[str, str]:
     from .._locations import find, near  # noqa: PLC0415  # help needs none
 
     if store:
@@ -189,8 +191,8 @@ def _location(store: str | None, said: dict[str, str]) -> tuple[str, str]:
     here = near()
     if here is not None:
         return here, "a .hitherto folder"
-    if said.get("store"):
-        return os.path.expanduser(said["store"]), "the configuration file"
+    if settings.get("store"):
+        return os.path.expanduser(settings["store"]), "the configuration file"
     return find(), "the user's data directory"
 
 
@@ -199,7 +201,7 @@ def warn_of_password(location: str) -> None:
     if has_password(location):
         from ._terminal import say  # noqa: PLC0415  # most locations have none
 
-        say("others on this machine can read a password on the command line: PGPASSWORD or ~/.pgpass keeps it")
+        say("other users can read a password on the command line: keep it in PGPASSWORD or ~/.pgpass")
 
 
 def has_password(location: str) -> bool:
@@ -216,7 +218,7 @@ def with_place(command: _Command) -> _Command:
     def run(*, store: str | None, workspace: str | None, key: str | None, **given: object) -> object:
         above = click.get_current_context().find_root().params
         if "" in (store, workspace, key):
-            raise click.UsageError("what --store, --workspace and --key are given is not empty")
+            raise click.UsageError("--store, --workspace and --key need a value")
         place = place_of(store or above["store"], workspace or above["workspace"], key or above["key"])
         return command(place=place, **given)
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ..store import Store
 
 
-@click.command(short_help="A copy of the store, made while others write.")
+@click.command(short_help="Copy the store to a file, while other processes write.")
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
 def backup(place: Place, file: str, as_json: bool) -> None:
-    """Write a copy of the whole store, all workspaces, to a new file, while others go on reading and writing.
+    """Write a copy of the whole store, all workspaces, to a new file, while other processes read and write.
 
     The copy is as the store was at one moment, and is a store itself: sealed if this one is, with the same key.
     Nothing is overwritten.
@@ -40,18 +40,18 @@ def backup(place: Place, file: str, as_json: bool) -> None:
         say(f"{file}: {count_of(size, 'byte')}")
 
 
-@click.command(short_help="Put a backup in the place of the store.")
+@click.command(short_help="Replace the store by a backup.")
 @click.argument("file", metavar="FILE", type=click.Path())
-@click.option("--replace", is_flag=True, help="Even if there is a store; it is kept, under another name beside it.")
+@click.option("--replace", is_flag=True, help="Replace an existing store; it is kept beside it, under another name.")
 @without_asking
-@click.option("--no-verify", is_flag=True, help="Do not read all of the backup first to prove that it is sound.")
+@click.option("--no-verify", is_flag=True, help="Do not check first that the backup is sound.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_place
 def restore(place: Place, file: str, replace: bool, yes: bool, no_verify: bool, as_json: bool) -> int:
     """Make the store again from a backup. The backup itself is not touched, and stays.
 
     The backup is checked first, with its key if it is sealed; if it is not sound, nothing is done, and the exit code is
-    7. A store that is there is left alone, unless --replace is given; nobody may have it open then.
+    7. A store that is there is left alone, unless --replace is given; no process may have it open then.
     """
     from ..backends.sqlite.file_swap import put_in_place  # noqa: PLC0415  # help needs none
 

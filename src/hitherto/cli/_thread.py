@@ -155,9 +155,9 @@ def as_json(message: "Saved", model: str | None = None) -> dict[str, object]:
 
 
 def _block(block: "Block") -> dict[str, object]:
-    said = block.content if isinstance(block.content, str) else None
+    text = block.content if isinstance(block.content, str) else None
     described = {"type": block.type, "modality": block.modality, "mime_type": block.mime_type, "id": block.id}
-    return described | {"text": said, "size": _size(block)}
+    return described | {"text": text, "size": _size(block)}
 
 
 def _plain(value: object) -> object:

@@ -36,17 +36,17 @@ class Brief(NamedTuple):
     at: datetime
     label: str | None
     main: bool
-    said: str
+    summary: str
     problem: str | None
 
 
 def make_brief(message: "Saved") -> Brief:
     """Return a message in brief."""
     m = message
-    said = summarise_blocks(m.blocks)
+    summary = summarise_blocks(m.blocks)
     if m.problem is not None:  # with a missing attachment the rest is readable
-        said = f"{said} ({m.problem})".strip() if m.blocks else f"(cannot be read: {m.problem})"
-    return Brief(m.id, m.parent, m.link, m.seq, m.role, m.created_at, m.label, m.main, said, m.problem)
+        summary = f"{summary} ({m.problem})".strip() if m.blocks else f"(cannot be read: {m.problem})"
+    return Brief(m.id, m.parent, m.link, m.seq, m.role, m.created_at, m.label, m.main, summary, m.problem)
 
 
 def summarise_blocks(blocks: "Sequence[Block]") -> str:
@@ -70,7 +70,7 @@ def role_tag(role: str) -> str:
 
 def brief_line(message: Brief) -> str:
     """Return a message on one line, not cut yet: `abc123 (2024-01-15 10:30) [USER] text`."""
-    return f"{message.id} ({moment(message.at)}) {role_tag(message.role)} {message.said}"
+    return f"{message.id} ({moment(message.at)}) {role_tag(message.role)} {message.summary}"
 
 
 def draw_tree(messages: Iterable[Brief], width: int) -> Iterator[str]:

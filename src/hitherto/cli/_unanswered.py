@@ -45,8 +45,8 @@ def report_stopped(session: Session, before: str | None, *, asking: bool) -> Non
     elif asking and (talk is None or talk.at == before):
         say("stopped. The question was not kept: the Up key brings it back")
     elif find_partials(talk):
-        say("stopped. The question and what came of the answer are kept: /accept takes it for the answer, "
-            "/retry asks again, /discard lets go of it")  # fmt: skip
+        say("stopped. The question and the partial answer are kept: /accept accepts it as the answer, "
+            "/retry asks again, /discard drops it")  # fmt: skip
     elif talk is not None and find_unanswered([*talk.thread(attachments="lazy")]):
         answered = session.messages and not find_unanswered(session.messages)
         pending = f"{_WHOLE}, and is kept as soon as it can be"
@@ -69,7 +69,7 @@ def offer_interrupted(session: Session, prompt: Prompt) -> str | None:
         say("its answer is on its way in another terminal: /fork @ goes on from it when it is there")
         return None
     if readable:
-        say(f"of the answer this had come:\n{readable[0].text}")
+        say(f"this part of the answer was kept:\n{readable[0].text}")
         words = ("accept", "retry", "discard", "leave")
         chosen = ask_choice(prompt, "[a]ccept it as the answer, [r]etry, [d]iscard it, [l]eave it: ", words)
         return None if chosen == "leave" else f"/{chosen}"

@@ -401,6 +401,11 @@ def _write_stream(format: Format, talks: Iterator[PortableConversation], stream:
     return write_to(talks, stream)
 
 
+def format_for(path: PathLike) -> str:
+    """Return the name of the format that the end of a path names. Raise `InvalidArgument` if it names none."""
+    return _by_name(_path(path)).name
+
+
 def _by_name(path: Path) -> Format:
     fitting = [format for format in _all() if any(s and path.name.endswith(s) for s in format.suffixes)]
     if not fitting:
