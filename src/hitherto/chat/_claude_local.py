@@ -286,7 +286,7 @@ class ClaudeLocal:
 
     # -- the program
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
         """Raise `ProviderError` if the program is not installed, before a prompt is sent or stored."""
         name = _command(self.config)[0]
         if shutil.which(name, path=self._env.get("PATH")) is None:

@@ -74,7 +74,7 @@ class _Wired(Turns):
     def model(self) -> str:
         return self.config.model or ("local" if self.config.provider == "local" else "")
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
         """Raise an error now if every request would fail, mostly because there is no key."""
         self._wire.check_ready()
 

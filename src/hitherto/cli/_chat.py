@@ -148,7 +148,7 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     terms = _make_terms(options, settings)
     client = _make_client(options, terms.beginning if talk is None else options.system or "")
     stack.callback(client.close)
-    client._check_ready()
+    client.check_ready()
     if store is None and not options.incognito:
         store = _make_store(place, stack)  # all other checks have passed
     session = Session(client, None if options.incognito else store, talk, terms)

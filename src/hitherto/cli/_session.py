@@ -89,7 +89,7 @@ class Session:
     def talk(self) -> "Conversation | None":
         """Return a handle at the session's position; None while nothing is recorded."""
         found = self._recording
-        return None if found is None else found._place
+        return None if found is None else found.position
 
     @property
     def at(self) -> str | None:
@@ -222,9 +222,10 @@ class Session:
     def flush(self) -> None:
         """Write the messages that could not be written before. Raise the error if they still cannot be."""
         found = self._recording
-        if found is not None and found._listener is not None and self.messages:
-            found._listener.catch_up(self.messages, self.own().setup)
-        if found is not None and found.pending:
+        if found is None:
+            return
+        found.catch_up()
+        if found.pending:
             found.flush()
 
     def report_resumed(self) -> None:

@@ -105,7 +105,7 @@ class Recording:
         return None if talk is None or recorder is None else recorder.store.conversation(talk.id)
 
     @property
-    def _place(self) -> Conversation | None:
+    def position(self) -> Conversation | None:
         """The conversation at the message where a client of ours stands, even if another writer has moved its head."""
         place = None if self._listener is None else self._listener.place
         return self.conversation if place is None else place.handle.fork()
@@ -121,6 +121,13 @@ class Recording:
         """The error of the last checkpoint; None if it succeeded."""
         found = (recorder.checkpoint_error for recorder in self._all())
         return next((error for error in found if error is not None), None)
+
+    def catch_up(self) -> None:
+        """Record the answers in the history of a client of `hitherto.chat` that are not recorded yet, because Ctrl+C
+        came first."""
+        client = self._client
+        if self._listener is not None and isinstance(client, Client | AsyncClient) and client.messages:
+            self._listener.catch_up(client.messages, client.setup)
 
     def flush(self, *, timeout_seconds: float = 10.0) -> None:
         """Write the messages that are pending, and wait for checkpoints. Raises the error if a message still cannot be
