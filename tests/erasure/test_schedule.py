@@ -337,7 +337,7 @@ def test_what_is_due_and_on_hold_is_no_reason_to_write_or_tell(
     store.subscribe(told.append)
     with caplog.at_level(logging.INFO, logger="hitherto"):
         swept(store)
-    store.engine.listeners.wait(10)
+    assert store.engine.listeners.wait(10)
     assert store.engine.workspace.row.token == token
     assert (told, caplog.records) == ([], [])
 
@@ -354,7 +354,7 @@ def test_one_event_and_one_line_tell_of_a_sweep_and_name_no_conversation(
     store.subscribe(told.append)
     with caplog.at_level(logging.INFO, logger="hitherto"):
         swept(store)
-    store.engine.listeners.wait(10)
+    assert store.engine.listeners.wait(10)
     (event,) = [one for one in told if isinstance(one, SweepFinished)]
     assert (event.days, event.purged_count, event.skipped, event.failures) == (30, 3, 1, 0)
     (record,) = caplog.records
@@ -378,11 +378,11 @@ def test_closing_does_not_wait_for_a_long_sweep_and_the_next_goes_on(
         inner(self, rows)
         if len(self.swept) == 3:
             began.set()
-            go.wait(30)
+            assert go.wait(30)
 
     monkeypatch.setattr(_sweeping.Sweep, "_together", together)
     store = opened()
-    began.wait(30)
+    assert began.wait(30)
     background_of(store)._stopped = True  # which is what closing does first, and then waits
     go.set()
     assert store.close().complete

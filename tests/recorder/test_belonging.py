@@ -702,7 +702,7 @@ def test_a_side_call_while_the_first_question_is_on_its_way_is_one(store: Store)
 
         other = threading.Thread(target=main)
         other.start()
-        asked.wait(30)
+        assert asked.wait(30)
         with hitherto.into(store.ensure("ann")):
             create(sdk, user("Is it spam?"))
         done.set()
