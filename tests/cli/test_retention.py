@@ -290,7 +290,7 @@ def test_what_fails_is_named_and_is_exit_code_1(
     with world.store() as store:
         plan = store.plan_sweep(RetentionPolicy())
         with monkeypatch.context() as patch:
-            patch.setattr(store, "_steady", broken)
+            patch.setattr(store.engine, "read_consistently", broken)
             assert _retention._confirm_and_sweep(store, plan, yes=True, as_json=True) == 1
     out, err = capsys.readouterr()
     assert f"left alone: {due[1]}: it is damaged" in err
