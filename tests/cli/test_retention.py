@@ -96,9 +96,13 @@ def test_a_policy_that_lets_something_go_shows_it_and_asks(world: World, due: tu
 
 
 def test_a_command_that_writes_lets_go_of_what_is_due_by_itself(world: World, due: tuple[str, ...]) -> None:
+    """A command gives a sweep a tenth of a second. If that is too little on a busy machine, the next one goes on."""
     held, _, new = due
     policy(world, 30)
-    assert world.command("rename", new, "another title").returncode == 0
+    for n in range(20):
+        assert world.command("rename", new, f"title {n}").returncode == 0
+        if remaining(world) == {held, new}:
+            break
     assert remaining(world) == {held, new}
 
 
