@@ -363,13 +363,6 @@ def test_every_measurement_is_on_the_page_of_benchmarks_with_its_goals() -> None
     assert goals - {number for number in numbers if isinstance(number, int | float)} == set()
 
 
-def test_every_module_is_on_the_map() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = {word for fence in _FENCE.finditer(text) for word in re.findall(r"\w+", fence[2])}
-    package = ROOT / "src" / "hitherto"
-    assert {path.stem for path in package.glob("*.py") if path.stem != "__init__"} - named == set()
-
-
 # Links
 
 

@@ -1,1 +1,5 @@
-"""Tests of the PostgreSQL backend, on a real server."""
+"""Tests of the PostgreSQL backend, on a real server.
+
+Migrations, roles, races, failover, erasure and query plans. They start a server of their own, and are skipped where
+PostgreSQL is not installed.
+"""

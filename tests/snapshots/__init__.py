@@ -1,1 +1,4 @@
-"""Tests of snapshots and where they are kept."""
+"""Tests of snapshots and the places where they are kept.
+
+Files, object servers, layouts, sealing, and files that were made to exhaust the reader.
+"""

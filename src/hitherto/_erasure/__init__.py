@@ -1,4 +1,6 @@
 """Removing data for good.
 
-Retention sweeps and their schedule, purges, the maintenance thread, and deleting copies in checkpoint stores.
+`purging` destroys conversations. `sweep` purges what retention says is due, and `schedule` decides when. `maintenance`
+packs and tidies in a thread of its own. `shutdown` closes a store, and finishes purges whose bytes are still in the
+files. `checkpoint_copies` deletes the copies that lie in checkpoint stores.
 """

@@ -1,4 +1,6 @@
 """Full-text search.
 
-Queries, snippets, feeding the index, and the sealed index that is kept in the store itself.
+`query` reads the language of questions, `search` feeds the text index and asks it, and `snippets` cuts out the part of
+a text that matched. The index of a sealed store is made of `segments`: `sealed_index` has it in memory, and
+`sealed_index_store` keeps it, encrypted, in the store itself. `timeline` lists new messages by time.
 """
