@@ -17,7 +17,7 @@ from hitherto import Closed, Conversation, Key, Message, open_async
 from hitherto import open as open_store
 from hitherto._engine.bodies import Meta
 from hitherto._engine.state import close_meta
-from hitherto._engine.workspace import described, new_row
+from hitherto._engine.workspace import add_description, new_row
 from hitherto.aio import AsyncConversation, AsyncStore
 from hitherto.backend import CHAT, DONE, Batch, Change
 from hitherto.backends.sqlite import SqliteBackend  # noqa: F401  # loaded here, so that `open` is timed without imports
@@ -181,7 +181,7 @@ class Ours:
         codec = self.store.engine.codec
         row = new_row(codec, new_conversation_id(), CHAT, None, at)
         envelope = codec.first_envelope(row)
-        row = described(envelope, row, close_meta(envelope, row.id, Meta(title), 1_000))
+        row = add_description(envelope, row, close_meta(envelope, row.id, Meta(title), 1_000))
         return Batch((Change(row.id, None, row),))
 
     def fork(self, name: str, index: int, given: list[Plain]) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import msgpack
 
 from hitherto._engine import revisions
-from hitherto._engine.attachments import _squeezed
+from hitherto._engine.attachments import _compress_chunk
 from hitherto._engine.bodies import (
     Meta,
     WorkspaceMeta,
@@ -32,10 +32,10 @@ from hitherto._engine.bodies import (
     encode,
     item_place,
     meta_place,
+    pack_message,
     pack_place,
-    packed,
 )
-from hitherto._engine.compression import unsqueeze
+from hitherto._engine.compression import decompress
 from hitherto._sealing import primitives, sealed
 from hitherto._sealing.codec import MODULUS, Plain
 from hitherto._sealing.quarantine import _key as quarantine_key
@@ -362,10 +362,10 @@ class Records:
         inner = []
         for n, text in enumerate(texts):
             row = MessageRow(32 + n, CONVERSATION, n, 31 + n if n else parent, None, True, "user", 0, NOON, None)
-            inner.append(packed(row, encode(body_of(Message.user(text), 0))))
+            inner.append(pack_message(row, encode(body_of(Message.user(text), 0))))
         pack = close_pack(self.envelope, PackRow(32, CONVERSATION, parent, 0, b""), inner)
         content = self.envelope.open(pack_place(pack), pack.body)
-        inside = unsqueeze(content)
+        inside = decompress(content)
         place = {"field": "pack", "first": pack.first, "parent": pack.parent, "count": pack.count}
         built = self.envelope._bytes_of(pack_place(pack))
         return self.case(name, place, built, pack.body, content, None if inside == content else inside)
@@ -376,7 +376,7 @@ class Records:
             fingerprint.update(piece)
             named = fingerprint.digest()
             place: dict[str, object] = {"field": "chunk", "name": named, "index": 0}
-            content = _squeezed(piece)
+            content = _compress_chunk(piece)
             case = self.closed(name, place, chunk_place(CONVERSATION, named, 0), content, inside=piece)
             yield case
         yield refused(case, "at another index", "tag", place={"index": 1})
@@ -387,7 +387,7 @@ class Records:
 
     def rows(self) -> Iterator[Case]:
         loose = row_of(MESSAGE, self.envelope.close_message(MESSAGE, encode(body_of(Message.user("one"), 0))))
-        inner = [packed(MESSAGE, encode(body_of(Message.user("two"), 0)))]
+        inner = [pack_message(MESSAGE, encode(body_of(Message.user("two"), 0)))]
         pack = close_pack(self.envelope, PackRow(64, CONVERSATION, None, 0, b""), inner)
         plain = row_of(ROOT, Plain().close((), encode(body_of(Message.user("three"), 0))))
         weights = [self.envelope.weigh([row]) for row in (loose, pack, plain)]

@@ -20,15 +20,15 @@ from msgspec.structs import replace
 from ._engine.bodies import encode, open_meta, open_setup
 from ._engine.committer import PendingCommit
 from ._engine.packs import Reader, Rewrite
-from ._engine.setups import checked_setup, checked_text, has_one_setup, setup_in_force, setup_item, setup_key
+from ._engine.setups import check_setup, check_text, has_one_setup, setup_in_force, setup_item, setup_key
 from ._engine.state import (
     ConversationState,
     Placement,
-    changed,
+    build_description_change,
+    build_row_change,
     check_size,
     clean_together,
-    described,
-    draft,
+    encode_message,
     label_fields,
     label_tags,
 )
@@ -42,9 +42,9 @@ from .model import (
     Setup,
     Usage,
     approximate_tokens,
+    as_list,
     check_strings,
     id_of,
-    listed,
     text_size,
     to_datetime,
 )
@@ -87,7 +87,7 @@ class Conversation:
 
     def __init__(
         self,
-        desk: ConversationState,
+        state: ConversationState,
         at: int | None,
         *,
         main: bool = True,
@@ -96,13 +96,13 @@ class Conversation:
         setup: int | None = None,
         rewrites: int | None = None,
     ) -> None:
-        self.state = desk
-        self.engine: Engine = desk.engine
+        self.state = state
+        self.engine: Engine = state.engine
         self._at = at  # where the next message goes below: as far as we believe
         self._sure = at  # and as far as we know
         self._flying: deque[PendingCommit] = deque()  # messages of ours on their way
-        self._epoch = desk.epoch
-        self._rewrites = desk.row.rewrites if rewrites is None else rewrites  # as of when `at` was seen
+        self._epoch = state.epoch
+        self._rewrites = state.row.rewrites if rewrites is None else rewrites  # as of when `at` was seen
         self._main = main
         self._link = link
         self._label = label
@@ -181,12 +181,12 @@ class Conversation:
         except Damaged:
             return self.engine.reread(self.state, lambda own: self._setup_now(own, number), message)
 
-    def _setup_now(self, desk: ConversationState, number: int) -> Setup:
+    def _setup_now(self, state: ConversationState, number: int) -> Setup:
         key = setup_key(number)
-        items = self.engine.backend.items(desk.id, key)
+        items = self.engine.backend.items(state.id, key)
         if not items:
             raise Damaged(f"a setup of conversation {self.id} is missing")
-        return open_setup(desk.envelope, desk.id, key, items[0].body)
+        return open_setup(state.envelope, state.id, key, items[0].body)
 
     @property
     def system_prompt(self) -> str:
@@ -266,18 +266,20 @@ class Conversation:
                 "this handle is off the main flow, and the head is on it", hint="append without conditions"
             )
         setup = self._setup_number()
-        given = messages if type(messages) in (list, tuple) else listed(messages, "messages")
+        given = messages if type(messages) in (list, tuple) else as_list(messages, "messages")
         clean = clean_together(engine, [self._placeless(message) for message in given])
-        drafts = [draft(self.state, message, setup, is_clean=True) for message in clean]
+        drafts = [encode_message(self.state, message, setup, is_clean=True) for message in clean]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, engine.max_write_bytes)
-        expected = self._expected(on_conflict, expect_head)
+        expected = self._expected_head(on_conflict, expect_head)
 
         def choose(row: ConversationRow) -> Placement:
-            return self._spot(row, on_conflict, expected)
+            return self._choose_placement(row, on_conflict, expected)
 
-        written = yield from self.state.add_steps(drafts, choose, self._enqueued, unput, put, is_bounded=is_bounded)
+        written = yield from self.state.add_steps(
+            drafts, choose, self._note_enqueued, unput, put, is_bounded=is_bounded
+        )
         with self.state.lock:
             self._settle()
             if written[-1].key is not None:  # it may have been there already, and nothing was written
@@ -294,13 +296,15 @@ class Conversation:
             raise InvalidArgument("append puts a message below where the handle stands", hint=hint)
         return message if self._label is None or message.label is not None else replace(message, label=self._label)
 
-    def _expected(self, on_conflict: OnConflict, expect_head: "str | Saved | None") -> tuple[int | None] | None:
+    def _expected_head(self, on_conflict: OnConflict, expect_head: "str | Saved | None") -> tuple[int | None] | None:
         """The head that must be there, in a tuple; None if any will do."""
         if expect_head is not None:
             return (self.engine.message_ids.number(id_of(expect_head)),)
         return (self._sure,) if on_conflict == "raise" else None
 
-    def _spot(self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None) -> Placement:
+    def _choose_placement(
+        self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None
+    ) -> Placement:
         """Where the next message goes, given the row as it is. Called under the desk's lock."""
         if expected is not None:
             if row.head != expected[0] and not self.state.is_row_locked:
@@ -330,7 +334,7 @@ class Conversation:
             raise NotFound("message", missing, hint=Hint("message-deleted", text))
         self._rewrites = row.rewrites
 
-    def _enqueued(self, entry: PendingCommit, change: Change) -> None:
+    def _note_enqueued(self, entry: PendingCommit, change: Change) -> None:
         """A message of ours is on its way, or was made anew on it; another thread's goes below it."""
         self._at, self._epoch = change.add[-1].number, self.state.epoch
         if entry not in self._flying:
@@ -356,7 +360,7 @@ class Conversation:
         self.engine.ensure_open()
         old = self.setup
         self._configure(
-            checked_setup(
+            check_setup(
                 old.provider if provider is None else provider,
                 old.model if model is None else model,
                 old.system_prompt if system_prompt is None else system_prompt,
@@ -371,19 +375,19 @@ class Conversation:
             new = self.engine.redactor.setup(new)
         if new == self.setup:
             return
-        desk = self.state
+        state = self.state
         numbers: list[int] = []
 
         def make(row: ConversationRow) -> Change:
-            envelope = desk.check(row)
+            envelope = state.check(row)
             number = open_meta(envelope, row).setups + 1
             ahead = self._main and self._sure == row.head  # elsewhere it counts for what is said below this handle
             fields = {"setup": number, "setup_seq": row.next_seq} if ahead else {}
             numbers.append(number)
-            change = described(desk, row, setups=number, **fields)
-            return replace(change, put=(*change.put, setup_item(envelope, desk.id, number, new)))
+            change = build_description_change(state, row, setups=number, **fields)
+            return replace(change, put=(*change.put, setup_item(envelope, state.id, number, new)))
 
-        self.engine.change(desk.id, make)
+        self.engine.change(state.id, make)
         self._setup = numbers[-1]
 
     def _setup_number(self) -> int:
@@ -483,20 +487,20 @@ class Conversation:
     def partials(self) -> "list[Partial]":
         """What had come of answers when they were interrupted, the newest first."""
         self.engine.ensure_open()
-        from ._engine.recovery import found  # noqa: PLC0415  # most answers arrive whole
+        from ._engine.recovery import find_partials  # noqa: PLC0415  # most answers arrive whole
 
-        return found(self.state)
+        return find_partials(self.state)
 
     def accept(self, partial: "Partial") -> list[Saved]:
         """Take what had come of an answer for the answer: messages that are marked as interrupted in `extra`. The
         handle has to stand at the message that they answer."""
-        from ._engine.recovery import interrupted, key_of  # noqa: PLC0415  # as above
+        from ._engine.recovery import key_of, mark_interrupted  # noqa: PLC0415  # as above
 
         key = key_of(partial)
         if partial.parent != self.at:
             hint = "stand there first: talk.fork(at=partial.parent)"
             raise InvalidArgument("this is no answer to the message that the handle stands at", hint=hint)
-        return self._extend([interrupted(m) for m in partial.messages], unput=(key,), is_bounded=False)
+        return self._extend([mark_interrupted(m) for m in partial.messages], unput=(key,), is_bounded=False)
 
     def discard(self, partial: "Partial") -> None:
         """Let go of what had come of an answer."""
@@ -518,7 +522,7 @@ class Conversation:
         link = self._sure
         found = summary(self.thread()) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
-        drafts = [draft(self.state, self._placeless(message), self._setup_number())]
+        drafts = [encode_message(self.state, self._placeless(message), self._setup_number())]
         check_size(drafts, self.engine.max_write_bytes)
 
         def choose(row: ConversationRow) -> Placement:
@@ -526,7 +530,7 @@ class Conversation:
                 self._check_alive(row)
             return Placement(None, link=link)
 
-        (saved,) = self.state.add(drafts, choose, self._enqueued)
+        (saved,) = self.state.add(drafts, choose, self._note_enqueued)
         with self.state.lock:
             self._settle()
         return saved
@@ -660,7 +664,7 @@ class Conversation:
 
     def rename(self, title: str) -> None:
         self.engine.ensure_open()
-        checked_text(title, "the title", self.engine.max_write_bytes)
+        check_text(title, "the title", self.engine.max_write_bytes)
         redactor = self.engine.redactor
         self._describe(title=title if redactor is None else redactor.text(title))
 
@@ -674,7 +678,7 @@ class Conversation:
         def make(row: ConversationRow) -> Change | None:
             meta = open_meta(self.state.check(row), row)
             same = all(getattr(meta, name) == value for name, value in fields.items())
-            return None if same else described(self.state, row, **fields)
+            return None if same else build_description_change(self.state, row, **fields)
 
         self.engine.change(self.state.id, make)
 
@@ -682,22 +686,22 @@ class Conversation:
         """Label a message (by default the one this handle stands at), or take its label away with None."""
         self.engine.ensure_open()
         if label is not None:
-            checked_text(label, "the label", self.engine.max_write_bytes)
+            check_text(label, "the label", self.engine.max_write_bytes)
             if self.engine.redactor is not None:
                 self.engine.redactor.name(label, "the label")
         number = self._sure if message is None else self.engine.message_ids.number(id_of(message))
         if number is None:
             raise InvalidArgument("there is no message to label yet")
-        desk, engine = self.state, self.engine
+        state, engine = self.state, self.engine
 
         def make(row: ConversationRow) -> Change | None:
-            old, body = engine.read_body(self._own(engine.message_ids.id(number)), desk)
+            old, body = engine.read_body(self._own(engine.message_ids.id(number)), state)
             if body.label == label:
                 return None
             data = encode(replace(body, label=label))
             if (
                 len(data) > engine.max_write_bytes
-                and text_size(engine.read_message(old, desk, lazy=True), len(data)) > engine.max_write_bytes
+                and text_size(engine.read_message(old, state, lazy=True), len(data)) > engine.max_write_bytes
             ):
                 raise PayloadTooLarge(len(data), engine.max_write_bytes)
             rewrite = Rewrite(engine, row)
@@ -707,7 +711,7 @@ class Conversation:
             gone = [Tag(name, number) for field, value in before for name in engine.codec.tags(field, value)]
             return replace(rewrite.change(), tag=tuple(tags), untag=tuple(gone))
 
-        engine.change(desk.id, make)
+        engine.change(state.id, make)
 
     def hold(self) -> None:
         """Keep this conversation whatever happens, until `release`: deleting and purging raise `Held`."""
@@ -721,7 +725,7 @@ class Conversation:
 
         def make(row: ConversationRow) -> Change | None:
             self.engine.check_row(row)
-            return None if row.held == held else changed(self.state, row, held=held)
+            return None if row.held == held else build_row_change(self.state, row, held=held)
 
         self.engine.change(self.state.id, make)
 

@@ -152,12 +152,6 @@ def resume_warnings() -> None:
             warn(message)
 
 
-hush, speak = defer_warnings, resume_warnings  # the engine still uses these names
-
-
-hush, speak = defer_warnings, resume_warnings  # the engine still uses these names
-
-
 def warn(message: str) -> None:
     """Log a warning, or defer it until `resume_warnings`. It must hold no text of messages, no key and no secret."""
     if get_ident() in _deferring:
@@ -285,8 +279,6 @@ class Listeners:
         self._watch(event)
         for subscription in self.some:
             subscription.queue.put(event)
-
-    tell = emit  # the engine still uses this name
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait until all listeners have got all events so far. False if the time ran out. A listener that calls this

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PAGE = 200  # conversations read at a time
 _ALL = Filter()
-_FIRST, _MOST = 8, 256  # messages read at a time: a few at first, then more
+_FIRST_BATCH_SIZE, BATCH_SIZE = 8, 256  # messages read at a time: a few at first, then more
 
 Order = tuple[int, bytes, int]  # time, conversation, sequence
 
@@ -49,7 +49,7 @@ class ConversationInfo:
     def _row(self) -> ConversationRow:
         return self._rows[self._id]
 
-    def _described(self) -> Meta:
+    def _read_meta(self) -> Meta:
         if self._meta is None:
             try:
                 sound = self._rows.proven.get(self._id) or VerifiedRow(
@@ -66,19 +66,19 @@ class ConversationInfo:
 
     @property
     def title(self) -> str:
-        return self._described().title
+        return self._read_meta().title
 
     @property
     def key(self) -> str | None:
-        return self._described().key
+        return self._read_meta().key
 
     @property
     def project(self) -> str | None:
-        return self._described().project
+        return self._read_meta().project
 
     @property
     def metadata(self) -> dict[str, str]:
-        return dict(self._described().metadata)
+        return dict(self._read_meta().metadata)
 
     @property
     def head(self) -> str | None:
@@ -101,7 +101,7 @@ class ConversationInfo:
 
     @property
     def created_at(self) -> datetime:
-        return to_datetime(self._described().created or self._row.created_at)
+        return to_datetime(self._read_meta().created or self._row.created_at)
 
     @property
     def active_at(self) -> datetime:
@@ -119,7 +119,7 @@ class ConversationInfo:
     def problem(self) -> str | None:
         """Why the description cannot be read; None if it can."""
         try:
-            self._described()
+            self._read_meta()
         except Damaged as error:
             return str(error)
         return None
@@ -164,7 +164,7 @@ def infos(engine: "Engine", ids: list[bytes], wanted: Filter = _ALL) -> list[Con
         return [ConversationInfo(id, rows) for id in ids]
     found = [ConversationInfo(id, rows) for id in rows.sound()]
     found.sort(key=lambda info: (info._row.active_at, info._id), reverse=True)  # the order of an index is not proven
-    return [info for info in found if wanted == _ALL or info.problem is not None or wanted.fits(info._described())]
+    return [info for info in found if wanted == _ALL or info.problem is not None or wanted.fits(info._read_meta())]
 
 
 class Page(Struct, frozen=True):
@@ -227,7 +227,7 @@ def order(row: MessageRow) -> Order:
 
 def scan(backend: Backend, conversation: bytes, *, newest_first: bool) -> Iterator[MessageRow]:
     """All messages of a conversation by sequence."""
-    after, limit = None, _FIRST
+    after, limit = None, _FIRST_BATCH_SIZE
     while True:
         rows = backend.scan(conversation, after=after, newest_first=newest_first, limit=limit)
         for row in rows:
@@ -237,7 +237,7 @@ def scan(backend: Backend, conversation: bytes, *, newest_first: bool) -> Iterat
             yield row
         if len(rows) < limit:
             return
-        limit = min(2 * limit, _MOST)
+        limit = min(2 * limit, BATCH_SIZE)
 
 
 def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iterator[ConversationRow]:
@@ -266,7 +266,7 @@ def left_out(engine: "Engine") -> set[bytes]:
     return set() if engine.codec.in_clear else engine.quarantine.conversations()
 
 
-def merged(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:
+def merge(backend: Backend, *, newest_first: bool) -> Iterator[MessageRow]:
     """All messages of all conversations by time.
 
     Times never fall along a conversation, so its last activity (or its beginning) says from where on it has to be

@@ -429,9 +429,6 @@ def as_list(values: object, what: str) -> list[object]:
     return list(values)
 
 
-listed = as_list  # store.py and conversation.py still use this name
-
-
 def id_of(what: object) -> str:
     """The id of a thing, which is given as a string, as a UUID, or as the message or conversation that has it."""
     if isinstance(what, str):

@@ -25,13 +25,13 @@ from ._engine.bodies import Meta
 from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from ._engine.creating import create
 from ._engine.engine import Engine
-from ._engine.filters import Filter, checked_pairs
-from ._engine.finding import among, count, find, fitting, folder, page, tag_check, tagged, where
+from ._engine.filters import Filter, check_pairs
+from ._engine.finding import count, filter_by_project, find, find_fitting, find_tagged, folder, page, tag_check, where
 from ._engine.lease import Lease
 from ._engine.packs import Reader
 from ._engine.quota import Quota
-from ._engine.setups import checked_setup, checked_text, setup_in_force
-from ._engine.state import ConversationState, EncodedMessage, check_size, draft
+from ._engine.setups import check_setup, check_text, setup_in_force
+from ._engine.state import ConversationState, EncodedMessage, check_size, encode_message
 from ._erasure.maintenance import Maintenance, MaintenanceThread, maintain
 from ._erasure.purging import PurgeReport
 from ._erasure.schedule import Schedule
@@ -51,7 +51,7 @@ from .listing import (
     check_limit,
     conversations,
     infos,
-    merged,
+    merge,
     order,
     read_cursor,
     scan,
@@ -62,14 +62,14 @@ from .model import (
     Saved,
     Setup,
     approximate_tokens,
+    as_list,
     check_strings,
     encodable,
     from_datetime,
     id_of,
-    listed,
     to_datetime,
 )
-from .telemetry import spanned
+from .telemetry import with_span
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -85,7 +85,7 @@ _EVER_SECONDS = 1e9
 _SCRUB_PATIENCE_SECONDS, _SCRUB_PAUSE_SECONDS = 1.0, 0.01  # for readers that are done in a moment
 _DEEPEST = 1_000_000  # hits that can be passed over
 _MOST_DAYS = 10_000  # to count messages of
-_TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
+MAX_COMMIT_ATTEMPTS = 1000  # how often a write is prepared again before we say the conversation is busy
 
 Path = str | os.PathLike[str]
 Tools = Sequence[Mapping[str, object]]
@@ -144,7 +144,7 @@ class Store:
         schedule = engine.schedule = Schedule(engine, machine=clock is None, never=not maintenance)
         engine.quota = Quota(engine)
         engine.background = MaintenanceThread(engine, stopped=not maintenance)
-        engine.workspace.heard = schedule.heard
+        engine.workspace.on_rules_changed = schedule.heard
         self._telemetry = engine.telemetry
         self.engine = engine  # what the store is made of, for the modules of this library
         self._close_report: CloseReport | None = None
@@ -197,7 +197,7 @@ class Store:
         """Start a conversation. `id` is a UUID of the caller's choice; if it is taken, `AlreadyExists`."""
         self.engine.ensure_open()
         chosen = new_conversation_id() if id is None else parse_conversation_id(str(id))
-        meta = self._described(title, None, metadata, project)
+        meta = self._build_meta(title, None, metadata, project)
         made = create(self.engine, chosen, meta, [self._setup(provider, model, system_prompt, tools)])
         if made is None:
             raise AlreadyExists("a conversation with this id", str(id))
@@ -219,14 +219,14 @@ class Store:
         self.engine.ensure_open()
         if not isinstance(key, str) or not key:
             raise InvalidArgument("the key of a conversation is text, and not empty")
-        for _ in range(_TRIES):
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             for tag in reversed(
                 self.engine.codec.tags("conversation", key)
             ):  # what is re-encrypted moves from last to first
                 rows = self.engine.backend.lookup(key=(CHAT, tag))
                 if rows:
                     return self._handle(rows[0])
-            meta = self._described(title, key, metadata, project)
+            meta = self._build_meta(title, key, metadata, project)
             made = create(
                 self.engine, new_conversation_id(), meta, [self._setup(provider, model, system_prompt, tools)]
             )
@@ -234,12 +234,14 @@ class Store:
                 return _handle_on(made[0])
         raise Busy("the conversation is made and removed by others at the same time")
 
-    def _described(self, title: str, key: str | None, metadata: Mapping[str, str] | None, project: Path | None) -> Meta:
-        checked_text(title, "the title", self.engine.max_write_bytes)
+    def _build_meta(
+        self, title: str, key: str | None, metadata: Mapping[str, str] | None, project: Path | None
+    ) -> Meta:
+        check_text(title, "the title", self.engine.max_write_bytes)
         return Meta(title, key, folder(project), check_strings(metadata, "metadata"))
 
     def _setup(self, provider: str, model: str, system_prompt: str, tools: Tools) -> Setup:
-        return checked_setup(provider, model, system_prompt, tools, self.engine.max_write_bytes)
+        return check_setup(provider, model, system_prompt, tools, self.engine.max_write_bytes)
 
     def restore(self, snapshot: "Snapshot", *, title: str | None = None, project: Path | None = None) -> Conversation:
         """A new conversation that holds what a snapshot holds: its messages, its system prompt, its tools."""
@@ -248,11 +250,11 @@ class Store:
 
         messages, setup = thread_of(snapshot)
         named, metadata = about(snapshot)
-        meta = self._described(named if title is None else title, None, metadata, project)
+        meta = self._build_meta(named if title is None else title, None, metadata, project)
         checked = self._setup(setup.provider, setup.model, setup.system_prompt, setup.tools)
 
-        def make(desk: ConversationState) -> list[EncodedMessage]:
-            drafts = [draft(desk, message, 1) for message in messages]
+        def make(state: ConversationState) -> list[EncodedMessage]:
+            drafts = [encode_message(state, message, 1) for message in messages]
             for one in drafts:  # as if they were appended one by one
                 check_size([one], self.engine.max_write_bytes)
             return drafts
@@ -268,10 +270,10 @@ class Store:
         row, message = find(self.engine, id_of(id))
         if message is None:
             return self._handle(row)
-        desk = self.engine.state_of(row)
-        message, body = self.engine.read_body(message, desk)
+        state = self.engine.state_of(row)
+        message, body = self.engine.read_body(message, state)
         return Conversation(
-            desk,
+            state,
             message.number,
             main=bool(message.main),
             label=None if message.main else body.label,
@@ -321,12 +323,12 @@ class Store:
         if cursor is not None:
             at, id, _ = read_cursor(self.engine.backend, "conversations", cursor)
             after = Position(at, id)
-        wanted = Filter(folder(project), checked_pairs(metadata))
+        wanted = Filter(folder(project), check_pairs(metadata))
         alive_at = None if include_expired else self.engine.clock()
         if wanted.metadata and not self.engine.workspace.meta.has_metadata_tags:
             self.engine.background.ask()  # it makes them; until then every description is read
             where = replace(wanted, metadata=()).where(self.engine.codec, alive_at)
-            places = list(islice(fitting(self.engine, where, after, wanted), limit + 1))
+            places = list(islice(find_fitting(self.engine, where, after, wanted), limit + 1))
         else:
             where = wanted.where(self.engine.codec, alive_at)
             places = page(self.engine, where, after, limit + 1)
@@ -358,7 +360,13 @@ class Store:
         from ._engine.saving import save  # noqa: PLC0415  # most programs append to a handle
 
         state = None if conversation is None else self._state_of(conversation)
-        return save(self.engine, messages, parent, state, lambda desk: setup_in_force(desk, desk.row.head))
+        return save(
+            self.engine,
+            messages,
+            parent,
+            state,
+            lambda conversation_state: setup_in_force(conversation_state, conversation_state.row.head),
+        )
 
     def _state_of(self, conversation: str | Conversation | ConversationInfo) -> ConversationState:
         if isinstance(conversation, Conversation):
@@ -387,8 +395,8 @@ class Store:
         """The messages from the root to this one."""
         self.engine.ensure_open()
         row = self.engine.message_row(id_of(id))
-        desk = self.engine.state_of(self.engine.read_row(row.conversation))
-        path = self.engine.read_path(row.number, desk, lazy=is_lazy(attachments))
+        state = self.engine.state_of(self.engine.read_row(row.conversation))
+        path = self.engine.read_path(row.number, state, lazy=is_lazy(attachments))
         return [message for message in path if message.role != "event"]
 
     def messages(
@@ -414,16 +422,16 @@ class Store:
         after = None if cursor is None else read_cursor(self.engine.backend, listing, cursor)
         for what, value in (("label", label), ("subagent", subagent)):
             if value is not None:
-                checked_text(value, what, self.engine.max_write_bytes)
+                check_text(value, what, self.engine.max_write_bytes)
         if label is not None or subagent is not None:
-            rows = tagged(self.engine, label, subagent, newest_first=newest_first)
+            rows = find_tagged(self.engine, label, subagent, newest_first=newest_first)
             if conversation is not None:
                 mine = self._id_of(conversation)
                 rows = (row for row in rows if row.conversation == mine)
         elif conversation is not None:
             rows = scan(self.engine.backend, self._id_of(conversation), newest_first=newest_first)
         else:
-            rows = merged(self.engine.backend, newest_first=newest_first)
+            rows = merge(self.engine.backend, newest_first=newest_first)
         if after is not None:
             rows = (row for row in rows if (order(row) < after if newest_first else order(row) > after))
         for _ in range(offset):
@@ -447,10 +455,10 @@ class Store:
         self.engine.ensure_open()
         from ._engine.deleting import delete  # noqa: PLC0415  # rare
 
-        wanted = [check_message_id(id_of(id)) for id in listed(ids, "ids")]
+        wanted = [check_message_id(id_of(id)) for id in as_list(ids, "ids")]
         return delete(self.engine, wanted, recursive=recursive, missing_ok=missing_ok)
 
-    @spanned
+    @with_span
     def search(
         self,
         query: str,
@@ -487,7 +495,7 @@ class Store:
                 offset,
                 ranked,
                 role,
-                among(self.engine, project, None if conversation is None else [self._id_of(conversation)]),
+                filter_by_project(self.engine, project, None if conversation is None else [self._id_of(conversation)]),
                 None if since is None else from_datetime(since, "since"),
                 None if until is None else from_datetime(until, "until"),
                 None if include_expired else self.engine.clock(),
@@ -517,7 +525,7 @@ class Store:
             raise InvalidArgument("a backup goes to a path")
         self.engine.backend.backup(name)
 
-    @spanned
+    @with_span
     def purge(self, conversation: "str | UUID | Conversation | ConversationInfo", *, reason: str) -> PurgeReport:
         """Destroy a conversation with all its branches, and take its bytes out of the files.
 
@@ -587,7 +595,7 @@ class Store:
 
         return plan_sweep(self.engine, policy, now)
 
-    @spanned
+    @with_span
     def sweep(
         self,
         policy: "RetentionPolicy | None" = None,
@@ -767,7 +775,7 @@ def _has_traces_only(row: ConversationRow) -> bool:
 
 
 def _ids(ids: Iterable[str | Saved]) -> list[str]:
-    return [check_message_id(id_of(id)) for id in listed(ids, "ids")]
+    return [check_message_id(id_of(id)) for id in as_list(ids, "ids")]
 
 
 def _handle_on(state: ConversationState) -> Conversation:

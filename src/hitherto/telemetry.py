@@ -167,8 +167,6 @@ class Telemetry:
         """Count an event. Every event of the store is passed here, too."""
         measure(lambda to: self._count(to, event))
 
-    heard, committed = count_event, record_commit  # the store and the committer still use these names
-
     def _count(self, to: Instruments, event: events.Event) -> None:
         if isinstance(event, events.BreakerChanged):
             self._turn(to, event.state)
@@ -257,6 +255,3 @@ def with_span(method: _Method[S, P, T]) -> _Method[S, P, T]:
             return method(self, *args, **kwargs)
 
     return around
-
-
-spanned = with_span  # the store still uses this name

@@ -1028,7 +1028,7 @@ def test_the_bad_write_of_one_thread_does_not_fail_the_good_write_of_another(tmp
             return thread
 
         writers = [write("first", first, Message.user("x"))]
-        until(lambda: store.engine.committer._held and not store.engine.committer._queue)
+        until(lambda: store.engine.committer._is_writing and not store.engine.committer._queue)
         writers.append(write("good", good, Message.user("x")))
         until(lambda: len(store.engine.committer._queue) == 1)
         writers.append(write("bad", bad, Message(SURROGATE)))
@@ -1399,7 +1399,7 @@ def test_a_child_forked_while_another_thread_writes_gets_closed_and_does_not_han
         others.execute("BEGIN IMMEDIATE")
         writer = threading.Thread(target=lambda: talk.append(Message.user("slow")))
         writer.start()
-        until(lambda: store.engine.committer._held)
+        until(lambda: store.engine.committer._is_writing)
 
         def child() -> None:
             if what == "close":

@@ -41,7 +41,7 @@ def tripped(clock: Clock) -> Breaker:
     breaker = Breaker(clock)
     for _ in range(FAILURES):
         assert breaker.refusal() is None
-        breaker.failed()
+        breaker.record_failure()
     return breaker
 
 
@@ -52,11 +52,11 @@ def test_it_opens_after_so_many_failures_in_a_row() -> None:
     breaker = Breaker(Clock())
     for _ in range(3):
         for _ in range(FAILURES - 1):
-            breaker.failed()
-        breaker.succeeded()  # in a row: this begins again
+            breaker.record_failure()
+        breaker.record_success()  # in a row: this begins again
         assert (breaker.state, breaker.refusal()) == ("closed", None)
     for _ in range(FAILURES):
-        breaker.failed()
+        breaker.record_failure()
     assert (breaker.state, breaker.refusal()) == ("open", 1.0)
 
 
@@ -75,14 +75,14 @@ def test_after_a_while_one_write_is_tried_and_each_failure_doubles_the_while() -
         assert breaker.refusal() is None
         assert breaker.state == "half-open"
         assert breaker.refusal() is not None  # the others wait for what becomes of it
-        breaker.failed()
+        breaker.record_failure()
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     clock.now += 60
     assert breaker.refusal() is None
-    breaker.succeeded()
+    breaker.record_success()
     assert (breaker.state, breaker.failures, breaker.refusal()) == ("closed", 0, None)
     for _ in range(FAILURES):
-        breaker.failed()
+        breaker.record_failure()
     assert breaker.refusal() == 1.0  # from the beginning
 
 
@@ -110,7 +110,7 @@ def test_a_probe_that_is_taken_back_or_never_heard_of_lets_another_try() -> None
     breaker = tripped(clock)
     clock.now += 1
     assert breaker.refusal() is None
-    breaker.withdrawn()
+    breaker.withdraw_probe()
     assert breaker.refusal() is None
     assert breaker.state == "half-open"
     clock.now += PROBE_SECONDS
@@ -122,14 +122,14 @@ def test_every_other_state_is_told_in_order() -> None:
     told: list[tuple[str, int]] = []
     breaker = Breaker(clock, lambda state, failures: told.append((state, failures)))
     for _ in range(FAILURES + 3):
-        breaker.failed()
+        breaker.record_failure()
     clock.now += 1
     breaker.refusal()
-    breaker.failed()
+    breaker.record_failure()
     clock.now += 2
     breaker.refusal()
-    breaker.succeeded()
-    breaker.succeeded()
+    breaker.record_success()
+    breaker.record_success()
     assert told == [("open", 5), ("half-open", 5), ("open", 6), ("half-open", 6), ("closed", 0)]
 
 
@@ -137,22 +137,22 @@ def test_the_pace_is_too_slow_when_more_than_one_in_twenty_is() -> None:
     clock = Clock()
     pace = Pace(clock)
     slow = SLOW_SECONDS + 0.05
-    assert [pace.took(0.001) for _ in range(95)] == [None] * 95
-    assert [pace.took(slow) for _ in range(5)] == [None] * 5  # five of a hundred: the p95 is still short
-    assert pace.took(slow) == slow
-    assert pace.took(slow) is None  # once a minute
+    assert [pace.record_duration(0.001) for _ in range(95)] == [None] * 95
+    assert [pace.record_duration(slow) for _ in range(5)] == [None] * 5  # five of a hundred: the p95 is still short
+    assert pace.record_duration(slow) == slow
+    assert pace.record_duration(slow) is None  # once a minute
     clock.now += 60
-    assert pace.took(slow) == slow
+    assert pace.record_duration(slow) == slow
     clock.now += 60
-    assert [pace.took(0.001) for _ in range(95)][-1] is None
+    assert [pace.record_duration(0.001) for _ in range(95)][-1] is None
     clock.now += 60
-    assert pace.took(0.001) is None  # the slow ones are out of the window
+    assert pace.record_duration(0.001) is None  # the slow ones are out of the window
 
 
 def test_a_few_slow_commits_say_nothing() -> None:
     pace, slow = Pace(Clock()), SLOW_SECONDS + 1.0
-    assert [pace.took(slow) for _ in range(19)] == [None] * 19
-    assert pace.took(slow) == slow
+    assert [pace.record_duration(slow) for _ in range(19)] == [None] * 19
+    assert pace.record_duration(slow) == slow
 
 
 # -- around the pen
@@ -235,7 +235,7 @@ def test_one_transaction_that_fails_counts_once_however_many_ride_in_it() -> Non
     entries = [pen.enqueue(create(id=bytes([n]) * 16)) for n in range(20)]
     for entry in entries:
         with pytest.raises(StorageError):
-            pen.outcome(entry)
+            pen.wait(entry)
     assert (pen.breaker.state, pen.breaker.failures) == ("closed", 1)
 
 
@@ -332,7 +332,7 @@ def test_a_purge_that_succeeds_while_writing_is_suspended_ends_that(disk: FaultD
 def test_control_without_the_breaker_every_write_goes_to_the_disk(
     disk: FaultDisk, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Breaker, "failed", lambda _: None)
+    monkeypatch.setattr(Breaker, "record_failure", lambda _: None)
     talk = store.start()
     break_disk(disk, lambda: talk.append(Message.user("lost")))
     before = disk.operations
@@ -463,7 +463,7 @@ def test_so_it_may_when_commits_are_slow_or_a_listener_is(store: Store, monkeypa
 
 
 def test_control_who_warns_with_the_pen_in_hand_waits_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hitherto._engine.committer.hush", lambda: None)
+    monkeypatch.setattr("hitherto._engine.committer.defer_warnings", lambda: None)
     store = Store(MemoryBackend(), maintenance=False)
     talk = store.start()
     thread = threading.Thread(target=slow_down, args=(store, talk), daemon=True)

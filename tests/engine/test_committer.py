@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from hitherto._engine.committer import Committer, PendingCommit, kept
+from hitherto._engine.committer import Committer, PendingCommit, is_committed
 from hitherto.backend import DONE, Batch, Change, ConversationRow, Done, Outcome, Stale
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import CommitUnknown, HithertoError, ReadOnly, StorageError, StorageFull, Unavailable
@@ -213,7 +213,7 @@ def test_who_waits_together_for_a_place_that_is_gone_waits_once(kind: type[Stora
     backend.before = [raising(kind("no answer"))] * 3
     for entry in entries:
         with pytest.raises(kind):
-            pen.outcome(entry)
+            pen.wait(entry)
     assert backend.sizes == [3]
 
 
@@ -226,10 +226,10 @@ def test_ctrl_c_in_the_writer_harms_nobody_else(moment: str) -> None:
     setattr(backend, moment, [raising(KeyboardInterrupt())])
     with pytest.raises(KeyboardInterrupt):
         pen.write(create())
-    assert [pen.outcome(entry) for entry in others] == [DONE, DONE]
+    assert [pen.wait(entry) for entry in others] == [DONE, DONE]
     assert len(backend.lookup(ids=[B, C])) == 2
     assert pen.write(create(id=b"d" * 16)) == DONE
-    assert pen.drain(1)
+    assert pen.flush(1)
 
 
 def test_ctrl_c_while_waiting_withdraws_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,9 +262,9 @@ def test_one_sleeper_is_woken_and_wakes_the_next() -> None:
     pen = Committer(Scripted())
     entries = [pen.enqueue(create(id=id)) for id in (A, B, C)]
     locks = [entry.prepare_to_sleep() for entry in entries]
-    assert pen.drain(PATIENCE)
+    assert pen.flush(PATIENCE)
     assert [lock.locked() for lock in locks] == [False, True, True]
-    assert pen.outcome(entries[0]) == DONE
+    assert pen.wait(entries[0]) == DONE
     assert [lock.locked() for lock in locks] == [False, False, True]
 
 
@@ -291,11 +291,11 @@ def test_wake_ups_go_past_who_left_before_the_pen_was_put_down(monkeypatch: pyte
 
     def leave() -> None:
         with pytest.raises(KeyboardInterrupt) if how == "interrupted" else nullcontext():
-            pen.outcome(first)
+            pen.wait(first)
 
     monkeypatch.setattr(PendingCommit, "prepare_to_sleep", prepare_to_sleep)
     backend.before = [leave]
-    assert pen.drain(PATIENCE)
+    assert pen.flush(PATIENCE)
     assert (first.result, second.result) == (DONE, DONE)
     assert not lock.locked()
 
@@ -312,14 +312,14 @@ def wakes_behind_an_interrupted_thread(monkeypatch: pytest.MonkeyPatch, seconds:
     """Does a thread wake up if the one that should wake it is interrupted before it can?"""
     pen = Committer(Scripted())
     first, second = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
-    sleeper = threading.Thread(target=lambda: pen.outcome(second), daemon=True)
+    sleeper = threading.Thread(target=lambda: pen.wait(second), daemon=True)
     pen._writer = PendingCommit(Batch(()))  # somebody writes
     first.prepare_to_sleep()
     sleeper.start()
     until(lambda: second.waits)
     pen._writer = None
     monkeypatch.setattr(PendingCommit, "wake_next", lambda _: None)  # the interrupt comes before it
-    assert pen.drain(PATIENCE)
+    assert pen.flush(PATIENCE)
     sleeper.join(seconds)
     woke = not sleeper.is_alive()
     second.wake()  # nobody is left behind by a test that fails
@@ -339,18 +339,18 @@ def test_control_a_sleeper_that_waits_for_others_alone_sleeps_on(monkeypatch: py
 def test_kept_reads_the_evidence() -> None:
     backend = MemoryBackend()
     made = create(message_row(0), message_row(1))
-    assert not kept(backend, made.changes)
+    assert not is_committed(backend, made.changes)
     backend.commit([made])
-    assert kept(backend, made.changes)
+    assert is_committed(backend, made.changes)
     dropped = update(1, drop=(1,))
-    assert not kept(backend, dropped.changes)
+    assert not is_committed(backend, dropped.changes)
     backend.commit([dropped])
     backend.commit([update(2)])
-    assert kept(backend, dropped.changes)
+    assert is_committed(backend, dropped.changes)
     removed = Change(A, token(3), None)
-    assert not kept(backend, (removed,))
+    assert not is_committed(backend, (removed,))
     backend.commit([Batch((removed,))])
-    assert kept(backend, (removed,))
+    assert is_committed(backend, (removed,))
     assert isinstance(DONE, Done)
 
 
@@ -361,9 +361,9 @@ def test_closing_waits_but_not_for_ever() -> None:
     backend.before = [stopping(writing, go_on)]
     thread = in_thread(pen, create(), {})
     assert writing.wait(PATIENCE)
-    assert not pen.drain(0.05)
+    assert not pen.flush(0.05)
     go_on.set()
-    assert pen.drain(PATIENCE)
+    assert pen.flush(PATIENCE)
     thread.join(PATIENCE)
 
 
@@ -377,7 +377,7 @@ def all_come_home(drain: Callable[[Committer], object], seconds: float) -> bool:
     writing, go_on = threading.Event(), threading.Event()
     backend.before = [stopping(writing, go_on)]
     late, asleep = pen.enqueue(create(id=A)), pen.enqueue(create(id=B))
-    works = [lambda: drain(pen), lambda: pen.outcome(asleep), lambda: pen.outcome(late)]
+    works = [lambda: drain(pen), lambda: pen.wait(asleep), lambda: pen.wait(late)]
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     threads[0].start()
     assert writing.wait(PATIENCE)
@@ -395,11 +395,11 @@ def all_come_home(drain: Callable[[Committer], object], seconds: float) -> bool:
 
 
 def test_who_drains_has_the_pen_in_its_own_name() -> None:
-    assert all_come_home(lambda pen: pen.drain(PATIENCE), PATIENCE)
+    assert all_come_home(lambda pen: pen.flush(PATIENCE), PATIENCE)
 
 
 def test_control_whoever_answers_for_the_entry_of_another_leaves_a_third_asleep() -> None:
-    assert not all_come_home(lambda pen: pen.outcome(pen._queue[0]), 0.2)
+    assert not all_come_home(lambda pen: pen.wait(pen._queue[0]), 0.2)
 
 
 def test_there_is_one_writer_at_a_time_however_often_somebody_drains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,7 +418,7 @@ def test_there_is_one_writer_at_a_time_however_often_somebody_drains(monkeypatch
 
     def drain() -> None:
         while not over.is_set():
-            pen.drain(0.01)
+            pen.flush(0.01)
 
     monkeypatch.setattr(backend, "commit", counted)
     drainers = [threading.Thread(target=drain) for _ in range(2)]
@@ -439,7 +439,7 @@ def test_there_is_one_writer_at_a_time_however_often_somebody_drains(monkeypatch
     assert not any(thread.is_alive() for thread in (*writers, *drainers))
     assert most == [1]
     assert [next(iter(result.values())) for result in results] == [DONE] * 300
-    assert (pen._writer, pen._queue, pen.unsettled) == (None, [], 0)
+    assert (pen._writer, pen._queue, pen.pending_count) == (None, [], 0)
 
 
 def test_who_drains_and_is_interrupted_leaves_the_pen_to_others() -> None:
@@ -448,10 +448,10 @@ def test_who_drains_and_is_interrupted_leaves_the_pen_to_others() -> None:
     forgotten = pen.enqueue(create(id=A))
     backend.after = [raising(KeyboardInterrupt())]
     with pytest.raises(KeyboardInterrupt):
-        pen.drain(PATIENCE)
+        pen.flush(PATIENCE)
     assert pen.write(create(id=B)) == DONE
     assert forgotten.result == DONE
-    assert pen.drain(0)
+    assert pen.flush(0)
 
 
 # -- what was kept
@@ -475,19 +475,19 @@ def test_removals_were_kept_only_if_all_of_them_are_gone() -> None:
     assert isinstance(outcome, Stale)
     assert told == []
     assert len(backend.lookup(ids=[A, B])) == 1
-    assert not kept(backend, removal.changes)
+    assert not is_committed(backend, removal.changes)
     MemoryBackend.commit(backend, [Batch((Change(B, token(1), None),))])
-    assert kept(backend, removal.changes)
-    assert not kept(backend, ())
+    assert is_committed(backend, removal.changes)
+    assert not is_committed(backend, ())
 
 
 def test_one_change_that_bears_our_token_proves_the_others() -> None:
     backend = MemoryBackend()
     backend.commit([create(id=A), create(id=B)])
     both = Batch((*update(1, id=A).changes, Change(B, token(1), None)))
-    assert not kept(backend, both.changes)
+    assert not is_committed(backend, both.changes)
     backend.commit([Batch((Change(B, token(1), None),))])
-    assert not kept(backend, both.changes)  # somebody else removed it: ours was not kept
+    assert not is_committed(backend, both.changes)  # somebody else removed it: ours was not kept
 
 
 def test_what_was_kept_is_told_before_its_owner_can_know_it() -> None:
@@ -497,6 +497,6 @@ def test_what_was_kept_is_told_before_its_owner_can_know_it() -> None:
     pen = Committer(MemoryBackend(), listeners)
     seen: list[object] = []
     entry = pen.enqueue(create(), tell=lambda _, __: seen.append(entry.result) or [])  # type: ignore[func-returns-value]
-    assert pen.outcome(entry) == DONE
+    assert pen.wait(entry) == DONE
     assert seen == [None]
     listeners.close(1)

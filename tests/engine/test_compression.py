@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitherto._engine import compression
-from hitherto._engine.compression import squeeze, unsqueeze
+from hitherto._engine.compression import compress, decompress
 from hitherto.errors import Damaged
 
 from ..support.thorough import examples
@@ -29,39 +29,39 @@ TEXT = b"What is said again and again gets smaller. " * 100
 def test_what_is_squeezed_comes_back_equal(data: bytes, level: int) -> None:
     if data[:4] == compression._MAGIC:
         data = b"\x90" + data  # packs and marked chunks never begin so
-    squeezed = squeeze(data, level=level)
-    assert unsqueeze(squeezed) == data
+    squeezed = compress(data, level=level)
+    assert decompress(squeezed) == data
     assert len(squeezed) <= len(data)
 
 
 @given(st.text(min_size=200, max_size=3000), LEVELS)
 def test_text_comes_back_equal(text: str, level: int) -> None:
     data = text.encode()
-    assert unsqueeze(squeeze(data, level=level)) == data
+    assert decompress(compress(data, level=level)) == data
 
 
 def test_what_is_small_or_gets_no_smaller_is_left_as_it_is() -> None:
     noise = bytes(zstandard.ZstdCompressor().compress(TEXT)) * 2
     for data in (b"", b"a", b"a" * 512, noise[:600]):
-        assert squeeze(data, level=1) == data
-    assert len(squeeze(b"a" * 513, level=1)) < 100
+        assert compress(data, level=1) == data
+    assert len(compress(b"a" * 513, level=1)) < 100
 
 
 def test_the_dictionary_makes_a_single_message_smaller() -> None:
     """It is not there for nothing: the same message alone, without it, stays larger."""
     body = (ROOT / "scripts" / "dictionary_text.txt").read_bytes()[5_000:6_500]
-    assert len(squeeze(body, level=6)) < 0.8 * len(zstandard.ZstdCompressor(level=6).compress(body))
+    assert len(compress(body, level=6)) < 0.8 * len(zstandard.ZstdCompressor(level=6).compress(body))
 
 
 @pytest.mark.parametrize("size", [compression._ALONE - 1, compression._ALONE, 1 << 20])
 def test_what_is_large_is_squeezed_without_the_dictionary_and_either_is_read(size: int) -> None:
     data = (TEXT * (size // len(TEXT) + 1))[:size]
-    frame = squeeze(data, level=3)
+    frame = compress(data, level=3)
     named = zstandard.get_frame_parameters(frame).dict_id != 0
     assert named == (size < compression._ALONE)
-    assert unsqueeze(frame) == data
+    assert decompress(frame) == data
     assert (
-        unsqueeze(compression._tools.compressor(3, alone=named).compress(data)) == data
+        decompress(compression._tools.compressor(3, alone=named).compress(data)) == data
     )  # as others may have written it
 
 
@@ -69,22 +69,22 @@ def test_what_is_large_is_squeezed_without_the_dictionary_and_either_is_read(siz
 
 
 def test_a_truncated_frame_is_damaged() -> None:
-    frame = squeeze(TEXT, level=6)
+    frame = compress(TEXT, level=6)
     assert frame[:4] == compression._MAGIC
     for length in range(4, len(frame)):
         with pytest.raises(Damaged):
-            unsqueeze(frame[:length])
+            decompress(frame[:length])
 
 
 def test_a_flipped_bit_is_damaged_or_other_content_but_no_foreign_error() -> None:
     """The frame has no checksum: the codec around it has, and tells. Here nothing may come through but `Damaged`."""
-    frame = squeeze(TEXT[:1500], level=6)
+    frame = compress(TEXT[:1500], level=6)
     damaged = 0
     for place in range(4 * 8, len(frame) * 8):
         flipped = bytearray(frame)
         flipped[place // 8] ^= 1 << place % 8
         try:
-            assert len(unsqueeze(bytes(flipped))) <= compression._MOST
+            assert len(decompress(bytes(flipped))) <= compression._MAX_CONTENT_BYTES
         except Damaged:
             damaged += 1
     assert damaged > 8 * 8
@@ -94,7 +94,7 @@ def test_a_flipped_bit_is_damaged_or_other_content_but_no_foreign_error() -> Non
 @settings(max_examples=examples(300))
 def test_garbage_behind_the_magic_number_is_damaged(rest: bytes) -> None:
     try:
-        unsqueeze(compression._MAGIC + rest)
+        decompress(compression._MAGIC + rest)
     except Damaged:
         return
     assert zstandard.frame_content_size(compression._MAGIC + rest) == 0
@@ -106,7 +106,7 @@ def test_a_frame_that_claims_more_than_could_be_is_damaged_and_nothing_is_alloca
         compression._MAGIC + b"\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"
     )  # single segment, 8 bytes of size
     with pytest.raises(Damaged):
-        unsqueeze(claims)
+        decompress(claims)
 
 
 def test_a_frame_without_a_size_is_damaged() -> None:
@@ -114,7 +114,7 @@ def test_a_frame_without_a_size_is_damaged() -> None:
     frame = stream.compress(TEXT) + stream.flush()
     assert zstandard.ZstdDecompressor().decompressobj().decompress(frame) == TEXT  # the control: zstd reads it
     with pytest.raises(Damaged):
-        unsqueeze(frame)
+        decompress(frame)
 
 
 def test_a_frame_of_another_dictionary_is_damaged() -> None:
@@ -124,7 +124,7 @@ def test_a_frame_of_another_dictionary_is_damaged() -> None:
     other = zstandard.train_dictionary(1024, samples)
     frame = zstandard.ZstdCompressor(dict_data=other).compress(TEXT)
     with pytest.raises(Damaged):
-        unsqueeze(frame)
+        decompress(frame)
 
 
 # -- threads
@@ -138,7 +138,7 @@ def test_threads_share_nothing() -> None:
         try:
             for n in range(500):
                 data = b"%d of thread %d. " % (n, name) * (40 + n % 60)
-                assert unsqueeze(squeeze(data, level=1 if n % 2 else 6)) == data
+                assert decompress(compress(data, level=1 if n % 2 else 6)) == data
         except BaseException as error:  # noqa: BLE001  # shown below
             problems.append(error)
 
@@ -151,7 +151,7 @@ def test_threads_share_nothing() -> None:
 
 
 def test_each_thread_has_tools_of_its_own() -> None:
-    squeeze(TEXT, level=6)
+    compress(TEXT, level=6)
     mine = compression._tools.compressor(6)
     theirs: list[object] = []
     worker = threading.Thread(target=lambda: theirs.append(compression._tools.compressor(6)))

@@ -30,7 +30,7 @@ from hitherto import (
     Store,
     events,
 )
-from hitherto._engine.committer import Committer, stored
+from hitherto._engine.committer import Committer, report_stored
 from hitherto.backend import DONE, Batch, ConversationRow, Done, Outcome
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import Closed, CommitUnknown, InvalidArgument
@@ -327,11 +327,11 @@ def test_what_is_known_to_be_kept_is_neither_written_nor_told_again_when_another
     listeners.subscribe(heard.append)
     pen = Committer(backend, listeners)
     pen.write(create(id=B))
-    first, second = pen.enqueue(create(id=A), tell=stored), pen.enqueue(create(id=B), tell=stored)
+    first, second = pen.enqueue(create(id=A), tell=report_stored), pen.enqueue(create(id=B), tell=report_stored)
     second.unsure = True
     backend.commit([update(1, id=B)])  # so that it is not the one of before that is found
     backend.looks = 2  # not when it is asked whether it was kept, but when it is asked again
-    assert pen.outcome(first) == DONE
+    assert pen.wait(first) == DONE
     assert not isinstance(second.result, Done)
     assert listeners.wait(5)
     assert len(heard) == 1
@@ -561,7 +561,7 @@ def test_async_listeners_are_waited_for_too(tmp_path: Path) -> None:
 
 def test_control_a_listener_in_the_writers_thread_would_delay_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the queues are for: without them, whoever writes waits for whoever listens."""
-    monkeypatch.setattr(Listeners, "tell", lambda self, event: [one.listener(event) for one in self.some])
+    monkeypatch.setattr(Listeners, "emit", lambda self, event: [one.listener(event) for one in self.some])
     go_on, written = threading.Event(), threading.Event()
     store.subscribe(lambda _: go_on.wait(30))
 

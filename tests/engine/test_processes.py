@@ -351,7 +351,7 @@ def test_a_pen_that_takes_one_batch_at_a_time_makes_a_commit_for_each(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control for the one above: it is the pen that groups."""
-    monkeypatch.setattr(committer, "_MOST", 1)
+    monkeypatch.setattr(committer, "BATCH_SIZE", 1)
     commits = Commits(store, monkeypatch)
     sixty_four_threads(store, commits, 3)
     assert set(commits.sizes) == {1}

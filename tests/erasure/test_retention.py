@@ -39,7 +39,7 @@ from hitherto import (
     StorageFull,
     Store,
 )
-from hitherto._engine.state import changed
+from hitherto._engine.state import build_row_change
 from hitherto._erasure import checkpoint_copies, sweep
 from hitherto._erasure.shutdown import Purges
 from hitherto.backend import Batch, ConversationRow, Outcome
@@ -296,7 +296,7 @@ def started(store: Store, clock: Clock, age: timedelta, title: str = "", **how: 
 def expiring(talk: Conversation, at: datetime) -> None:
     """Give a conversation an expiry of its own."""
     stamp = from_datetime(at, "at")
-    talk.engine.change(talk.state.id, lambda row: changed(talk.state, row, expires_at=stamp))
+    talk.engine.change(talk.state.id, lambda row: build_row_change(talk.state, row, expires_at=stamp))
 
 
 def left(store: Store) -> set[str]:
@@ -537,7 +537,7 @@ def test_a_plain_conversation_in_quarantine_is_kept_too(tmp_path: Path, clock: C
     with hitherto.open(tmp_path / "a.db", clock=clock) as store:
         talk, strange = started(store, clock, 40 * DAY), started(store, clock, 40 * DAY)
         store.engine.quarantine.add(talk.state.id, None, "a test says so")
-        store.engine.change(strange.state.id, lambda row: changed(strange.state, row, expires_at=1 << 62))
+        store.engine.change(strange.state.id, lambda row: build_row_change(strange.state, row, expires_at=1 << 62))
         assert {(item.reason, item.active_at) for item in store.plan_sweep(POLICY).items} == {("damaged", None)}
         assert store.sweep(POLICY).swept == ()
 

@@ -25,7 +25,7 @@ from hitherto._engine import lease, quota
 from hitherto._engine.bodies import Meta
 from hitherto._engine.creating import More, create
 from hitherto._engine.recovery import keep, keep_snapshot, new_key
-from hitherto._engine.state import changed
+from hitherto._engine.state import build_row_change
 from hitherto._erasure import maintenance
 from hitherto._erasure import schedule as _schedule
 from hitherto._erasure import sweep as _sweeping
@@ -98,7 +98,7 @@ def left(store: Store) -> set[str]:
 
 def quietly(store: Store, policy: RetentionPolicy | None = POLICY) -> Store:
     """A policy, and no thread that goes by it."""
-    store.engine.workspace.heard = lambda: None
+    store.engine.workspace.on_rules_changed = lambda: None
     _sweeping.set_policy(store.engine, policy)
     return store
 
@@ -114,7 +114,7 @@ def has_thread(store: Store) -> bool:
 
 def expiring(talk: Conversation, at: datetime) -> None:
     stamp = from_datetime(at, "at")
-    talk.engine.change(talk.state.id, lambda row: changed(talk.state, row, expires_at=stamp))
+    talk.engine.change(talk.state.id, lambda row: build_row_change(talk.state, row, expires_at=stamp))
 
 
 # -- when
@@ -251,12 +251,12 @@ def test_where_there_is_a_thread_a_policy_of_others_is_looked_for_every_six_hour
     opened: Opened, machine: Machine
 ) -> None:
     store, other = opened(), opened(maintenance=False)
-    store.engine.workspace.heard = lambda: None  # so that all of it happens here
+    store.engine.workspace.on_rules_changed = lambda: None  # so that all of it happens here
     said(store)
     swept(store)
     other.set_retention(POLICY)
     machine.passes(30 * DAY)
-    assert not store.engine.schedule.wanted  # as far as it knows
+    assert not store.engine.schedule.is_wanted  # as far as it knows
     assert store.engine.schedule.is_due()
     swept(store)
     assert left(store) == set()
@@ -526,7 +526,7 @@ def test_a_sweep_by_itself_goes_on_while_other_writes_are_suspended(opened: Open
     many(store, 3)
     machine.passes(30 * DAY)
     for _ in range(20):
-        store.engine.committer.breaker.failed()
+        store.engine.committer.breaker.record_failure()
     with pytest.raises(Suspended):  # the control
         said(store)
     swept(store)
@@ -918,7 +918,7 @@ def test_the_clocks_are_compared_from_the_moment_on_in_which_something_can_be_du
 ) -> None:
     """Not from the first sweep, six hours later; nor only by stores that sweep. The control does not compare."""
     if not protected:
-        monkeypatch.setattr(_schedule.Schedule, "compared", lambda _, meta: meta)
+        monkeypatch.setattr(_schedule.Schedule, "compare_policies", lambda _, meta: meta)
     first = opened(maintenance=False)
     talk = said(first)
     if policy:
@@ -1133,7 +1133,7 @@ def test_a_question_that_a_model_thinks_about_protects_its_conversation_for_an_h
     """In another process, before the first piece has come: whoever records it has left a mark. The control does not
     look for it."""
     store, other = opened(), opened(maintenance=False)
-    store.engine.workspace.heard = lambda: None
+    store.engine.workspace.on_rules_changed = lambda: None
     talk = other.conversation(said(store).id)
     expiring(talk, machine.wall + 10 * MINUTE)
     keep_snapshot(other.engine, talk.id, {"asked": True})

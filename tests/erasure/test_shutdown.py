@@ -121,7 +121,7 @@ def test_a_disk_that_hangs_does_not_hold_it_up_for_ever(disk: FaultDisk, caplog:
     hanging = Hanging(disk)
     writers = [in_thread(lambda talk=talk: talk.append(Message.user("x"))) for talk in talks]  # type: ignore[misc]
     assert hanging.hangs.wait(10)
-    while store.engine.committer.unsettled < 3:
+    while store.engine.committer.pending_count < 3:
         time.sleep(0.001)
     began = time.monotonic()
     report = store.close(timeout_seconds=SHORT)
@@ -287,7 +287,7 @@ def test_an_interrupted_rewrap_leaves_nothing_in_line(tmp_path: Path, monkeypatc
     store = hitherto.open(tmp_path / "store.db", key=Key.generate(), maintenance=False)
     for _ in range(5):
         store.start()
-    outcome, waited = Committer.outcome, [0]
+    outcome, waited = Committer.wait, [0]
 
     def interrupted(self: Committer, entry: object) -> object:
         if len(self._queue) > 1:
@@ -295,12 +295,12 @@ def test_an_interrupted_rewrap_leaves_nothing_in_line(tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
         return outcome(self, entry)  # type: ignore[arg-type]  # as it was given
 
-    monkeypatch.setattr(Committer, "outcome", interrupted)
+    monkeypatch.setattr(Committer, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.rotate(Key.generate())
     monkeypatch.undo()
     assert waited == [1]
-    assert store.engine.committer.unsettled == 0
+    assert store.engine.committer.pending_count == 0
     assert store.engine.committer._queue == []
     assert store.close().complete
 
@@ -534,7 +534,7 @@ def test_a_last_scrub_that_fails_is_said_and_all_is_let_go_of(tmp_path: Path, mo
 def test_keys_that_are_forgotten_say_that_the_store_is_closed(tmp_path: Path) -> None:
     """A rotation beside it, say: nothing is damaged."""
     store = hitherto.open(tmp_path / "store.db", key=Key.generate(), maintenance=False)
-    sealed = store.engine.workspace.sealed
+    sealed = store.engine.workspace.sealed_codec
     assert sealed is not None
     slot = sealed.new_slot(b"c" * 16, 1)
     store.close()

@@ -325,7 +325,7 @@ def test_without_reading_back_a_cut_line_doubles(
     ):
         talk = store.start()
         talk.append(Message.user("early"))
-        monkeypatch.setattr("hitherto._engine.committer.kept", lambda *_: False)
+        monkeypatch.setattr("hitherto._engine.committer.is_committed", lambda *_: False)
         plan.append("after")
         talk.append(Message.user("once"), on_conflict="follow")
         assert texts(store) == ["early", "once", "once"]

@@ -454,7 +454,7 @@ def test_a_conversation_that_changes_whenever_it_is_counted_is_counted_by_whoeve
 ) -> None:
     client = hitherto.record(own(parrot), store)
     client.chat("one")
-    talk, count, counted = store.latest(), record_items.measured_row, []
+    talk, count, counted = store.latest(), record_items.measure_row, []
     assert talk is not None
 
     def meanwhile(*given: Any) -> Any:
@@ -462,7 +462,7 @@ def test_a_conversation_that_changes_whenever_it_is_counted_is_counted_by_whoeve
         talk.append(hitherto.Message.user("noise"), on_conflict="follow")
         return count(*given)
 
-    monkeypatch.setattr(record_items, "measured_row", meanwhile)
+    monkeypatch.setattr(record_items, "measure_row", meanwhile)
     recording(client).close()
     assert len(counted) == 3
     assert snapshots(store) == []

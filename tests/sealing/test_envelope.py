@@ -29,7 +29,7 @@ import hitherto
 from hitherto import Block, Key, Message
 from hitherto._engine import revisions
 from hitherto._engine.bodies import chunk_place, item_place, meta_place, pack_place
-from hitherto._engine.compression import unsqueeze
+from hitherto._engine.compression import decompress
 from hitherto._sealing import primitives
 from hitherto._sealing.codec import MODULUS
 from hitherto._sealing.sealed import AES, Sealed, SealedEnvelope, Secret, _slot_place, read_box, write_box
@@ -259,9 +259,9 @@ def ours_record(case: Case) -> Case:
         where = where_of(conversation, place)
         content, built = envelope.open(where, record), envelope._bytes_of(where)
         if place["field"] == "chunk":
-            inside = unsqueeze(content[1:]) if content[:1] == b"\x01" else content[1:]
-        elif place["field"] == "pack" and unsqueeze(content) != content:
-            inside = unsqueeze(content)
+            inside = decompress(content[1:]) if content[:1] == b"\x01" else content[1:]
+        elif place["field"] == "pack" and decompress(content) != content:
+            inside = decompress(content)
     found = {"aad": (record[:7] + built).hex(), "nonce": record[7:19].hex(), "content": content.hex()}
     return found if inside is None else {**found, "inside": inside.hex()}
 

@@ -102,7 +102,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotation, "_AT_ONCE", 4)
     monkeypatch.setattr(reencryption, "_AT_ONCE", 4)
     monkeypatch.setattr(rotation, "_TELL_SECONDS", -1.0)
-    monkeypatch.setattr(compression, "_LEAST", 1 << 40)
+    monkeypatch.setattr(compression, "_MIN_BYTES", 1 << 40)
 
 
 @pytest.fixture

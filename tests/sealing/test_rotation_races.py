@@ -22,7 +22,7 @@ from msgspec.structs import replace
 import hitherto
 from hitherto import Block, Busy, HithertoError, InvalidArgument, Key, KeyUnavailable, Message, NotSealed, Store
 from hitherto._engine import attachments, lease, packing
-from hitherto._engine.bodies import close_pack, packed
+from hitherto._engine.bodies import close_pack, pack_message
 from hitherto._engine.workspace import KeyState
 from hitherto._sealing import reencryption, rotation
 from hitherto._sealing.codec import next_row
@@ -110,7 +110,7 @@ def test_an_attachment_that_others_take_away_meanwhile_loses_no_conversation(
     """At the moment in which one process is about to bring an attachment under the new key, another one has done so,
     or has deleted its message; and is killed before it can finish the conversation."""
     talk, ids, pictures = talk_of(path, job.before)
-    inner, once = attachments.renamed, [True]
+    inner, once = attachments.rename_attachments, [True]
     with opened(path, job.before) as store:
 
         def late(desk: Any, body: Any) -> Any:
@@ -120,13 +120,13 @@ def test_an_attachment_that_others_take_away_meanwhile_loses_no_conversation(
                     if what == "deleted":
                         assert other.delete(pictures, recursive=True)
                     else:
-                        codec = other.engine.workspace.sealed
+                        codec = other.engine.workspace.sealed_codec
                         assert codec is not None
                         numbers = [other.engine.message_ids.number(pictures[0])]
                         reencryption._Step(other.engine, codec, desk.id, numbers).run()
             return inner(desk, body)
 
-        monkeypatch.setattr(reencryption, "renamed", late)
+        monkeypatch.setattr(reencryption, "rename_attachments", late)
         assert job(store) == RotationReport(1, True)
         assert not once
     with opened(path, job.after) as store:
@@ -185,7 +185,7 @@ def test_what_a_pass_overlooks_in_a_conversation_keeps_its_key(
     def overlooks(self: reencryption._Step) -> bool:
         if what == "attachment":
             with monkeypatch.context() as patched:
-                patched.setattr(reencryption, "renamed", lambda _, body: (body, {}))
+                patched.setattr(reencryption, "rename_attachments", lambda _, body: (body, {}))
                 return step(self)
         self._numbers = [one for one in self._numbers if one // 32 != number // 32]
         return step(self)
@@ -312,7 +312,7 @@ def test_a_pack_that_was_made_before_a_conversation_was_sealed_and_unsealed_is_n
             return inner(engine, once_, run)
 
         if not counted:
-            monkeypatch.setattr(packing, "_shaped", lambda row: (row.data_key, row.rewrites))
+            monkeypatch.setattr(packing, "_shape_of", lambda row: (row.data_key, row.rewrites))
         monkeypatch.setattr(packing, "_build", late)
         store.maintain()
         assert not once
@@ -324,7 +324,7 @@ def test_a_pack_that_was_made_before_a_conversation_was_sealed_and_unsealed_is_n
 
 def _built_with(envelope: Any, engine: Any, once: Any, run: int) -> Any:
     rows = sorted(engine.backend.messages(numbers=range(run, run + 32)), key=lambda m: m.number)
-    messages = [packed(m, data) for m, data in zip(rows, envelope.open_messages(rows), strict=True)]
+    messages = [pack_message(m, data) for m, data in zip(rows, envelope.open_messages(rows), strict=True)]
     like = PackRow(run, once.row.id, rows[0].parent, 0, b"")
     return packing._Built(close_pack(envelope, like, messages), (), tuple(rows))
 

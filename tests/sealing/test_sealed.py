@@ -249,7 +249,7 @@ def test_a_closed_store_has_forgotten_its_keys(path: Path, key: Key) -> None:
     ids = filled(path, key)
     store = hitherto.open(path, key=key)
     store.conversation(ids[0]).thread()
-    codec = store.engine.workspace.sealed
+    codec = store.engine.workspace.sealed_codec
     assert codec is not None
     secrets = list(codec._secrets.values())
     assert len(secrets) == 2
@@ -263,7 +263,7 @@ def test_a_purge_also_forgets_the_key_in_memory(path: Path, key: Key) -> None:
     ids = filled(path, key)
     with hitherto.open(path, key=key) as store:
         store.conversation(ids[0]).thread()
-        codec = store.engine.workspace.sealed
+        codec = store.engine.workspace.sealed_codec
         assert codec is not None
         before = len(codec._secrets)
         store.purge(ids[0], reason="user-requested")

@@ -1633,9 +1633,9 @@ def test_a_policy_that_another_process_sets_is_believed(tmp_path: Path) -> None:
 def test_the_memory_of_policies_is_bounded() -> None:
     before = dict(policy_memory._seen)
     try:
-        for number in range(policy_memory._MOST + 10):
+        for number in range(policy_memory._MAX_REMEMBERED + 10):
             policy_memory.note(("somewhere", number.to_bytes(16, "big")), 1, 7)
-        assert len(policy_memory._seen) == policy_memory._MOST
+        assert len(policy_memory._seen) == policy_memory._MAX_REMEMBERED
     finally:
         policy_memory._seen.clear()
         policy_memory._seen.update(before)

@@ -222,13 +222,13 @@ def test_many_conversations_come_back_in_the_order_of_time(store: Store) -> None
 
 
 def test_a_conversation_that_expired_is_not_found(store: Store) -> None:
-    from hitherto._engine.state import changed
+    from hitherto._engine.state import build_row_change
 
     store.engine.background.stop(1.0)  # it would sweep it
     talk = store.start()
     talk.append(Message.user("perishable"))
     assert len(store.search("perishable")) == 1
-    store.engine.change(talk.state.id, lambda row: changed(talk.state, row, expires_at=row.active_at + 1))
+    store.engine.change(talk.state.id, lambda row: build_row_change(talk.state, row, expires_at=row.active_at + 1))
     assert store.search("perishable") == []
     assert len(store.search("perishable", include_expired=True)) == 1
 

@@ -75,7 +75,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True, check=False)
     if made.returncode:
         pytest.skip(f"no small disk can be mounted here: {made.stderr.decode().strip()}")
-    monkeypatch.setattr(compression, "_LEAST", 1 << 40)  # what is squeezed leaves no traces that a test could find
+    monkeypatch.setattr(compression, "_MIN_BYTES", 1 << 40)  # what is squeezed leaves no traces that a test could find
     try:
         yield Disk(folder)
     finally:

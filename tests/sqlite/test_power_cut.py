@@ -75,7 +75,7 @@ def new_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> FaultDisk:
             raise OSError(errno.EIO, str(error)) from error
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(compression, "_LEAST", 1 << 40)  # what is squeezed leaves no traces that a test could find
+    monkeypatch.setattr(compression, "_MIN_BYTES", 1 << 40)  # what is squeezed leaves no traces that a test could find
     monkeypatch.setattr(attachments, "CHUNK", 700)  # several chunks and several transactions, of few bytes
     monkeypatch.setattr(attachments, "_AT_ONCE", 2)
     return disk

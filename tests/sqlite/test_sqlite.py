@@ -1072,7 +1072,7 @@ def test_a_lock_that_is_given_up_in_time_is_waited_for(path: Path) -> None:
         writer = threading.Thread(target=lambda: talk.append(Message.user("waited")))
         writer.start()
         deadline = time.monotonic() + 30
-        while not store.engine.committer._held and time.monotonic() < deadline:
+        while not store.engine.committer._is_writing and time.monotonic() < deadline:
             time.sleep(0.001)
         assert writer.is_alive()
         other.execute("ROLLBACK")

@@ -38,7 +38,7 @@ def small_steps() -> None:
     reencryption._STEP = 24
     rotation._AT_ONCE = reencryption._AT_ONCE = 4
     attachments._AT_ONCE = 2
-    compression._LEAST = 1 << 40  # what is squeezed leaves no traces that a test could find
+    compression._MIN_BYTES = 1 << 40  # what is squeezed leaves no traces that a test could find
 
 
 def run(

@@ -199,7 +199,7 @@ def _problems(target: Backend, store: Store | None) -> tuple[str, ...]:
     """Return the problems of the copy, verified with the key of the source. Without it only the rows are checked."""
     if store is None:
         return tuple(target.check())
-    sealed = store.engine.workspace.sealed
+    sealed = store.engine.workspace.sealed_codec
     copy = Store(target, key=None if sealed is None else sealed.key, maintenance=False)  # closed with its backend
     report = copy.verify()
     return tuple(str(problem) for problem in (*report.problems, *report.unread))

@@ -34,7 +34,7 @@ from ..attachment import CHUNK, Attachment
 from ..backend import ConversationRow
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage, MissingAttachment, NotFound, PayloadTooLarge
 from .bodies import Attached, Body, chunk_place, decode_body, utf8, with_holes, without_holes
-from .compression import squeeze, unsqueeze
+from .compression import compress, decompress
 from .packs import Reader
 from .signals import KeyChanged
 
@@ -62,14 +62,14 @@ class AttachmentOwner(Protocol):
     def is_same_conversation(self, row: ConversationRow) -> bool: ...
 
 
-def spilled(desk: "AttachmentOwner", envelope: Envelope, body: Body) -> tuple[Body, Sources]:
+def spill(state: "AttachmentOwner", envelope: Envelope, body: Body) -> tuple[Body, Sources]:
     """The content without what is large, and what has to be staged for it."""
     sources: Sources = {}
 
     def fill(value: str | bytes | Attachment) -> Attached:
         given = value if isinstance(value, Attachment) else _in_memory(value)
         source, way, prefix = given._base64 or (given, 0, "")
-        limit = desk.engine.max_attachment
+        limit = state.engine.max_attachment
         if source.size > limit:
             raise PayloadTooLarge(source.size, limit, what="one attachment")
         if source.is_missing:
@@ -111,11 +111,11 @@ def _name(envelope: Envelope, source: Attachment) -> bytes:
     return fingerprint.digest()
 
 
-def unstage(desk: "AttachmentOwner", sources: Sources) -> None:
+def unstage(state: "AttachmentOwner", sources: Sources) -> None:
     """The message was not kept: let go of what was staged for it, unless another one refers to it."""
     if sources:
         with suppress(HithertoError):  # what cannot be removed now is collected later
-            desk.engine.backend.unstage(desk.id, [attached.name for attached in sources])
+            state.engine.backend.unstage(state.id, [attached.name for attached in sources])
 
 
 def _in_memory(value: str | bytes) -> Attachment:
@@ -148,10 +148,10 @@ def _from_base64(text: bytes) -> tuple[bytes, int, str] | None:
     except _NotBase64:
         return None
     said = data, way, text[:begin].decode()
-    return said if _says(*said, text) else None
+    return said if _is_encoded_as(*said, text) else None
 
 
-def _says(data: bytes, way: int, prefix: str, text: bytes) -> bool:
+def _is_encoded_as(data: bytes, way: int, prefix: str, text: bytes) -> bool:
     """Does writing these bytes give exactly this text?"""
     pieces = (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
     place = 0
@@ -169,11 +169,11 @@ def _to_base64(pieces: Iterable[bytes], way: int, prefix: str) -> Iterator[bytes
         data = rest + piece
         whole = len(data) - len(data) % 3
         rest = data[whole:]
-        yield _encoded(data[:whole], way)
-    yield _encoded(rest, way)
+        yield _encode_base64(data[:whole], way)
+    yield _encode_base64(rest, way)
 
 
-def _encoded(data: bytes, way: int) -> bytes:
+def _encode_base64(data: bytes, way: int) -> bytes:
     text = b2a_base64(data, newline=False)
     if (way - 1) & _URL:
         text = text.translate(_TO_URL)
@@ -192,43 +192,43 @@ def in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
 # -- into the store
 
 
-def stage(desk: "AttachmentOwner", sources: Sources, generation: int) -> None:
+def stage(state: "AttachmentOwner", sources: Sources, generation: int) -> None:
     """Keep what is not kept already. It was named with the key of this generation."""
     if not sources:
         return
-    envelope = desk.envelope
+    envelope = state.envelope
     if envelope.generation != generation:
         raise KeyChanged
     names = [attached.name for attached in sources]
-    there = {row.name for row in desk.engine.backend.attachments(desk.id, names) if row.chunks}
+    there = {row.name for row in state.engine.backend.attachments(state.id, names) if row.chunks}
     for attached, source in sources.items():
         if attached.name not in there:
-            _stage(desk, envelope, attached.name, source._base64[0] if source._base64 else source)
+            _stage(state, envelope, attached.name, source._base64[0] if source._base64 else source)
             there.add(attached.name)
 
 
-def _stage(desk: "AttachmentOwner", envelope: Envelope, name: bytes, source: Attachment) -> None:
-    backend, now = desk.engine.backend, desk.engine.clock
+def _stage(state: "AttachmentOwner", envelope: Envelope, name: bytes, source: Attachment) -> None:
+    backend, now = state.engine.backend, state.engine.clock
     fingerprint, size, start = envelope.fingerprint(), 0, 0
     squeezable = True  # unless a chunk shows that it is not: images and videos are squeezed already
     batch: list[bytes] = []
-    for piece in _even(source):
+    for piece in _split_evenly(source):
         if len(batch) == _AT_ONCE:
-            backend.stage(desk.id, name, start, batch, last=False, at=now())
+            backend.stage(state.id, name, start, batch, last=False, at=now())
             start, batch = start + len(batch), []
         fingerprint.update(piece)
         size += len(piece)
         if size > source.size:  # it grew: what lies beyond its end would be read along with the real content
             break
-        data = _squeezed(piece) if squeezable else _AS_IT_IS + piece
+        data = _compress_chunk(piece) if squeezable else _AS_IT_IS + piece
         squeezable = data[:1] == _SQUEEZED
-        batch.append(envelope.close(chunk_place(desk.id, name, start + len(batch)), data))
+        batch.append(envelope.close(chunk_place(state.id, name, start + len(batch)), data))
     if size != source.size or fingerprint.digest() != name:
         raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
-    backend.stage(desk.id, name, start, batch, last=True, at=now())
+    backend.stage(state.id, name, start, batch, last=True, at=now())
 
 
-def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _split_evenly(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in pieces of one size, the last of which may be shorter; at least one."""
     rest = b""
     some = False
@@ -243,49 +243,49 @@ def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _squeezed(piece: bytes) -> bytes:
+def _compress_chunk(piece: bytes) -> bytes:
     """A chunk in fewer bytes, if they are clearly fewer."""
-    smaller = squeeze(piece, level=1)
+    smaller = compress(piece, level=1)
     return _SQUEEZED + smaller if len(smaller) < 0.9 * len(piece) else _AS_IT_IS + piece
 
 
 # -- and out of it
 
 
-def kept(desk: "AttachmentOwner", attached: Attached) -> Attachment:
+def open_attachment(state: "AttachmentOwner", attached: Attached) -> Attachment:
     """An attachment of the conversation as it was given, to be read from the store later. If it is not there then,
     the error says why: its message was deleted, or encrypted anew, or the attachment is missing."""
 
     def pieces() -> Iterator[bytes]:
         try:
-            yield from stored_attachment(desk, attached)
+            yield from stored_attachment(state, attached)
         except MissingAttachment:
-            raise _explain_absence(desk, attached) from None
+            raise _explain_absence(state, attached) from None
 
     source = Attachment(attached.size, pieces, text=attached.text)
     source._name = attached.name
     return _as_given(source, attached)
 
 
-def is_kept(desk: "AttachmentOwner", attached: Attached) -> bool:
+def is_stored(state: "AttachmentOwner", attached: Attached) -> bool:
     """Return True if the store has an attachment of this name, whole or damaged."""
-    return any(row.chunks for row in desk.engine.backend.attachments(desk.id, [attached.name]))
+    return any(row.chunks for row in state.engine.backend.attachments(state.id, [attached.name]))
 
 
-def _explain_absence(desk: "AttachmentOwner", attached: Attached) -> HithertoError:
+def _explain_absence(state: "AttachmentOwner", attached: Attached) -> HithertoError:
     """Why an attachment that a caller has in hand is not in the store any more. All messages are looked at: an
     attachment goes with the last message that refers to it, so if one still does, the attachment is missing."""
-    engine, name = desk.engine, attached.name
-    rows = engine.backend.lookup(ids=[desk.id])
-    if not rows or not desk.is_same_conversation(rows[0]):
-        return NotFound("conversation", [desk.name])
+    engine, name = state.engine, attached.name
+    rows = engine.backend.lookup(ids=[state.id])
+    if not rows or not state.is_same_conversation(rows[0]):
+        return NotFound("conversation", [state.name])
     envelope, reader = engine.codec.envelope(rows[0]), Reader(engine)
-    for row in engine.backend.scan(desk.id, limit=1 << 40):
+    for row in engine.backend.scan(state.id, limit=1 << 40):
         _, content = reader.content(envelope, row)
-        if any(other.name == name for other in decode_body(content).attached) and not is_kept(desk, attached):
+        if any(other.name == name for other in decode_body(content).attached) and not is_stored(state, attached):
             return MissingAttachment(attached.size, engine.message_ids.id(row.number))
     if not envelope.is_current_name(name):
-        what = f"conversation {desk.name} was encrypted anew, and its attachments have other names"
+        what = f"conversation {state.name} was encrypted anew, and its attachments have other names"
         return Busy(what, hint="read the message again")
     return NotFound("attachment", [name.hex()[:12]], hint="its message was deleted")
 
@@ -294,23 +294,23 @@ def _as_given(source: Attachment, attached: Attached) -> Attachment:
     return in_base64(source, attached.base64, attached.prefix) if attached.base64 else source
 
 
-def stored_attachment(desk: "AttachmentOwner", attached: Attached) -> Attachment:
+def stored_attachment(state: "AttachmentOwner", attached: Attached) -> Attachment:
     """The bytes of an attachment as they are stored. Reading them raises `MissingAttachment` if it is not there, and
     `Damaged` if it is not as it was written."""
 
     def pieces() -> Iterator[bytes]:
-        desk.engine.ensure_open()
-        fingerprint, size = desk.envelope.fingerprint(attached.name), 0
-        for index, chunk in enumerate(desk.engine.backend.chunks(desk.id, attached.name)):
-            data = desk.envelope.open(chunk_place(desk.id, attached.name, index), chunk)
+        state.engine.ensure_open()
+        fingerprint, size = state.envelope.fingerprint(attached.name), 0
+        for index, chunk in enumerate(state.engine.backend.chunks(state.id, attached.name)):
+            data = state.envelope.open(chunk_place(state.id, attached.name, index), chunk)
             if data[:1] not in (_AS_IT_IS, _SQUEEZED):
                 raise Damaged("a chunk of an attachment begins with a byte that has no meaning")
-            piece = unsqueeze(data[1:]) if data[:1] == _SQUEEZED else data[1:]
+            piece = decompress(data[1:]) if data[:1] == _SQUEEZED else data[1:]
             fingerprint.update(piece)
             size += len(piece)
             yield piece
         if size != attached.size or fingerprint.digest() != attached.name:
-            if not is_kept(desk, attached):
+            if not is_stored(state, attached):
                 raise MissingAttachment(attached.size)
             raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
 
@@ -319,18 +319,18 @@ def stored_attachment(desk: "AttachmentOwner", attached: Attached) -> Attachment
     return made
 
 
-def renamed(desk: "AttachmentOwner", body: Body) -> tuple[Body, dict[bytes, bytes]]:
+def rename_attachments(state: "AttachmentOwner", body: Body) -> tuple[Body, dict[bytes, bytes]]:
     """The content with its attachments kept anew, under the key that closes now; old names and new ones of those that
     are there. One that is missing gets a name of that key as well, or the message would never be up to date; the caller
     commits on the condition that the conversation has not changed, so that what was deleted meanwhile is none."""
     names: dict[bytes, bytes] = {}
-    envelope = desk.envelope
+    envelope = state.envelope
     holes: dict[bytes, bytes] = {}
     for attached in body.attached:
         if (
             attached.name not in names and attached.name not in holes
         ):  # text and bytes may be the same, and share a name
-            source, fingerprint = stored_attachment(desk, attached), envelope.fingerprint()
+            source, fingerprint = stored_attachment(state, attached), envelope.fingerprint()
             try:
                 for piece in source:
                     fingerprint.update(piece)
@@ -338,12 +338,12 @@ def renamed(desk: "AttachmentOwner", body: Body) -> tuple[Body, dict[bytes, byte
                 holes[attached.name] = _hole_name(envelope, attached.name)
                 continue
             names[attached.name] = fingerprint.digest()
-            stage(desk, {replace(attached, name=names[attached.name]): source}, envelope.generation)
+            stage(state, {replace(attached, name=names[attached.name]): source}, envelope.generation)
     now = names | holes
     return replace(body, attached=tuple(replace(a, name=now[a.name]) for a in body.attached)), names
 
 
-def filled(desk: "AttachmentOwner", body: Body, *, lazy: bool = False) -> tuple[Body, str | None]:
+def fill_holes(state: "AttachmentOwner", body: Body, *, lazy: bool = False) -> tuple[Body, str | None]:
     """The content with its attachments in place, read or to be read; and which of them are missing, in words.
 
     What is missing is a hole if the desk is the reader's own, and else `MissingAttachment`: what a shared desk believes
@@ -354,35 +354,35 @@ def filled(desk: "AttachmentOwner", body: Body, *, lazy: bool = False) -> tuple[
         try:
             return load(attached)
         except MissingAttachment:
-            if not desk.own:
+            if not state.own:
                 raise
             missing.append(attached)
             return hole(attached)
 
-    whole = without_holes(body, partial(fill, _lazily(desk) if lazy else _eagerly(desk, body)))
+    whole = without_holes(body, partial(fill, _lazily(state) if lazy else _eagerly(state, body)))
     if not missing:
         return whole, None
-    desk.has_holes = True
+    state.has_holes = True
     sizes = ", ".join(f"{attached.size:,}" for attached in dict.fromkeys(attached.bare for attached in missing))
     what = "an attachment is missing" if len(missing) == 1 else "attachments are missing"
     return whole, f"{what} ({sizes} bytes)"
 
 
-def _lazily(desk: "AttachmentOwner") -> Callable[[Attached], Attachment]:
+def _lazily(state: "AttachmentOwner") -> Callable[[Attached], Attachment]:
     def load(attached: Attached) -> Attachment:
-        if not is_kept(desk, attached):
+        if not is_stored(state, attached):
             raise MissingAttachment(attached.size)
-        return kept(desk, attached)
+        return open_attachment(state, attached)
 
     return load
 
 
-def _eagerly(desk: "AttachmentOwner", body: Body) -> Callable[[Attached], str | bytes]:
+def _eagerly(state: "AttachmentOwner", body: Body) -> Callable[[Attached], str | bytes]:
     times = Counter(attached.bare for attached in body.attached)
     shared: dict[Attached, bytes] = {}  # an image and its base64 are the same bytes: read once
 
     def load(attached: Attached) -> str | bytes:
-        source = stored_attachment(desk, attached)
+        source = stored_attachment(state, attached)
         if times[attached.bare] > 1:
             if attached.bare not in shared:
                 shared[attached.bare] = source.read()

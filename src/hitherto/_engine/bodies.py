@@ -26,7 +26,7 @@ from ..backend import ConversationRow, MessageRow, PackRow
 from ..errors import Damaged, Hint, InvalidMessage
 from ..ids import Names
 from ..model import Block, Message, Saved, Setup, Usage
-from .compression import squeeze, unsqueeze
+from .compression import compress, decompress
 
 T = TypeVar("T")
 
@@ -221,7 +221,7 @@ def with_holes(body: Body, fill: Callable[[str | bytes | Attachment], Attached])
             return hole(value)
         return value
 
-    return _replaced(body, punched, tuple, attached)
+    return _replace_leaves(body, punched, tuple, attached)
 
 
 def without_holes(body: Body, fill: Callable[[Attached], str | bytes | Attachment]) -> Body:
@@ -237,10 +237,10 @@ def without_holes(body: Body, fill: Callable[[Attached], str | bytes | Attachmen
             filled[value.index] = fill(body.attached[value.index])
         return filled[value.index]
 
-    return _replaced(body, mended, lambda _: (), [])
+    return _replace_leaves(body, mended, lambda _: (), [])
 
 
-def _replaced(
+def _replace_leaves(
     body: Body,
     change: Callable[..., object],
     attached_of: Callable[[list[Attached]], tuple[Attached, ...]],
@@ -265,7 +265,7 @@ def _replaced(
 # -- packs
 
 
-def packed(row: MessageRow, data: bytes) -> PackedRaw:
+def pack_message(row: MessageRow, data: bytes) -> PackedRaw:
     """A message as it goes into a pack."""
     return PackedRaw(row.seq, row.link, bool(row.main), row.role, row.revision, row.created_at, Raw(data))
 
@@ -273,28 +273,28 @@ def packed(row: MessageRow, data: bytes) -> PackedRaw:
 def close_pack(envelope: Envelope, like: PackRow, messages: Sequence[PackedRaw]) -> PackRow:
     """A pack of these messages, in the place of another or of an empty one."""
     bare = replace(like, count=len(messages), body=b"")
-    return replace(bare, body=envelope.close(pack_place(bare), squeeze(_encode(messages), level=3)))
+    return replace(bare, body=envelope.close(pack_place(bare), compress(_encode(messages), level=3)))
 
 
 def open_pack(envelope: Envelope, pack: PackRow) -> tuple[Packed, ...]:
     """The messages in a pack, or `Damaged`."""
     try:
-        messages = _pack(unsqueeze(envelope.open(pack_place(pack), pack.body)))
+        messages = _pack(decompress(envelope.open(pack_place(pack), pack.body)))
     except _UNREADABLE as error:
         raise Damaged(f"a pack cannot be read: {error}") from None
-    return _counted(pack, messages)
+    return _check_count(pack, messages)
 
 
 def open_pack_raw(envelope: Envelope, pack: PackRow) -> tuple[PackedRaw, ...]:
     """The same with contents as bytes, for moving them about."""
     try:
-        messages = _pack_raw(unsqueeze(envelope.open(pack_place(pack), pack.body)))
+        messages = _pack_raw(decompress(envelope.open(pack_place(pack), pack.body)))
     except _UNREADABLE as error:
         raise Damaged(f"a pack cannot be read: {error}") from None
-    return _counted(pack, messages)
+    return _check_count(pack, messages)
 
 
-def _counted(pack: PackRow, messages: "tuple[T, ...]") -> "tuple[T, ...]":
+def _check_count(pack: PackRow, messages: "tuple[T, ...]") -> "tuple[T, ...]":
     if len(messages) != pack.count:
         raise Damaged(f"a pack has {len(messages)} messages, {pack.count} are meant to be")
     return messages
@@ -337,7 +337,7 @@ def item_place(conversation: bytes, key: bytes) -> tuple[object, ...]:
     return ("item", conversation, key)
 
 
-def saved(row: MessageRow, body: Body, names: Names, conversation: str, problem: str | None = None) -> Saved:
+def build_message(row: MessageRow, body: Body, names: Names, conversation: str, problem: str | None = None) -> Saved:
     """A stored message as people see it. `problem` is what is wrong with its content."""
     above = None if row.parent is None else names.id(row.parent)
     link = None if row.link is None else names.id(row.link)
@@ -353,10 +353,10 @@ def saved(row: MessageRow, body: Body, names: Names, conversation: str, problem:
 Filler = Callable[[Body], tuple[Body, str | None]]
 
 
-def saved_stretch(
+def build_stretch(
     rows: Sequence[MessageRow], envelope: Envelope, names: Names, conversation: str, filled: Filler
 ) -> list[Saved]:
-    """The same as `saved` for rows of which each is the parent of the next."""
+    """The same as `build_message` for rows of which each is the parent of the next."""
     ids = names.ids(rows[0].number, len(rows))
     above = None if rows[0].parent is None else names.id(rows[0].parent)
     messages = []
@@ -379,7 +379,7 @@ def saved_stretch(
     return messages
 
 
-def saved_pack(
+def build_pack_messages(
     pack: PackRow, last: int, envelope: Envelope, names: Names, conversation: str, filled: Filler
 ) -> list[Saved]:
     """The same for the messages of a pack up to the number `last`: the loop that resume waits for."""

@@ -62,14 +62,14 @@ class Breaker:
         self.state, self._until = state, self._clock() + seconds
         self._changed(state, self.failures)
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """A write was kept, or refused for a reason that is not the place where it goes."""
         with self._lock:
             self.failures, self._pause = 0, FIRST_SECONDS
             if self.state != CLOSED:
                 self._turn(CLOSED)
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """A write failed because of the place where it goes."""
         with self._lock:
             if self.state == OPEN:  # one that asks nobody was tried all the same
@@ -80,7 +80,7 @@ class Breaker:
             if self.state == HALF_OPEN or self.failures >= FAILURES:
                 self._turn(OPEN, self._pause)
 
-    def withdrawn(self) -> None:
+    def withdraw_probe(self) -> None:
         """The probe was never tried: another write may be."""
         with self._lock:
             if self.state == HALF_OPEN:
@@ -96,7 +96,7 @@ class Pace:
         self._slow = 0  # of them
         self._said: float | None = None
 
-    def took(self, seconds: float) -> float | None:
+    def record_duration(self, seconds: float) -> float | None:
         """A commit took so long. The p95 of the last ones if that is too long, and it was not said within a minute."""
         last = self._last
         if len(last) == _WINDOW and last[0] > SLOW_SECONDS:

@@ -56,8 +56,8 @@ from ..events import (
     Event,
     Listeners,
     SlowCommit,
-    hush,
-    speak,
+    defer_warnings,
+    resume_warnings,
     warn,
 )
 from ..ids import show_conversation_id
@@ -67,21 +67,21 @@ from .breaker import CLOSED, HALF_OPEN, OPEN, SLOW_SECONDS, Breaker, Pace
 
 READS_ONLY = "it was opened to be read only"
 
-_MOST = 512  # batches in one transaction
-_TRIES = 8  # how often a commit of unknown outcome is written again
+BATCH_SIZE = 512  # batches in one transaction
+MAX_COMMIT_ATTEMPTS = 8  # how often a commit of unknown outcome is written again
 _LOCK_SECONDS = 0.05  # that a batch waits to be made anew: who holds its lock may wait for our connection
 _NAP_SECONDS = 1.0  # after which a sleeper looks by itself: who should have woken it may have been interrupted
-_WAITS = 3  # how often the wait until what was found is durable is begun
+MAX_DURABILITY_WAITS = 3  # how often the wait until what was found is durable is begun
 
 Tell = Callable[[Batch, datetime], Iterable[Event]]  # what there is to tell of a batch that was kept
 
 
-def stored(batch: Batch, at: datetime) -> list[Event]:
+def report_stored(batch: Batch, at: datetime) -> list[Event]:
     """Conversations were begun, added to or changed."""
     return [ConversationStored(at, show_conversation_id(c.conversation), len(c.add)) for c in batch.changes]
 
 
-def deleted(reason: str) -> Tell:
+def report_deletion(reason: str) -> Tell:
     """Conversations are gone; those of which only a part went were changed."""
 
     def tell(batch: Batch, at: datetime) -> list[Event]:
@@ -159,7 +159,9 @@ class Committer:
         self._listeners = listeners or Listeners()
         self._clock = clock
         self._telemetry = telemetry or Telemetry(backend.info.name)
-        self.breaker = Breaker(changed=partial(_changed, self._listeners, clock))  # which must not know us: no circles
+        self.breaker = Breaker(
+            changed=partial(_report_breaker, self._listeners, clock)
+        )  # which must not know us: no circles
         self._pace = Pace()
         self._mutex = threading.RLock()  # a signal may find us in it, and its handler may close the store
         self._queue: list[PendingCommit] = []
@@ -172,7 +174,7 @@ class Committer:
         self._hint = ""
 
     @property
-    def _held(self) -> bool:
+    def _is_writing(self) -> bool:
         return self._writer is not None
 
     def refuse(self, reason: str | None, hint: str = "") -> None:
@@ -195,15 +197,15 @@ class Committer:
     def enqueue(
         self, batch: Batch, *, always: bool = False, tell: Tell | None = None, remake: Remake | None = None
     ) -> PendingCommit:
-        """Put a batch in line. Batches are applied in the order of these calls. `tell` makes the events that are told
+        """Put a batch in line. Batches are applied in the order of these calls. `emit` makes the events that are told
         if it is kept, `remake` makes the batch anew where `can_queue`."""
         entry = PendingCommit(batch, tell, remake)
         if not always and (self.refused is not None or self.breaker.state != CLOSED):
             try:
-                hush()
+                defer_warnings()
                 self._admit()
             finally:
-                speak()
+                resume_warnings()
             entry.probe = self.breaker.state == HALF_OPEN
         with self._mutex:
             self._queue.append(entry)
@@ -212,36 +214,36 @@ class Committer:
     def withdraw(self, entry: PendingCommit) -> None:
         """Nobody waits for this batch any more: it is not written, unless somebody writes it already."""
         try:
-            hush()
+            defer_warnings()
             self._abandon(entry)
         finally:
-            speak()
+            resume_warnings()
 
-    def outcome(self, entry: PendingCommit) -> Outcome:
+    def wait(self, entry: PendingCommit) -> Outcome:
         """Wait for the outcome of a batch that one has enqueued oneself, writing if the pen is free or handed over."""
         try:
-            hush()
+            defer_warnings()
             while entry.result is None:
                 with self._mutex:
-                    wake = self._turn(entry)
+                    wake = self._begin_turn(entry)
                 if wake is None:
                     self._write()
                 elif wake.acquire(timeout=_NAP_SECONDS):
                     entry.wake_next()
                 else:
-                    self._get_up(entry)
+                    self._leave_chain(entry)
         except BaseException:  # Ctrl+C, anywhere: the others must not suffer
             self._abandon(entry)
             raise
         finally:
             entry.wake_next()
             entry.remake = None  # it knows whoever keeps the entry
-            speak()
+            resume_warnings()
         if isinstance(entry.result, Exception):
             raise entry.result
         return entry.result
 
-    def _turn(self, entry: PendingCommit) -> "threading.Lock | None":
+    def _begin_turn(self, entry: PendingCommit) -> "threading.Lock | None":
         """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
         if self._rebasing == threading.get_ident():
             raise AssertionError("a batch that is made anew cannot wait for another: its thread has the pen")
@@ -253,7 +255,7 @@ class Committer:
             entry.wake()
         return wake
 
-    def _get_up(self, entry: PendingCommit) -> None:
+    def _leave_chain(self, entry: PendingCommit) -> None:
         """Take an entry out of the chain of wake-ups, and pass on a wake-up that has reached it already."""
         with self._mutex:
             entry.wake()
@@ -261,43 +263,43 @@ class Committer:
 
     def write(self, batch: Batch, *, always: bool = False, tell: Tell | None = None) -> Outcome:
         """Commit one batch and wait for its outcome."""
-        return self.outcome(self.enqueue(batch, always=always, tell=tell))
+        return self.wait(self.enqueue(batch, always=always, tell=tell))
 
     @property
-    def unsettled(self) -> int:
+    def pending_count(self) -> int:
         """Batches that are on their way."""
         with self._mutex:
             return sum(entry.result is None for entry in (*self._taken, *self._queue))
 
-    def drain(self, timeout_seconds: float) -> bool:
+    def flush(self, timeout_seconds: float) -> bool:
         """Wait until nobody writes or waits. False if the time ran out. What lies in the queue while nobody has the pen
         is written here: whoever put it there may have been interrupted before they could wait for it."""
         deadline = time.monotonic() + timeout_seconds
         ours = PendingCommit(Batch(()))  # in no queue: it is we who have the pen, and not the owner of what we write
         try:
-            hush()
+            defer_warnings()
             while True:
                 with self._mutex:
-                    if not self._held and not self._queue:
+                    if not self._is_writing and not self._queue:
                         return True
                     if time.monotonic() >= deadline:
                         return False
-                    if not self._held:
+                    if not self._is_writing:
                         self._take_queue(ours)
                 if self._writer is ours:
                     self._write()
                 else:
                     time.sleep(0.001)
-        except BaseException:  # as in `outcome`
+        except BaseException:  # as in `wait`
             self._abandon(ours)
             raise
         finally:
-            speak()
+            resume_warnings()
 
     def _take_queue(self, entry: PendingCommit) -> None:
         """Have the pen in the name of this entry, and take what has gathered. Called under the mutex."""
         self._writer = entry
-        self._taken, self._queue = self._queue[:_MOST], self._queue[_MOST:]
+        self._taken, self._queue = self._queue[:BATCH_SIZE], self._queue[BATCH_SIZE:]
 
     def _write(self) -> None:
         """Commit what was taken, and put the pen down."""
@@ -316,26 +318,26 @@ class Committer:
             if not isinstance(entry.result, Exception):
                 failure = None
                 break
-            failure = entry.result if failure is None or _of_the_place(entry.result) else failure
-        if failure is not None and _of_the_place(failure):
-            self.breaker.failed()
+            failure = entry.result if failure is None or _is_infrastructure_failure(entry.result) else failure
+        if failure is not None and _is_infrastructure_failure(failure):
+            self.breaker.record_failure()
         elif self.breaker.failures:
-            self.breaker.succeeded()
-        if failure is None and (p95 := self._pace.took(seconds)) is not None:
-            self._slow(p95)
+            self.breaker.record_success()
+        if failure is None and (p95 := self._pace.record_duration(seconds)) is not None:
+            self._report_slowness(p95)
         if self._telemetry.is_on:
             self._measure(entries, seconds, failure)
 
     def _measure(self, entries: Sequence[PendingCommit], seconds: float, failure: Exception | None) -> None:
         size = sum(_size(entry.batch) for entry in entries)
-        self._telemetry.committed(size, len(entries), seconds, "" if failure is None else type(failure).__name__)
+        self._telemetry.record_commit(size, len(entries), seconds, "" if failure is None else type(failure).__name__)
         for entry in entries:
             if isinstance(entry.result, (Stale, Taken)):
                 self._telemetry.conflict(type(entry.result).__name__.lower())
 
-    def _slow(self, p95: float) -> None:
+    def _report_slowness(self, p95: float) -> None:
         warn(f"commits are slow: one in twenty takes {p95 * 1000:.0f} ms or more")
-        self._listeners.tell(SlowCommit(to_datetime(self._clock()), p95, SLOW_SECONDS))
+        self._listeners.emit(SlowCommit(to_datetime(self._clock()), p95, SLOW_SECONDS))
 
     def _hand_over(self) -> None:
         """Wake whose batches are settled, one after the other, and hand the pen to the first who waits. Called under
@@ -364,7 +366,7 @@ class Committer:
                 self._queue.remove(entry)
                 entry.result = CommitUnknown("the write was interrupted before it began")
             if entry.probe and (self._writer is entry or entry not in self._taken):
-                self.breaker.withdrawn()  # unless another writes it
+                self.breaker.withdraw_probe()  # unless another writes it
             if self._writer is entry:
                 entry.result = entry.result or CommitUnknown("the write was interrupted")
                 others = [other for other in self._taken if other.result is None]
@@ -374,8 +376,8 @@ class Committer:
                 self._hand_over()
 
     def _commit(self, entries: list[PendingCommit]) -> None:
-        open_ = [entry for entry in entries if not (entry.unsure and self._settled(entry))]
-        for _ in range(_TRIES):
+        open_ = [entry for entry in entries if not (entry.unsure and self._settle_if_kept(entry))]
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             if not open_:
                 return
             try:
@@ -383,10 +385,10 @@ class Committer:
                     self._take_in(entry, outcome)
                 return
             except CommitUnknown as error:
-                open_ = self._still_open(open_, error)
+                open_ = self._find_unkept(open_, error)
             except Exception as error:  # noqa: BLE001  # whose batch is it that the backend cannot take? Each for itself
                 open_ = [entry for entry in open_ if entry.result is None]  # what is kept is not written again
-                if len(open_) == 1 or _meets_all(error, open_):
+                if len(open_) == 1 or _concerns_all(error, open_):
                     for entry in open_:
                         entry.result = error
                     return
@@ -394,7 +396,7 @@ class Committer:
                     self._commit([entry])
                 return
         for entry in open_:
-            entry.result = CommitUnknown(f"the commit was interrupted {_TRIES} times")
+            entry.result = CommitUnknown(f"the commit was interrupted {MAX_COMMIT_ATTEMPTS} times")
 
     def _apply(self, entries: Sequence[PendingCommit]) -> list[Outcome]:
         batches = [entry.batch for entry in entries]
@@ -415,7 +417,7 @@ class Committer:
         try:
             made: list[Batch | None] = []
             for place in places:
-                batch = _remade(entries[place], row)
+                batch = _remake(entries[place], row)
                 made.append(batch)
                 row = row if batch is None else _after(batch, row)
             return made
@@ -426,7 +428,7 @@ class Committer:
     def _take_in(self, entry: PendingCommit, outcome: Outcome) -> None:
         """What becomes of an entry. If an earlier attempt was still under way when we looked, what is in the way now
         may be that attempt itself."""
-        if entry.unsure and outcome != DONE and self._settled(entry):
+        if entry.unsure and outcome != DONE and self._settle_if_kept(entry):
             return
         self._settle(entry, outcome)
 
@@ -435,21 +437,21 @@ class Committer:
         if tell is not None and self._listeners.some and isinstance(outcome, Done):
             try:
                 for event in tell(entry.batch, to_datetime(self._clock())):
-                    self._listeners.tell(event)
+                    self._listeners.emit(event)
             except Exception as error:  # noqa: BLE001  # it is kept all the same: nobody may write it again
                 warn(f"what was kept could not be told: {type(error).__name__}")
         entry.result = outcome  # last: its owner may see it at once, and what it did is told by then
 
-    def _settled(self, entry: PendingCommit) -> bool:
-        if self._kept_for_good(entry.batch.changes):
+    def _settle_if_kept(self, entry: PendingCommit) -> bool:
+        if self._is_durable(entry.batch.changes):
             self._settle(entry, DONE)
         return entry.result is not None
 
-    def _kept_for_good(self, changes: Sequence[Change]) -> bool:
+    def _is_durable(self, changes: Sequence[Change]) -> bool:
         """What can be seen is not always durable yet: wait for that. Then look again: if another server has taken the
         place of the one that we looked at, it was the new one that had nothing to wait for."""
-        for _ in range(_WAITS):
-            if not kept(self._backend, changes):
+        for _ in range(MAX_DURABILITY_WAITS):
+            if not is_committed(self._backend, changes):
                 return False
             try:
                 self._backend.commit([])
@@ -457,21 +459,21 @@ class Committer:
                 if error.reason is not None:
                     raise
                 continue  # the wait was interrupted, and says nothing
-            return kept(self._backend, changes)
-        raise CommitUnknown(f"the wait for the commit was interrupted {_WAITS} times")
+            return is_committed(self._backend, changes)
+        raise CommitUnknown(f"the wait for the commit was interrupted {MAX_DURABILITY_WAITS} times")
 
-    def _still_open(self, entries: Sequence[PendingCommit], unknown: CommitUnknown) -> list[PendingCommit]:
+    def _find_unkept(self, entries: Sequence[PendingCommit], unknown: CommitUnknown) -> list[PendingCommit]:
         """Of the entries of a commit whose outcome is unknown, those that have to be written again."""
         for entry in entries:
             entry.unsure = True
         try:
-            again = [entry for entry in entries if not self._settled(entry)]
+            again = [entry for entry in entries if not self._settle_if_kept(entry)]
         except HithertoError:
             for entry in entries:
                 entry.result = entry.result or unknown
             return []
         if unknown.reason is not None:  # what was not kept would not be kept the next time either
-            if len(again) > 1 and not _meets_all(unknown.reason, again):
+            if len(again) > 1 and not _concerns_all(unknown.reason, again):
                 for entry in again:
                     self._commit([entry])
                 return []
@@ -485,7 +487,7 @@ def _changes(batch: Batch, conversation: bytes) -> bool:
     return any(change.conversation == conversation for change in batch.changes)
 
 
-def _remade(entry: PendingCommit, row: ConversationRow) -> Batch | None:
+def _remake(entry: PendingCommit, row: ConversationRow) -> Batch | None:
     """The batch of this entry, made anew. One that may have been kept is not: it would be kept twice."""
     remake = entry.remake
     if remake is None or entry.unsure:
@@ -501,13 +503,13 @@ def _after(batch: Batch, row: ConversationRow) -> ConversationRow:
     return next((change.row for change in batch.changes if change.conversation == row.id and change.row), row)
 
 
-def _changed(listeners: Listeners, clock: Callable[[], int], state: str, failures: int) -> None:
+def _report_breaker(listeners: Listeners, clock: Callable[[], int], state: str, failures: int) -> None:
     """The breaker is in another state."""
     if state == OPEN:
         warn(f"writing is suspended for a while: it failed {failures} times in a row")
     elif state != HALF_OPEN:
         warn("writing goes on")
-    listeners.tell(BreakerChanged(to_datetime(clock()), state, failures))
+    listeners.emit(BreakerChanged(to_datetime(clock()), state, failures))
 
 
 def _size(batch: Batch) -> int:
@@ -516,19 +518,19 @@ def _size(batch: Batch) -> int:
     return sum(len(body) for body in bodies if body is not None)
 
 
-def _of_the_place(error: Exception) -> bool:
+def _is_infrastructure_failure(error: Exception) -> bool:
     """Is it the infrastructure that failed? What can be refused for good reason has an error of its own."""
     return type(error) is StorageError or isinstance(error, (Unavailable, CommitUnknown))
 
 
-def _meets_all(error: Exception, entries: Sequence[PendingCommit]) -> bool:
+def _concerns_all(error: Exception, entries: Sequence[PendingCommit]) -> bool:
     """Is it nobody's batch that is the reason? On a full disk, what only removes is better off alone."""
     if isinstance(error, StorageFull):
         return not any(removes(entry.batch) for entry in entries)
     return isinstance(error, (Busy, Closed, CommitUnknown, ReadOnly, Unavailable))
 
 
-def kept(backend: Backend, changes: Sequence[Change]) -> bool:
+def is_committed(backend: Backend, changes: Sequence[Change]) -> bool:
     """Were these changes, which happen together or not at all, kept? One that bears our token proves it for all. What
     only removes leaves no token: it was kept if all that was to go is gone."""
     traces = [_trace(backend, change) for change in changes]

@@ -22,9 +22,9 @@ from ..errors import Damaged
 if TYPE_CHECKING:
     import zstandard
 
-_LEAST = 512  # bytes; less is not worth the time
+_MIN_BYTES = 512  # bytes; less is not worth the time
 _ALONE = 16 << 10  # bytes, from which on no dictionary helps
-_MOST = 1 << 28  # bytes that one piece of content may have: what claims more is damaged
+_MAX_CONTENT_BYTES = 1 << 28  # bytes that one piece of content may have: what claims more is damaged
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _NAMED = 3  # bits of the byte behind it that are set if a frame names its dictionary
@@ -67,22 +67,22 @@ class _Tools(threading.local):
 _tools = _Tools()
 
 
-def squeeze(data: bytes, *, level: int) -> bytes:
+def compress(data: bytes, *, level: int) -> bytes:
     """The same in fewer bytes, if that is worth it."""
-    if len(data) <= _LEAST:
+    if len(data) <= _MIN_BYTES:
         return data
     smaller = _tools.compressor(level, alone=len(data) >= _ALONE).compress(data)
     return smaller if len(smaller) < len(data) else data
 
 
-def unsqueeze(data: bytes) -> bytes:
+def decompress(data: bytes) -> bytes:
     """The content again, or `Damaged`."""
     if data[:4] != _MAGIC:
         return data
     import zstandard  # noqa: PLC0415  # see above
 
     try:
-        if not 0 <= zstandard.frame_content_size(data) <= _MOST:
+        if not 0 <= zstandard.frame_content_size(data) <= _MAX_CONTENT_BYTES:
             raise Damaged("squeezed content has no size that could be")
         return _tools.decompressor(alone=not data[4] & _NAMED).decompress(data)
     except zstandard.ZstdError as error:

@@ -85,7 +85,7 @@ class StoreContext:
         self.max_attachment = max_attachment
         self.max_conversation_bytes = max_conversation_bytes
         self.telemetry = Telemetry(backend.info.name)
-        self.listeners = Listeners(self.telemetry.heard)
+        self.listeners = Listeners(self.telemetry.count_event)
         self.committer = Committer(backend, self.listeners, self.clock, self.telemetry)
         self.workspace = Workspace(backend, self.committer, self.clock, codec, key)
         self.message_ids = Names(self.workspace.meta.seed)
@@ -112,7 +112,7 @@ class StoreContext:
     @property
     def key_id(self) -> str | None:
         """The key the store is sealed with; None if it is plain."""
-        sealed = self.workspace.sealed
+        sealed = self.workspace.sealed_codec
         return None if sealed is None else sealed.key_id.hex()
 
     @property
@@ -178,10 +178,10 @@ class SweepSchedule(Protocol):
     """When retention is looked at."""
 
     @property
-    def wanted(self) -> bool: ...
+    def is_wanted(self) -> bool: ...
     @property
     def behind_seconds(self) -> float: ...
-    def compared(self, meta: WorkspaceMeta) -> WorkspaceMeta: ...
+    def compare_policies(self, meta: WorkspaceMeta) -> WorkspaceMeta: ...
     def is_due(self) -> bool: ...
     def now(self) -> int: ...
     def expect_expiry(self) -> None: ...

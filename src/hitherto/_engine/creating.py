@@ -17,14 +17,14 @@ from ..ids import new_conversation_id
 from ..model import Saved, Setup
 from .attachments import unstage
 from .bodies import Meta, open_setup
-from .committer import stored
-from .engine import MAX_ATTEMPTS, Engine
+from .committer import report_stored
+from .engine import MAX_COMMIT_ATTEMPTS, Engine
 from .filters import description_tags
 from .packs import Reader
-from .setups import checked_text, setup_item
+from .setups import check_text, setup_item
 from .signals import RowChanged
-from .state import ConversationState, EncodedMessage, Placement, close_meta, draft
-from .workspace import described, new_row
+from .state import ConversationState, EncodedMessage, Placement, close_meta, encode_message
+from .workspace import add_description, new_row
 
 if TYPE_CHECKING:
     from ..sanitiser.redactor import Redactor
@@ -51,7 +51,7 @@ def create(
     if engine.redactor is not None:
         meta = _clean(meta, engine.redactor)
         setups = [engine.redactor.setup(setup) for setup in setups]
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_COMMIT_ATTEMPTS):
         try:
             return _create_now(engine, id, meta, setups, make, more or More())
         except RowChanged:  # keys were rotated meanwhile, or there is another policy
@@ -74,48 +74,48 @@ def _create_now(
     require = engine.workspace.require
     key = None if meta.key is None else engine.codec.tag("conversation", meta.key)
     now = engine.clock()
-    row = new_row(engine.codec, id, CHAT, key, _born(meta, now))
+    row = new_row(engine.codec, id, CHAT, key, _choose_created_at(meta, now))
     active = min(meta.created or now, now)
-    desk = ConversationState(
+    state = ConversationState(
         engine, replace(row, active_at=active, held=more.held, expires_at=more.expires_at), new=True
     )
     kept = [] if list(setups) == [Setup()] and not meta.setups else setups
     meta = replace(meta, setups=len(kept), setup=meta.setup if meta.setups else len(kept))
-    closed = close_meta(desk.envelope, id, meta, engine.max_write_bytes)
-    row = desk.row = described(desk.envelope, desk.row, closed)
-    put = tuple(setup_item(desk.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
+    closed = close_meta(state.envelope, id, meta, engine.max_write_bytes)
+    row = state.row = add_description(state.envelope, state.row, closed)
+    put = tuple(setup_item(state.envelope, id, number, setup) for number, setup in enumerate(kept, 1))
     tags = description_tags(engine.codec, meta)
-    drafts = make(desk)
+    drafts = make(state)
     try:
-        desk.stage(drafts)
-        for _ in range(MAX_ATTEMPTS):
-            first, messages = desk.prepare(row, drafts, Placement(None), head_at=more.head_at)
+        state.stage(drafts)
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            first, messages = state.prepare(row, drafts, Placement(None), head_at=more.head_at)
             change = first or Change(id, None, row)
-            items = (*put, *more.items(desk, messages))
+            items = (*put, *more.items(state, messages))
             change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
-            outcome = engine.committer.write(Batch((change,), require), tell=stored)
+            outcome = engine.committer.write(Batch((change,), require), tell=report_stored)
             if isinstance(outcome, Done):
-                desk.row = change.row or row
-                engine.states[id] = desk
-                return desk, messages
+                state.row = change.row or row
+                engine.states[id] = state
+                return state, messages
             if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
-                _unstage(desk, drafts)
+                _unstage(state, drafts)
                 return None
             if isinstance(outcome, Stale) and outcome.conversation == engine.workspace.row.id:
                 raise RowChanged
             if isinstance(outcome, Missing):
-                desk.stage(drafts)
+                state.stage(drafts)
         raise Busy("the conversation could not be started")
     except Exception as error:
-        _unstage(desk, drafts)  # nobody refers to it, and on a full disk it would stay full
+        _unstage(state, drafts)  # nobody refers to it, and on a full disk it would stay full
         if isinstance(error, StorageFull):
-            engine.quota.met(error)
+            engine.quota.report_full(error)
         raise
 
 
-def _unstage(desk: ConversationState, drafts: Sequence[EncodedMessage]) -> None:
+def _unstage(state: ConversationState, drafts: Sequence[EncodedMessage]) -> None:
     for one in drafts:
-        unstage(desk, one.sources)
+        unstage(state, one.sources)
 
 
 def copy_thread(
@@ -124,19 +124,19 @@ def copy_thread(
     """A new conversation that holds a copy of this path."""
     engine.ensure_open()
     source.refresh()  # others may have said that it is not to leave the store, and the copy is not either
-    from .record_items import about  # noqa: PLC0415  # rare
     from .record_items import items as record_items  # noqa: PLC0415  # rare
+    from .record_items import read_about  # noqa: PLC0415  # rare
 
-    beside = engine.reread(source, lambda own: about(engine, own.envelope, own.row)).portable
+    beside = engine.reread(source, lambda own: read_about(engine, own.envelope, own.row)).portable
     if engine.redactor is not None:  # it may be older than the sanitiser
-        beside = beside.cleaned(engine.redactor.value)
+        beside = beside.clean_with(engine.redactor.value)
     reader = Reader(engine)
     rows = sorted(
         engine.backend.messages(numbers=[engine.message_ids.number(m.id) for m in path]), key=lambda row: row.number
     )
     made_with = {engine.message_ids.id(m.number): engine.read_body(m, source, reader)[1].setup for m in rows}
 
-    def make(desk: ConversationState) -> list[EncodedMessage]:
+    def make(state: ConversationState) -> list[EncodedMessage]:
         drafts: list[EncodedMessage] = []
         for message in path:
             root = None
@@ -144,16 +144,16 @@ def copy_thread(
                 follows = drafts and message.main and message.link is not None
                 root = Placement(None, link=~(len(drafts) - 1) if follows else None)
             origin = message.origin or f"{message.conversation}/{message.id}"
-            drafts.append(draft(desk, message, made_with[message.id], root, origin))
+            drafts.append(encode_message(state, message, made_with[message.id], root, origin))
         return drafts
 
     items = engine.backend.items(source.id, b"setup/")
     setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
     meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path), created=0, checkpoints=())
     if title is not None:
-        meta = replace(meta, title=checked_text(title, "the title", engine.max_write_bytes))
+        meta = replace(meta, title=check_text(title, "the title", engine.max_write_bytes))
     meta = replace(meta, record=beside.details.number)
-    more = More(items=lambda desk, _: record_items(desk.envelope, desk.id, beside))
+    more = More(items=lambda state, _: record_items(state.envelope, state.id, beside))
     made = create(engine, new_conversation_id(), meta, setups, make, more)
     if made is None:
         raise Busy("the conversation could not be copied")
@@ -167,7 +167,7 @@ def _clean(meta: Meta, redactor: "Redactor") -> Meta:
     return replace(meta, title=redactor.text(meta.title), metadata=redactor.strings(meta.metadata))
 
 
-def _born(meta: Meta, now: int) -> int:
+def _choose_created_at(meta: Meta, now: int) -> int:
     """The `created_at` of a new row. If the conversation was begun elsewhere, it is a little earlier, by chance, than
     that was: the time is also what tells a conversation from an earlier one of the same id, and of what is brought here
     again after a purge it would be the same."""

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from ..backend import Batch, Change, ConversationRow, Done, MessageRow
 from ..errors import Busy, Damaged, HasChildren, Held, NotFound
 from ..ids import show_conversation_id
-from .committer import stored
+from .committer import report_stored
 from .packs import Reader, Rewrite
-from .recovery import below
+from .recovery import keys_below
 from .signals import RowChanged
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def delete(engine: "Engine", ids: Sequence[str], *, recursive: bool, missing_ok:
             changes = [deletion(engine, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
         except RowChanged:
             continue
-        if not changes or isinstance(engine.committer.write(Batch(tuple(changes)), tell=stored), Done):
+        if not changes or isinstance(engine.committer.write(Batch(tuple(changes)), tell=report_stored), Done):
             for change in changes:
                 engine.adopt_row(change.conversation, change.row)
-            engine.quota.freed()
+            engine.quota.count_again()
             engine.search.forget(_FORGET_SECONDS, [change.conversation for change in changes])
             return [engine.message_ids.id(number) for change in changes for number in change.drop]
     raise Busy("the conversation changes faster than this delete can be prepared")
@@ -86,7 +86,7 @@ def _deletion(engine: "Engine", row: ConversationRow, chosen: set[int], *, recur
         tips=tuple(tip for tip in row.tips if tip not in doomed),
         count=row.count - len(doomed),
     )
-    return replace(change, unput=(*change.unput, *below(engine, conversation, doomed)))
+    return replace(change, unput=(*change.unput, *keys_below(engine, conversation, doomed)))
 
 
 def check_not_held(row: ConversationRow) -> None:

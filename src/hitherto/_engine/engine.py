@@ -17,17 +17,17 @@ from ..backend import Batch, Change, ConversationRow, Done, MessageRow, PackRow,
 from ..errors import Busy, Damaged, InvalidID, NotFound
 from ..ids import check_message_id, show_conversation_id
 from ..model import Saved
-from .attachments import filled
-from .bodies import Body, VerifiedRow, decode_body, open_pack_raw, saved, saved_pack, saved_stretch
-from .committer import Tell, stored
+from .attachments import fill_holes
+from .bodies import Body, VerifiedRow, build_message, build_pack_messages, build_stretch, decode_body, open_pack_raw
+from .committer import Tell, report_stored
 from .context import StoreContext
 from .packs import Reader, run_of
 from .revisions import read as read_ledger
 from .signals import RowChanged
 from .state import ConversationState
 
-MAX_ATTEMPTS = 1000  # to prepare a write again before the conversation is said to be busy
-_MAX_READS = 100  # to read again what changes meanwhile
+MAX_COMMIT_ATTEMPTS = 1000  # to prepare a write again before the conversation is said to be busy
+MAX_READ_ATTEMPTS = 100  # to read again what changes meanwhile
 _MAX_VERIFIED = 1000  # verified rows that are remembered
 
 T = TypeVar("T")
@@ -47,19 +47,19 @@ class Engine(StoreContext):
         return self.read_consistently(row, self.state_now)
 
     def state_now(self, row: ConversationRow) -> ConversationState:
-        desk = self.states.get(row.id)
-        if desk is None or not desk.is_same_conversation(row):
+        state = self.states.get(row.id)
+        if state is None or not state.is_same_conversation(row):
             self.check_row(row)
-            desk = self.states[row.id] = ConversationState(self, row)
-        elif row is not desk.row:
+            state = self.states[row.id] = ConversationState(self, row)
+        elif row is not state.row:
             self.check_row(row)
-        desk.adopt_row(row)
-        return desk
+        state.adopt_row(row)
+        return state
 
     def read_consistently(self, row: ConversationRow, read: Callable[[ConversationRow], T]) -> T:
         """What is read of a conversation's row. A row that moved on meanwhile proves nothing: look again. One that
         stands still, and is not as it was proven, goes into quarantine."""
-        for _ in range(_MAX_READS):
+        for _ in range(MAX_READ_ATTEMPTS):
             try:
                 return read(row)
             except Damaged as error:
@@ -106,25 +106,25 @@ class Engine(StoreContext):
             return False
         return True
 
-    def reread(self, desk: ConversationState, read: Callable[[ConversationState], T], message: int | None = None) -> T:
+    def reread(self, state: ConversationState, read: Callable[[ConversationState], T], message: int | None = None) -> T:
         """Something did not read back as what was written: read it again, from a desk of its own that stands by what is
         stored now. (A belief is for preparing writes, never for judging reads.) If that fails although nothing moved,
         it is damaged, and goes into quarantine."""
-        for _ in range(_MAX_READS):
-            row = self.read_row(desk.id)
+        for _ in range(MAX_READ_ATTEMPTS):
+            row = self.read_row(state.id)
             own = self.read_consistently(row, lambda row: ConversationState(self, row, own=True))
             try:
                 found = read(own)
             except Damaged as error:
-                if self.read_row(desk.id).token == own.row.token:
+                if self.read_row(state.id).token == own.row.token:
                     if error.record is None:
                         error.record = message  # callers that note it again note the same record
-                    self.quarantine.add(desk.id, error.record, str(error))
+                    self.quarantine.add(state.id, error.record, str(error))
                     raise
                 continue
-            if not own.has_holes or self.read_row(desk.id).token == own.row.token:
+            if not own.has_holes or self.read_row(state.id).token == own.row.token:
                 return found
-        raise Busy(f"conversation {desk.name} changes faster than it can be read")
+        raise Busy(f"conversation {state.name} changes faster than it can be read")
 
     def change(
         self,
@@ -132,11 +132,11 @@ class Engine(StoreContext):
         make: Callable[[ConversationRow], Change | None],
         *,
         always: bool = False,
-        tell: Tell | None = stored,
+        tell: Tell | None = report_stored,
     ) -> None:
         """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
         somebody was faster. None: there is nothing to do. `tell` makes the events; None: nobody need hear of it."""
-        for _ in range(MAX_ATTEMPTS):
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             require = self.workspace.require  # before the change is made, which may use the keys of the workspace
             row = self.read_row(conversation)
             try:
@@ -173,27 +173,27 @@ class Engine(StoreContext):
         return isinstance(outcome, Done)
 
     def adopt_row(self, conversation: bytes, row: ConversationRow | None) -> None:
-        desk = self.states.get(conversation)
-        if desk is not None and row is not None:
-            desk.adopt_row(row)
+        state = self.states.get(conversation)
+        if state is not None and row is not None:
+            state.adopt_row(row)
 
     def forget(self, row: ConversationRow) -> None:
         """The conversation is purged: so is what we know of it."""
         self.workspace.forget(row)
         self.verified_rows.pop(row.id, None)
         self.quarantine.release(row.id)
-        self.quota.freed()
+        self.quota.count_again()
 
     # -- messages
 
     def state_for(self, conversation: bytes, reader: Reader | None) -> ConversationState:
         """The desk of a conversation; who reads many messages keeps it."""
-        desk = self.states.get(conversation)
-        if desk is None:
-            desk = self.state_of(self.read_row(conversation))
+        state = self.states.get(conversation)
+        if state is None:
+            state = self.state_of(self.read_row(conversation))
         if reader is not None:
-            reader.desk = desk
-        return desk
+            reader.state = state
+        return state
 
     def message_row(self, id: str) -> MessageRow:
         rows = self.backend.messages(numbers=[self.message_ids.number(id)])
@@ -221,21 +221,21 @@ class Engine(StoreContext):
         return found, [id for id in numbers if id not in found]
 
     def read_body(
-        self, row: MessageRow, desk: ConversationState, reader: Reader | None = None
+        self, row: MessageRow, state: ConversationState, reader: Reader | None = None
     ) -> tuple[MessageRow, Body]:
         """The content of a message, with its row as it then is; `Damaged` if it cannot be read."""
         try:
-            return self.read_body_now(row, desk, reader)
+            return self.read_body_now(row, state, reader)
         except Damaged:
             return self.reread(
-                desk, lambda own: self.read_body_now(self.reread_row(row), own), self.record_of(row, desk)
+                state, lambda own: self.read_body_now(self.reread_row(row), own), self.record_of(row, state)
             )
 
     def read_body_now(
-        self, row: MessageRow, desk: ConversationState, reader: Reader | None = None
+        self, row: MessageRow, state: ConversationState, reader: Reader | None = None
     ) -> tuple[MessageRow, Body]:
-        row, data = (reader or Reader(self)).content(desk.envelope, row)
-        ledger = desk.ledger
+        row, data = (reader or Reader(self)).content(state.envelope, row)
+        ledger = state.ledger
         if ledger is not None:
             ledger.check(row.number, row.revision)
         return row, decode_body(data)
@@ -249,26 +249,26 @@ class Engine(StoreContext):
     def read_message(
         self,
         row: MessageRow,
-        desk: ConversationState | None = None,
+        state: ConversationState | None = None,
         *,
         lazy: bool = False,
         reader: Reader | None = None,
     ) -> Saved:
         """A row as a message; `Damaged` if its content cannot be read."""
-        if desk is None:
-            desk = self.state_for(row.conversation, reader)
+        if state is None:
+            state = self.state_for(row.conversation, reader)
 
-        def read(desk: ConversationState, row: MessageRow, reader: Reader | None = None) -> Saved:
-            row, body = self.read_body_now(row, desk, reader)
+        def read(state: ConversationState, row: MessageRow, reader: Reader | None = None) -> Saved:
+            row, body = self.read_body_now(row, state, reader)
             problem = None
             if body.attached:
-                body, problem = filled(desk, body, lazy=lazy)
-            return saved(row, body, self.message_ids, desk.name, problem)
+                body, problem = fill_holes(state, body, lazy=lazy)
+            return build_message(row, body, self.message_ids, state.name, problem)
 
         try:
-            return read(desk, row, reader)
+            return read(state, row, reader)
         except Damaged:
-            return self.reread(desk, lambda own: read(own, self.reread_row(row)), self.record_of(row, desk))
+            return self.reread(state, lambda own: read(own, self.reread_row(row)), self.record_of(row, state))
 
     def read_for_listing(self, row: MessageRow, *, lazy: bool = False, reader: Reader | None = None) -> Saved:
         """A row for a listing: if its content cannot be read, a message that says so."""
@@ -286,44 +286,44 @@ class Engine(StoreContext):
                 problem=str(error),
             )
 
-    def read_tree(self, desk: ConversationState) -> list[MessageRow]:
+    def read_tree(self, state: ConversationState) -> list[MessageRow]:
         """All messages of a conversation by sequence; if it is sealed, each of them was opened."""
-        headers = self.read_headers(desk.id)
-        if desk.envelope.proves:
+        headers = self.read_headers(state.id)
+        if state.envelope.proves:
             reader = Reader(self)
-            for row in self.backend.scan(desk.id, limit=1 << 40):
+            for row in self.backend.scan(state.id, limit=1 << 40):
                 try:
-                    self.read_body_now(row, desk, reader)
+                    self.read_body_now(row, state, reader)
                 except Damaged as error:
-                    error.record = self.record_of(row, desk)
+                    error.record = self.record_of(row, state)
                     raise
-            if len({row.number for row in headers}) != desk.row.count:
-                raise Damaged(f"{len(headers)} messages are stored, {desk.row.count} are meant to be")
+            if len({row.number for row in headers}) != state.row.count:
+                raise Damaged(f"{len(headers)} messages are stored, {state.row.count} are meant to be")
         return headers
 
     def read_headers(self, conversation: bytes) -> list[MessageRow]:
         """All messages of a conversation by sequence, without their content."""
         return self.backend.scan(conversation, limit=1 << 40, bodies=False)
 
-    def read_path(self, number: int, desk: ConversationState, *, lazy: bool = False) -> list[Saved]:
+    def read_path(self, number: int, state: ConversationState, *, lazy: bool = False) -> list[Saved]:
         """The messages from the root to this one. An unbroken way, or an error."""
         try:
-            return self.read_path_now(number, desk, lazy=lazy)
+            return self.read_path_now(number, state, lazy=lazy)
         except Damaged:
-            culprit = self.find_damage(number, desk)
-            return self.reread(desk, lambda own: self.read_path_now(number, own, lazy=lazy), culprit)
+            culprit = self.find_damage(number, state)
+            return self.reread(state, lambda own: self.read_path_now(number, own, lazy=lazy), culprit)
 
-    def read_path_now(self, number: int, desk: ConversationState, *, lazy: bool) -> list[Saved]:
+    def read_path_now(self, number: int, state: ConversationState, *, lazy: bool) -> list[Saved]:
         stretches: list[list[Saved]] = []
         last: int | None = number
-        place = desk.envelope, self.message_ids, desk.name, partial(filled, desk, lazy=lazy)
-        ledger = desk.ledger
+        place = state.envelope, self.message_ids, state.name, partial(fill_holes, state, lazy=lazy)
+        ledger = state.ledger
         for piece in self.backend.path(number):
             if isinstance(piece, PackRow):
-                stretch = saved_pack(piece, piece.first if last is None else last, *place)
+                stretch = build_pack_messages(piece, piece.first if last is None else last, *place)
                 first, last = piece.first, piece.parent
             else:
-                stretch = saved_stretch(piece, *place)
+                stretch = build_stretch(piece, *place)
                 first, last = piece[0].number, piece[0].parent
             if ledger is not None:
                 for n, message in enumerate(stretch, first):
@@ -341,17 +341,17 @@ class Engine(StoreContext):
         stretches.reverse()
         return [message for stretch in stretches for message in stretch]
 
-    def record_of(self, row: MessageRow, desk: ConversationState) -> int:
+    def record_of(self, row: MessageRow, state: ConversationState) -> int:
         """The record that a message is in: itself, or the first message of its pack, if that is what cannot be read."""
         first = run_of(row.number)
         for pack in self.backend.packs([first]) if row.body is None else ():
             try:
-                open_pack_raw(desk.envelope, pack)
+                open_pack_raw(state.envelope, pack)
             except Damaged:
                 return first
         return row.number
 
-    def find_damage(self, number: int, desk: ConversationState) -> int:
+    def find_damage(self, number: int, state: ConversationState) -> int:
         """The message on the way to this one that cannot be read."""
         last = number
         seen: set[int] = set()
@@ -363,10 +363,10 @@ class Engine(StoreContext):
                 try:
                     if isinstance(row, PackRow):
                         last = row.first
-                        open_pack_raw(desk.envelope, row)
+                        open_pack_raw(state.envelope, row)
                     else:
                         last = row.number
-                        self.read_body_now(row, desk)
+                        self.read_body_now(row, state)
                 except Damaged:
                     return last
         return last

@@ -70,7 +70,7 @@ class Filter(Struct, frozen=True):
         return [Where(CHAT, tags, alive_at) for tags in names]
 
 
-def checked_pairs(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+def check_pairs(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """The pairs that are asked for, in an order that does not depend on how they are given."""
     pairs = tuple(sorted(check_strings(metadata, "metadata").items()))
     if len(pairs) > MOST_PAIRS:

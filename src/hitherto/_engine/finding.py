@@ -96,7 +96,9 @@ def _is_wanted(engine: "Engine", row: ConversationRow, wanted: Filter) -> bool:
         return False
 
 
-def fitting(engine: "Engine", where: Sequence[Where], after: Position | None, wanted: Filter) -> Iterator[Position]:
+def find_fitting(
+    engine: "Engine", where: Sequence[Where], after: Position | None, wanted: Filter
+) -> Iterator[Position]:
     """The places of those that are wanted, found by reading the descriptions of all these."""
     while places := page(engine, where, after, _DESCRIPTIONS):
         rows = {row.id: row for row in engine.backend.lookup(ids=[place.id for place in places])}
@@ -111,7 +113,9 @@ def page(engine: "Engine", where: Sequence[Where], after: Position | None, limit
     return [Position(*place) for place in sorted(found, reverse=True)[:limit]]
 
 
-def tagged(engine: "Engine", label: str | None, subagent: str | None, *, newest_first: bool) -> Iterator[MessageRow]:
+def find_tagged(
+    engine: "Engine", label: str | None, subagent: str | None, *, newest_first: bool
+) -> Iterator[MessageRow]:
     wanted = [(field, value) for field, value in (("label", label), ("subagent", subagent)) if value is not None]
     found = [
         {n for tag in engine.codec.tags(field, value) for _, n in engine.backend.tagged(tag) if n is not None}
@@ -121,7 +125,7 @@ def tagged(engine: "Engine", label: str | None, subagent: str | None, *, newest_
     return iter(sorted(rows, key=order, reverse=newest_first))
 
 
-def among(engine: "Engine", project: Path | None, chosen: list[bytes] | None) -> list[bytes] | None:
+def filter_by_project(engine: "Engine", project: Path | None, chosen: list[bytes] | None) -> list[bytes] | None:
     """Return those of the chosen conversations (None: of all) that are of this project; None for all."""
     place = folder(project)
     if place is None:

@@ -52,7 +52,7 @@ class Lease:
             return True
 
         def make(meta: WorkspaceMeta) -> WorkspaceMeta:
-            return meta if self._others(meta, now) is not None else self.taken(meta)
+            return meta if self._others(meta, now) is not None else self.with_lease(meta)
 
         with suppress(StorageFull):  # then nobody can say that they are at it, and everybody may
             engine.workspace.describe(make, always=True)
@@ -66,16 +66,16 @@ class Lease:
         """Does nobody else have it, by this description?"""
         return self._others(meta, self._engine.clock()) is None
 
-    def taken(self, meta: WorkspaceMeta) -> WorkspaceMeta:
+    def with_lease(self, meta: WorkspaceMeta) -> WorkspaceMeta:
         """The description with the lease as ours, for a commit that says something else as well."""
         return replace(meta, **{self._field: (self._me(), self._engine.clock() + LEASE)})
 
-    def took(self, meta: WorkspaceMeta) -> None:
+    def note_taken(self, meta: WorkspaceMeta) -> None:
         """This description, with the lease as ours, is committed."""
         held = getattr(meta, self._field)
         self._until = 0 if held is None else held[1]
 
-    def freed(self, meta: WorkspaceMeta) -> WorkspaceMeta:
+    def without_lease(self, meta: WorkspaceMeta) -> WorkspaceMeta:
         """The description without the lease, if it is ours."""
         held = getattr(meta, self._field)
         return replace(meta, **{self._field: None}) if held is not None and held[0] == self._me() else meta
@@ -84,9 +84,9 @@ class Lease:
         """Give it back, so that nobody waits for us. On a full disk it runs out by itself."""
         self._until = 0
         engine = self._engine
-        if self.freed(engine.workspace.meta) is not engine.workspace.meta:
+        if self.without_lease(engine.workspace.meta) is not engine.workspace.meta:
             with suppress(StorageFull):
-                engine.workspace.describe(self.freed, always=True)
+                engine.workspace.describe(self.without_lease, always=True)
 
     def others(self) -> int | None:
         """Until when somebody else has it, as far as we know; None if nobody does."""

@@ -16,7 +16,7 @@ from ..backend import Change, ConversationRow, MessageRow, PackRow
 from ..errors import Damaged, NotFound
 from ..events import warn
 from ..ids import RUN
-from .bodies import PackedRaw, close_pack, packed
+from .bodies import PackedRaw, close_pack, pack_message
 from .packs import Reader
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ def pack(engine: "Engine", conversation: bytes, runs: Sequence[int]) -> int:
     """Pack these runs of a conversation; how many were."""
     with suppress(NotFound, Damaged):  # purged meanwhile; or it is in quarantine now
         for _ in range(_MAX_ATTEMPTS):
-            desk = engine.state_of(engine.read_row(conversation))
-            with desk.rewrite_lock:
-                once = _Once(engine, desk)  # before we read: what is changed or packed later will show in it
+            state = engine.state_of(engine.read_row(conversation))
+            with state.rewrite_lock:
+                once = _Once(engine, state)  # before we read: what is changed or packed later will show in it
                 if not once.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
                     return 0
                 built = [found for run in runs if (found := _attempt(engine, once, run)) is not None]
                 if not built:
                     return 0
                 once.built = built
-                if desk.commit(once):
+                if state.commit(once):
                     return len(built)
     return 0  # or others write without a pause: another time
 
@@ -57,21 +57,21 @@ class _Once:
     """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
     it was kept: then what was read proves nothing any more, and nothing is written."""
 
-    def __init__(self, engine: "Engine", desk: "ConversationState") -> None:
-        self._engine, self._desk = engine, desk
-        with desk.lock:  # of one moment
-            self.row, self.envelope = desk.row, desk.envelope
-            self._seen = _shaped(desk.row), desk.packings
+    def __init__(self, engine: "Engine", state: "ConversationState") -> None:
+        self._engine, self._state = engine, state
+        with state.lock:  # of one moment
+            self.row, self.envelope = state.row, state.envelope
+            self._seen = _shape_of(state.row), state.packings
         self._used = False
         self.built: Sequence[_Built] = ()
 
     def __call__(self, row: ConversationRow) -> tuple[Change | None, bool]:
-        if self._used or (_shaped(row), self._desk.packings) != self._seen:
+        if self._used or (_shape_of(row), self._state.packings) != self._seen:
             return None, False
         if row.token != self.row.token and self._packed_by_others():
             return None, False
         self._used = True
-        self._desk.packings += 1
+        self._state.packings += 1
         came: list[MessageRow | PackRow] = []
         went: list[MessageRow | PackRow] = []
         for built in self.built:
@@ -87,7 +87,7 @@ class _Once:
         return now != {pack.first: pack for built in self.built for pack in built.old}
 
 
-def _shaped(row: ConversationRow) -> tuple[object, ...]:
+def _shape_of(row: ConversationRow) -> tuple[object, ...]:
     """While this stands still, the messages are the same, and under the same key. The generation has to be looked at as
     well as the keys: a conversation that was sealed and is plain again has no keys, as before."""
     return row.data_key, row.generation, row.rewrites
@@ -125,7 +125,7 @@ def _build(engine: "Engine", once: _Once, run: int) -> _Built | None:
         row, data = reader.content(once.envelope, m)
         if row.body is not None:
             loose.append(row)
-        messages.append(packed(row, data))
+        messages.append(pack_message(row, data))
     if not loose:
         return None
     like = PackRow(run, once.row.id, rows[0].parent, 0, b"")

@@ -18,14 +18,14 @@ from ..backend import Change, ConversationRow, ItemRow, MessageRow, PackRow
 from ..errors import Damaged, NotFound
 from ..ids import RUN
 from . import revisions
-from .bodies import PackedRaw, close_pack, open_pack_raw, packed
+from .bodies import PackedRaw, close_pack, open_pack_raw, pack_message
 from .signals import RowChanged
 
 if TYPE_CHECKING:
     from .context import StoreContext
 
 _KEPT = 8  # opened packs that a reader remembers
-_LOOKS = 8  # how often we look again at what changes while we read
+MAX_READ_ATTEMPTS = 8  # how often we look again at what changes while we read
 
 
 def run_of(number: int) -> int:
@@ -40,14 +40,14 @@ class Reader:
         self._backend = engine.backend
         self._names = engine.message_ids
         self._opened: dict[int, tuple[PackRow, tuple[PackedRaw, ...]]] = {}
-        self.desk: object = None  # of the conversation that was read last, so that it stays
+        self.state: object = None  # of the conversation that was read last, so that it stays
 
     def content(self, envelope: Envelope, row: MessageRow) -> tuple[MessageRow, bytes]:
         """The content of a message; and its row, read again if it had changed."""
-        for _ in range(_LOOKS):
+        for _ in range(MAX_READ_ATTEMPTS):
             if row.body is not None:
                 return row, envelope.open_messages((row,))[0]
-            found = self._packed(envelope, row)
+            found = self._find_in_pack(envelope, row)
             if found is not None:
                 return row, bytes(found.body)
             self._opened.pop(run_of(row.number), None)
@@ -59,7 +59,7 @@ class Reader:
             row = again[0]
         raise Damaged(f"message {self._names.id(row.number)} and the pack that holds it do not agree")
 
-    def _packed(self, envelope: Envelope, row: MessageRow) -> PackedRaw | None:
+    def _find_in_pack(self, envelope: Envelope, row: MessageRow) -> PackedRaw | None:
         """The message in its pack, if row and pack agree."""
         first = run_of(row.number)
         if first not in self._opened:
@@ -75,7 +75,7 @@ class Reader:
             return None
         parent = pack.parent if place == 0 else row.number - 1
         found = messages[place]
-        same = _header(packed(row, b"")) == _header(found) and row.parent == parent and row.main in (0, 1)
+        same = _header(pack_message(row, b"")) == _header(found) and row.parent == parent and row.main in (0, 1)
         return found if same else None
 
 
@@ -114,7 +114,7 @@ class Rewrite:
         for run in self._runs():
             old = self._pack(run)
             went.append(old)
-            new = self._written_anew(old)
+            new = self._rewrite_pack(old)
             if new is None:
                 gone.append(run)
             else:
@@ -155,7 +155,7 @@ class Rewrite:
             raise Damaged(f"the pack that holds message {self._engine.message_ids.id(run)} is missing")
         return packs[0]
 
-    def _written_anew(self, old: PackRow) -> PackRow | None:
+    def _rewrite_pack(self, old: PackRow) -> PackRow | None:
         """What is left of a run begins with its first message; nothing may be left."""
         dropped = {m.number for m in self._dropped}
         if old.first in dropped:
@@ -165,5 +165,5 @@ class Rewrite:
             if number in dropped:
                 break
             amended = self._amended.get(number)
-            messages.append(message if amended is None else packed(amended[1], amended[2]))
+            messages.append(message if amended is None else pack_message(amended[1], amended[2]))
         return close_pack(self._envelope, old, messages)

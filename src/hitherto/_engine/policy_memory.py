@@ -18,7 +18,7 @@ from msgspec import Struct
 
 Place = tuple[str, bytes]  # where the store is, and which workspace in it
 
-_MOST = 1000  # workspaces that are remembered
+_MAX_REMEMBERED = 1000  # workspaces that are remembered
 
 
 class _Seen(Struct):
@@ -35,12 +35,12 @@ def note(place: Place, version: int, days: int) -> None:
     """Take note of a row that was read or written."""
     with _lock:
         seen = _seen.pop(place, None)
-        _seen[place] = _Seen(version, days) if seen is None else _compared(seen, version, days)
-        while len(_seen) > _MOST:
+        _seen[place] = _Seen(version, days) if seen is None else _compare(seen, version, days)
+        while len(_seen) > _MAX_REMEMBERED:
             _seen.popitem(last=False)
 
 
-def _compared(seen: _Seen, version: int, days: int) -> _Seen:
+def _compare(seen: _Seen, version: int, days: int) -> _Seen:
     if days == seen.days:
         return _Seen(max(version, seen.version), days)
     if seen.is_suspect or version < seen.version:

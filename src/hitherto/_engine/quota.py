@@ -100,12 +100,12 @@ class Quota:
             if now >= self._count_again or (self._used + size > self.limit and now >= self._may_count):
                 self._count()
             if self._used + size > self.limit:
-                self._tell(2)
+                self._warn_once(2)
                 what = f"the workspace holds {self._used:,} of {self.limit:,} bytes that it may hold"
                 raise StorageFull(f"{what}; {size:,} more do not fit", hint=_HINT)
             self._used += size
             if self._used >= _NEARLY * self.limit:
-                self._tell(1)
+                self._warn_once(1)
 
     def _count(self) -> None:
         began = time.monotonic()
@@ -116,11 +116,11 @@ class Quota:
         if self._used < _NEARLY * self.limit:
             self._told = 0
 
-    def freed(self) -> None:
+    def count_again(self) -> None:
         """Something was removed: what is used is counted before the next write."""
         self._count_again = self._may_count = 0.0
 
-    def _tell(self, what: int) -> None:
+    def _warn_once(self, what: int) -> None:
         """Once, until it has fallen below."""
         if what > self._told:
             self._told = what
@@ -128,7 +128,7 @@ class Quota:
 
     # -- and what the disk says
 
-    def met(self, error: StorageFull) -> None:
+    def report_full(self, error: StorageFull) -> None:
         """A write was refused. That the disk is full is told once, until another write has been kept."""
         written = self._engine.background.writes
         if error.hint != _HINT and self._full_since != written:
@@ -148,4 +148,4 @@ class Quota:
             self._warn("disk", disk.total - disk.free, disk.total)
 
     def _warn(self, what: str, used: int, limit: int) -> None:
-        self._engine.listeners.tell(CapacityWarning(to_datetime(self._engine.clock()), what, used, limit))
+        self._engine.listeners.emit(CapacityWarning(to_datetime(self._engine.clock()), what, used, limit))

@@ -27,30 +27,30 @@ class RowOwner(Protocol):
     row: ConversationRow
     epoch: int
 
-    def believing_locked(self, row: ConversationRow) -> AbstractContextManager[bool]: ...
+    def adopt_locked(self, row: ConversationRow) -> AbstractContextManager[bool]: ...
 
 
 class Rebase(Generic[T]):
     """How one write of a desk is made anew, and what came of it."""
 
-    __slots__ = ("_desk", "_enqueued", "_prepare", "made")
+    __slots__ = ("_enqueued", "_prepare", "_state", "made")
 
     def __init__(
         self,
-        desk: RowOwner,
+        state: RowOwner,
         prepare: Callable[[ConversationRow], tuple[Change | None, T]],
         enqueued: Callable[[PendingCommit, Change], None],
     ) -> None:
-        self._desk, self._prepare, self._enqueued = desk, prepare, enqueued
+        self._state, self._prepare, self._enqueued = state, prepare, enqueued
         self.made: tuple[ConversationRow, int, T] | None = None  # from which row, in which epoch, with which result
 
     @property
     def lock(self) -> "threading.RLock":
-        return self._desk.lock
+        return self._state.lock
 
     def __call__(self, entry: PendingCommit, row: ConversationRow) -> Batch | None:
-        desk = self._desk
-        with desk.lock, desk.believing_locked(row) as is_ours:
+        state = self._state
+        with state.lock, state.adopt_locked(row) as is_ours:
             if not is_ours:
                 return None
             try:
@@ -59,7 +59,7 @@ class Rebase(Generic[T]):
                 return None
             if change is None or change.row is None or change.expect != row.token:
                 return None
-            self.made = row, desk.epoch, result
+            self.made = row, state.epoch, result
             self._enqueued(entry, change)
-            desk.row = change.row
+            state.row = change.row
             return Batch((change,))

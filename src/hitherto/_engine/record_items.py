@@ -27,7 +27,7 @@ from ..backend import Change, ConversationRow, ItemRow
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage
 from ..model import Saved
 from .bodies import Meta, item_place, open_meta
-from .recovery import MARK, Unmarked, without_us
+from .recovery import MARK, Unmarked, remove_own_name
 from .revisions import read as read_ledger
 from .state import ConversationState, close_meta
 
@@ -92,7 +92,7 @@ class About(Struct, frozen=True, omit_defaults=True):
         details = replace(self.details, final=None, final_at=-1, summaries=len(self.summaries), number=1)
         return About() if not self.summaries and details == _NOTHING else replace(self, details=details)
 
-    def cleaned(self, clean: Callable[[object], object]) -> "About":
+    def clean_with(self, clean: Callable[[object], object]) -> "About":
         """Without what is not to be kept."""
         return convert(clean(to_builtins(self, builtin_types=(datetime,))), About)
 
@@ -126,31 +126,33 @@ def revision_of(row: ConversationRow) -> int:
 # -- reading
 
 
-def about(engine: "Engine", envelope: Envelope, row: ConversationRow) -> About:
+def read_about(engine: "Engine", envelope: Envelope, row: ConversationRow) -> About:
     """What lies beside the messages; `Damaged` if it cannot be read, or is not the newest of its states."""
-    details, _ = newest(engine, envelope, row)
-    return About(details, summaries(engine, envelope, row.id, details))
+    details, _ = read_newest(engine, envelope, row)
+    return About(details, read_summaries(engine, envelope, row.id, details))
 
 
-def newest(engine: "Engine", envelope: Envelope, row: ConversationRow) -> tuple[Details, ConversationSummary | None]:
+def read_newest(
+    engine: "Engine", envelope: Envelope, row: ConversationRow
+) -> tuple[Details, ConversationSummary | None]:
     """The same without the summaries of before."""
     items = engine.backend.items(row.id, RECORD)
-    details = _opened(envelope, items[0], _details) if items else Details()
+    details = _decode_item(envelope, items[0], _details) if items else Details()
     last = engine.backend.items(row.id, SUMMARIES, reverse=True, limit=1)
     count = _number(last[0]) if last else 0
     if (details.number, details.summaries) != (open_meta(envelope, row).record, count):
         raise Damaged("what is kept beside a record is not of the time that it should be of: it was put back")
-    return details, _opened(envelope, last[0], _summary) if last else None
+    return details, _decode_item(envelope, last[0], _summary) if last else None
 
 
-def summaries(
+def read_summaries(
     engine: "Engine", envelope: Envelope, conversation: bytes, details: Details
 ) -> tuple[ConversationSummary, ...]:
     """As many as there were then: more may have come since."""
     items = engine.backend.items(conversation, SUMMARIES)[: details.summaries]
     if [_number(item) for item in items] != list(range(1, details.summaries + 1)):
         raise Damaged("a summary of a record is missing")
-    return tuple(_opened(envelope, item, _summary) for item in items)
+    return tuple(_decode_item(envelope, item, _summary) for item in items)
 
 
 def _number(summary: ItemRow) -> int:
@@ -164,12 +166,12 @@ def _number(summary: ItemRow) -> int:
 def check_items(engine: "Engine", envelope: Envelope, row: ConversationRow) -> Iterator[HithertoError]:
     """What is wrong with them."""
     try:
-        about(engine, envelope, row)
+        read_about(engine, envelope, row)
     except HithertoError as error:
         yield error
 
 
-def _opened(envelope: Envelope, item: ItemRow, decode: Callable[[bytes], T]) -> T:
+def _decode_item(envelope: Envelope, item: ItemRow, decode: Callable[[bytes], T]) -> T:
     data = envelope.open(item_place(item.conversation, item.key), item.body)
     try:
         return decode(data)
@@ -177,7 +179,7 @@ def _opened(envelope: Envelope, item: ItemRow, decode: Callable[[bytes], T]) -> 
         raise Damaged(f"what is kept beside a record cannot be read: {error}") from None
 
 
-def measured(path: Sequence[tuple[str, int]]) -> Metrics:
+def measure(path: Sequence[tuple[str, int]]) -> Metrics:
     """The metrics of a thread, counted, of which the roles and the times are given."""
     latencies: list[int] = []
     asked: int | None = None
@@ -195,7 +197,7 @@ def measured(path: Sequence[tuple[str, int]]) -> Metrics:
     )
 
 
-def measured_row(engine: "Engine", row: ConversationRow) -> Metrics:
+def measure_row(engine: "Engine", row: ConversationRow) -> Metrics:
     """The same of the main flow of a conversation, from the columns of its messages: no content is read."""
     rows = {one.number: one for one in engine.read_headers(row.id)}
     path: list[tuple[str, int]] = []
@@ -206,22 +208,22 @@ def measured_row(engine: "Engine", row: ConversationRow) -> Metrics:
         one = rows[at]
         path.append((one.role, one.created_at))
         at = one.parent if one.parent is not None else one.link if one.main else None
-    return measured(path[::-1])
+    return measure(path[::-1])
 
 
 def metrics_of(details: Details, row: ConversationRow, path: Sequence[Saved]) -> Metrics:
     """Those that were given, and the others: as they were when the conversation was committed, if it stands there
     still, or else counted."""
     final = details.final if details.final_at == revision_of(row) else None
-    return replace(final or measured([(m.role, m.created_us) for m in path]), **details.metrics)
+    return replace(final or measure([(m.role, m.created_us) for m in path]), **details.metrics)
 
 
-def thread(engine: "Engine", desk: ConversationState, row: ConversationRow) -> list[Saved]:
+def read_thread(engine: "Engine", state: ConversationState, row: ConversationRow) -> list[Saved]:
     """The messages of the main flow up to the head, across compactions. Large content is read when it is wanted."""
     path: list[Saved] = []
     at = row.head
     while at is not None:
-        path = engine.read_path(at, desk, lazy=True) + path
+        path = engine.read_path(at, state, lazy=True) + path
         at = engine.message_ids.number(path[0].link) if path[0].main and path[0].link is not None else None
     return path
 
@@ -232,12 +234,12 @@ def thread(engine: "Engine", desk: ConversationState, row: ConversationRow) -> l
 def items(envelope: Envelope, conversation: bytes, beside: About) -> Iterator[ItemRow]:
     """All of it, for a new conversation, whose description has the number of its details."""
     if beside.details.number:
-        yield _closed(envelope, conversation, RECORD, beside.details)
+        yield _encode_item(envelope, conversation, RECORD, beside.details)
     for number, summary in enumerate(beside.summaries, 1):
-        yield _closed(envelope, conversation, SUMMARIES + b"%06d" % number, summary)
+        yield _encode_item(envelope, conversation, SUMMARIES + b"%06d" % number, summary)
 
 
-def _closed(envelope: Envelope, conversation: bytes, key: bytes, value: Details | ConversationSummary) -> ItemRow:
+def _encode_item(envelope: Envelope, conversation: bytes, key: bytes, value: Details | ConversationSummary) -> ItemRow:
     try:
         data = _encode(value)
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
@@ -245,41 +247,41 @@ def _closed(envelope: Envelope, conversation: bytes, key: bytes, value: Details 
     return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
 
 
-def amended(
-    desk: ConversationState, row: ConversationRow, change: Amendment, added: Change | None = None
+def build_amendment(
+    state: ConversationState, row: ConversationRow, change: Amendment, added: Change | None = None
 ) -> Change | None:
     """The change that does this to a conversation, beside what is added to it; None if there is nothing to do."""
     if change == Amendment():
         return added
-    envelope, engine = desk.check(row), desk.engine
-    kept, unput = _unmarked(engine, envelope, row, change)
-    fields = _placed(row, change)
+    envelope, engine = state.check(row), state.engine
+    kept, unput = _remove_mark(engine, envelope, row, change)
+    fields = _amend_columns(row, change)
     before = open_meta(envelope, row)
-    meta = _described(before, change)
-    was, last = newest(engine, envelope, row)
-    details = _detailed(was, last, row, change, moves=bool(fields or kept or unput or meta != before))
+    meta = _amend_description(before, change)
+    was, last = read_newest(engine, envelope, row)
+    details = _amend_details(was, last, row, change, moves=bool(fields or kept or unput or meta != before))
     put = list(kept)
     if details != was:
         details = replace(details, number=was.number + 1)
-        put.append(_closed(envelope, row.id, RECORD, details))
+        put.append(_encode_item(envelope, row.id, RECORD, details))
         meta = replace(meta, record=details.number)
     if change.summary is not None and details.summaries > was.summaries:
-        put.append(_closed(envelope, row.id, SUMMARIES + b"%06d" % details.summaries, change.summary))
+        put.append(_encode_item(envelope, row.id, SUMMARIES + b"%06d" % details.summaries, change.summary))
     if meta != before:
         fields["meta"] = close_meta(envelope, row.id, meta, engine.max_write_bytes)
-    return _joined(desk, row, fields, added, put, unput) if fields or put or unput else added
+    return _join_changes(state, row, fields, added, put, unput) if fields or put or unput else added
 
 
-def _unmarked(engine: "Engine", envelope: Envelope, row: ConversationRow, change: Amendment) -> Unmarked:
+def _remove_mark(engine: "Engine", envelope: Envelope, row: ConversationRow, change: Amendment) -> Unmarked:
     """What becomes of its mark."""
     if change.ended == "here":
-        return without_us(engine, envelope, row.id)
+        return remove_own_name(engine, envelope, row.id)
     gone = change.ended is not None and engine.backend.items(row.id, MARK)
     return (), (MARK,) if gone else ()
 
 
-def _joined(
-    desk: ConversationState,
+def _join_changes(
+    state: ConversationState,
     row: ConversationRow,
     fields: dict[str, object],
     added: Change | None,
@@ -287,10 +289,10 @@ def _joined(
     unput: tuple[bytes, ...],
 ) -> Change:
     """One change of all of it. It rewrites something, as any change of the row does: see `state.changed`."""
-    envelope = desk.check(row)
+    envelope = state.check(row)
     after = next_row(envelope, row) if added is None or added.row is None else added.row
     base = added or Change(row.id, row.token, after)
-    ledger = read_ledger(desk.engine, envelope, row)
+    ledger = read_ledger(state.engine, envelope, row)
     rewrites = row.rewrites + 1
     kept = () if ledger is None else (ledger.item(envelope, row.id, rewrites),)
     fields = {**fields, "version": after.version, "token": after.token, "rewrites": rewrites}
@@ -298,13 +300,13 @@ def _joined(
     return replace(base, row=after, put=(*base.put, *kept, *put), unput=(*base.unput, *unput))
 
 
-def _described(meta: Meta, change: Amendment) -> Meta:
+def _amend_description(meta: Meta, change: Amendment) -> Meta:
     if change.title is not None:
         meta = replace(meta, title=change.title)
     return meta if change.exportable is None else replace(meta, kept_in=not change.exportable)
 
 
-def _placed(row: ConversationRow, change: Amendment) -> dict[str, object]:
+def _amend_columns(row: ConversationRow, change: Amendment) -> dict[str, object]:
     """What becomes of the columns that decide how long it is kept."""
     fields: dict[str, object] = {}
     if change.held is not None and change.held != row.held:
@@ -314,7 +316,7 @@ def _placed(row: ConversationRow, change: Amendment) -> dict[str, object]:
     return fields
 
 
-def _detailed(
+def _amend_details(
     was: Details, last: ConversationSummary | None, row: ConversationRow, change: Amendment, *, moves: bool
 ) -> Details:
     """What becomes of the item. `moves`: there will be another revision anyway."""
@@ -354,8 +356,8 @@ def commit(
             raise Busy("the conversation changes faster than its end can be kept", hint="close again, later")
         revision = revision_of(row)
         if revision not in counted and len(counted) < _COUNTS:
-            counted[revision] = measured_row(engine, row)
+            counted[revision] = measure_row(engine, row)
         amendment = Amendment(metrics=metrics or {}, summary=summary, final=counted.get(revision), ended=ended)
-        return amended(ConversationState(engine, row), row, amendment)
+        return build_amendment(ConversationState(engine, row), row, amendment)
 
     engine.change(conversation, make)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PARTIAL = b"partial/"
 MARK = b"recovery"
-_LOOKS = 10  # how often we look again at what changes while we read
+MAX_READ_ATTEMPTS = 10  # how often we look again at what changes while we read
 
 
 class Partial(Struct, frozen=True):
@@ -56,18 +56,18 @@ class Partial(Struct, frozen=True):
         return "".join(message.text for message in self.messages)
 
 
-class _Said(Struct, frozen=True, array_like=True):
+class _PartialMessage(Struct, frozen=True, array_like=True):
     role: str
     body: Body
 
 
-class _Kept(Struct, frozen=True, array_like=True):
+class _PartialContent(Struct, frozen=True, array_like=True):
     at: int
-    messages: tuple[_Said, ...]
+    messages: tuple[_PartialMessage, ...]
 
 
 _encode = msgpack.Encoder().encode
-_decode = msgpack.Decoder(_Kept).decode
+_decode = msgpack.Decoder(_PartialContent).decode
 
 
 def new_key(parent: int, token: bytes | None = None) -> bytes:
@@ -76,7 +76,7 @@ def new_key(parent: int, token: bytes | None = None) -> bytes:
 
 
 def keep(
-    desk: ConversationState,
+    state: ConversationState,
     key: bytes,
     messages: Sequence[Message],
     at: int | None = None,
@@ -85,27 +85,27 @@ def keep(
     complete: bool = False,
 ) -> None:
     """Keep what has come so far, in place of what was kept before. Who is `recording` leaves a mark."""
-    engine = desk.engine
-    data = encoded(engine, messages, engine.clock() if at is None else at, complete=complete)
+    engine = state.engine
+    data = encode_partial(engine, messages, engine.clock() if at is None else at, complete=complete)
 
     def make(row: ConversationRow) -> Change:
-        envelope, parent = desk.check(row), _parent(key)
+        envelope, parent = state.check(row), _parent(key)
         if not engine.backend.messages(numbers=[parent], bodies=False):
             raise NotFound("message", [engine.message_ids.id(parent)])
-        put = (closed(envelope, desk.id, key, data), *(marks(desk)(envelope) if recording else ()))
+        put = (close_item(envelope, state.id, key, data), *(marks(state)(envelope) if recording else ()))
         return Change(row.id, row.token, next_row(envelope, row, (), ()), put=put)
 
-    engine.change(desk.id, make, tell=None)
+    engine.change(state.id, make, tell=None)
 
 
-def encoded(engine: "Engine", messages: Sequence[Message], at: int, *, complete: bool = False) -> bytes:
+def encode_partial(engine: "Engine", messages: Sequence[Message], at: int, *, complete: bool = False) -> bytes:
     """What is kept of an answer, as bytes. `complete`: no more of it will come."""
     for message in messages:
         check(message)
     if engine.redactor is not None:  # where more may come, not even the beginning of a secret is kept
         messages = engine.redactor.messages(messages, complete=complete)
     try:
-        data = _encode(_Kept(at, tuple(_Said(m.role, body_of(m, 0)) for m in messages)))
+        data = _encode(_PartialContent(at, tuple(_PartialMessage(m.role, body_of(m, 0)) for m in messages)))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"this cannot be kept as it is: {error}") from None
     if len(data) > engine.max_write_bytes:
@@ -113,52 +113,52 @@ def encoded(engine: "Engine", messages: Sequence[Message], at: int, *, complete:
     return data
 
 
-def closed(envelope: Envelope, conversation: bytes, key: bytes, data: bytes) -> ItemRow:
+def close_item(envelope: Envelope, conversation: bytes, key: bytes, data: bytes) -> ItemRow:
     return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
 
 
-def drop(desk: ConversationState, key: bytes) -> None:
+def drop(state: ConversationState, key: bytes) -> None:
     """Let go of what was kept under this key; nothing happens if there is nothing."""
 
     def make(row: ConversationRow) -> Change | None:
-        if not desk.engine.backend.items(desk.id, key):
+        if not state.engine.backend.items(state.id, key):
             return None
-        return Change(row.id, row.token, next_row(desk.check(row), row, (), ()), unput=(key,))
+        return Change(row.id, row.token, next_row(state.check(row), row, (), ()), unput=(key,))
 
-    desk.engine.change(desk.id, make, tell=None)
+    state.engine.change(state.id, make, tell=None)
 
 
-def found(desk: ConversationState) -> list[Partial]:
+def find_partials(state: ConversationState) -> list[Partial]:
     """What is offered, the newest first. What cannot be read is read again, by the row as it then is, and if that fails
     too it is offered as something to let go of."""
     partials = []
-    for item in desk.engine.backend.items(desk.id, PARTIAL):
+    for item in state.engine.backend.items(state.id, PARTIAL):
         try:
-            partials.append(_opened(desk.engine, desk.envelope, item))
+            partials.append(_read_partial(state.engine, state.envelope, item))
         except Damaged:
-            partials += _again(desk, item.key)
+            partials += _reread_partial(state, item.key)
     return sorted(partials, key=lambda p: (p.at is not None, p.at), reverse=True)
 
 
-def _again(desk: ConversationState, key: bytes) -> list[Partial]:
+def _reread_partial(state: ConversationState, key: bytes) -> list[Partial]:
     """An item of a conversation that may have another key by now."""
-    engine = desk.engine
-    envelope = engine.codec.envelope(engine.read_row(desk.id))
-    for item in engine.backend.items(desk.id, key):
+    engine = state.engine
+    envelope = engine.codec.envelope(engine.read_row(state.id))
+    for item in engine.backend.items(state.id, key):
         try:
-            return [_opened(engine, envelope, item)]
+            return [_read_partial(engine, envelope, item)]
         except Damaged as error:
             return [Partial(key.decode(), engine.message_ids.id(_parent(key)), (), None, str(error))]
     return []
 
 
-def _opened(engine: "Engine", envelope: Envelope, item: ItemRow) -> Partial:
+def _read_partial(engine: "Engine", envelope: Envelope, item: ItemRow) -> Partial:
     kept = open_partial(envelope, item)
     messages = tuple(_message(said) for said in kept.messages)
     return Partial(item.key.decode(), engine.message_ids.id(_parent(item.key)), messages, to_datetime(kept.at))
 
 
-def open_partial(envelope: Envelope, item: ItemRow) -> _Kept:
+def open_partial(envelope: Envelope, item: ItemRow) -> _PartialContent:
     """The content of an item, or `Damaged`."""
     data = envelope.open(item_place(item.conversation, item.key), item.body)
     try:
@@ -168,7 +168,7 @@ def open_partial(envelope: Envelope, item: ItemRow) -> _Kept:
         raise Damaged(f"an unfinished answer cannot be read: {error}") from None
 
 
-def _message(said: _Said) -> Message:
+def _message(said: _PartialMessage) -> Message:
     b = said.body
     return Message(said.role, b.blocks, b.label, b.key, b.tool_result_error, b.extra, b.raw, b.usage, b.privacy)
 
@@ -183,12 +183,12 @@ def key_of(partial: object) -> bytes:
     return key
 
 
-def interrupted(message: Message) -> Message:
+def mark_interrupted(message: Message) -> Message:
     """The message, marked as one that was cut off."""
     return replace(message, extra={**(message.extra or {}), "interrupted": True})
 
 
-def below(engine: "Engine", conversation: bytes, doomed: Collection[int]) -> tuple[bytes, ...]:
+def keys_below(engine: "Engine", conversation: bytes, doomed: Collection[int]) -> tuple[bytes, ...]:
     """The keys of what was kept of answers to these messages."""
     keys = [item.key for item in engine.backend.items(conversation, PARTIAL)]
     return tuple(key for key in keys if _parent(key) in doomed)
@@ -228,28 +228,28 @@ class _Mark(Struct, frozen=True, array_like=True):
 _decode_mark = msgpack.Decoder(_Mark).decode
 
 
-def marks(desk: ConversationState) -> Callable[[Envelope], tuple[ItemRow, ...]]:
+def marks(state: ConversationState) -> Callable[[Envelope], tuple[ItemRow, ...]]:
     """The mark of a conversation that is recorded here, to be put with whatever is written next; nothing if it is there
     already. What the caller has given to be kept in it stays, and so do the names of others."""
 
     def missing(envelope: Envelope) -> tuple[ItemRow, ...]:
-        engine = desk.engine
+        engine = state.engine
         try:
-            found = _found_mark(engine, envelope, desk.id)
+            found = _find_mark(engine, envelope, state.id)
         except Damaged:  # whoever loads it notices, and makes it anew
             return ()
         if found is None:
-            return (mark(engine, envelope, desk.id, by=[this(engine)]),)
+            return (mark(engine, envelope, state.id, by=[this(engine)]),)
         if this(engine) in found.makers:
             return ()
-        return (mark(engine, envelope, desk.id, found.state, [*found.makers, this(engine)]),)
+        return (mark(engine, envelope, state.id, found.state, [*found.makers, this(engine)]),)
 
     return missing
 
 
-def new_mark(desk: ConversationState) -> ItemRow:
+def new_mark(state: ConversationState) -> ItemRow:
     """The mark of a conversation that is begun here."""
-    return mark(desk.engine, desk.envelope, desk.id, by=[this(desk.engine)])
+    return mark(state.engine, state.envelope, state.id, by=[this(state.engine)])
 
 
 def mark(
@@ -262,10 +262,10 @@ def mark(
     data = _encode(_Mark(conversation, engine.clock(), dict(state or {}), tuple(by)))
     if len(data) > engine.max_write_bytes:
         raise PayloadTooLarge(len(data), engine.max_write_bytes)
-    return closed(envelope, conversation, MARK, data)
+    return close_item(envelope, conversation, MARK, data)
 
 
-def _found_mark(engine: "Engine", envelope: Envelope, conversation: bytes) -> _Mark | None:
+def _find_mark(engine: "Engine", envelope: Envelope, conversation: bytes) -> _Mark | None:
     items = engine.backend.items(conversation, MARK)
     return open_mark(envelope, items[0]) if items else None
 
@@ -273,10 +273,10 @@ def _found_mark(engine: "Engine", envelope: Envelope, conversation: bytes) -> _M
 Unmarked = tuple[tuple[ItemRow, ...], tuple[bytes, ...]]  # items to put, and keys of those to take away
 
 
-def without_us(engine: "Engine", envelope: Envelope, conversation: bytes) -> Unmarked:
+def remove_own_name(engine: "Engine", envelope: Envelope, conversation: bytes) -> Unmarked:
     """What becomes of a mark when this store does not record the conversation any more."""
     try:
-        found = _found_mark(engine, envelope, conversation)
+        found = _find_mark(engine, envelope, conversation)
     except Damaged:  # whose it was cannot be told
         return (), (MARK,)
     if found is None:
@@ -290,11 +290,11 @@ def without_us(engine: "Engine", envelope: Envelope, conversation: bytes) -> Unm
 
 def leave(engine: "Engine", conversation: bytes) -> None:
     """This store does not record the conversation any more; nothing else becomes of it."""
-    desk = engine.state_of(engine.read_row(conversation))
+    state = engine.state_of(engine.read_row(conversation))
 
     def make(row: ConversationRow) -> Change | None:
-        envelope = desk.check(row)
-        put, unput = without_us(engine, envelope, row.id)
+        envelope = state.check(row)
+        put, unput = remove_own_name(engine, envelope, row.id)
         after = next_row(envelope, row, (), ())
         return Change(row.id, row.token, after, put=put, unput=unput) if put or unput else None
 
@@ -325,45 +325,45 @@ def keep_snapshot(engine: "Engine", conversation: object, given: "RecoverySnapsh
     if engine.redactor is not None:
         cleaned = engine.redactor.value(state)
         state = cleaned if isinstance(cleaned, dict) else {}
-    desk = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))
-    if snapshot is not None and snapshot.conversation_id != desk.name:
+    conversation_state = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))
+    if snapshot is not None and snapshot.conversation_id != conversation_state.name:
         hint = "keep it in its own, or give its state alone"
         raise InvalidArgument("the snapshot is that of another conversation", hint=hint)
 
     def make(row: ConversationRow) -> Change:
-        envelope = desk.check(row)
+        envelope = conversation_state.check(row)
         try:
-            there = _found_mark(engine, envelope, desk.id)
+            there = _find_mark(engine, envelope, conversation_state.id)
         except Damaged:  # it is being replaced
             there = None
-        put = (mark(engine, envelope, desk.id, state, () if there is None else there.makers),)
+        put = (mark(engine, envelope, conversation_state.id, state, () if there is None else there.makers),)
         return Change(row.id, row.token, next_row(envelope, row, (), ()), put=put)
 
-    engine.change(desk.id, make, tell=None)
+    engine.change(conversation_state.id, make, tell=None)
 
 
 def load_snapshot(engine: "Engine", conversation: object) -> RecoverySnapshot | None:
     """What can be restored of a conversation; None if nobody recorded it, or its recording came to its end."""
     engine.ensure_open()
     try:
-        desk = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))
-        kept, problem = _read_mark(desk)
+        state = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))
+        kept, problem = _read_mark(state)
         if kept is None and problem is None:
             return None
         if problem is not None:
-            _rebuild(desk, problem)
-        return _restored(desk, kept or _Mark(desk.id, 0), rebuilt=problem is not None)
+            _rebuild(state, problem)
+        return _build_snapshot(state, kept or _Mark(state.id, 0), rebuilt=problem is not None)
     except NotFound:
         return None
 
 
-def _read_mark(desk: ConversationState) -> tuple[_Mark | None, str | None]:
+def _read_mark(state: ConversationState) -> tuple[_Mark | None, str | None]:
     """The mark, or why it cannot be read; neither if there is none. It is read twice before it counts as torn: the
     conversation may have been given another key meanwhile."""
-    engine, problem = desk.engine, None
+    engine, problem = state.engine, None
     for _ in range(2):
-        envelope = engine.codec.envelope(engine.read_row(desk.id))
-        items = engine.backend.items(desk.id, MARK)
+        envelope = engine.codec.envelope(engine.read_row(state.id))
+        items = engine.backend.items(state.id, MARK)
         if not items:
             return None, None
         try:
@@ -385,29 +385,29 @@ def open_mark(envelope: Envelope, item: ItemRow) -> _Mark:
     return found
 
 
-def _rebuild(desk: ConversationState, problem: str) -> None:
+def _rebuild(state: ConversationState, problem: str) -> None:
     """Put a new mark in the place of a torn one, and say so."""
-    engine = desk.engine
+    engine = state.engine
     try:
-        keep_snapshot(engine, desk.name, {})
+        keep_snapshot(engine, state.name, {})
     except HithertoError as error:  # the disk is full, say: what is given out is made from the tree all the same
         warn(f"a torn recovery snapshot could not be replaced: {type(error).__name__}")
-    warn(f"a recovery snapshot was torn, and is made anew from the tree: {desk.name}: {problem}")
-    engine.listeners.tell(SnapshotRebuilt(to_datetime(engine.clock()), desk.name, problem))
+    warn(f"a recovery snapshot was torn, and is made anew from the tree: {state.name}: {problem}")
+    engine.listeners.emit(SnapshotRebuilt(to_datetime(engine.clock()), state.name, problem))
 
 
-def _restored(desk: ConversationState, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
-    engine = desk.engine
-    for _ in range(_LOOKS):
-        row = engine.read_row(desk.id)
+def _build_snapshot(state: ConversationState, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
+    engine = state.engine
+    for _ in range(MAX_READ_ATTEMPTS):
+        row = engine.read_row(state.id)
         try:
-            path = [] if row.head is None else engine.read_path(row.head, desk, lazy=True)
+            path = [] if row.head is None else engine.read_path(row.head, state, lazy=True)
         except NotFound:  # deleted meanwhile
             continue
-        partials = found(desk)
+        partials = find_partials(state)
         times = [to_datetime(max(kept.at, row.active_at)), *(p.at for p in partials if p.at is not None)]
         return RecoverySnapshot(
-            desk.name,
+            state.name,
             max(times),
             None if row.head is None else engine.message_ids.id(row.head),
             tuple(message for message in path if message.role != "event"),
@@ -415,4 +415,4 @@ def _restored(desk: ConversationState, kept: _Mark, *, rebuilt: bool) -> Recover
             kept.state,
             rebuilt,
         )
-    raise NotFound("conversation", [desk.name])
+    raise NotFound("conversation", [state.name])

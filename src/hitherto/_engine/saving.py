@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from ..backend import Change, ConversationRow, MessageRow
 from ..errors import Busy, InvalidArgument, NotFound
 from ..ids import new_conversation_id
-from ..model import Message, Saved, Setup, id_of, listed, trace_of
+from ..model import Message, Saved, Setup, as_list, id_of, trace_of
 from .bodies import Meta
 from .creating import create
-from .state import ConversationState, EncodedMessage, Placement, check_size, clean_together, draft
+from .state import ConversationState, EncodedMessage, Placement, check_size, clean_together, encode_message
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -25,23 +25,26 @@ def save(
     engine: "Engine",
     messages: Iterable[Message],
     parent: str | Saved | None,
-    desk: ConversationState | None,
+    state: ConversationState | None,
     setup_at_head: Callable[[ConversationState], int],
 ) -> list[str]:
     """Save messages in one transaction; return their ids, in order. Without a conversation they go to that of their
     parents, or start a new one. `setup_at_head` tells which setup is in force at the head of a conversation."""
-    given: list[Any] = listed(messages, "messages")  # `draft` checks what they are
+    given: list[Any] = as_list(messages, "messages")  # `encode_message` checks what they are
     if not given:
         raise InvalidArgument("there is no message to save", hint="give at least one message")
     wanted = [_id(parent), *(_parent(message) for message in given)]
     given = list(clean_together(engine, given))
     parents = {id: engine.message_row(id) for id in wanted if id is not None}
-    desk = _check_parents(engine, desk, list(parents.values()))
-    if desk is None:
+    state = _check_parents(engine, state, list(parents.values()))
+    if state is None:
 
-        def make(desk: ConversationState) -> list[EncodedMessage]:
-            spots = _flows(given, [None] * len(given), head=Placement(None))
-            drafts = [draft(desk, message, 0, spot, is_clean=True) for message, spot in zip(given, spots, strict=True)]
+        def make(state: ConversationState) -> list[EncodedMessage]:
+            spots = _place_in_flows(given, [None] * len(given), head=Placement(None))
+            drafts = [
+                encode_message(state, message, 0, spot, is_clean=True)
+                for message, spot in zip(given, spots, strict=True)
+            ]
             check_size(drafts, engine.max_write_bytes)
             return drafts
 
@@ -49,39 +52,39 @@ def save(
         if made is None:
             raise Busy("the conversation could not be started")
         return [message.id for message in made[1]]
-    seen = desk.row.rewrites  # before we look at the parents again, so that a deletion meanwhile is noticed
+    seen = state.row.rewrites  # before we look at the parents again, so that a deletion meanwhile is noticed
     parents = {id: engine.message_row(id) for id in parents}
-    bodies = {id: engine.read_body(row, desk)[1] for id, row in parents.items()}
-    setup = bodies[wanted[0]].setup if wanted[0] is not None else setup_at_head(desk)
-    above, *below = [None if id is None else (bodies[id].label, _spot_below(parents[id])) for id in wanted]
+    bodies = {id: engine.read_body(row, state)[1] for id, row in parents.items()}
+    setup = bodies[wanted[0]].setup if wanted[0] is not None else setup_at_head(state)
+    above, *below = [None if id is None else (bodies[id].label, _placement_below(parents[id])) for id in wanted]
     below[0] = below[0] or above
     drafts = []
     for message, id in zip(given, wanted[1:], strict=True):
         setup = setup if id is None else bodies[id].setup
-        drafts.append(draft(desk, message, setup, is_clean=True))
+        drafts.append(encode_message(state, message, setup, is_clean=True))
     check_size(drafts, engine.max_write_bytes)
 
     def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> tuple[Change | None, list[Saved]]:
         if row.rewrites != seen:
             for id in parents:
                 engine.message_row(id)  # NotFound if it was deleted meanwhile
-        spots = _flows(given, below, head=Placement(row.head))
-        return desk.prepare(row, [replace(d, spot=s) for d, s in zip(drafts, spots, strict=True)], spots[0])
+        spots = _place_in_flows(given, below, head=Placement(row.head))
+        return state.prepare(row, [replace(d, spot=s) for d, s in zip(drafts, spots, strict=True)], spots[0])
 
     with engine.telemetry.span("append"):
-        return [message.id for message in desk.write(drafts, prepare)]
+        return [message.id for message in state.write(drafts, prepare)]
 
 
 def _check_parents(
-    engine: "Engine", desk: ConversationState | None, parents: Sequence[MessageRow]
+    engine: "Engine", state: ConversationState | None, parents: Sequence[MessageRow]
 ) -> ConversationState | None:
     """Return the conversation to save to, None for a new one. Parents in another conversation are refused."""
-    if desk is None and parents:
-        desk = engine.state_of(engine.read_row(parents[0].conversation))
-    foreign = [engine.message_ids.id(row.number) for row in parents if desk is None or row.conversation != desk.id]
+    if state is None and parents:
+        state = engine.state_of(engine.read_row(parents[0].conversation))
+    foreign = [engine.message_ids.id(row.number) for row in parents if state is None or row.conversation != state.id]
     if foreign:
         raise NotFound("message in this conversation", foreign)
-    return desk
+    return state
 
 
 def _parent(message: Message) -> str | None:
@@ -89,11 +92,11 @@ def _parent(message: Message) -> str | None:
     return None if isinstance(message, Saved) or not isinstance(message, Message) else message.parent
 
 
-def _spot_below(parent: MessageRow) -> Placement:
+def _placement_below(parent: MessageRow) -> Placement:
     return Placement(parent.number, bool(parent.main))
 
 
-def _flows(
+def _place_in_flows(
     messages: Sequence[Message], below: Sequence[tuple[str | None, Placement] | None], *, head: Placement
 ) -> list[Placement]:
     """Where messages of one write go. `below` has, for each, the label of the parent that it names, and the place below

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .._sealing.codec import Envelope
 from ..backend import ItemRow
 from ..errors import InvalidArgument, NotFound, PayloadTooLarge
-from ..model import Setup, check_json, listed
+from ..model import Setup, as_list, check_json
 from .bodies import Meta, encode, item_place
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def setup_item(envelope: Envelope, conversation: bytes, number: int, setup: Setu
     return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), encode(setup)))
 
 
-def checked_setup(
+def check_setup(
     provider: str,
     model: str,
     system_prompt: str,
@@ -38,8 +38,8 @@ def checked_setup(
 ) -> Setup:
     """A setup as plain values, or an error that says what is wrong with it."""
     for name, value in (("provider", provider), ("model", model), ("system_prompt", system_prompt)):
-        checked_text(value, name, limit)
-    given = listed(tools, "tools")
+        check_text(value, name, limit)
+    given = as_list(tools, "tools")
     if not all(isinstance(tool, Mapping) for tool in given):
         raise InvalidArgument("a tool is a dict with its name, description and parameters")
     found = tuple({**tool} for tool in given if isinstance(tool, Mapping))
@@ -53,7 +53,7 @@ def checked_setup(
     return setup
 
 
-def checked_text(value: str, name: str, limit: int) -> str:
+def check_text(value: str, name: str, limit: int) -> str:
     """A title, a label, a prompt: text of a size that can be kept."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is text, not a {type(value).__name__}")

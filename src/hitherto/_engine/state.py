@@ -5,7 +5,7 @@ a thread takes the lock just long enough to prepare its rows from that belief, p
 the belief forward; the sync happens outside. So many threads on one conversation ride one sync, each message below
 the one before. If the belief was wrong (another process was faster), the backend answers `Stale` with the truth, and
 everybody who built on it prepares again. A belief is never acknowledged: only a commit is. On a server, the backend
-locks the row instead and lets the messages be prepared again from it at once (`_remaking`).
+locks the row instead and lets the messages be prepared again from it at once (`_make_rebase`).
 """
 
 import threading
@@ -23,9 +23,9 @@ from ..backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missi
 from ..errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
 from ..ids import RUN, new_token, show_conversation_id
 from ..model import Message, Saved, check, text_size, trace_of
-from .attachments import Sources, hole, kept, spilled, stage, unstage
+from .attachments import Sources, hole, open_attachment, spill, stage, unstage
 from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
-from .committer import PendingCommit, Tell, stored
+from .committer import PendingCommit, Tell, report_stored
 from .filters import description_fields, description_tags
 from .revisions import Ledger, read
 from .signals import KeyChanged, RowChanged
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .workspace import KeyState
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
-_TRIES = 1000  # how often a write is prepared again before we say the conversation is busy
+MAX_COMMIT_ATTEMPTS = 1000  # how often a write is prepared again before we say the conversation is busy
 
 T = TypeVar("T")
 Prepared = tuple[Change | None, T]
@@ -129,7 +129,7 @@ class ConversationState:
         self.row = row
 
     @contextmanager
-    def believing_locked(self, row: ConversationRow) -> Iterator[bool]:
+    def adopt_locked(self, row: ConversationRow) -> Iterator[bool]:
         """Take a row that the backend has locked, and know meanwhile that it is the newest. False if it is not for us
         to take: another conversation of this id, another key, or not as it was proven."""
         if not self.is_same_conversation(row) or row.data_key != self.row.data_key:
@@ -183,8 +183,8 @@ class ConversationState:
         the workspace than these: then it is `RowChanged`. With `may_queue`, the backend may have it prepared again
         while it holds the row; `enqueued` then hears of it once more.
         """
-        for _ in range(_TRIES):
-            again = self._remaking(prepare, enqueued) if may_queue and self.engine.committer.can_queue else None
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            again = self._make_rebase(prepare, enqueued) if may_queue and self.engine.committer.can_queue else None
             with self.lock:
                 change, result = prepare(self.row)
                 row, epoch = self.row, self.epoch  # `prepare` may have looked again
@@ -217,7 +217,7 @@ class ConversationState:
                 return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
-    def _remaking(
+    def _make_rebase(
         self,
         prepare: Callable[[ConversationRow], "Prepared[T]"],
         enqueued: Callable[[PendingCommit, Change], None],
@@ -297,7 +297,7 @@ class ConversationState:
             try:
                 stage_again()
                 again = partial(prepare, drafts)
-                return (yield from self.commit_steps(again, enqueued, stage_again, stored, may_queue=True))
+                return (yield from self.commit_steps(again, enqueued, stage_again, report_stored, may_queue=True))
             except KeyChanged:
                 for one in drafts:
                     unstage(self, one.sources)
@@ -306,17 +306,17 @@ class ConversationState:
                 for one in drafts:
                     unstage(self, one.sources)  # nobody refers to it, and it might be secret
                 if isinstance(error, StorageFull):
-                    self.engine.quota.met(error)
+                    self.engine.quota.report_full(error)
                 if isinstance(error, Conflict):
                     self.engine.telemetry.conflict("head")
                 raise
 
     def stage(self, drafts: Sequence[EncodedMessage], *, is_bounded: bool = True) -> None:
         """Keep the large content of these drafts, if the workspace and the conversation may hold them."""
-        self.engine.quota.admit(drafts, self._new)
+        self.engine.quota.admit(drafts, self._select_new)
         if is_bounded and self.engine.max_conversation_bytes is not None:
-            new = self._new(drafts)
-            self._check_room(self.row.size + sum(len(one.data) for one in new), self._coming(new))
+            new = self._select_new(drafts)
+            self._check_room(self.row.size + sum(len(one.data) for one in new), self._count_new_bytes(new))
         for one in drafts:
             if one.sources:
                 self.engine.committer.check()
@@ -331,13 +331,13 @@ class ConversationState:
             if whole > limit:
                 raise ConversationFull(self.name, whole, limit)
 
-    def _coming(self, drafts: Sequence[EncodedMessage]) -> int:
+    def _count_new_bytes(self, drafts: Sequence[EncodedMessage]) -> int:
         """How many bytes of attachments are not there yet."""
         sizes = {attached.name: attached.size for one in drafts for attached in one.sources}
         there = self.engine.backend.attachments(self.id, list(sizes)) if sizes else []
         return sum(sizes.values()) - sum(sizes[row.name] for row in there if row.chunks)
 
-    def _known(self, drafts: Sequence[EncodedMessage]) -> dict[str, MessageRow]:
+    def _find_existing(self, drafts: Sequence[EncodedMessage]) -> dict[str, MessageRow]:
         """The messages that are there already, by the caller's own key."""
         wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
         if not wanted:
@@ -346,9 +346,9 @@ class ConversationState:
         rows = self.engine.backend.messages(keys=(self.id, list(keys)))
         return {keys[row.key]: row for row in rows if row.key is not None}
 
-    def _new(self, drafts: Sequence[EncodedMessage]) -> list[EncodedMessage]:
+    def _select_new(self, drafts: Sequence[EncodedMessage]) -> list[EncodedMessage]:
         """Those that are not there already."""
-        known = self._known(drafts)
+        known = self._find_existing(drafts)
         return [one for one in drafts if one.message.key is None or one.message.key not in known]
 
     def prepare(
@@ -363,7 +363,7 @@ class ConversationState:
         """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
         becomes the head, or the one of this place among the drafts."""
         engine, close, name_of = self.engine, self.envelope.close_message, self.engine.message_ids.id
-        known = self._known(drafts)
+        known = self._find_existing(drafts)
         if known and self.is_row_locked:
             raise RowChanged  # to read what is there may take more than a row: the owner does it
         if any(d.sources and d.generation != self.envelope.generation for d in drafts):
@@ -389,7 +389,7 @@ class ConversationState:
                 placed.append(parent)
                 continue
             if own is not None:
-                parent, main, link = _dealt(own.parent, placed), own.main, _dealt(own.link, placed)
+                parent, main, link = _resolve_number(own.parent, placed), own.main, _resolve_number(own.link, placed)
             at = now if d.at is None else min(max(d.at, at), now)
             if parent is not None and parent in tips:
                 number = parent + 1
@@ -441,7 +441,7 @@ class ConversationState:
         return change, messages
 
 
-def _dealt(number: int | None, placed: Sequence[int]) -> int | None:
+def _resolve_number(number: int | None, placed: Sequence[int]) -> int | None:
     """The number of a message that a spot names, which may be one of the same write."""
     return number if number is None or number >= 0 else placed[~number]
 
@@ -455,8 +455,8 @@ def clean_together(engine: "Engine", messages: Sequence[Message]) -> Sequence[Me
     return engine.redactor.together(messages)
 
 
-def draft(
-    desk: ConversationState,
+def encode_message(
+    state: ConversationState,
     message: Message,
     setup: int,
     spot: Placement | None = None,
@@ -467,8 +467,8 @@ def draft(
 ) -> EncodedMessage:
     """Check and encode a message, without what is not to be kept."""
     check(message)
-    if desk.engine.redactor is not None and not is_clean:
-        message = desk.engine.redactor.message(message)
+    if state.engine.redactor is not None and not is_clean:
+        message = state.engine.redactor.message(message)
     body = body_of(message, setup, origin)
     try:
         data = encode(body)
@@ -476,19 +476,19 @@ def draft(
             return EncodedMessage(message, data, spot, at)
     except HasAttachment:
         pass
-    envelope = desk.envelope
-    body, sources = spilled(desk, envelope, body)
+    envelope = state.envelope
+    body, sources = spill(state, envelope, body)
     if not body.attached:
         return EncodedMessage(message, data, spot, at)
     data = encode(body)
     text = sum(attached.size for attached in body.attached if attached.text)
-    again = partial(draft, desk, message, setup, spot, origin, at, is_clean=True)
+    again = partial(encode_message, state, message, setup, spot, origin, at, is_clean=True)
     return EncodedMessage(
-        _shown(desk, message, body, sources), data, spot, at, text, sources, envelope.generation, again
+        _replace_sources(state, message, body, sources), data, spot, at, text, sources, envelope.generation, again
     )
 
 
-def _shown(desk: ConversationState, message: Message, body: Body, sources: Sources) -> Message:
+def _replace_sources(state: ConversationState, message: Message, body: Body, sources: Sources) -> Message:
     """The message as it is given back: attachments that were given are now those of the store."""
     if all(source.in_memory for source in sources.values()):
         return message
@@ -497,7 +497,7 @@ def _shown(desk: ConversationState, message: Message, body: Body, sources: Sourc
         source = sources.get(attached)
         if source is None:
             return hole(attached)
-        return source.load() if source.in_memory else kept(desk, attached)
+        return source.load() if source.in_memory else open_attachment(state, attached)
 
     named = without_holes(body, fill)
     return replace(message, blocks=named.blocks, extra=named.extra, raw=named.raw, privacy=named.privacy)
@@ -532,12 +532,12 @@ def close_meta(envelope: Envelope, conversation: bytes, meta: Meta, limit: int) 
     return envelope.close(meta_place(conversation), data)
 
 
-def described(desk: ConversationState, row: ConversationRow, **fields: object) -> Change:
+def build_description_change(state: ConversationState, row: ConversationRow, **fields: object) -> Change:
     """The change that sets these fields of a conversation's description, and the tags that find it."""
-    envelope, codec = desk.check(row), desk.engine.codec
+    envelope, codec = state.check(row), state.engine.codec
     before = open_meta(envelope, row)
     meta = replace(before, **fields)
-    change = changed(desk, row, meta=close_meta(envelope, row.id, meta, desk.engine.max_write_bytes))
+    change = build_row_change(state, row, meta=close_meta(envelope, row.id, meta, state.engine.max_write_bytes))
     if description_fields(meta) == description_fields(before):
         return change
     tags = description_tags(codec, meta)
@@ -545,12 +545,12 @@ def described(desk: ConversationState, row: ConversationRow, **fields: object) -
     return replace(change, tag=tags, untag=tuple(gone))
 
 
-def changed(desk: ConversationState, row: ConversationRow, **fields: object) -> Change:
+def build_row_change(state: ConversationState, row: ConversationRow, **fields: object) -> Change:
     """The change that sets these fields of a conversation's row. It counts as one that rewrites something, so that
     whoever compares revisions hears of it. In a sealed one the ledger is written along, or the row of before could be
     put back."""
-    envelope = desk.check(row)
-    found = read(desk.engine, envelope, row)
+    envelope = state.check(row)
+    found = read(state.engine, envelope, row)
     rewrites = row.rewrites + 1
     after = next_row(envelope, row, (), (), rewrites=rewrites, **fields)
     put = () if found is None else (found.item(envelope, row.id, rewrites),)

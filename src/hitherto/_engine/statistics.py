@@ -27,14 +27,16 @@ def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:
     first = today - days + 1
     found: dict[int, Counter[str]] = {day: Counter() for day in range(first, today + 1)}
     for said in (
-        engine.backend.said(CHAT, first * _DAY, _DAY) if engine.codec.in_clear else _proven(engine, first * _DAY)
+        engine.backend.said(CHAT, first * _DAY, _DAY)
+        if engine.codec.in_clear
+        else _count_verified(engine, first * _DAY)
     ):
         if said.day in found:  # and not of tomorrow, by another's clock
             found[said.day][said.role] += said.count
     return {_date(day): dict(roles) for day, roles in found.items()}
 
 
-def _proven(engine: "Engine", since: int) -> Iterator[Said]:
+def _count_verified(engine: "Engine", since: int) -> Iterator[Said]:
     """What was said since then in the conversations of a sealed store that are as they were proven."""
     after: Position | None = None
     while True:
@@ -42,13 +44,13 @@ def _proven(engine: "Engine", since: int) -> Iterator[Said]:
         recent = [place.id for place in places if place.at >= since]
         for row in engine.backend.lookup(ids=recent):
             if engine.verified_row(row) is not None:
-                yield from _said(engine, row, since)
+                yield from _count_messages(engine, row, since)
         if len(recent) < _PAGE:
             return
         after = places[-1]
 
 
-def _said(engine: "Engine", row: ConversationRow, since: int) -> Iterator[Said]:
+def _count_messages(engine: "Engine", row: ConversationRow, since: int) -> Iterator[Said]:
     after = None
     while True:
         headers = engine.backend.scan(row.id, after=after, newest_first=True, limit=_HEADERS, bodies=False)

@@ -15,13 +15,13 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[PendingCommit, Outcome, T]  # it yields batches that are in line already
 
 
-def finish(pen: Committer, steps: Steps[T]) -> T:
+def finish(committer: Committer, steps: Steps[T]) -> T:
     """Run a write to its end, and return its result."""
     try:
         entry = next(steps)
         while True:
             try:
-                outcome = pen.outcome(entry)
+                outcome = committer.wait(entry)
             except BaseException as error:  # noqa: BLE001  # the write cleans up, and raises it again
                 entry = steps.throw(error)
             else:

@@ -28,9 +28,9 @@ from .state import ConversationState, label_fields
 if TYPE_CHECKING:
     from .engine import Engine
 
-_AT_ONCE = 256
+BATCH_SIZE = 256
 _PACKS = 16  # packs read at a time: one may have a megabyte
-_LOOKS = 8  # how often we look again at what changes while we read
+MAX_READ_ATTEMPTS = 8  # how often we look again at what changes while we read
 _BUSY = 8  # conversations in a row that are busy: then the whole store is, and each would take its time to say so
 
 
@@ -101,7 +101,7 @@ class _Verification:
         for row, first in ahead(self._look, _rows(self._engine), self._engine.backend):
             try:
                 looked = _verify_conversation(self._engine, row, _Tags(self._engine)) if first is None else first
-                count, found = _settled(self._engine, row, *looked)
+                count, found = _confirm(self._engine, row, *looked)
             except Busy as error:
                 self._unread.append(Problem(str(error), show_conversation_id(row.id)))
                 busy += 1
@@ -130,12 +130,12 @@ class _Verification:
             self._problems.append(Problem(what))
 
 
-def _settled(engine: "Engine", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
+def _confirm(engine: "Engine", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
     """What is wrong with a conversation, if it still is when one looks again. One that moved while it was read proves
     nothing, and what is known of tags may be older than what others did since."""
     if found:
         count, found = _verify_conversation(engine, row, _Tags(engine))
-    for _ in range(_LOOKS):
+    for _ in range(MAX_READ_ATTEMPTS):
         now = engine.backend.lookup(ids=[row.id]) if found else [row]
         if not now:
             return count, []
@@ -149,7 +149,7 @@ def _settled(engine: "Engine", row: ConversationRow, count: int, found: list[Pro
 def _is_strange(engine: "Engine", found_by: tuple[str, str], conversation: bytes) -> bool:
     """Is a conversation really found by what is another's? It may have changed since it was looked at: look until it
     stands still."""
-    for _ in range(_LOOKS):
+    for _ in range(MAX_READ_ATTEMPTS):
         rows, tags = engine.backend.lookup(ids=[conversation]), _Tags(engine)
         for row in rows:
             _verify_conversation(engine, row, tags)
@@ -254,9 +254,9 @@ class _Check:
     def _messages(self) -> Iterator[MessageRow]:
         after = None
         while True:
-            rows = self.engine.backend.scan(self.row.id, after=after, limit=_AT_ONCE)
+            rows = self.engine.backend.scan(self.row.id, after=after, limit=BATCH_SIZE)
             yield from rows
-            if len(rows) < _AT_ONCE:
+            if len(rows) < BATCH_SIZE:
                 return
             after = rows[-1].seq
 
@@ -365,11 +365,11 @@ class _Check:
         meant: dict[bytes, set[int]] = {}
         for attached, numbers in self.attached.items():
             meant.setdefault(attached.name, set()).update(numbers)
-        desk = ConversationState(self.engine, self.row)
+        state = ConversationState(self.engine, self.row)
         lost: set[bytes] = set()
         for attached, numbers in self.attached.items():
             try:
-                for _ in stored_attachment(desk, attached):
+                for _ in stored_attachment(state, attached):
                     pass
             except MissingAttachment as error:  # each message that refers to it has a hole
                 lost.add(attached.name)

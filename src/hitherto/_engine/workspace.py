@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..keys import Key
 
 _KEY = b"workspace"
-_TRIES = 1000
+MAX_COMMIT_ATTEMPTS = 1000
 _PATIENCE_SECONDS = 2.0
 
 
@@ -57,7 +57,7 @@ def new_row(codec: Codec, id: bytes, kind: str, key: bytes | None, now: int) -> 
     )
 
 
-def described(envelope: Envelope, row: ConversationRow, meta: bytes) -> ConversationRow:
+def add_description(envelope: Envelope, row: ConversationRow, meta: bytes) -> ConversationRow:
     """A new row with its description, proven."""
     row = replace(row, meta=meta)
     return replace(row, proof=envelope.prove(row, 0))
@@ -79,7 +79,7 @@ class KeyState:
         self._space = space
         with space._lock:
             self._keys = _keys(space.row, space.meta)
-            self.codec: Sealed | None = None if space.sealed is None else space.sealed.still()
+            self.codec: Sealed | None = None if space.sealed_codec is None else space.sealed_codec.still()
 
     def now(self) -> tuple[ConversationRow, WorkspaceMeta, Envelope]:
         """The workspace as we know it, with the same keys; `RowChanged` if we know that they are others by now."""
@@ -113,16 +113,18 @@ class Workspace:
     envelope: Envelope
 
     def __init__(
-        self, backend: Backend, pen: Committer, clock: Callable[[], int], codec: Codec | None, key: "Key | None"
+        self, backend: Backend, committer: Committer, clock: Callable[[], int], codec: Codec | None, key: "Key | None"
     ) -> None:
-        self._backend, self._pen, self._clock = backend, pen, clock
+        self._backend, self._committer, self._clock = backend, committer, clock
         self._given = codec
         self.codec: Codec = codec or Plain()
         self._key = key
         self._lock = threading.RLock()
         self._coming: tuple[Key | None, ...] = ()
-        self.heard: Callable[[], None] = lambda: None  # called when others have changed what sweeps go by, or we have
-        for _ in range(_TRIES):
+        self.on_rules_changed: Callable[[], None] = lambda: (
+            None
+        )  # called when others have changed what sweeps go by, or we have
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             if self._look():
                 return
             if backend.kinds() and not self._look():  # and nobody made it between the two looks
@@ -143,7 +145,7 @@ class Workspace:
             return self.meta, self.require
 
     @property
-    def sealed(self) -> "Sealed | None":
+    def sealed_codec(self) -> "Sealed | None":
         """The codec, if it is the one that seals."""
         return None if self.codec.in_clear or self._given is not None else self.codec  # type: ignore[return-value]
 
@@ -151,7 +153,7 @@ class Workspace:
         """We have made another state of the workspace."""
         with self._lock:
             self.codec = codec
-            self._key = None if self.sealed is None else self.sealed.key
+            self._key = None if self.sealed_codec is None else self.sealed_codec.key
             self.take(row)
 
     def expect(self, *keys: "Key | None") -> None:
@@ -178,7 +180,7 @@ class Workspace:
     def describe(self, make: Callable[[WorkspaceMeta], WorkspaceMeta], *, always: bool = False) -> None:
         """Commit another description of the workspace, made from the one that stands now; `always`, even if nothing
         else is written any more."""
-        for _ in range(_TRIES):
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             self.refresh()
             with self._lock:  # of one moment
                 row, envelope = self.row, self.envelope
@@ -187,7 +189,7 @@ class Workspace:
             if meta == before:
                 return
             after = next_row(envelope, row, meta=envelope.close(meta_place(row.id), encode(meta)))
-            if isinstance(self._pen.write(Batch((Change(row.id, row.token, after),)), always=always), Done):
+            if isinstance(self._committer.write(Batch((Change(row.id, row.token, after),)), always=always), Done):
                 self.refresh()
                 return
         raise Busy("the workspace changes all the time")
@@ -195,7 +197,7 @@ class Workspace:
     def note(self, put: Mapping[bytes, bytes] | None = None, unput: Iterable[bytes] = ()) -> None:
         """Commit notes that belong to the workspace, closed, and let go of others; always, even if nothing else is
         written any more."""
-        for _ in range(_TRIES):
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             with self._lock:  # of one moment
                 row, envelope = self.row, self.envelope
             items = [
@@ -204,7 +206,7 @@ class Workspace:
             ]
             after = next_row(envelope, row)
             change = Change(row.id, row.token, after, put=tuple(items), unput=tuple(unput))
-            if isinstance(self._pen.write(Batch((change,)), always=True), Done):
+            if isinstance(self._committer.write(Batch((change,)), always=True), Done):
                 with self._lock:
                     if after.version > self.row.version:  # or somebody has looked since, and knows more than we do
                         self.take(after)
@@ -214,12 +216,12 @@ class Workspace:
 
     def forget(self, row: ConversationRow) -> None:
         """This conversation is gone: so is its key, from our memory too."""
-        if self.sealed is not None:
-            self.sealed.forget(row)
+        if self.sealed_codec is not None:
+            self.sealed_codec.forget(row)
 
     def close(self) -> None:
-        if self.sealed is not None:
-            self.sealed.close()
+        if self.sealed_codec is not None:
+            self.sealed_codec.close()
 
     def _look(self) -> bool:
         with self._lock:  # or one that looked earlier could believe it later
@@ -234,17 +236,17 @@ class Workspace:
             hint = "run the same copy again: it goes on where it was, and opens the store when all is there"
             raise CannotOpen("a copy into this workspace is not finished", hint=hint)
         before = getattr(self, "meta", None)  # which there is none of at the first look
-        self.envelope = self._checked(row)
+        self.envelope = self._check_key(row)
         self.row, self.meta = row, open_workspace(self.envelope, row)
-        if self.sealed is not None:
-            self.sealed.retire(self.meta.retired)
+        if self.sealed_codec is not None:
+            self.sealed_codec.retire(self.meta.retired)
         if self.meta.name != self._name():
             hint = "somebody has changed the names of workspaces in the file"
             raise Damaged("the workspace was made under another name", hint=hint)
         if self._backend.info.durable:
             policy_memory.note(self._place, row.version, self.meta.retention_days)
         if before is not None and _rules(before) != _rules(self.meta):
-            self.heard()
+            self.on_rules_changed()
 
     @property
     def _place(self) -> policy_memory.Place:
@@ -266,7 +268,7 @@ class Workspace:
         """What the workspace was called when it was made, if it is sealed: it cannot be put in the place of another."""
         return "" if self.codec.in_clear else self._backend.info.workspace_name
 
-    def _checked(self, row: ConversationRow) -> Envelope:
+    def _check_key(self, row: ConversationRow) -> Envelope:
         if self._given is None and row.data_key:
             return self._sealing(row).adopt(row)
         if self._key is not None and self._given is None:
@@ -281,13 +283,17 @@ class Workspace:
 
         wanted = key_of(row)
         for key in self._coming:
-            if key is not None and key.id == wanted and (self.sealed is None or self.sealed.key.id != wanted):
-                self._key, self.codec = key, self.new_codec(key, like=self.sealed)
-        if self.sealed is None:
+            if (
+                key is not None
+                and key.id == wanted
+                and (self.sealed_codec is None or self.sealed_codec.key.id != wanted)
+            ):
+                self._key, self.codec = key, self.new_codec(key, like=self.sealed_codec)
+        if self.sealed_codec is None:
             if self._key is None:
                 raise KeyUnavailable("the store is sealed, and no key was given")
             self.codec = self.new_codec(self._key)
-        sealed = self.sealed
+        sealed = self.sealed_codec
         if sealed is None:
             raise AssertionError("it has just been made")
         return sealed
@@ -296,9 +302,9 @@ class Workspace:
         """A codec that seals with this key; `like` another one, whose state it takes over."""
         from .._sealing.sealed import Sealed  # noqa: PLC0415  # only sealed stores load cryptography
 
-        return Sealed(self._backend.info.workspace, key, self._refreshed, like)
+        return Sealed(self._backend.info.workspace, key, self._refresh_codec, like)
 
-    def _refreshed(self) -> Codec:
+    def _refresh_codec(self) -> Codec:
         """The codec, after another look."""
         self.refresh()
         return self.codec
@@ -310,4 +316,4 @@ class Workspace:
         envelope = self.codec.first_envelope(row)
         fresh = WorkspaceMeta(os.urandom(16), name=self._name(), has_metadata_tags=True)
         meta = envelope.close(meta_place(row.id), encode(fresh))
-        self._pen.write(Batch((Change(row.id, None, described(envelope, row, meta)),)))
+        self._committer.write(Batch((Change(row.id, None, add_description(envelope, row, meta)),)))

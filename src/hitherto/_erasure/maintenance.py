@@ -92,7 +92,7 @@ def maintain(
 
 def _rotate_on(engine: "Engine", deadline: float) -> bool:
     """Go on with a rotation of keys that was interrupted. True if nothing is left of it that can be done."""
-    if engine.workspace.sealed is None or engine.rotation_lock.locked():
+    if engine.workspace.sealed_codec is None or engine.rotation_lock.locked():
         return True
     from .._sealing.rotation import Elsewhere, go_on, pending  # noqa: PLC0415  # only sealed stores need it
 
@@ -187,7 +187,7 @@ def _tagging(engine: "Engine", row: ConversationRow) -> Change | None:
 
 def _renew(engine: "Engine", conversation: bytes) -> None:
     """Give a conversation another data key if it has sealed very much with this one."""
-    sealed = engine.workspace.sealed
+    sealed = engine.workspace.sealed_codec
     for row in engine.backend.lookup(ids=[conversation]) if sealed is not None else ():
         if sealed is not None and sealed.worn(row):
             from .._sealing.reencryption import renew  # noqa: PLC0415  # after hundreds of millions of messages
@@ -231,7 +231,7 @@ class MaintenanceThread:
 
     def _sweeps(self) -> bool:
         engine = self._engine()
-        return engine is not None and engine.schedule.wanted
+        return engine is not None and engine.schedule.is_wanted
 
     def _begin(self) -> None:
         with self._starting:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .._engine.committer import deleted
+from .._engine.committer import report_deletion
 from .._engine.context import Purge
 from ..backend import Change, ConversationRow
 from ..errors import Damaged, InvalidArgument
@@ -73,7 +73,7 @@ def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
 
     purge = Purge(reason, started)
     with engine.purges.under_way(purge):
-        engine.change(id, make, always=True, tell=deleted(reason))
+        engine.change(id, make, always=True, tell=report_deletion(reason))
         purge.count = 1
         engine.forget(doomed[-1])
         forgotten = engine.search.forget(_PURGE_SECONDS)

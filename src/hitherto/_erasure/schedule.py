@@ -90,7 +90,7 @@ class Schedule:
         return engine
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Can anything be due at all, as far as we know?"""
         meta = self._engine.workspace.meta
         return not self._never and bool(meta.retention_days or meta.expiring)
@@ -146,7 +146,7 @@ class Schedule:
         if newest and newest[0].at > at + _TOLERANCE and self._ticks.now() - then < _FIRST_LOOK:
             self._least, self._first = newest[0].at, None
 
-    def compared(self, meta: WorkspaceMeta) -> WorkspaceMeta:
+    def compare_policies(self, meta: WorkspaceMeta) -> WorkspaceMeta:
         """The same, and how the clocks stand, for other processes of this boot, unless they know already."""
         self._look()
         wall = self._engine.clock()
@@ -159,9 +159,9 @@ class Schedule:
 
     def _compare(self) -> None:
         meta = self._engine.workspace.meta
-        if self.compared(meta) is not meta:
+        if self.compare_policies(meta) is not meta:
             with suppress(StorageFull):  # then nobody can say anything, and what goes makes room
-                self._engine.workspace.describe(self.compared, always=True)
+                self._engine.workspace.describe(self.compare_policies, always=True)
         if (late := self.behind_seconds) and not self._warned:
             self._warned = True
             hours = f"{late / 3600:,.1f} hours"
@@ -175,7 +175,7 @@ class Schedule:
         with _forks.still:
             self._engine.workspace.refresh()
         news = self._news
-        outdated = self.wanted and self._sweep(go_on)
+        outdated = self.is_wanted and self._sweep(go_on)
         self._next = self._counted() + (0 if outdated or news != self._news else self._pause())
 
     def _sweep(self, go_on: Callable[[], bool]) -> bool:
@@ -204,7 +204,7 @@ class Schedule:
     def expect_expiry(self) -> None:
         """A conversation is about to have an expiry of its own: from now on stores look for that, too."""
         if not self._engine.workspace.meta.expiring:
-            self._engine.workspace.describe(lambda meta: replace(self.compared(meta), expiring=True))
+            self._engine.workspace.describe(lambda meta: replace(self.compare_policies(meta), expiring=True))
 
     def set_policy(self, policy: "RetentionPolicy | None") -> "SweepReport | None":
         """Keep this policy, and go by it at once if more is due by it than before."""

@@ -71,7 +71,7 @@ def close(engine: "Engine", timeout_seconds: float) -> CloseReport:
     engine.is_closed = True
     if engine.at_close:
         held[f"no time was left to try {len(engine.at_close)} of them"] = None
-    writes = engine.committer.unsettled
+    writes = engine.committer.pending_count
     left = max(0.0, deadline - time.monotonic())
     if not _in_time(partial(_leave, engine, unfinished, left), left + _LET_GO_SECONDS):
         unfinished.append("letting go of the files")
@@ -93,13 +93,13 @@ def _finish(engine: "Engine", held: dict[str, None], unfinished: list[str], dead
         _attempt("checkpoints", partial(wait, max(left / 2, left - _RESERVED_SECONDS)), unfinished)
     _write_last(engine, held, deadline)
     engine.is_closed = True
-    if engine.committer.drain(deadline - time.monotonic()) and engine.background.stop(deadline - time.monotonic()):
+    if engine.committer.flush(deadline - time.monotonic()) and engine.background.stop(deadline - time.monotonic()):
         if _in_time(engine.background.do_last, min(_UPKEEP_SECONDS, deadline - time.monotonic())):
             _attempt("scrubbing", lambda: engine.purges.retry() or True, unfinished)  # what is left is counted anyway
         else:
             unfinished.append("upkeep")
     _write_last(engine, held, deadline)  # what came since is refused, and named
-    engine.committer.drain(deadline - time.monotonic())  # whoever was about to put something in line has done so by now
+    engine.committer.flush(deadline - time.monotonic())  # whoever was about to put something in line has done so by now
 
 
 def _write_last(engine: "Engine", held: dict[str, None], deadline: float) -> None:
@@ -241,4 +241,4 @@ class Purges:
             now = engine.clock()
             seconds = max(0.0, (now - purge.began) / 1_000_000)
             told = PurgeCompleted(to_datetime(now), purge.reason, purge.count, purge.failures, seconds)
-            engine.listeners.tell(told)
+            engine.listeners.emit(told)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from .._engine.bodies import WorkspaceMeta
-from .._engine.committer import deleted
+from .._engine.committer import report_deletion
 from .._engine.context import Purge
 from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
 from ..attachment import CHUNK
@@ -96,7 +96,7 @@ def set_policy(engine: "Engine", policy: RetentionPolicy | None) -> bool:
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
         before[0] = meta.retention_days
-        return replace(engine.schedule.compared(meta) if days else meta, retention_days=days)
+        return replace(engine.schedule.compare_policies(meta) if days else meta, retention_days=days)
 
     engine.workspace.describe(make)
     engine.workspace.accept_policy()
@@ -387,7 +387,7 @@ class Sweep:
     def _written(self, doomed: Sequence[ConversationRow], copies: _Copies, require: _Require) -> bool:
         space = self._engine.workspace
         batch = Batch(tuple(Change(row.id, row.token, None) for row in doomed), require)
-        outcome = self._engine.committer.write(batch, always=True, tell=deleted(self.reason))
+        outcome = self._engine.committer.write(batch, always=True, tell=report_deletion(self.reason))
         if isinstance(outcome, Stale) and outcome.conversation == space.row.id:
             space.refresh()
         if not isinstance(outcome, Done):
@@ -470,7 +470,7 @@ class Sweep:
         days = None if report.policy is None else report.policy.days
         purged, skipped, failed = len(report.swept), len(report.skipped), len(report.failures)
         seconds = time.monotonic() - self._began
-        self._engine.listeners.tell(SweepFinished(report.completed_at, days, purged, skipped, failed, seconds))
+        self._engine.listeners.emit(SweepFinished(report.completed_at, days, purged, skipped, failed, seconds))
         import logging  # noqa: PLC0415  # rarely needed
 
         rule = "no policy" if days is None else f"{days} days"

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from .._engine.attachments import filled
+from .._engine.attachments import fill_holes
 from .._engine.bodies import item_place, open_pack_raw
-from .._engine.committer import READS_ONLY, deleted
+from .._engine.committer import READS_ONLY, report_deletion
 from .._engine.packs import run_of
 from .._engine.signals import RowChanged
 from .._engine.state import ConversationState
@@ -121,7 +121,7 @@ class Quarantine:
         shown = show_conversation_id(conversation)
         name = _name(engine.message_ids.id, message)
         warn(f"quarantined: {shown if name is None else name}: {problem}")
-        engine.listeners.tell(Quarantined(to_datetime(note.at), shown, name, problem))
+        engine.listeners.emit(Quarantined(to_datetime(note.at), shown, name, problem))
         self._count()
 
     def _keep(self, record: _Record, note: _Note) -> None:
@@ -138,7 +138,7 @@ class Quarantine:
             hint = "look at store.quarantine(); store.resume_writing() when it is understood"
             self._engine.committer.refuse(reason, hint)
             warn(f"the store takes no more writes: {reason}")
-            self._engine.listeners.tell(TurnedReadOnly(to_datetime(self._engine.clock()), reason))
+            self._engine.listeners.emit(TurnedReadOnly(to_datetime(self._engine.clock()), reason))
 
     def release(self, conversation: bytes) -> None:
         """The conversation is gone, or can be trusted: so are the notes of it."""
@@ -199,7 +199,7 @@ class Quarantine:
             return Change(row.id, row.token, None)
 
         with suppress(NotFound):  # it is gone already
-            self._engine.change(conversation, make, always=True, tell=deleted("corruption-detected"))
+            self._engine.change(conversation, make, always=True, tell=report_deletion("corruption-detected"))
         failures.update(checkpoint_copies.reach(self._engine, copies))
         return not readable
 
@@ -212,7 +212,7 @@ class Quarantine:
                 desk.meta  # noqa: B018  # to see whether it can be read
             for m in [] if message is None else engine.backend.messages(numbers=[message]):
                 _, body = engine.read_body_now(m, desk)
-                filled(desk, body)
+                fill_holes(desk, body)
                 engine.read_path_now(m.number, desk, lazy=True)
         except Damaged:
             return False

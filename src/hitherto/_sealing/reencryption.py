@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .._engine.attachments import renamed
+from .._engine.attachments import rename_attachments
 from .._engine.bodies import close_pack as closed_pack
-from .._engine.bodies import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, packed
+from .._engine.bodies import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, pack_message
 from .._engine.filters import description_fields
 from .._engine.packs import Reader, run_of
 from .._engine.recovery import MARK, mark
@@ -409,7 +409,7 @@ class _Step:
                 stays = stays and data is content
                 if after != headers[number]:
                     built.amend(headers[number], after)
-                messages.append(packed(after, data))
+                messages.append(pack_message(after, data))
             if not stays:
                 built.pack(pack, closed_pack(envelope, pack, messages))
         return built if built.any() else None
@@ -420,7 +420,7 @@ class _Step:
         """The message with its names made anew: its row and its content, the same object if nothing changed."""
         body, data = decode_body(content), content
         if not all(envelope.is_current_name(attached.name) for attached in body.attached):
-            body, names = renamed(desk, body)
+            body, names = rename_attachments(desk, body)
             data = encode(body)
             built.attach += [(m.number, new) for new in names.values()]
             built.detach += [(m.number, old) for old, new in names.items() if old != new]

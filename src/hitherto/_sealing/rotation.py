@@ -191,7 +191,7 @@ def _set(
             raise RowChanged
         name = "" if codec is None else engine.backend.info.workspace_name
         meta = replace(meta, retired=retired, name=name)
-        meta = lease.taken(meta) if every_key is None else lease.freed(meta)
+        meta = lease.with_lease(meta) if every_key is None else lease.without_lease(meta)
         envelope: Envelope = Plain() if codec is None else codec.draft(row.id, slots)
         put, lost = _notes_anew(engine, row.id, old, envelope)
         after = next_row(
@@ -208,7 +208,7 @@ def _set(
         outcome = engine.committer.write(Batch((change,), every_key=every_key))
         if isinstance(outcome, Done):
             space.become(Plain() if codec is None else codec, after)
-            lease.took(meta)
+            lease.note_taken(meta)
             return None
         if isinstance(outcome, Stale) and outcome.conversation != row.id:
             return outcome.row
@@ -237,7 +237,7 @@ def _notes_anew(
 
 def pending(engine: "Engine") -> bool:
     """Is there a job that was begun and not finished?"""
-    codec = engine.workspace.sealed
+    codec = engine.workspace.sealed_codec
     return codec is not None and (len(codec.slots) > 1 or bool(engine.workspace.meta.retired))
 
 
@@ -282,7 +282,7 @@ def go_on(
         raise
     engine.search.restart()
     scrubbed = engine.backend.scrub()
-    engine.listeners.tell(KeyRotated(to_datetime(engine.clock()), engine.key_id, changed))
+    engine.listeners.emit(KeyRotated(to_datetime(engine.clock()), engine.key_id, changed))
     return RotationReport(changed, True, (), not scrubbed)
 
 
@@ -398,7 +398,7 @@ class _Job:
                 change = None if show_conversation_id(row.id) in self.failures else self._rewrapping(row)
                 if change is not None:
                     entries.append((engine.committer.enqueue(Batch((change,), self._state.require)), change))
-            outcomes = [(engine.committer.outcome(entry), change) for entry, change in entries]
+            outcomes = [(engine.committer.wait(entry), change) for entry, change in entries]
         except BaseException:  # Ctrl+C, say: nobody waits for the others any more
             for entry, _ in entries:
                 engine.committer.withdraw(entry)

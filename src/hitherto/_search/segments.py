@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec import MsgspecError, Struct, msgpack
 
-from .._engine.compression import squeeze, unsqueeze
+from .._engine.compression import compress, decompress
 from ..errors import Damaged
 from .query import Term
 
@@ -158,13 +158,13 @@ class Segment:
             FORMAT, _differences(self.numbers), self.revisions.tolist(), self.roles, self.has_role.tolist(),
             _differences(self.times), lengths, self.words, self.text.encode(),
         )  # fmt: skip
-        return squeeze(_encode(written), level=3)
+        return compress(_encode(written), level=3)
 
     @classmethod
     def load(cls, name: bytes, data: bytes) -> "Segment":
         """The segment that was dumped, or `Damaged`."""
         try:
-            it = _decode(unsqueeze(data))
+            it = _decode(decompress(data))
             text = it.text.decode()
             sound = (
                 it.format == FORMAT

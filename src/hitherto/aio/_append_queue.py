@@ -76,7 +76,7 @@ class PendingAppend:
         entry, self._entry = self._entry, None
         if entry is not None:
             try:
-                outcome = self.handle.engine.committer.outcome(entry)
+                outcome = self.handle.engine.committer.wait(entry)
             except BaseException as error:  # noqa: BLE001  # the append cleans up, and raises it again
                 self._step(self._steps.throw, error)
             else:

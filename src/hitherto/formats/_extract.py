@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._engine.attachments import filled
-from .._engine.bodies import open_setup, saved
+from .._engine.attachments import fill_holes
+from .._engine.bodies import build_message, open_setup
 from .._engine.packs import Reader
-from .._engine.record_items import about
-from .._engine.recovery import found as found_partials
+from .._engine.record_items import read_about
+from .._engine.recovery import find_partials as found_partials
 from .._engine.state import ConversationState
 from ..backend import ConversationRow, MessageRow
 from ..errors import Busy, Damaged
@@ -95,7 +95,7 @@ def _extract(engine: "Engine", desk: ConversationState) -> Extracted:
         held=row.held,
         created_us=meta.created or row.created_at,
         partials=tuple(_halves(desk, {names.id(number): id for number, id in ids.items()})),
-        record=about(engine, desk.envelope, row).portable,
+        record=read_about(engine, desk.envelope, row).portable,
         expires_us=row.expires_at,
     )
     return Extracted(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
@@ -115,8 +115,8 @@ def _read(engine: "Engine", desk: ConversationState) -> Iterator[tuple[Saved, in
     while rows := _next(engine, desk.row, after):
         for header in rows:
             row, body = engine.read_body(header, desk, reader)
-            whole, problem = filled(desk, body, lazy=True) if body.attached else (body, None)
-            yield saved(row, whole, engine.message_ids, desk.name, problem), body.setup, row.number
+            whole, problem = fill_holes(desk, body, lazy=True) if body.attached else (body, None)
+            yield build_message(row, whole, engine.message_ids, desk.name, problem), body.setup, row.number
         after = rows[-1].seq
 
 

@@ -22,9 +22,16 @@ from .._engine.bodies import Meta, encode, open_meta
 from .._engine.creating import More, create
 from .._engine.record_items import About
 from .._engine.record_items import items as record_items
-from .._engine.recovery import closed, encoded, keep, new_key
-from .._engine.setups import checked_setup, checked_text, setup_item
-from .._engine.state import ConversationState, EncodedMessage, Placement, check_size, described, draft
+from .._engine.recovery import close_item, encode_partial, keep, new_key
+from .._engine.setups import check_setup, check_text, setup_item
+from .._engine.state import (
+    ConversationState,
+    EncodedMessage,
+    Placement,
+    build_description_change,
+    check_size,
+    encode_message,
+)
 from ..backend import CHAT, Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
@@ -93,7 +100,7 @@ def _clean(store: "Store", portable: PortableConversation) -> PortableConversati
         title=redactor.text(portable.title),
         metadata=redactor.strings(check_strings(portable.metadata, "metadata")),
         setups=tuple(redactor.setup(setup) for setup in portable.setups),
-        record=portable.record.cleaned(redactor.value),
+        record=portable.record.clean_with(redactor.value),
     )
 
 
@@ -229,8 +236,8 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
     def items(desk: ConversationState, messages: list[Saved]) -> Iterable[ItemRow]:
         places = {said.id: store.engine.message_ids.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
         for half in portable.partials:
-            data = encoded(store.engine, half.messages, half.at_us or store.engine.clock(), complete=True)
-            yield closed(desk.envelope, desk.id, _half_key(store, places[half.parent], half), data)
+            data = encode_partial(store.engine, half.messages, half.at_us or store.engine.clock(), complete=True)
+            yield close_item(desk.envelope, desk.id, _half_key(store, places[half.parent], half), data)
         yield from record_items(desk.envelope, desk.id, portable.record)
 
     if portable.expires_us is not None:
@@ -255,9 +262,9 @@ def _description(store: "Store", portable: PortableConversation) -> tuple[Meta, 
     """Return a conversation's metadata and setups. Raises an error if they cannot be stored."""
     limit = store.engine.max_write_bytes
     created = portable.created_us or next((said.created_us for said in portable.messages), 0)
-    setups = [checked_setup(s.provider, s.model, s.system_prompt, s.tools, limit, s.raw) for s in portable.setups]
+    setups = [check_setup(s.provider, s.model, s.system_prompt, s.tools, limit, s.raw) for s in portable.setups]
     meta = Meta(
-        checked_text(portable.title, "the title", limit),
+        check_text(portable.title, "the title", limit),
         portable.key,
         portable.project,
         check_strings(portable.metadata, "metadata"),
@@ -338,7 +345,7 @@ def _equip(
         if open_meta(envelope, row).setups != count:
             raise _Again
         force = {} if last == there.setup else {"setup": last, "setup_seq": row.next_seq}
-        change = described(desk, row, setups=count + len(missing), **force)
+        change = build_description_change(desk, row, setups=count + len(missing), **force)
         items = [setup_item(envelope, desk.id, numbers[n], portable.setups[n - 1]) for n in missing]
         return replace(change, put=(*change.put, *items))
 
@@ -368,7 +375,7 @@ def _half_key(store: "Store", parent: int, half: PortablePartial) -> bytes:
 
 
 def _digest(store: "Store", messages: Sequence[Message]) -> bytes:
-    return hashlib.sha256(encoded(store.engine, messages, 0, complete=True)).digest()[:16]
+    return hashlib.sha256(encode_partial(store.engine, messages, 0, complete=True)).digest()[:16]
 
 
 # -- messages
@@ -386,7 +393,7 @@ def _drafts(desk: ConversationState, plan: Plan, format: str, earliest: int) -> 
             said.main,
             None if said.link is None else places.get(said.link),
         )
-        drafts.append(draft(desk, _mark_origin(said, format, at), said.setup, spot, said.origin, at))
+        drafts.append(encode_message(desk, _mark_origin(said, format, at), said.setup, spot, said.origin, at))
         check_size(drafts[-1:], limit)
         places[said.id] = ~number
     return drafts

@@ -198,7 +198,7 @@ def record(
     """
     kept = _store(store)
     _check_seconds(partial_seconds)
-    about = kept._described(title, None, metadata, project)
+    about = kept._build_meta(title, None, metadata, project)
     talk = None if conversation is None else _find_conversation(kept, conversation)
     if subagent is not None:
         talk = trace(subagent, run_id, None if within is None else _recorder_of(within))

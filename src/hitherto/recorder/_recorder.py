@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from .._engine.bodies import Meta
 from .._engine.creating import More, create
 from .._engine.recovery import drop, keep, new_key, new_mark
-from .._engine.setups import checked_setup
-from .._engine.state import ConversationState, EncodedMessage, check_size, draft
+from .._engine.setups import check_setup
+from .._engine.state import ConversationState, EncodedMessage, check_size, encode_message
 from ..conversation import Conversation
 from ..dialects import Answer, Assembly, Dialect
 from ..dialects._lossless import as_bytes
@@ -330,11 +330,11 @@ class Recorder:
         """Start a conversation with its first messages, in one commit."""
         store, limit = self.store, self.store.engine.max_write_bytes
         setup, history = request.setup, request.history
-        setup = checked_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
+        setup = check_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
         complete = [self._complete(m) for m in request.messages]
 
         def make(desk: ConversationState) -> list[EncodedMessage]:
-            drafts = [draft(desk, m, 1) for m in complete]
+            drafts = [encode_message(desk, m, 1) for m in complete]
             check_size(drafts, limit)
             return drafts
 

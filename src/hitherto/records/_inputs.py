@@ -15,7 +15,7 @@ from msgspec import Meta as Limits
 from msgspec.structs import replace
 
 from .._engine.record_items import Amendment, ConversationSummary, Measure, Metrics, Participant, Time
-from .._engine.setups import checked_text
+from .._engine.setups import check_text
 from ..errors import InvalidArgument, shorten
 from ..model import Block, Message, Saved, as_list, check, encodable, from_datetime, to_datetime
 from ._types import NOTE, AttachmentRef, AudioRef, Frame, FramePrivacy, Privacy, Retention
@@ -172,7 +172,7 @@ class Inputs:
         return None if title is None else self._text(title, "the title")
 
     def _check_text(self, text: str, what: str) -> None:
-        checked_text(text, what, self._store.engine.max_write_bytes)
+        check_text(text, what, self._store.engine.max_write_bytes)
         if not encodable(text):
             raise InvalidArgument(f"{what} holds half of a surrogate pair, which is not a character")
 

@@ -98,7 +98,7 @@ def _total(store: "Store", due: _DueRecords | None, *, include_expired: bool) ->
 def _summary(info: ConversationInfo, policy: RetentionPolicy | None, now: datetime) -> RecordSummary:
     row, problem = info._row, info.problem
     try:
-        meta = info._described()
+        meta = info._read_meta()
         title, created, exportable = meta.title, meta.created or row.created_at, not meta.kept_in
     except Damaged:
         title, created, exportable = "", row.created_at, False

@@ -20,17 +20,17 @@ from .._engine.record_items import (
     Details,
     Metrics,
     Participant,
-    amended,
+    build_amendment,
     commit,
     items,
     metrics_of,
-    newest,
+    read_newest,
+    read_summaries,
+    read_thread,
     revision_of,
-    summaries,
-    thread,
 )
 from .._engine.recovery import RecoverySnapshot, check_state, keep_snapshot, load_snapshot
-from .._engine.state import ConversationState, EncodedMessage, Placement, Prepared, check_size, draft
+from .._engine.state import ConversationState, EncodedMessage, Placement, Prepared, check_size, encode_message
 from .._erasure.purging import PurgeReport
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
@@ -293,7 +293,7 @@ class Records:
     def _read_fields(self, desk: ConversationState) -> tuple[Fields, Details]:
         """The fields of a record except its contents."""
         store, row = self._store, desk.row
-        meta, (details, summary) = open_meta(desk.envelope, row), newest(store.engine, desk.envelope, row)
+        meta, (details, summary) = open_meta(desk.envelope, row), read_newest(store.engine, desk.envelope, row)
         known: Fields = {
             "conversation_id": desk.name,
             "revision": revision_of(row),
@@ -312,7 +312,7 @@ class Records:
         store = self._store
         if not desk.is_same_conversation(row):
             raise NotFound("conversation", [desk.name])
-        path, all_ = thread(store.engine, desk, row), summaries(store.engine, desk.envelope, row.id, details)
+        path, all_ = read_thread(store.engine, desk, row), read_summaries(store.engine, desk.envelope, row.id, details)
         new = frames(path, self._sums)
         sum_ = checksum(title, details.participants, new, all_)
         return Contents(
@@ -344,7 +344,7 @@ def _drafts(
     desk: ConversationState, new: Sequence[NewMessage], setup: int, amendment: Amendment
 ) -> list[EncodedMessage]:
     """Prepare the messages. They count together with the other fields for the limit of one write."""
-    drafts = [draft(desk, one.message, setup, at=one.at) for one in new]
+    drafts = [encode_message(desk, one.message, setup, at=one.at) for one in new]
     texts = [
         amendment.title,
         amendment.participants,
@@ -379,17 +379,17 @@ class _Writing:
                 hint = "get the record again, and decide"
                 raise Conflict(expected=self._expected, head=revision_of(row), what="the revision", hint=hint)
             try:
-                return amended(self._desk, row, self._amendment, self._prepare_messages(row, drafts)), None
+                return build_amendment(self._desk, row, self._amendment, self._prepare_messages(row, drafts)), None
             except Damaged:
                 if self._fresh().token == row.token:
                     raise
 
     def _prepare_messages(self, row: ConversationRow, drafts: Sequence[EncodedMessage]) -> Change | None:
         """The change that adds the messages whose keys are not in the record yet."""
-        known = self._desk._known(drafts)
+        known = self._desk._find_existing(drafts)
         missing = [n for n, d in enumerate(drafts) if d.message.key is None or d.message.key not in known]
         if any(self._new[n].sequence is not None for n in missing):
-            path = thread(self._desk.engine, self._desk, row)
+            path = read_thread(self._desk.engine, self._desk, row)
             check_places([self._new[n] for n in missing], len(record_messages(path)) + 1)
         return self._desk.prepare(row, [drafts[n] for n in missing], Placement(row.head))[0]
 
