@@ -27,7 +27,7 @@ PAGE = TESTS.parent / "docs" / "architecture.md"
 
 # From the ground up. A name with a star is a folder. The `__init__` of a folder that imports nothing needs no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "events", "_forks", "_own_files", "_sealing.primitives", "_engine.signals"),
+    ("errors", "events", "_forks", "_own_files", "_sealing.primitives", "_engine.signals", "_erasure.purge"),
     (
         *("attachment", "ids", "keys", "model", "retention", "sanitiser.*", "telemetry"),
         *("_locations", "_task_threads", "_terminal_text"),
@@ -41,7 +41,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("_engine.bodies", "_engine.committer", "_copying.row_pages", "_search.timeline", "_search.sealed_index"),
     ),
     (
-        *("_engine.context", "_engine.engine", "_engine.state", "_engine.rebase", "_engine.steps", "_engine.packs"),
+        *(
+            "_engine.context",
+            "_engine.services",
+            "_engine.engine",
+            "_engine.state",
+            "_engine.rebase",
+            "_engine.steps",
+            "_engine.packs",
+        ),
         *("_engine.attachments", "_engine.filters", "_engine.setups", "_engine.quota"),
         *("_engine.lease", "_engine.revisions", "_engine.policy_memory", "_engine.workspace"),
         *("_copying.workspace_copy", "_search.sealed_index_store"),

@@ -25,13 +25,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from .._sealing.codec import Envelope
 from ..attachment import CHUNK, Attachment
-from ..backend import ConversationRow
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage, MissingAttachment, NotFound, PayloadTooLarge
 from .bodies import Attached, Body, chunk_place, decode_body, utf8, with_holes, without_holes
 from .compression import compress, decompress
@@ -39,27 +38,30 @@ from .packs import Reader
 from .signals import KeyChanged
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    from ..backend import ConversationRow
     from .context import StoreContext
+
+    class AttachmentOwner(Protocol):
+        """A conversation whose messages refer to attachments (`state`)."""
+
+        own: bool
+        has_holes: bool
+        id: bytes
+        name: str
+        envelope: Envelope
+
+        @property
+        def engine(self) -> "StoreContext": ...
+
+        def is_same_conversation(self, row: ConversationRow) -> bool: ...
+
 
 _AT_ONCE = 16  # chunks staged in one transaction
 _AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
 
 Sources = dict[Attached, Attachment]
-
-
-class AttachmentOwner(Protocol):
-    """A conversation whose messages refer to attachments (`state`)."""
-
-    own: bool
-    has_holes: bool
-    id: bytes
-    name: str
-    envelope: Envelope
-
-    @property
-    def engine(self) -> "StoreContext": ...
-
-    def is_same_conversation(self, row: ConversationRow) -> bool: ...
 
 
 def spill(state: "AttachmentOwner", envelope: Envelope, body: Body) -> tuple[Body, Sources]:

@@ -6,35 +6,32 @@ the verbs for rows of conversations, and `Engine` those for messages: functions 
 of them knows `Store`.
 
 The services refer to the engine, and the engine to the services. So that an engine is freed at once when its store is,
-each service holds a weak reference. Their protocols stand here, so that no module has to import a service to call it.
+each service holds a weak reference. Their protocols are in `services`.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-from msgspec import Struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .. import _forks
 from ..backend import WORKSPACE, Backend, ConversationRow, Position
 from ..errors import Closed, InvalidArgument, NotFound
-from ..events import Listeners, PurgeFailure
+from ..events import Listeners
 from ..ids import RUN, Names, show_conversation_id
 from ..telemetry import Telemetry
-from .bodies import VerifiedRow, WorkspaceMeta
+from .bodies import VerifiedRow
 from .committer import READS_ONLY, Committer
 from .workspace import Workspace
 
 if TYPE_CHECKING:
     from .._sealing.codec import Codec
     from ..keys import Key
-    from ..retention import RetentionPolicy, SweepReport
     from ..sanitiser import Sanitiser
     from ..sanitiser.redactor import Redactor
     from .lease import Lease
     from .quota import Quota
+    from .services import Background, PendingPurges, Prunes, QuarantineRegister, SweepSchedule, TextSearch
 
 MAX_WRITE_BYTES = 10_000_000
 MAX_ATTACHMENT = 4 << 30
@@ -43,16 +40,6 @@ MAX_ATTACHMENT = 4 << 30
 def system_clock() -> int:
     """Return microseconds since 1970."""
     return time.time_ns() // 1000
-
-
-class Purge(Struct, eq=False):
-    """One purge, which may be under way."""
-
-    reason: str
-    began: int  # microseconds
-    count: int = 0
-    failures: tuple[PurgeFailure, ...] = ()
-    completed: bool = False
 
 
 class StoreContext:
@@ -156,75 +143,3 @@ class StoreContext:
             number = max(edge, self._next_run)
             self._next_run = number + RUN
             return number
-
-
-# -- what the services of a store promise each other
-
-
-class TextSearch(Protocol):
-    """The text index, as far as others than searches use it."""
-
-    @property
-    def is_tight(self) -> bool: ...
-    def forget(self, seconds: float, conversations: Sequence[bytes] = ()) -> bool: ...
-    def keep_up(self, seconds: float, *, progress: Callable[[int], None] | None = None) -> tuple[int, bool]: ...
-    def restart(self) -> None: ...
-    def scrub(self) -> bool: ...
-    def size(self) -> int: ...
-    def close(self) -> None: ...
-
-
-class SweepSchedule(Protocol):
-    """When retention is looked at."""
-
-    @property
-    def is_wanted(self) -> bool: ...
-    @property
-    def behind_seconds(self) -> float: ...
-    def compare_policies(self, meta: WorkspaceMeta) -> WorkspaceMeta: ...
-    def is_due(self) -> bool: ...
-    def now(self) -> int: ...
-    def expect_expiry(self) -> None: ...
-    def sweep(self, go_on: Callable[[], bool]) -> None: ...
-    def set_policy(self, policy: "RetentionPolicy | None") -> "SweepReport | None": ...
-
-
-class QuarantineRegister(Protocol):
-    """The records that could not be read back as they were written."""
-
-    def has(self, conversation: bytes) -> bool: ...
-    def conversations(self) -> set[bytes]: ...
-    def older_than(self, before: int) -> bool: ...
-    def add(self, conversation: bytes, message: int | None, problem: str) -> None: ...
-    def release(self, conversation: bytes) -> None: ...
-    def purge(self, before: int) -> tuple[Sequence[str], dict[str, str]]: ...
-
-
-class PendingPurges(Protocol):
-    """The purges that are not out of the files yet."""
-
-    @property
-    def pending(self) -> int: ...
-    def under_way(self, purge: Purge) -> AbstractContextManager[None]: ...
-    def finish(self, purge: Purge, scrub: Callable[[], bool]) -> bool: ...
-    def later(self, purge: Purge) -> None: ...
-    def retry(self) -> bool: ...
-
-
-class Background(Protocol):
-    """The maintenance thread."""
-
-    @property
-    def writes(self) -> int: ...
-    def wrote(self) -> None: ...
-    def ask(self) -> None: ...
-    def watch(self) -> None: ...
-    def stop(self, timeout_seconds: float) -> bool: ...
-    def do_last(self) -> None: ...
-
-
-@runtime_checkable
-class Prunes(Protocol):
-    """A place for snapshots that can delete old ones."""
-
-    def prune(self, *, keep: int, metadata: Mapping[str, str]) -> object: ...

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,8 +22,19 @@ from ..events import CapacityWarning, warn
 from ..model import to_datetime
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from .bodies import Attached
     from .context import StoreContext
+
+    class EncodedMessage(Protocol):
+        """A message that takes room: its content, and the attachments that come with it."""
+
+        @property
+        def data(self) -> bytes: ...
+        @property
+        def sources(self) -> "Iterable[Attached]": ...
+
 
 _LOOK_SECONDS: Final = 2.0  # after which the quota is looked at again
 _COUNT_SECONDS: Final = 5.0  # after which what is used is counted again
@@ -32,16 +43,7 @@ _NEARLY: Final = 0.9  # of the quota
 _HINT: Final = "purge conversations, which always works, or allow more: store.set_quota"
 
 
-class EncodedMessage(Protocol):
-    """A message that takes room: its content, and the attachments that come with it."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def sources(self) -> "Iterable[Attached]": ...
-
-
-D = TypeVar("D", bound=EncodedMessage)
+D = TypeVar("D", bound="EncodedMessage")
 
 
 class Quota:

@@ -20,7 +20,7 @@ from msgspec import DecodeError, Struct, ValidationError, msgpack
 from msgspec.structs import replace
 
 from .._engine.bodies import item_place, meta_place, open_meta
-from .._engine.context import Prunes
+from .._engine.services import Prunes
 from .._engine.state import ConversationState, close_meta
 from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from .._engine.committer import report_deletion
-from .._engine.context import Purge
 from ..backend import Change, ConversationRow
 from ..errors import Damaged, InvalidArgument
 from ..events import PurgeFailure, as_failures
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import to_datetime
+from .purge import Purge
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from .. import _forks
-from .._engine.context import Purge
 from ..errors import CommitUnknown, HithertoError, InvalidArgument, StorageError
 from ..events import PurgeCompleted, warn
 from ..model import to_datetime
+from .purge import Purge
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine

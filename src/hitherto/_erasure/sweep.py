@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from .._engine.bodies import WorkspaceMeta
 from .._engine.committer import report_deletion
-from .._engine.context import Purge
 from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
 from ..attachment import CHUNK
 from ..backend import CHAT, WORKSPACE, Batch, Change, ConversationRow, Done, Lifetime, Position, Stale, Where
@@ -48,6 +47,7 @@ from ..listing import conversations
 from ..model import from_datetime, to_datetime
 from ..retention import Candidate, RetentionPolicy, SweepPlan, SweepReport, decide, plan
 from .checkpoint_copies import note, reach
+from .purge import Purge
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .._engine.context import Prunes
+from .._engine.services import Prunes
 from .._erasure.checkpoint_copies import AUTOMATIC, copying, finish, is_there, know, location_of, remember
 from ..errors import InvalidArgument, NotExportable
 from ..events import warn
