@@ -918,7 +918,7 @@ def test_the_clocks_are_compared_from_the_moment_on_in_which_something_can_be_du
 ) -> None:
     """Not from the first sweep, six hours later; nor only by stores that sweep. The control does not compare."""
     if not protected:
-        monkeypatch.setattr(_schedule.Schedule, "compare_policies", lambda _, meta: meta)
+        monkeypatch.setattr(_schedule.Schedule, "add_clocks", lambda _, meta: meta)
     first = opened(maintenance=False)
     talk = said(first)
     if policy:

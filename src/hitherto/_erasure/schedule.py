@@ -146,7 +146,7 @@ class Schedule:
         if newest and newest[0].at > at + _TOLERANCE and self._ticks.now() - then < _FIRST_LOOK:
             self._least, self._first = newest[0].at, None
 
-    def compare_policies(self, meta: WorkspaceMeta) -> WorkspaceMeta:
+    def add_clocks(self, meta: WorkspaceMeta) -> WorkspaceMeta:
         """The same, and how the clocks stand, for other processes of this boot, unless they know already."""
         self._look()
         wall = self._engine.clock()
@@ -159,9 +159,9 @@ class Schedule:
 
     def _compare(self) -> None:
         meta = self._engine.workspace.meta
-        if self.compare_policies(meta) is not meta:
+        if self.add_clocks(meta) is not meta:
             with suppress(StorageFull):  # then nobody can say anything, and what goes makes room
-                self._engine.workspace.describe(self.compare_policies, always=True)
+                self._engine.workspace.describe(self.add_clocks, always=True)
         if (late := self.behind_seconds) and not self._warned:
             self._warned = True
             hours = f"{late / 3600:,.1f} hours"
@@ -204,7 +204,7 @@ class Schedule:
     def expect_expiry(self) -> None:
         """A conversation is about to have an expiry of its own: from now on stores look for that, too."""
         if not self._engine.workspace.meta.expiring:
-            self._engine.workspace.describe(lambda meta: replace(self.compare_policies(meta), expiring=True))
+            self._engine.workspace.describe(lambda meta: replace(self.add_clocks(meta), expiring=True))
 
     def set_policy(self, policy: "RetentionPolicy | None") -> "SweepReport | None":
         """Keep this policy, and go by it at once if more is due by it than before."""

@@ -96,7 +96,7 @@ def set_policy(engine: "Engine", policy: RetentionPolicy | None) -> bool:
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
         before[0] = meta.retention_days
-        return replace(engine.schedule.compare_policies(meta) if days else meta, retention_days=days)
+        return replace(engine.schedule.add_clocks(meta) if days else meta, retention_days=days)
 
     engine.workspace.describe(make)
     engine.workspace.accept_policy()
