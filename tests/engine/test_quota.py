@@ -1,6 +1,8 @@
 """A quota for a workspace: what does not fit is refused, what removes never is, in every process that has it open."""
 
 import asyncio
+import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from hitherto import (
     Message,
     StorageFull,
     Store,
+    events,
     formats,
 )
 from hitherto._engine import quota
@@ -248,3 +251,34 @@ def test_the_same_awaited(tmp_path: Path) -> None:
             assert await store.used_bytes() == 0
 
     asyncio.run(run())
+
+
+def test_a_log_handler_that_writes_to_the_store_may_hear_of_the_quota(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning of a full queue comes while the event of the quota is emitted, and the quota's lock is free by then."""
+    talk, other = store.start(), store.start()
+    store.set_quota(50_000)
+    store.subscribe(lambda _: None)
+    monkeypatch.setattr(events, "_MAX_QUEUE", -1)  # the next event is dropped, which is the first warning
+    written = []
+
+    class Handler(logging.Handler):
+        def emit(self, _: logging.LogRecord) -> None:
+            if not written:
+                written.append(other.append(text(10)))
+
+    def write() -> None:
+        talk.append(text(48_000))
+
+    handler = Handler()
+    logging.getLogger("hitherto").addHandler(handler)
+    try:
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+    finally:
+        logging.getLogger("hitherto").removeHandler(handler)
+    assert len(written) == len(talk.thread()) == 1
+    assert "a listener is too slow" in caplog.text

@@ -101,13 +101,19 @@ class Quota:
         with self._lock:
             if now >= self._count_again or (self._used + size > self.limit and now >= self._may_count):
                 self._count()
-            if self._used + size > self.limit:
-                self._warn_once(2)
-                what = f"the workspace holds {self._used:,} of {self.limit:,} bytes that it may hold"
-                raise StorageFull(f"{what}; {size:,} more do not fit", hint=_HINT)
-            self._used += size
-            if self._used >= _NEARLY * self.limit:
-                self._warn_once(1)
+            limit = self.limit
+            fits = self._used + size <= limit
+            if fits:
+                self._used += size
+            used = self._used
+            level = (1 if used >= _NEARLY * limit else 0) if fits else 2
+            is_news = level > self._told
+            self._told = max(level, self._told)
+        if is_news:  # not under the lock: a log handler that is called because of it may write to the store
+            self._warn("quota", used, limit)
+        if not fits:
+            what = f"the workspace holds {used:,} of {limit:,} bytes that it may hold"
+            raise StorageFull(f"{what}; {size:,} more do not fit", hint=_HINT)
 
     def _count(self) -> None:
         began = time.monotonic()
@@ -121,12 +127,6 @@ class Quota:
     def count_again(self) -> None:
         """Something was removed: what is used is counted before the next write."""
         self._count_again = self._may_count = 0.0
-
-    def _warn_once(self, what: int) -> None:
-        """Once, until it has fallen below."""
-        if what > self._told:
-            self._told = what
-            self._warn("quota", self._used, self.limit)
 
     # -- and what the disk says
 
