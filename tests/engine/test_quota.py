@@ -17,6 +17,7 @@ from hitherto import (
     InvalidArgument,
     Key,
     Message,
+    Saved,
     StorageFull,
     Store,
     events,
@@ -261,7 +262,7 @@ def test_a_log_handler_that_writes_to_the_store_may_hear_of_the_quota(
     store.set_quota(50_000)
     store.subscribe(lambda _: None)
     monkeypatch.setattr(events, "_MAX_QUEUE", -1)  # the next event is dropped, which is the first warning
-    written = []
+    written: list[Saved] = []
 
     class Handler(logging.Handler):
         def emit(self, _: logging.LogRecord) -> None:
