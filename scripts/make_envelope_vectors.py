@@ -179,7 +179,7 @@ class Boxes:
         yield self.case("a box of a conversation that is being sealed", (second, Slot(NO_KEY, 1, 0)), {}, keys[1:])
         yield self.case("a box of a conversation that is being unsealed", (Slot(NO_KEY, 2, 2), first), {}, keys[:1])
         self.old._remember(Secret(keys[0], WORKSPACE, CONVERSATION))
-        old = self.old.rewrapped(CONVERSATION, (first,))
+        old = self.old.rewrap(CONVERSATION, (first,))
         waiting = self.case("a box that is not wrapped anew yet", old, self.retired, keys[:1])
         yield waiting
         yield refused(waiting, "the key is retired no more", "key", retired={})
@@ -212,7 +212,7 @@ class Boxes:
         secret = self.codec._secret(CONVERSATION, self.first)
         bare = Slot(AES, 1, 1, self.codec.key_id, self.second.commitment)
         wrap = self.codec._wraps[self.codec.key_id]
-        wrapped = secret.wrapped(wrap, sealed._slot_place(WORKSPACE, CONVERSATION, bare))
+        wrapped = secret.wrap(wrap, sealed._slot_place(WORKSPACE, CONVERSATION, bare))
         return write_box((Slot(AES, 1, 1, bare.key_id, bare.commitment, wrapped),))
 
 

@@ -144,7 +144,7 @@ class Store:
         schedule = engine.schedule = Schedule(engine, machine=clock is None, never=not maintenance)
         engine.quota = Quota(engine)
         engine.background = MaintenanceThread(engine, stopped=not maintenance)
-        engine.workspace.on_rules_changed = schedule.heard
+        engine.workspace.on_rules_changed = schedule.check_soon
         self._telemetry = engine.telemetry
         self.engine = engine  # what the store is made of, for the modules of this library
         self._close_report: CloseReport | None = None
@@ -542,9 +542,9 @@ class Store:
         """Checkpoints of conversations of this store may lie in this snapshot store: a purge deletes them there, too.
         What purges of before could not reach there is deleted now. Returns what still cannot be, as id and error."""
         self.engine.ensure_open()
-        from ._erasure.checkpoint_copies import finish, know  # noqa: PLC0415  # rare
+        from ._erasure.checkpoint_copies import finish, register  # noqa: PLC0415  # rare
 
-        know(self.engine, place)
+        register(self.engine, place)
         return tuple(finish(self.engine).items())
 
     @property

@@ -371,7 +371,7 @@ path, copies, talk, noting = sys.argv[1:]
 store = hitherto.open(path)
 if noting == "no":
     store.engine.workspace.note = lambda *_, **__: None
-store.know_checkpoints(Dying(copies))
+store.register_checkpoint_store(Dying(copies))
 store.purge(talk, reason="user-requested")
 """
 

@@ -180,7 +180,7 @@ def test_what_is_heard_while_a_sweep_is_at_it_is_not_forgotten_at_its_end(
 
     def meanwhile(self: _schedule.Schedule, go_on: Callable[[], bool]) -> bool:
         outdated = sweep(self, go_on)
-        self.heard()  # another process has tightened the policy
+        self.check_soon()  # another process has tightened the policy
         return outdated
 
     with monkeypatch.context() as patch:

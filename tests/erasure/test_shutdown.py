@@ -154,7 +154,7 @@ def test_maintenance_that_closing_leaves_behind_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It meets the closed store when it goes on, of which nobody needs a second warning."""
-    monkeypatch.setattr(shutdown, "_UPKEEP_SECONDS", 0.05)
+    monkeypatch.setattr(shutdown, "_MAINTENANCE_SECONDS", 0.05)
     go_on = threading.Event()
 
     class Slow(MemoryBackend):
@@ -171,8 +171,10 @@ def test_maintenance_that_closing_leaves_behind_is_reported_once(
     for thread in closing:
         thread.join(10)
     assert closing  # the control: something was left behind
-    assert (report.complete, report.unfinished) == (False, ("upkeep",))
-    assert [record.getMessage() for record in caplog.records] == ["the store was closed before all was done: upkeep"]
+    assert (report.complete, report.unfinished) == (False, ("maintenance",))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the store was closed before all was done: maintenance"
+    ]
 
 
 def test_a_listener_that_hangs_does_not_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -385,8 +387,8 @@ def test_control_without_the_bound_a_disk_that_hangs_hangs_whoever_closes(
 
 
 def test_a_report_names_all_that_is_left() -> None:
-    report = CloseReport(False, writes=1, held=("x",), events=2, purges=1, unfinished=("upkeep",))
-    assert str(report) == "1 writes, 1 held, 2 events, 1 purges, upkeep"
+    report = CloseReport(False, writes=1, held=("x",), events=2, purges=1, unfinished=("maintenance",))
+    assert str(report) == "1 writes, 1 held, 2 events, 1 purges, maintenance"
 
 
 # -- what recorders hold
@@ -541,7 +543,7 @@ def test_keys_that_are_forgotten_say_that_the_store_is_closed(tmp_path: Path) ->
     with pytest.raises(Closed):
         sealed.new_slot(b"c" * 16, 1)
     with pytest.raises(Closed):
-        sealed.rewrapped(b"c" * 16, [replace(slot, key_id=b"k" * len(slot.key_id))])
+        sealed.rewrap(b"c" * 16, [replace(slot, key_id=b"k" * len(slot.key_id))])
 
 
 # -- who closes

@@ -192,7 +192,7 @@ def test_what_a_pass_overlooks_in_a_conversation_keeps_its_key(
 
     if not proven:
         monkeypatch.setattr(reencryption._Proof, "over", lambda *_: 0)
-        monkeypatch.setattr(reencryption._Proof, "abandoned", lambda *_: ())
+        monkeypatch.setattr(reencryption._Proof, "find_abandoned", lambda *_: ())
     with opened(path, job.before) as store:
         with monkeypatch.context() as patched:
             patched.setattr(reencryption._Step, "run", overlooks)
@@ -710,7 +710,7 @@ def test_without_what_each_commit_requires_turns_lose_something(monkeypatch: pyt
     """The control for the test above: the same processes, and nothing is proven or required."""
     monkeypatch.setattr(KeyState, "require", property(lambda _: ()))
     monkeypatch.setattr(reencryption._Proof, "over", lambda *_: 0)
-    monkeypatch.setattr(reencryption._Proof, "abandoned", lambda *_: ())
+    monkeypatch.setattr(reencryption._Proof, "find_abandoned", lambda *_: ())
     monkeypatch.setattr(reencryption, "_newest", lambda _: ("the same",))
     monkeypatch.setattr(KeyShape, "fits", lambda *_: True)
     wrong = [one for seed in range(20) for one in Crowd(seed, monkeypatch, leased=False).run(3, 2)]

@@ -1,15 +1,16 @@
-"""Copies elsewhere: what a purge has to reach outside the store.
+"""Checkpoint copies outside the store, and deleting them in a purge.
 
-Checkpoints are copies of a conversation that lie in snapshot stores. From the first one on the conversation's
-description names where, before the copy is made, so that no copy is without a name. The workspace names all such
-places: a conversation that cannot be read may have copies in any of them. A purge deletes them in every snapshot store
-that this process knows: those that recorders of the store write to, and those that somebody has told the store of. Only
-what was made by itself is deleted, and only that of the same conversation: snapshots that people made are theirs.
+Checkpoints are copies of a conversation in snapshot stores. The conversation's description lists their locations, and a
+location is added before the first copy is written to it, so that every copy is registered. The workspace lists all such
+locations, because a conversation that cannot be read may have copies in any of them. A purge deletes the copies in
+every snapshot store that this process knows: the stores that its recorders write to, and the ones registered with
+`register_checkpoint_store`. It deletes only automatic checkpoints of that conversation, never snapshots that users
+made.
 
-The conversation goes first, and at once; its copies may be far away, and take their time. So that nothing is forgotten
-in between, what is to be reached is noted in the workspace before, and the note goes when it is done. A note that is
-left, because the process was killed, or because nobody knew the place, is worked off when somebody tells of the place.
-Whoever makes a copy leaves a note as well for as long as that takes: the conversation may be purged meanwhile.
+The purge deletes the conversation first, because its copies may be remote and slow to delete. Before that, it writes a
+note with their locations into the workspace, and removes the note when the copies are deleted. A note remains if the
+process was killed or if no known store had the location; registering that store finishes the work. Writing a copy
+leaves such a note too until the copy is complete, because the conversation may be purged in the meantime.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 AUTOMATIC = {"checkpoint": "automatic"}  # in the metadata of each checkpoint
 _PREFIX = b"copies/"
 _TRIES = 1000
-_ADDRESSES = ("/", "s3://", "gs://", "az://")  # places that are the same wherever they are named so
+_ADDRESSES = ("/", "s3://", "gs://", "az://")  # URLs and absolute paths: equal ones are the same place
 
-_FUNCTION, _CANNOT = "a function", " that cannot delete"  # how places are called that nobody can ask to
+_FUNCTION, _CANNOT = "a function", " that cannot delete"  # names of places that cannot delete
 
 Locations = tuple[str, ...]
 
@@ -45,7 +46,7 @@ Locations = tuple[str, ...]
 class _Note(Struct, frozen=True, array_like=True):
     """Copies that are to be deleted if their conversation is gone."""
 
-    created_at: int  # of the conversation: another may have its id by now
+    created_at: int  # of the conversation: a new one may have the same id by now
     locations: Locations
 
 
@@ -53,17 +54,17 @@ _encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder(_Note).decode
 
 
-# -- which places there are
+# -- locations
 
 
 def _is_ours(place: object) -> "TypeGuard[SnapshotStore]":
-    from ..snapshots import SnapshotStore  # noqa: PLC0415  # most who purge have no checkpoints
+    from ..snapshots import SnapshotStore  # noqa: PLC0415  # most purges have no checkpoints
 
     return isinstance(place, SnapshotStore)
 
 
 def location_of(place: object) -> str:
-    """A place in words, without secrets."""
+    """Return the name of a place, without secrets."""
     if _is_ours(place):
         return place._bucket.where
     if isinstance(place, Prunes):
@@ -71,8 +72,8 @@ def location_of(place: object) -> str:
     return f"a {type(place).__name__}{_CANNOT}" if hasattr(place, "save") else _FUNCTION
 
 
-def know(engine: "Engine", place: object) -> None:
-    """Checkpoints of this store may lie there."""
+def register(engine: "Engine", place: object) -> None:
+    """Register a snapshot store that may hold checkpoints of this store."""
     if not isinstance(place, Prunes):
         hint = "hitherto.snapshots.FileStore(path), or ObjectStore(url)"
         raise InvalidArgument(f"a {type(place).__name__} where a snapshot store is wanted", hint=hint)
@@ -80,7 +81,7 @@ def know(engine: "Engine", place: object) -> None:
 
 
 def _identity(place: Prunes) -> object:
-    """What two of the same place, with the same key, have in common."""
+    """Return a value that is equal for two snapshot stores with the same location and the same key."""
     where = location_of(place)
     if not _is_ours(place):
         return where, id(place)
@@ -88,22 +89,24 @@ def _identity(place: Prunes) -> object:
     return where, None if place._lock is None else place._lock.id, None if named else id(place._bucket)
 
 
-def remember(desk: ConversationState, location: str) -> None:
-    """The next copy of this conversation goes there: known before it is made."""
-    if location in desk.meta.checkpoints:
+def remember(state: ConversationState, location: str) -> None:
+    """Add a location to the conversation's description, before its first copy is written there."""
+    if location in state.meta.checkpoints:
         return
-    desk.engine.workspace.describe(lambda meta: replace(meta, checkpoints=_with(meta.checkpoints, location)))
+    state.engine.workspace.describe(lambda meta: replace(meta, checkpoints=_with(meta.checkpoints, location)))
 
     def make(row: ConversationRow) -> Change | None:
-        envelope = desk.check(row)
+        envelope = state.check(row)
         meta = open_meta(envelope, row)
         if location in meta.checkpoints:
             return None
         meta = replace(meta, checkpoints=_with(meta.checkpoints, location))
-        data = close_meta(envelope, row.id, meta, desk.engine.max_write_bytes)
-        return Change(row.id, row.token, next_row(envelope, row, meta=data))  # nobody who reads the record can tell
+        data = close_meta(envelope, row.id, meta, state.engine.max_write_bytes)
+        return Change(
+            row.id, row.token, next_row(envelope, row, meta=data)
+        )  # invisible to readers, so the version stays
 
-    desk.engine.change(desk.id, make, tell=None)
+    state.engine.change(state.id, make, tell=None)
 
 
 def _with(locations: Locations, location: str) -> Locations:
@@ -111,64 +114,67 @@ def _with(locations: Locations, location: str) -> Locations:
 
 
 @contextmanager
-def copying(desk: ConversationState, location: str) -> Iterator[None]:
-    """A copy is made in this block. If the conversation is purged before it is there, it stays noted."""
-    engine, key = desk.engine, _PREFIX + desk.id + new_token()
-    engine.workspace.note(put={key: _encode(_Note(desk.row.created_at, (location,)))})
+def copying(state: ConversationState, location: str) -> Iterator[None]:
+    """Keep a note while the block writes a copy. The note stays if the conversation was purged in the meantime."""
+    engine, key = state.engine, _PREFIX + state.id + new_token()
+    engine.workspace.note(put={key: _encode(_Note(state.row.created_at, (location,)))})
     try:
         yield
     finally:
-        if is_there(desk):
+        if is_there(state):
             engine.workspace.note(unput=[key])
 
 
-def is_there(desk: ConversationState) -> bool:
-    """Is the conversation there still, and not another with its id?"""
-    rows = desk.engine.backend.lookup(ids=[desk.id])
-    return bool(rows) and desk.is_same_conversation(rows[0])
+def is_there(state: ConversationState) -> bool:
+    """Return True if the conversation still exists, and its id does not belong to a new one."""
+    rows = state.engine.backend.lookup(ids=[state.id])
+    return bool(rows) and state.is_same_conversation(rows[0])
 
 
-# -- purging them
+# -- purging the copies
 
 
 def note(engine: "Engine", rows: Sequence[ConversationRow]) -> dict[bytes, Locations]:
-    """Where copies of these conversations lie, which are about to be purged; it is noted until they are gone."""
+    """Return the locations of copies of conversations that are about to be purged, and note them in the workspace until
+    the copies are deleted."""
     found = {row.id: locations for row in rows if (locations := _locations(engine, row))}
     if found:
-        left = {one.id: one.note.locations for one in _noted(engine) if one.id in found}  # of another with this id
+        left = {
+            one.id: one.note.locations for one in _read_notes(engine) if one.id in found
+        }  # of an earlier one with this id
         found = {id: tuple(dict.fromkeys((*left.get(id, ()), *locations))) for id, locations in found.items()}
         notes = {_PREFIX + row.id: _encode(_Note(row.created_at, found[row.id])) for row in rows if row.id in found}
         try:
             engine.workspace.note(put=notes)
-        except StorageError as error:  # the purge goes on: it may be what makes room again
+        except StorageError as error:  # the purge goes on: it may free the space that is missing
             warn(f"what a purge has to reach elsewhere could not be noted: {type(error).__name__}")
     return found
 
 
 def _locations(engine: "Engine", row: ConversationRow) -> Locations:
-    """If its description cannot be read, it may have copies anywhere."""
+    """Return the locations of a conversation's copies: all locations if its description cannot be read."""
     try:
         envelope = engine.codec.envelope(row)
         if engine.codec.in_clear and b"checkpoints" not in envelope.open(meta_place(row.id), row.meta):
-            return ()  # for those who purge many
+            return ()  # fast path for purges of many conversations
         return open_meta(envelope, row).checkpoints
     except Damaged:
         return _everywhere(engine)
 
 
 def _everywhere(engine: "Engine") -> Locations:
-    engine.workspace.refresh()  # others may have made the first copy in another place
+    engine.workspace.refresh()  # another process may have used a new location
     return engine.workspace.meta.checkpoints
 
 
 def reach(engine: "Engine", found: Mapping[bytes, Locations]) -> dict[str, str]:
-    """Delete the copies of these conversations, which are gone. What could not be reached, by conversation. The notes
-    of what nobody can delete go as well: it was said, and no more can be done."""
+    """Delete the copies of these conversations, which are already purged. Returns the problems by conversation. Notes
+    of copies that cannot be deleted at all are removed too: the report names them, and retrying would not help."""
     failures: dict[bytes, list[str]] = {}
     pending: set[bytes] = set()
     for location in dict.fromkeys(location for locations in found.values() for location in locations):
         ids = [id for id, locations in found.items() if location in locations]
-        problem = _emptied(engine, location, {show_conversation_id(id) for id in ids})
+        problem = _delete_copies(engine, location, {show_conversation_id(id) for id in ids})
         for id in ids if problem is not None else ():
             failures.setdefault(id, []).append(f"checkpoints in {location} were not reached: {problem}")
             if not _is_beyond(location):
@@ -183,27 +189,27 @@ def _is_beyond(location: str) -> bool:
     return location == _FUNCTION or location.endswith(_CANNOT)
 
 
-def _emptied(engine: "Engine", location: str, conversations: set[str]) -> str | None:
-    """Delete what is there of these conversations; why not, if that cannot be done."""
+def _delete_copies(engine: "Engine", location: str, conversations: set[str]) -> str | None:
+    """Delete the copies of these conversations in one location. Returns the problem, or None."""
     if _is_beyond(location):
         return "it cannot be asked to delete; whoever has them has to"
-    problem = "nobody has told this store of the place; store.know_checkpoints(…) does"
+    problem = "this store does not know the place; store.register_checkpoint_store(…) does"
     unread: set[str] | None = None
     for place in [place for place in engine.checkpoint_stores.values() if location_of(place) == location]:
         try:
-            left = _deleted(place, conversations)
+            left = _delete_in(place, conversations)
             unread = left if unread is None else unread & left
         except HithertoError as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001  # a place of somebody else's; its words may be anything
+        except Exception as error:  # noqa: BLE001  # third-party code: its message may contain secrets
             problem = type(error).__name__
     if unread is None:
         return problem
     return f"{len(unread)} files there cannot be read, and may be some" if unread else None
 
 
-def _deleted(place: Prunes, conversations: set[str]) -> set[str]:
-    """Delete them in one place; the names of what cannot be read there."""
+def _delete_in(place: Prunes, conversations: set[str]) -> set[str]:
+    """Delete the copies in one snapshot store. Returns the names of files there that cannot be read."""
     if _is_ours(place):
         return place._forget(_is_copy_of(conversations))
     for conversation in conversations:
@@ -220,10 +226,12 @@ def _is_copy_of(conversations: set[str]) -> "Callable[[Summary], bool]":
 
 
 def finish(engine: "Engine") -> dict[str, str]:
-    """Work off what purges of before have left; what still cannot be reached."""
-    left = _noted(engine)
+    """Finish the notes that earlier purges left. Returns the problems that remain."""
+    left = _read_notes(engine)
     born = {row.id: row.created_at for row in engine.backend.lookup(ids=[one.id for one in left])} if left else {}
-    idle = {one.key for one in left if born.get(one.id) == one.note.created_at}  # killed before the purge itself
+    idle = {
+        one.key for one in left if born.get(one.id) == one.note.created_at
+    }  # the process was killed before the purge
     gone = [one for one in left if one.key not in idle]
     found: dict[bytes, Locations] = {}
     for one in gone:
@@ -244,13 +252,13 @@ class _Left(Struct, frozen=True):
         return self.key[len(_PREFIX) : len(_PREFIX) + 16]
 
 
-def _noted(engine: "Engine") -> list[_Left]:
+def _read_notes(engine: "Engine") -> list[_Left]:
     space = engine.workspace
     found = []
     for item in engine.backend.items(space.row.id, _PREFIX):
         try:
             note = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
-        except (Damaged, DecodeError, ValidationError):  # then they may be anywhere
+        except (Damaged, DecodeError, ValidationError):  # then the copies may be in any location
             note = _Note(0, _everywhere(engine))
         found.append(_Left(item.key, note))
     return found

@@ -1,14 +1,13 @@
-"""Upkeep: what keeps a store small and fast, done behind the append path.
+"""Maintenance: keeps a store small and fast, outside the append path.
 
-Runs that are full are packed, and so are those of conversations that have been quiet for a while; the text index, if
-there is one, catches up and forgets the words of what was deleted; attachments that nobody adopted within a day are
-removed; the backend gives free space back. All of it is done in small steps that anybody may interrupt, by a crash
-too: each is a commit of its own, and what is left over is found again by whoever comes next, in any process.
+It packs full runs and the runs of conversations that have been inactive for a while, brings the text index up to date,
+removes staged attachments that no message adopted within a day, and lets the backend release free space. The work is
+done in small steps. Each step is a commit of its own, so it may be interrupted anywhere, by a crash too; the next
+maintenance, in any process, finds the rest from the rows.
 
-The trigger: a store that has written much does it in a thread of its own as soon as nobody writes for a moment, and at
-the latest when a good deal has gathered; a delete whose words do not leave the index at once calls for it; closing a
-store that has written does a little of it; `store.maintain()` does all of it now. The same thread purges what
-retention says is due, when `_schedule` says that it is time for that.
+Maintenance runs in a thread after many writes: as soon as writing pauses, or at the latest after `_BACKLOG` writes. A
+delete whose words cannot leave the index at once requests it. Closing a store that has written does a little of it, and
+`store.maintain()` does all of it. The same thread sweeps when `schedule` says that a sweep is due.
 """
 
 import threading
@@ -36,29 +35,29 @@ from .purging import purge_quarantine
 if TYPE_CHECKING:
     from .._engine.engine import Engine
 
-_WRITES = 512  # writes after which the thread looks whether there is something to do
-_BACKLOG = 8192  # writes after which it does it even if nobody pauses
-_PAUSE_SECONDS = 0.25  # for so long nobody wrote
-_SLICE_SECONDS = 0.05  # then others may fork
-_LOOK_SECONDS = 5.0  # how often the thread looks whether its store is still there
+_WRITES = 512  # writes after which the thread checks for work
+_BACKLOG = 8192  # writes after which it works even while writing goes on
+_PAUSE_SECONDS = 0.25  # without a write: a pause
+_SLICE_SECONDS = 0.05  # of work between two moments when the process may fork
+_LOOK_SECONDS = 5.0  # how often the thread checks whether its store still exists
 _AT_CLOSE_SECONDS = 0.25
-_SWEEP_SECONDS = 0.1  # a sweep has at least so long: programs that are short-lived would never get to it otherwise
+_SWEEP_SECONDS = 0.1  # at least, for a sweep: short-lived programs would never finish one otherwise
 _QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run is packed although it is not full
-_ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that nobody adopted are removed
+_ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that no message adopted are removed
 _RUNS = 16  # packed in one commit
 _EVER = 1e9  # seconds
 _DESCRIBED = 200  # conversations whose metadata is tagged in one commit
 _LISTED = 256  # runs looked at at a time
 
-_Progress = Callable[[str, int], None]  # what is being done, and how much is
+_Progress = Callable[[str, int], None]  # the name of the work, and how much is done
 
 
 class Maintenance(Struct, frozen=True):
-    """What `maintain` did."""
+    """The result of `maintain`."""
 
     packed: int  # runs of messages
     indexed: int  # messages that the text index took in
-    collected: int  # attachments that nobody refers to
+    collected: int  # unreferenced attachments
     complete: bool  # nothing is left to do
     described: int = 0  # conversations of an older store that were looked at, so that their metadata finds them
 
@@ -66,8 +65,8 @@ class Maintenance(Struct, frozen=True):
 def maintain(
     engine: "Engine", seconds: float | None = None, *, quiet_only: bool = False, progress: _Progress | None = None
 ) -> Maintenance:
-    """Do what there is to do, for about so long. `quiet_only` leaves the last runs of active conversations alone: they
-    would have to be packed again."""
+    """Do the maintenance that is due, for about `seconds`. `quiet_only` does not pack the last runs of active
+    conversations, because they would have to be packed again."""
     tell = progress or (lambda _, __: None)
     deadline = time.monotonic() + (_EVER if seconds is None else min(seconds, _EVER))
     before = engine.clock() - _QUIET if quiet_only else None
@@ -76,7 +75,7 @@ def maintain(
     _purge_old_quarantine(engine)
     try:
         packed, all_packed = _pack_all(engine, deadline, before, tell)
-    except StorageFull:  # it takes room before it gives some back; what follows gives some
+    except StorageFull:  # packing needs space before it frees some; the steps below free some
         packed, all_packed = 0, False
     described, all_described = _tag_metadata(engine, deadline)
     indexed, all_indexed = 0, True
@@ -91,7 +90,7 @@ def maintain(
 
 
 def _rotate_on(engine: "Engine", deadline: float) -> bool:
-    """Go on with a rotation of keys that was interrupted. True if nothing is left of it that can be done."""
+    """Continue an interrupted key rotation. Returns True if no work is left that can be done."""
     if engine.workspace.sealed_codec is None or engine.rotation_lock.locked():
         return True
     from .._sealing.rotation import Elsewhere, go_on, pending  # noqa: PLC0415  # only sealed stores need it
@@ -101,10 +100,10 @@ def _rotate_on(engine: "Engine", deadline: float) -> bool:
     try:
         with engine.rotation_lock:
             did = go_on(engine, deadline=deadline)
-    except Elsewhere:  # another process is at it: if that one is gone the next time, it is ours
+    except Elsewhere:  # another process has the lease; try again the next time
         return False
     if did.failures:
-        engine.is_rotation_stuck = True  # until the store is opened again, or somebody rotates
+        engine.is_rotation_stuck = True  # until the store is opened again, or `rotate` is called
         warn(f"{len(did.failures)} conversations cannot be brought under the new key; verify() tells more")
     return did.complete or bool(did.failures)
 
@@ -118,8 +117,8 @@ def _purge_old_quarantine(engine: "Engine") -> None:
 def _pack_all(
     engine: "Engine", deadline: float, before: int | None, tell: _Progress = lambda _, __: None
 ) -> tuple[int, bool]:
-    """Pack every full run, then the others of conversations not active since `before`; how many, and whether that was
-    all."""
+    """Pack every full run, then the other runs of conversations not active since `before`. Returns the number of packed
+    runs, and whether all were packed."""
     packed = 0
     for full in (True, False):
         after = -1
@@ -200,13 +199,13 @@ def _owners(runs: list[Loose]) -> list[bytes]:
 
 
 class MaintenanceThread:
-    """The thread that does it, and when. It does not keep the store alive."""
+    """The thread that runs maintenance and sweeps, and its triggers. It does not keep the store alive."""
 
     def __init__(self, engine: "Engine", *, stopped: bool = False) -> None:
         self._engine = weakref.ref(engine)
         self._never = stopped
         self.writes = 0
-        self._done = 0  # how many writes there were when it was done last
+        self._done = 0  # the number of writes at the last maintenance
         self._asked = False
         self._wake = threading.Event()
         self._starting = threading.Lock()
@@ -214,18 +213,18 @@ class MaintenanceThread:
         self._thread: threading.Thread | None = None
 
     def wrote(self) -> None:
-        """Somebody wrote. Called after every commit, so it does next to nothing."""
+        """Count a commit. Called after every commit, so it does almost nothing."""
         self.writes += 1
         if self.writes % _WRITES == 0:
             self._begin()
 
     def ask(self) -> None:
-        """There is something that should not wait until much was written."""
+        """Request maintenance soon, however little was written."""
         self._asked = True
         self._begin()
 
     def watch(self) -> None:
-        """Something may be due by retention, now or later."""
+        """Start the thread if conversations may be due by retention, now or later."""
         if not self._stopped and self._sweeps():
             self._begin()
 
@@ -236,8 +235,8 @@ class MaintenanceThread:
     def _begin(self) -> None:
         with self._starting:
             if self._thread is None and not self._stopped:
-                thread = threading.Thread(target=self._run, name="hitherto upkeep", daemon=True)
-                with suppress(RuntimeError):  # no more threads here, or the interpreter ends: then another time
+                thread = threading.Thread(target=self._run, name="hitherto maintenance", daemon=True)
+                with suppress(RuntimeError):  # no more threads, or the interpreter is exiting: try later
                     thread.start()
                     self._thread = thread
         self._wake.set()
@@ -259,26 +258,26 @@ class MaintenanceThread:
                     self._done, self._asked, pause = max(seen, self._done), False, _PAUSE_SECONDS
                 elif did.packed or did.indexed or did.collected or did.described:
                     pause = _PAUSE_SECONDS
-                else:  # a reader is in the way, say: do not knock all the time
+                else:  # blocked, by a reader for example: back off
                     self._wake.wait(pause)
                     self._wake.clear()
                     pause = min(2 * pause, _LOOK_SECONDS)
 
     def _attempt(self, seconds: float) -> Maintenance | None:
-        """What was done; None if it had to be given up until the next time: what goes wrong here must not disturb
-        those who write."""
+        """Do some maintenance and return its result, or None if it failed. Errors become warnings, because they must
+        not disturb the threads that write."""
         engine = self._engine()
         if engine is None or engine.read_only:
             return None
         try:
             with _forks.still:
                 return maintain(engine, seconds, quiet_only=True)
-        except Exception as error:  # noqa: BLE001  # the warning names it, and no writer suffers
+        except Exception as error:  # noqa: BLE001  # the warning names it
             self._warn("maintenance", error)
             return None
 
     def _sweep(self) -> None:
-        """Purge what is due, if it is time for that. As above: nobody who writes suffers."""
+        """Sweep if a sweep is due. Errors become warnings here too."""
         engine = self._engine()
         if engine is None or engine.read_only or not engine.schedule.is_due():
             return
@@ -294,7 +293,7 @@ class MaintenanceThread:
             warn(f"{work} was interrupted and will be tried again: {error}")
 
     def stop(self, timeout_seconds: float) -> bool:
-        """End the thread. False if it is still at it when the time is up."""
+        """End the thread. Returns False if it still runs after the timeout."""
         self._stopped = True
         self._wake.set()
         if self._thread is not None:
@@ -302,7 +301,7 @@ class MaintenanceThread:
         return self._thread is None or not self._thread.is_alive()
 
     def do_last(self) -> None:
-        """Do a little of what is left when the thread has ended, so that programs that are short-lived do it, too."""
+        """Do a little maintenance after the thread has ended, so that short-lived programs do some, too."""
         if not self._never and self._sweeps():
             self._sweep()
         if not self._never and (self.writes != self._done or self._asked):

@@ -31,7 +31,7 @@ _PURGE_SECONDS = 0.2  # to wait for words to leave the search index; maintenance
 
 
 class PurgeReport(Struct, frozen=True):
-    """What a purge did."""
+    """The result of a purge."""
 
     reason: str
     started_at: datetime
@@ -43,17 +43,17 @@ class PurgeReport(Struct, frozen=True):
 
 
 def check_reason(reason: str) -> None:
-    """A purge has one of the reasons that are known."""
+    """Raise `InvalidArgument` unless `reason` is one of `PURGE_REASONS`."""
     if reason not in PURGE_REASONS:
         raise InvalidArgument(f"not a reason for a purge: {reason!r:.60}", hint="one of " + ", ".join(PURGE_REASONS))
 
 
 def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
-    """Do what `Store.purge` says."""
+    """Purge a conversation, as `Store.purge` documents."""
     check_reason(reason)
     from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
     from .checkpoint_copies import note  # noqa: PLC0415  # rare
-    from .sweep import reached  # noqa: PLC0415  # rare
+    from .sweep import reach_copies  # noqa: PLC0415  # rare
 
     id = parse_conversation_id(conversation)
     engine.ensure_removable()
@@ -77,14 +77,14 @@ def purge(engine: "Engine", conversation: str, reason: str) -> PurgeReport:
         purge.count = 1
         engine.forget(doomed[-1])
         forgotten = engine.search.forget(_PURGE_SECONDS)
-        purge.failures = as_failures(reached(engine, copies))
+        purge.failures = as_failures(reach_copies(engine, copies))
         scrubbed = engine.purges.finish(purge, lambda: engine.backend.scrub() and forgotten)
     times = to_datetime(started), to_datetime(engine.clock())
     return PurgeReport(reason, *times, 1, purge.failures, not scrubbed, (show_conversation_id(id),))
 
 
 def purge_quarantine(engine: "Engine", older_than_seconds: float) -> PurgeReport:
-    """Do what `Store.purge_quarantine` says."""
+    """Purge the quarantine, as `Store.purge_quarantine` documents."""
     purge = Purge("corruption-detected", started := engine.clock())
     with engine.purges.under_way(purge):
         purged, failures = engine.quarantine.purge(started - int(min(older_than_seconds, 1e10) * 1_000_000))

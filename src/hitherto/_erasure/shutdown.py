@@ -1,12 +1,12 @@
-"""The end of things: of a store, and of a purge.
+"""Closing a store, and completing purges.
 
-**Closing** waits for what is on its way: what recorders hold, writes, upkeep, a purge that a reader delays, events that
-were not heard yet. It waits only for so long, also if the disk hangs: whatever may touch the disk is done in a thread
-that can be left behind. What could not be finished is said, in a report and in the log.
+**Closing** waits for pending work: answers held by recorders, writes, maintenance, purges that a reader delays, and
+undelivered events. It waits only until its timeout, even if the disk hangs: all work that may touch the disk runs in a
+thread that can be abandoned. Unfinished work is listed in the report and in the log.
 
-**A purge** is complete when the last byte is out of the files. Where a reader delays that, it is remembered here, and
-told when maintenance, another purge, `scrub` or closing has finished it: only then. The same if it was interrupted
-after something was gone, by Ctrl+C, say.
+**A purge** is complete when its last byte has left the files. If a reader delays that, `Purges` remembers the purge,
+and emits `PurgeCompleted` only when maintenance, another purge, `scrub` or closing has finished it. The same applies to
+a purge that was interrupted after its commit, by Ctrl+C for example.
 """
 
 import threading
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from .._engine.engine import Engine
 
 _LET_GO_SECONDS = 2.0  # to let go of the files, even if no time is left
-_UPKEEP_SECONDS = 1.0  # for a little upkeep, which waits for nobody: a server may be gone, and with it many stores
-_RESERVED_SECONDS = 1.0  # for what comes after checkpoints
-_LONGEST_SECONDS = 1e6  # that anybody waits; a platform has its limits
+_MAINTENANCE_SECONDS = 1.0  # for the last maintenance: a server may be gone, and many stores may be closing
+_RESERVED_SECONDS = 1.0  # for the steps after the checkpoints
+_LONGEST_SECONDS = 1e6  # the longest timeout: platforms have limits
 _HEAR_SECONDS = 0.25  # for listeners, even then
 
 
 class CloseReport(Struct, frozen=True):
-    """What closing a store could not finish."""
+    """The work that closing a store could not finish."""
 
     complete: bool = True  # nothing is left
     writes: int = 0  # still on their way: each may be kept, or not
@@ -52,15 +52,15 @@ class CloseReport(Struct, frozen=True):
 
 
 def patience(timeout_seconds: float) -> float:
-    """So many seconds, checked; what is more than anybody waits is as good as any other such number."""
+    """Check a timeout, and limit it to what the platform supports."""
     if not isinstance(timeout_seconds, (int, float)) or not timeout_seconds >= 0:
         raise InvalidArgument("timeout_seconds is a number from 0 up")
     return float(min(timeout_seconds, _LONGEST_SECONDS))
 
 
 def close(engine: "Engine", timeout_seconds: float) -> CloseReport:
-    """Finish what can be finished in this time, and let go of everything."""
-    if engine.forks != _forks.count():  # the locks that a child inherits may never open, and nothing in it is ours
+    """Finish the pending work that can be finished in this time, and close everything. Returns the report."""
+    if engine.forks != _forks.count():  # a child's inherited locks may never open; it owns none of the work
         _let_go(engine)
         return CloseReport()
     deadline = time.monotonic() + timeout_seconds
@@ -85,8 +85,8 @@ def close(engine: "Engine", timeout_seconds: float) -> CloseReport:
 
 
 def _finish(engine: "Engine", held: dict[str, None], unfinished: list[str], deadline: float) -> None:
-    """All that writes."""
-    engine.committer.ignore_breaker = True  # what is held now is tried now, however often writing has failed
+    """Do the work that writes: recorders, checkpoints, pending commits, maintenance, scrubbing."""
+    engine.committer.ignore_breaker = True  # try held messages now, however often writing has failed
     _write_last(engine, held, deadline)
     for wait in list(engine.waits_at_close.values()):
         left = max(0.0, deadline - time.monotonic())
@@ -94,17 +94,18 @@ def _finish(engine: "Engine", held: dict[str, None], unfinished: list[str], dead
     _write_last(engine, held, deadline)
     engine.is_closed = True
     if engine.committer.flush(deadline - time.monotonic()) and engine.background.stop(deadline - time.monotonic()):
-        if _in_time(engine.background.do_last, min(_UPKEEP_SECONDS, deadline - time.monotonic())):
-            _attempt("scrubbing", lambda: engine.purges.retry() or True, unfinished)  # what is left is counted anyway
+        if _in_time(engine.background.do_last, min(_MAINTENANCE_SECONDS, deadline - time.monotonic())):
+            # The report counts pending purges anyway.
+            _attempt("scrubbing", lambda: engine.purges.retry() or True, unfinished)
         else:
-            unfinished.append("upkeep")
-    _write_last(engine, held, deadline)  # what came since is refused, and named
-    engine.committer.flush(deadline - time.monotonic())  # whoever was about to put something in line has done so by now
+            unfinished.append("maintenance")
+    _write_last(engine, held, deadline)  # later messages are refused, and listed in the report
+    engine.committer.flush(deadline - time.monotonic())  # a thread that was about to enqueue has done so by now
 
 
 def _write_last(engine: "Engine", held: dict[str, None], deadline: float) -> None:
-    """What recorders hold is written, also what they come to hold meanwhile. Whatever one of them meets, the others are
-    tried."""
+    """Write the messages that recorders hold, including ones that arrive in the meantime. An error of one recorder does
+    not stop the others."""
     while True:
         for who in list(engine.at_close):
             write = engine.at_close.pop(who, None)  # another thread may have been faster
@@ -113,31 +114,32 @@ def _write_last(engine: "Engine", held: dict[str, None], deadline: float) -> Non
                     write()
             except Exception as error:  # noqa: BLE001  # it is in the report
                 kind = type(error).__name__
-                held[f"{kind}: {error}" if isinstance(error, HithertoError) else kind] = None  # others may say anything
+                # The message of a third-party error may contain secrets.
+                held[f"{kind}: {error}" if isinstance(error, HithertoError) else kind] = None
                 warn(f"the store is closed, and what was held is lost: {kind}")
         if not engine.at_close or time.monotonic() >= deadline:
             return
 
 
 def _attempt(what: str, work: Callable[[], bool], unfinished: list[str]) -> None:
-    """Do it. What goes wrong, or is not done by then, is in the report, and the rest is done all the same."""
+    """Do some work. If it fails or times out, add it to the report, and go on."""
     try:
         if not work():
             unfinished.append(what)
-    except Exception as error:  # noqa: BLE001  # as it says
+    except Exception as error:  # noqa: BLE001  # it is in the report
         unfinished.append(f"{what}: {type(error).__name__}")
 
 
 def _leave(engine: "Engine", unfinished: list[str], seconds: float) -> None:
-    """End upkeep, and let go of the files: if the disk fails, say, what was acknowledged is in them all the same."""
+    """Stop maintenance and close the files. If the disk fails, acknowledged messages are in the files all the same."""
     if not engine.background.stop(seconds):
-        unfinished.append("upkeep")
+        unfinished.append("maintenance")
     _attempt("letting go of the files", partial(_let_go, engine), unfinished)
 
 
 def _let_go(engine: "Engine") -> bool:
     engine.is_closed = True
-    with ExitStack() as all_of_it:  # whatever fails
+    with ExitStack() as all_of_it:  # each of them, even if another one fails
         all_of_it.callback(engine.telemetry.close)
         all_of_it.callback(engine.verified_rows.clear)
         all_of_it.callback(engine.workspace.close)
@@ -147,19 +149,20 @@ def _let_go(engine: "Engine") -> bool:
 
 
 def _in_time(work: Callable[[], None], seconds: float) -> bool:
-    """Do it in a thread of its own, and wait for so long. False if it is not done by then; what it raised is raised."""
+    """Run `work` in a thread, and wait for up to `seconds`. Returns False if it is not done then. Its exception is
+    raised here."""
     raised: list[BaseException] = []
 
-    def guarded() -> None:
+    def run() -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  # it is raised in the waiting thread
             raised.append(error)
 
-    thread = threading.Thread(target=guarded, name="hitherto closing", daemon=True)
+    thread = threading.Thread(target=run, name="hitherto closing", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # there are no more threads, or the interpreter ends: then nobody can be left behind
+    except RuntimeError:  # no more threads, or the interpreter is exiting: run it here
         work()
         return True
     thread.join(max(0.0, seconds))
@@ -169,7 +172,7 @@ def _in_time(work: Callable[[], None], seconds: float) -> bool:
 
 
 class Purges:
-    """The purges of one store that are not out of the files yet."""
+    """The purges of one store whose bytes are still in the files."""
 
     def __init__(self, engine: "Engine") -> None:
         self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
@@ -182,7 +185,8 @@ class Purges:
 
     @contextmanager
     def under_way(self, purge: Purge) -> Iterator[None]:
-        """Whatever interrupts it, what is gone by then leaves the files. Whether something is, is not always known."""
+        """Complete the purge later if the block is interrupted after a commit, or if the commit's outcome is
+        unknown."""
         try:
             yield
         except BaseException as error:
@@ -191,20 +195,20 @@ class Purges:
             raise
 
     def finish(self, purge: Purge, scrub: Callable[[], bool]) -> bool:
-        """Take what was purged out of the files with `scrub`, now or later. True if that is done."""
+        """Remove the purged bytes from the files with `scrub`, now or later. Returns True if they are gone."""
         if not purge.count:
             return True
         self._await(purge)
         try:
             if self._try(scrub):
                 return True
-        except StorageError as error:  # what is purged is gone all the same: its bytes go when the disk allows it
+        except StorageError as error:  # the rows are gone; the bytes go when the disk allows it
             warn(f"what was purged is in the files until maintenance succeeds: {type(error).__name__}")
         self.later(purge)
         return False
 
     def later(self, purge: Purge) -> None:
-        """Upkeep takes out of the files what was purged, or closing does."""
+        """Leave it to maintenance or closing to remove the purged bytes from the files."""
         self._await(purge)
         engine = self._ref()
         if engine is not None:
@@ -216,12 +220,12 @@ class Purges:
                 self._all.append(purge)
 
     def retry(self) -> bool:
-        """Try again what was delayed. True if nothing is left."""
+        """Scrub again for delayed purges. Returns True if none is left."""
         engine = self._ref()
         return not self._all or engine is None or self._try(engine.scrub)
 
     def _try(self, scrub: Callable[[], bool]) -> bool:
-        """What was purged before a scrub began is out of the files when it has succeeded."""
+        """Scrub, and complete the purges that were pending before the scrub began. Returns False if it failed."""
         with self._lock:
             before = list(self._all)
         if not scrub():

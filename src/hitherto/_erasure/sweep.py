@@ -1,18 +1,18 @@
-"""Sweeping: retention, done.
+"""Sweeps: purge the conversations that are due by the retention policy.
 
-The policy is a part of the workspace's description, sealed and proven with it, so every process that has the store open
-goes by the same one. Somebody who sweeps makes a plan from all rows, and takes what is due by it. A store that sweeps
-by itself (`_schedule` says when) makes none: what has been quiet for long enough stands together in the listing by last
-activity, so it reads nothing else.
+The policy is part of the workspace's description, sealed and proven with it, so all processes that have the store open
+use the same one. A sweep that a user requests makes a plan from all rows, and purges by that plan. An automatic sweep
+(see `schedule`) makes no plan: inactive conversations are neighbours in the listing by last activity, so it reads only
+these.
 
-Each conversation is looked at in the state in which it is destroyed: a few go in one commit, and a commit that others
-were faster than is not made, and prepared anew. So whoever says a word, puts a hold on a conversation, or begins to
-record an answer before that commit keeps it; and whoever sets another policy before it ends the sweep.
+Each conversation is checked again in the state in which it is destroyed. Several are purged in one commit; if one of
+them changes before the commit, the commit is prepared anew. So a new message, a hold or the start of a recording before
+the commit keeps a conversation, and a policy change before the commit ends the sweep.
 
-What concerns one conversation, because it is damaged, say, does not keep the others. What concerns all, because another
-program holds the lock or the disk fails, ends the sweep: the others would only wait for the same.
+An error in one conversation, such as damage, does not stop the sweep. An error that would hit all of them, such as a
+lock held by another program or a failing disk, ends it: the others would only wait for the same.
 
-What a sweep that was killed left over is due still, and goes with the next.
+Conversations that a killed sweep did not reach are still due, and the next sweep purges them.
 """
 
 import time
@@ -52,17 +52,17 @@ from .purge import Purge
 if TYPE_CHECKING:
     from .._engine.engine import Engine
 
-_AT_ONCE = 64  # conversations looked at together, and purged in one commit
-_MESSAGES = 2000  # purged in one commit, or those of one conversation: others wait for it
-_BYTES = 16 << 20  # the same, with attachments: what is purged is overwritten
+_AT_ONCE = 64  # conversations checked together, and purged in one commit
+_MESSAGES = 2000  # purged in one commit (or one conversation's, if more): other writers wait for it
+_BYTES = 16 << 20  # the same, with attachments: purged bytes are overwritten
 _TRIES = 1000
 _WORDS_SECONDS = 1.0  # to wait for words to leave the search index; maintenance does the rest
 _DAY = 86_400 * 1_000_000  # microseconds
-_ON_ITS_WAY = 300 * 1_000_000  # microseconds: what was kept of an answer since then is still being recorded
-_THOUGHT_OVER = 3600 * 1_000_000  # so long a model may think before the first piece of an answer comes
+_ON_ITS_WAY = 300 * 1_000_000  # microseconds: a partial answer this recent is still being recorded
+_THOUGHT_OVER = 3600 * 1_000_000  # the longest time for which a model may think before an answer begins
 _DUE_BUT = ("held", "being-recorded")
-_UNDATED = 1000  # conversations of which it is remembered when they were seen first
-_LATE_SECONDS = 60.0  # by so much clocks may differ, and nobody need hear of it; as in `_schedule`
+_UNDATED = 1000  # conversations whose first sighting is remembered
+_LATE_SECONDS = 60.0  # smaller differences between clocks are not reported; as in `schedule`
 
 May = Callable[[], bool]
 Turn = Callable[[], AbstractContextManager[object]]
@@ -75,7 +75,7 @@ _Require = tuple[tuple[bytes, bytes], ...]
 
 
 def policy_of(engine: "Engine") -> RetentionPolicy | None:
-    """The policy of the workspace, as it stands now."""
+    """Read the current policy of the workspace."""
     engine.workspace.refresh()
     engine.workspace.check_policy()
     return as_policy(engine.workspace.meta.retention_days)
@@ -89,9 +89,9 @@ def as_policy(days: int) -> RetentionPolicy | None:
 
 
 def set_policy(engine: "Engine", policy: RetentionPolicy | None) -> bool:
-    """Set the policy of the workspace, in one commit; nothing is written if it is the same. Was there none before, or
-    one of more days?"""
-    days = _days(None if policy is None else _checked(policy))
+    """Set the policy of the workspace, in one commit. Writes nothing if it is the same. Returns True if the new policy
+    is stricter: there was none before, or one of more days."""
+    days = _days(None if policy is None else _check_policy(policy))
     before = [0]
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
@@ -107,7 +107,7 @@ def _days(policy: RetentionPolicy | None) -> int:
     return 0 if policy is None else policy.days
 
 
-def _checked(policy: RetentionPolicy) -> RetentionPolicy:
+def _check_policy(policy: RetentionPolicy) -> RetentionPolicy:
     if not isinstance(policy, RetentionPolicy):
         raise InvalidArgument(f"a policy is a RetentionPolicy, not a {type(policy).__name__}")
     return policy
@@ -119,9 +119,9 @@ def _checked(policy: RetentionPolicy) -> RetentionPolicy:
 def plan_sweep(
     engine: "Engine", policy: RetentionPolicy | None, now: datetime | None, *, recorded: bool = True
 ) -> SweepPlan:
-    """What a sweep would do now. Reads the lifetime of every conversation. Without `recorded` it does not ask which of
-    them are being recorded, for those who look again anyway."""
-    policy = policy_of(engine) if policy is None else _checked(policy)
+    """Plan a sweep. Reads the lifetime of every conversation. Without `recorded` it does not check which of them are
+    being recorded, for callers that check again anyway."""
+    policy = policy_of(engine) if policy is None else _check_policy(policy)
     now = to_datetime(engine.clock()) if now is None else now
     from_datetime(now, "now")
     return plan(_candidates(engine, policy, now, recorded), policy, now)
@@ -129,7 +129,9 @@ def plan_sweep(
 
 def _candidates(engine: "Engine", policy: RetentionPolicy | None, now: datetime, recorded: bool) -> Iterator[Candidate]:
     for some in _lifetimes(engine):
-        answered = _answered(engine, [one for _, one in some if one is not None], policy, now) if recorded else set()
+        answered = (
+            _find_recorded(engine, [one for _, one in some if one is not None], policy, now) if recorded else set()
+        )
         for id, one in some:
             if one is None:
                 yield Candidate(show_conversation_id(id), None)
@@ -150,7 +152,7 @@ def _lifetimes(engine: "Engine") -> Iterator[list[tuple[bytes, ConversationRow |
 
 
 def _candidate(engine: "Engine", row: ConversationRow | Lifetime, *, recorded: bool = False) -> Candidate:
-    """What a row says of a conversation."""
+    """Make a retention candidate from a row."""
     name = show_conversation_id(row.id)
     seen = engine.workspace.meta.undated.get(row.id)
     try:
@@ -161,10 +163,10 @@ def _candidate(engine: "Engine", row: ConversationRow | Lifetime, *, recorded: b
         return Candidate(name, None)
 
 
-def _answered(
+def _find_recorded(
     engine: "Engine", rows: Sequence[ConversationRow | Lifetime], policy: RetentionPolicy | None, now: datetime
 ) -> set[bytes]:
-    """Those of these conversations that may be due, and are being recorded."""
+    """Return the conversations of these that may be due, and are being recorded."""
     at = from_datetime(now, "now")
     due = [row for row in rows if _may_be_due(row, policy, at)]
     whole = [row for row in due if isinstance(row, ConversationRow)] or engine.backend.lookup(
@@ -174,24 +176,24 @@ def _answered(
 
 
 def _may_be_due(row: ConversationRow | Lifetime, policy: RetentionPolicy | None, now: int) -> bool:
-    """False if `decide` would keep it, whatever else is known of it."""
+    """Return False if `decide` would certainly keep it."""
     if row.expires_at is not None:
         return row.expires_at <= now
     return policy is not None and row.active_at <= now - policy.days * _DAY
 
 
 def _being_recorded(engine: "Engine", row: ConversationRow) -> bool:
-    """Is an answer on its way into this conversation, here or in another process? Those keep what has come of it; and
-    before anything has, the mark of whoever records it is new."""
+    """Return True if an answer is being recorded into this conversation, here or in another process. A recorder stores
+    the parts that have arrived, and before the first part a recent mark."""
     if engine.recorded.get(row.id):
         return True
     now = engine.clock()
     for item in engine.backend.items(row.id, PARTIAL):
-        with suppress(Damaged):  # torn: nobody goes on with it
+        with suppress(Damaged):  # torn: no recorder continues it
             if abs(now - open_partial(engine.codec.envelope(row), item).at) < _ON_ITS_WAY:
                 return True
     if row.expires_at is None:
-        return False  # a mark comes with a question, and what was asked lately is not due by a policy
+        return False  # a mark is as old as its question, and a recent question is not due by a policy
     for item in engine.backend.items(row.id, MARK):
         with suppress(Damaged):
             if abs(now - open_mark(engine.codec.envelope(row), item).at) < _THOUGHT_OVER:
@@ -203,8 +205,8 @@ def _being_recorded(engine: "Engine", row: ConversationRow) -> bool:
 
 
 def carry_out(engine: "Engine", found: SweepPlan, progress: _Progress | None, *, given: bool = True) -> SweepReport:
-    """Purge what goes by this plan, as far as it is due still: nothing else. The policy was `given` for this once;
-    otherwise it is that of the store, and what is left stays if that is another meanwhile."""
+    """Purge the conversations of this plan that are still due, and no others. `given`: the policy is an argument of
+    this call. Otherwise it is the store's policy, and the sweep ends if that changes."""
     job = Sweep(engine, found.policy, found.now, planned=True, given=given)
     job.skipped = {item.conversation: str(item.reason) for item in found.items if item.reason in _DUE_BUT}
     due = [parse_conversation_id(item.conversation) for item in found.purges]
@@ -218,17 +220,17 @@ def carry_out(engine: "Engine", found: SweepPlan, progress: _Progress | None, *,
         tell(len(due), len(due))
         undated = (parse_conversation_id(item.conversation) for item in found.items if item.reason == "undated")
         job.unseen = [id for id in undated if id not in engine.workspace.meta.undated]
-        return job.finished()
+        return job.finish()
 
 
 def sweep_due(engine: "Engine", policy: RetentionPolicy | None, now: int) -> SweepReport:
-    """Purge what is due by now, without a plan."""
+    """Purge the conversations that are due now, without a plan."""
     return Sweep(engine, policy, to_datetime(now)).sweep()
 
 
 def _quiet(engine: "Engine", policy: RetentionPolicy | None, now: int) -> Iterator[list[bytes]]:
-    """Conversations that may be due, some at a time: those that have been quiet for long enough, and those with an
-    expiry of their own that has come. What is not due is not read."""
+    """Yield batches of conversations that may be due: the ones inactive for long enough, and the ones whose own expiry
+    has passed. Reads no others."""
     if policy is not None:
         yield from _pages(engine, Where(), Position(now - policy.days * _DAY + 1, b""))
     if engine.workspace.meta.expiring:
@@ -245,7 +247,7 @@ def _pages(engine: "Engine", where: Where, after: Position | None) -> Iterator[l
 
 
 class Sweep:
-    """One pass over what is due."""
+    """One pass over the conversations that are due."""
 
     reason = "retention-expired"
 
@@ -260,31 +262,31 @@ class Sweep:
         planned: bool = False,
         given: bool = False,
     ) -> None:
-        """`may` is asked before each commit; if it says no, that was all. Between two turns others may do what they
-        must not do while we use files. Unless the policy was `given` for this once, it has to be that of the store."""
+        """`may` is called before each commit; False ends the sweep. Files are used only within a `turn`, so that the
+        process can fork between two turns. Unless the policy was `given`, it must be the store's."""
         self._engine, self._policy, self._now, self._may, self._turn = engine, policy, now, may, turn
-        self._planned = planned  # somebody asked for it, and wants to know what became of all that was planned
+        self._planned = planned  # a user requested it: the report covers the whole plan
         self._given = given
         self._began, self._started = time.monotonic(), to_datetime(engine.clock())
         self._purged = Purge(self.reason, from_datetime(self._started, "started"))
-        self._small: bool | None = None  # all that is there might go in one commit
+        self._small: bool | None = None  # the whole store might fit into one commit
         self.stopped = False
-        self.outdated = False  # that is why: there is another policy
-        self.met: HithertoError | None = None  # or this is, because it would meet all
+        self.is_outdated = False  # it stopped because the policy changed
+        self.met: HithertoError | None = None  # it stopped because of this error, which would hit all
         self.swept: dict[str, None] = {}
         self.skipped: dict[str, str] = {}
         self.failures: dict[str, str] = {}
-        self._copies: _Copies = {}  # where checkpoints of what is gone lie
-        self.unseen: list[bytes] = []  # whose time cannot be right, and that no sweep has seen before
+        self._copies: _Copies = {}  # locations of the purged conversations' checkpoints
+        self.unseen: list[bytes] = []  # with an impossible time, not seen by an earlier sweep
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Whatever interrupts it, what is gone by then is taken out of the files."""
+        """Remove purged bytes from the files even if the block is interrupted."""
         with self._engine.purges.under_way(self._purged):
             yield
 
     def sweep(self, go_on: May = lambda: True) -> SweepReport:
-        """Purge what is due, without a plan. `go_on` is asked before each look; if it says no, that was all."""
+        """Purge what is due, without a plan. `go_on` is called before each batch; False ends the sweep."""
         pieces = _quiet(self._engine, self._policy, from_datetime(self._now, "now"))
         with self.under_way():
             while not self.stopped:
@@ -294,10 +296,10 @@ class Sweep:
                     break
                 self.take(ids)
             self.stopped = self.stopped or not go_on()
-            return self.finished()
+            return self.finish()
 
     def take(self, ids: Sequence[bytes]) -> None:
-        """Purge these, as far as they are due."""
+        """Purge the ones of these that are due."""
         with self._turn():
             rows = self._rows(ids)
             weights = [] if self.stopped else [self._weight(row) for row in rows]
@@ -310,7 +312,7 @@ class Sweep:
             self._leave(show_conversation_id(row.id))
 
     def _weight(self, row: ConversationRow) -> tuple[int, int]:
-        """How many messages a conversation has, and about how many bytes; in a small store that is no question."""
+        """Return the number of messages and about the number of bytes; 0 bytes if the whole store is small."""
         if self._small is None:
             self._small = self._engine.backend.size() <= _BYTES
         if self._small:
@@ -319,10 +321,10 @@ class Sweep:
         return row.count, row.size + chunks * CHUNK
 
     def _leave(self, name: str) -> None:
-        """This is as it was, because the sweep has ended before."""
+        """Note a conversation that was left as it is, because the sweep ended early."""
         if self.met is not None and name not in self.swept:
             self.failures.setdefault(name, str(self.met))
-        elif self.outdated and self._planned:
+        elif self.is_outdated and self._planned:
             self.skipped[name] = "policy-changed"
 
     def _rows(self, ids: Sequence[bytes]) -> list[ConversationRow]:
@@ -332,7 +334,7 @@ class Sweep:
         return rows
 
     def _together(self, rows: Sequence[ConversationRow]) -> None:
-        """Purge these in one commit; what cannot be purged together, one by one."""
+        """Purge these in one commit, or one by one if that fails."""
         try:
             self._purge(rows)
         except (Closed, ReadOnly):  # nothing can be purged at all
@@ -347,20 +349,20 @@ class Sweep:
                     self._together([row])
 
     def _give_up(self, error: HithertoError) -> None:
-        """The next would meet the same, and wait as long for it."""
+        """Stop the sweep: the next conversation would hit the same error, and wait as long for it."""
         self.stopped, self.met = True, error
 
     def _purge(self, rows: Sequence[ConversationRow]) -> None:
         for _ in range(_TRIES):
             with self._turn():
                 doomed = [row for row in rows if self._still_due(row)]
-                if not doomed or self._committed(doomed) or self.stopped:
+                if not doomed or self._commit(doomed) or self.stopped:
                     return
                 rows = self._rows([row.id for row in doomed])
         raise Busy("the conversations change faster than this sweep can be prepared")
 
-    def _committed(self, doomed: Sequence[ConversationRow]) -> bool:
-        """Purge these, if nobody was faster."""
+    def _commit(self, doomed: Sequence[ConversationRow]) -> bool:
+        """Purge these in one commit. Returns False if one of them changed before it."""
         try:
             self.stopped = self.stopped or not self._may()
             if self.stopped:
@@ -368,20 +370,20 @@ class Sweep:
             copies = note(self._engine, doomed)
             require = self._condition()
             return require is not None and self._written(doomed, copies, require)
-        except (Closed, ReadOnly, StorageFull):  # on a full disk, less may go where more does not
+        except (Closed, ReadOnly, StorageFull):  # on a full disk, a smaller commit may succeed
             raise
         except StorageError as error:
             self._give_up(error)
             return False
 
     def _condition(self) -> _Require | None:
-        """What has to stand as it is until the commit is done; None if there is another policy already."""
+        """Return the rows that the commit requires unchanged, or None if the policy has changed already."""
         meta, require = self._engine.workspace.standing
         if self._given:
             return ()
         if meta.retention_days == _days(self._policy):
             return require
-        self.stopped = self.outdated = True
+        self.stopped = self.is_outdated = True
         return None
 
     def _written(self, doomed: Sequence[ConversationRow], copies: _Copies, require: _Require) -> bool:
@@ -402,8 +404,8 @@ class Sweep:
         return True
 
     def _still_due(self, row: ConversationRow) -> bool:
-        """Is the conversation due as it is? The row is proven first, because a hold may have been taken off by somebody
-        who has no key."""
+        """Return True if the conversation is still due. Its row is proven first: without a key, a hold may have been
+        removed by tampering."""
         engine, name = self._engine, show_conversation_id(row.id)
         if engine.quarantine.has(row.id):
             self.skipped[name] = "damaged"
@@ -423,19 +425,20 @@ class Sweep:
             self.skipped[name] = again.reason
         return again.action == "purge"
 
-    def finished(self) -> SweepReport:
-        """Take what is left of them out of the files, remember what is to be remembered, and tell."""
+    def finish(self) -> SweepReport:
+        """Scrub the purged bytes from the files, remember undated conversations, emit the events, and return the
+        report."""
         engine, scrubbed = self._engine, True
-        self.failures.update(reached(engine, self._copies))
+        self.failures.update(reach_copies(engine, self._copies))
         if self.swept:
             with self._turn():
                 self._purged.failures = as_failures(self.failures)
-                scrubbed = engine.purges.finish(self._purged, self._scrubbed)
+                scrubbed = engine.purges.finish(self._purged, self._scrub)
         elif isinstance(self.met, CommitUnknown):
             engine.purges.later(self._purged)
             scrubbed = False
         if self.unseen and self.met is None:
-            with self._turn(), suppress(StorageFull):  # then the next sweep is the first that saw them
+            with self._turn(), suppress(StorageFull):  # the next sweep counts as the first that saw them
                 remember(engine, self.unseen, from_datetime(self._now, "now"))
         report = self._report(scrub_pending=not scrubbed)
         if self.swept or self.failures or (self.skipped and self._planned):
@@ -455,8 +458,9 @@ class Sweep:
             behind_seconds=0.0 if self._planned or late <= _LATE_SECONDS else late,
         )
 
-    def _scrubbed(self) -> bool:
-        """Out of the files? If the store is being closed, its last upkeep sees to that, and afterwards to the space."""
+    def _scrub(self) -> bool:
+        """Remove the purged bytes from the files. Returns False if that has to wait: when the store is being closed,
+        its last maintenance does it and then frees the space."""
         engine = self._engine
         if not self._planned:
             engine.background.ask()
@@ -466,7 +470,7 @@ class Sweep:
         return engine.backend.scrub() and forgotten
 
     def _tell(self, report: SweepReport) -> None:
-        """One event, and one line that names no conversation."""
+        """Emit the event, and log a line that names no conversation."""
         days = None if report.policy is None else report.policy.days
         purged, skipped, failed = len(report.swept), len(report.skipped), len(report.failures)
         seconds = time.monotonic() - self._began
@@ -478,9 +482,9 @@ class Sweep:
         logging.getLogger("hitherto").info(said)
 
 
-def reached(engine: "Engine", copies: _Copies) -> dict[str, str]:
-    """Delete the checkpoints of these conversations, which are gone; what could not be reached. The conversations are
-    not less gone if that cannot be noted, on a full disk, say."""
+def reach_copies(engine: "Engine", copies: _Copies) -> dict[str, str]:
+    """Delete the checkpoints of purged conversations. Returns the problems by conversation. An error while writing
+    notes, on a full disk for example, is one of them: the conversations are purged all the same."""
     try:
         return reach(engine, copies)
     except StorageError as error:
@@ -489,7 +493,7 @@ def reached(engine: "Engine", copies: _Copies) -> dict[str, str]:
 
 
 def _portion(weights: Sequence[tuple[int, int]]) -> int:
-    """How many of these go in one commit: at least one, and then no more than so many messages and bytes."""
+    """Return how many of these go into one commit: at least one, and then up to the limits of messages and bytes."""
     (messages, size), many = weights[0], 1
     for more, larger in weights[1:]:
         messages, size = messages + more, size + larger
@@ -500,8 +504,8 @@ def _portion(weights: Sequence[tuple[int, int]]) -> int:
 
 
 def remember(engine: "Engine", ids: Sequence[bytes], now: int) -> None:
-    """These were seen, and their time cannot be right: count from now. What is gone is forgotten. Those that were seen
-    before come first: if there is no room for all, the others are seen when these are gone."""
+    """Remember when conversations with an impossible time were first seen: their retention counts from then. Purged
+    ones are dropped. Earlier entries have priority if the list is full; the others enter it when those are gone."""
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
         known = {**meta.undated, **{id: now for id in ids if id not in meta.undated}}

@@ -1,11 +1,11 @@
-"""The codec: the only place where what the store knows becomes the opaque bytes that backends keep.
+"""The codec: turns content into the opaque bytes that backends store, and back. No other module does.
 
-Each piece of content is closed at a **place** (field, and the clear columns of the row it lies in) and opens only
-there. The plain codec guards against damage with a checksum; sealing (`sealed`) replaces the codec and nothing else. A
-codec hands out one `Envelope` per conversation, because the conversation is the unit of keys.
+Each piece of content is closed at a **place** (its field, and the clear columns of its row), and opens only with the
+same place: the place is authenticated data. The plain codec detects damage with a checksum. Sealing (`sealed`) replaces
+the codec and nothing else. A codec makes one `Envelope` per conversation, because each conversation has its own keys.
 
-A conversation's row carries a **proof**: of itself, and of all messages and packs, whose weights it sums up. The plain
-codec proves nothing.
+A conversation's row carries a **proof** of itself and of all its messages and packs, as a sum over their weights. The
+plain codec proves nothing.
 """
 
 import zlib
@@ -23,7 +23,7 @@ MODULUS = 1 << 128  # of the sums in proofs
 
 
 class Fingerprint(Protocol):
-    """Names content by what it is."""
+    """Computes the name of content from its bytes."""
 
     def update(self, data: bytes, /) -> None: ...
     def digest(self) -> bytes: ...
@@ -33,60 +33,61 @@ class Envelope(Protocol):
     """Closes and opens the content of one conversation."""
 
     generation: int  # of the key that closes
-    proves: bool  # proofs say something
+    proves: bool  # its proofs are cryptographic
     settled: bool  # it is not being re-encrypted
 
     def close(self, place: Place, data: bytes) -> bytes:
-        """The bytes to store."""
+        """Return the bytes to store."""
 
     def open(self, place: Place, data: bytes) -> bytes:
-        """What was closed at this place, or `Damaged`."""
+        """Return the content that was closed at this place. Raises `Damaged`."""
 
     def close_message(self, row: MessageRow, data: bytes) -> bytes:
-        """The body to store in this row, whose other columns are its place (but `key`, `token` and `size`)."""
+        """Return the body to store in this row. The other columns (but `key`, `token`, `size`) are its place."""
 
     def open_messages(self, rows: Sequence[MessageRow]) -> list[bytes]:
-        """What was closed in these rows, or `Damaged`."""
+        """Return the contents of these rows. Raises `Damaged`."""
 
     def fingerprint(self, name: bytes | None = None) -> Fingerprint:
-        """A new one, for an attachment of this conversation; with `name`, one that is to give this name again."""
+        """Return a new fingerprint for an attachment of this conversation. With `name`, one that computes that name
+        again."""
 
     def is_current_name(self, name: bytes) -> bool:
         """Return True if an attachment of this name was named with the key that closes now."""
 
     def tags(self, field: str, value: str) -> list[bytes]:
-        """What stands for this value in this conversation. Write the first; look for all of them."""
+        """Return the tags of this value in this conversation. Write the first; search for all of them."""
 
     def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:
-        """What these messages and packs, as they are stored, add to the sum."""
+        """Return the sum of the weights of these messages and packs, as they are stored."""
 
     def total(self, row: ConversationRow) -> int:
-        """The sum in the proof of this row; `Damaged` if the row is not as it was proven."""
+        """Return the sum in the proof of this row. Raises `Damaged` if the row does not match its proof."""
 
     def prove(self, row: ConversationRow, total: int) -> bytes:
-        """The proof of this row, whose other columns are final, with this sum."""
+        """Return the proof of this row with this sum. The other columns must be final."""
 
 
 class Codec(Protocol):
     """Makes envelopes."""
 
     name: str
-    in_clear: bool  # whoever has the files can read what it closes
+    in_clear: bool  # content can be read from the files without a key
 
     def new_data_key(self, conversation: bytes) -> bytes:
-        """The wrapped key of a new conversation."""
+        """Return the wrapped data key for a new conversation."""
 
     def envelope(self, row: ConversationRow) -> Envelope:
-        """The envelope of a conversation."""
+        """Return the envelope of a conversation."""
 
     def first_envelope(self, row: ConversationRow) -> Envelope:
-        """The envelope of a conversation that is being made, and has no proof yet."""
+        """Return the envelope of a conversation that is being created, and has no proof yet."""
 
     def tag(self, field: str, value: str) -> bytes:
-        """What stands for this value in an equality index, from now on."""
+        """Return the tag to write for this value into an equality index."""
 
     def tags(self, field: str, value: str) -> list[bytes]:
-        """What may stand for it: the same, and others while the store is re-encrypted."""
+        """Return all tags to search for: that of `tag`, and older ones while the store is re-encrypted."""
 
 
 def next_row(
@@ -96,15 +97,15 @@ def next_row(
     went: Iterable[MessageRow | PackRow] = (),
     **fields: object,
 ) -> ConversationRow:
-    """The row after one more write, with its proof: these messages and packs came, those went. A write that nobody who
-    reads can tell leaves the version (`version=row.version`)."""
+    """Return the row after one more write, with its proof, after adding `came` and removing `went`. A write that
+    readers cannot notice keeps the version (`version=row.version`)."""
     total = envelope.total(row) + envelope.weigh(came) - envelope.weigh(went)
     after = replace(row, **{"version": row.version + 1, "token": new_token(), **fields, "proof": b""})
     return replace(after, proof=envelope.prove(after, total))
 
 
 class Plain:
-    """No sealing: the content behind a checksum, so that a flipped bit is noticed when it is read, not believed."""
+    """No sealing: the content with a checksum, so that a flipped bit is detected when it is read."""
 
     name = "plain"
     in_clear = True

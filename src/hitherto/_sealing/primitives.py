@@ -42,7 +42,7 @@ class Cipher:
         return nonce + self._encrypt(nonce, data, place)
 
     def open(self, sealed: bytes, place: bytes) -> bytes:
-        """What was sealed at this place, or `Forged`."""
+        """Return the data that was sealed at this place. Raises `Forged`."""
         if len(sealed) < NONCE + TAG:
             raise Forged
         try:

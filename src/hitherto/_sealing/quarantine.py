@@ -1,12 +1,11 @@
-"""Quarantine: where records go that do not read back as what was written.
+"""Quarantine: registers records that cannot be read back as they were written.
 
-A record fails under the right key: the key was checked before anything else. It is read once more, from a row that
-stands still; if it fails again, it was damaged or tampered with. Then it is noted in the workspace, sealed like
-everything else, and whoever listens hears of it. It is never given out, and it is not destroyed either: the bytes stay
-where they are, for a backup to be compared with, until somebody purges the quarantine. Everything else goes on.
+The key is checked first, so a failing record fails under the right key. It is read once more from a consistent row; if
+it fails again, it was damaged or tampered with. Then a sealed note is written into the workspace, and listeners get a
+`Quarantined` event. The record is never returned to callers. Its bytes stay in place, for comparison with a backup,
+until the quarantine is purged. All other records stay usable.
 
-Many such records in a short time are no accident. Then the store takes no more writes, rather than to have the rest
-follow.
+Many such records in a short time point to a systematic fault. Then the store becomes read-only, to protect the rest.
 """
 
 import time
@@ -42,7 +41,7 @@ _Record = tuple[bytes, int | None]  # conversation and message; None: the conver
 
 
 class _Note(Struct, frozen=True, array_like=True):
-    """What is noted of a record."""
+    """The note about a quarantined record."""
 
     at: int
     problem: str
@@ -66,7 +65,7 @@ class Quarantine:
             raise Closed("the store is gone")
         return engine
 
-    def _known(self) -> dict[_Record, _Note]:
+    def _read_once(self) -> dict[_Record, _Note]:
         if self._notes is None:
             self._notes = self._read()
         return self._notes
@@ -77,7 +76,7 @@ class Quarantine:
         for item in self._engine.backend.items(space.row.id, _PREFIX):
             record = _record(item.key)
             if record is None:
-                continue  # no note of ours
+                continue  # not a note
             try:
                 found[record] = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
             except (Damaged, ValueError):
@@ -85,37 +84,37 @@ class Quarantine:
         return found
 
     def has(self, conversation: bytes) -> bool:
-        """Is the conversation itself in quarantine?"""
-        return (conversation, None) in self._known()
+        """Return True if the conversation itself is in quarantine."""
+        return (conversation, None) in self._read_once()
 
     def conversations(self) -> set[bytes]:
         """The conversations that are themselves in quarantine."""
-        return {conversation for conversation, message in self._known() if message is None}
+        return {conversation for conversation, message in self._read_once() if message is None}
 
     def list(self) -> list[Quarantined]:
-        self._notes = None  # others may have added to it
+        self._notes = None  # other processes may have added notes
         names = self._engine.message_ids
         return [
             Quarantined(to_datetime(note.at), show_conversation_id(record[0]), _name(names.id, record[1]), note.problem)
-            for record, note in sorted(self._known().items(), key=lambda pair: pair[1].at)
+            for record, note in sorted(self._read_once().items(), key=lambda pair: pair[1].at)
         ]
 
     def older_than(self, before: int) -> bool:
-        """Has anything been here since before then?"""
-        return any(note.at <= before for note in self._known().values())
+        """Return True if a record was quarantined at or before this time."""
+        return any(note.at <= before for note in self._read_once().values())
 
     # -- coming
 
     def add(self, conversation: bytes, message: int | None, problem: str) -> None:
-        """Note a record, once."""
+        """Quarantine a record. Does nothing if it is already."""
         engine = self._engine
         if message is not None and not 0 <= message < 1 << 47:
             message = None  # a number that cannot be
         record = (conversation, message)
-        if record in self._known():
+        if record in self._read_once():
             return
         note = _Note(engine.clock(), problem)
-        self._known()[record] = note
+        self._read_once()[record] = note
         if engine.read_only != READS_ONLY:
             self._keep(record, note)
         shown = show_conversation_id(conversation)
@@ -127,7 +126,7 @@ class Quarantine:
     def _keep(self, record: _Record, note: _Note) -> None:
         try:
             self._engine.workspace.note(put={_key(record): msgpack.encode(note)})
-        except HithertoError as error:  # the disk is full, say: it stays noted in this process
+        except HithertoError as error:  # a full disk, for example: the note stays in this process
             warn(f"a record could not be put into quarantine: {error}")
 
     def _count(self) -> None:
@@ -141,44 +140,44 @@ class Quarantine:
             self._engine.listeners.emit(TurnedReadOnly(to_datetime(self._engine.clock()), reason))
 
     def release(self, conversation: bytes) -> None:
-        """The conversation is gone, or can be trusted: so are the notes of it."""
-        notes = [record for record in self._known() if record[0] == conversation]
+        """Remove the notes of a conversation that is gone, or can be read again."""
+        notes = [record for record in self._read_once() if record[0] == conversation]
         if notes:
             self._engine.workspace.note(unput=[_key(record) for record in notes])
             for record in notes:
-                self._known().pop(record, None)
+                self._read_once().pop(record, None)
 
     def forgive(self) -> None:
-        """Somebody looked at it: begin to count again."""
+        """Start counting recent records from zero: the user resumed writing."""
         self._recent.clear()
 
     # -- going
 
     def purge(self, before: int) -> tuple[Sequence[str], dict[str, str]]:
-        """Destroy what was quarantined before then, and cannot be read to this day; the ids of what went, and why
-        others did not. What can be read again, because it was restored, is released."""
+        """Destroy the records quarantined at or before this time that still cannot be read. Records that can be read
+        again, because they were restored, are released. Returns the destroyed ids, and the errors of the others."""
         self._notes = None
         purged: list[str] = []
         failures: dict[str, str] = {}
-        for record, note in sorted(self._known().items(), key=lambda pair: (pair[0][1] is not None, pair[1].at)):
+        for record, note in sorted(self._read_once().items(), key=lambda pair: (pair[0][1] is not None, pair[1].at)):
             if note.at > before:
                 continue
             try:
-                if self._destroyed(record, failures):
-                    purged.append(self._shown(record))
+                if self._destroy(record, failures):
+                    purged.append(self._show_id(record))
                 self._engine.workspace.note(unput=[_key(record)])
-                self._known().pop(record, None)
+                self._read_once().pop(record, None)
             except HithertoError as error:
-                failures[self._shown(record)] = str(error)
+                failures[self._show_id(record)] = str(error)
         return purged, failures
 
-    def _shown(self, record: _Record) -> str:
-        """The id of a message, or of the conversation."""
+    def _show_id(self, record: _Record) -> str:
+        """Return the id of the message, or of the conversation."""
         return _name(self._engine.message_ids.id, record[1]) or show_conversation_id(record[0])
 
-    def _destroyed(self, record: _Record, failures: dict[str, str]) -> bool:
-        """Destroy a record, unless it can be read: looked at in the state in which it is destroyed. Copies of a
-        conversation that cannot be reached are failures."""
+    def _destroy(self, record: _Record, failures: dict[str, str]) -> bool:
+        """Destroy a record, unless it can be read: it is checked in the state in which it is destroyed. Returns True if
+        it could not be read. Checkpoint copies that cannot be deleted are added to `failures`."""
         from .._engine.deleting import check_not_held  # noqa: PLC0415  # rare
         from .._erasure import checkpoint_copies  # noqa: PLC0415  # rare
 
@@ -207,13 +206,13 @@ class Quarantine:
         engine = self._engine
         try:
             engine.check_row(row)
-            desk = ConversationState(engine, row, own=True)
+            state = ConversationState(engine, row, own=True)
             if message is None:
-                desk.meta  # noqa: B018  # to see whether it can be read
+                state.meta  # noqa: B018  # to see whether it can be read
             for m in [] if message is None else engine.backend.messages(numbers=[message]):
-                _, body = engine.read_body_now(m, desk)
-                fill_holes(desk, body)
-                engine.read_path_now(m.number, desk, lazy=True)
+                _, body = engine.read_body_now(m, state)
+                fill_holes(state, body)
+                engine.read_path_now(m.number, state, lazy=True)
         except Damaged:
             return False
         except NotFound:
@@ -222,8 +221,8 @@ class Quarantine:
 
 
 def without(engine: "Engine", row: ConversationRow, message: int) -> Change:
-    """The conversation without a message that cannot be read, and without all that stands below it. What is left is
-    proven anew, because nobody knows what weight the message had."""
+    """Return the change that removes a message that cannot be read, and all messages below it. The proof is computed
+    anew from the remaining messages, because the weight of the unreadable one is unknown."""
     from .._engine.deleting import deletion  # noqa: PLC0415  # rare
 
     envelope = engine.codec.envelope(row)
@@ -261,7 +260,7 @@ def _key(record: _Record) -> bytes:
 
 
 def _record(key: bytes) -> _Record | None:
-    """What a note is of, by its key; None if it is no key of a note."""
+    """Return the record that the key of a note names, or None if it is not the key of a note."""
     rest = key[len(_PREFIX) :]
     number = int.from_bytes(rest[16:], "big")
     if len(rest) not in (16, 24) or number >= 1 << 47:

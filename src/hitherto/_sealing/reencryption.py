@@ -1,15 +1,15 @@
-"""Re-encrypting one conversation: another data key for all that it holds, while others read and write.
+"""Re-encryption of one conversation: moves its content to a new data key while other threads read and write.
 
-First the conversation gets a second data key, in one commit. From then on everything that is written is sealed with it,
-by everybody: who has not heard of it is answered `Stale`. Then what lies there already follows in small steps, each a
-commit of its own that leaves everything readable: messages, packs, attachments, and the names that were made with the
-old key. The last commit takes over what lies beside the messages, and drops the old key. `rotation` says when.
+First the conversation gets a second data key, in one commit. From then on all writers seal with it: a commit prepared
+with the old key is answered `Stale`. Then the existing content follows in small steps: messages, packs, attachments,
+and the names made with the old key. Each step is a commit that leaves everything readable. The last commit re-encrypts
+the items beside the messages, and drops the old key. `rotation` starts these jobs.
 
-**Before the old key goes, all rows are read once more**, after the conversation's row and before the commit that
-requires its token: every message, pack and attachment has to be under the new key, whatever was done before and by whom
-(`_Proof`). So two processes may do this at the same time, and one that is late or was wrong loses nothing.
+**Before the old key is dropped, all rows are read once more**, after the conversation's row and before the commit that
+requires its token. Every message, pack and attachment must be under the new key, whichever process moved it (`_Proof`).
+So two processes may work at the same time, and a late or wrong one loses nothing.
 
-Every commit requires the keys of the workspace to be those that the job began with (`KeyState`).
+Every commit requires that the keys of the workspace are the ones that the job began with (`KeyState`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,31 +42,31 @@ if TYPE_CHECKING:
     from .._engine.state import ConversationState
 
 _TRIES = 1000
-_FEW = 3  # of them, before others wait for us
-_PASSES = 8  # through all messages, that find nothing to do and prove nothing
+_FEW = 3  # attempts before other writers have to wait
+_PASSES = 8  # passes over all messages that find no work and prove nothing
 _AT_ONCE = 256  # messages read at a time
 _STEP = 128  # messages re-encrypted in one commit
 _STEP_BYTES = 4 << 20
 
 
 class Begin:
-    """Gives a conversation a second data key: everything from now on is sealed with it.
+    """Gives a conversation a second data key, which seals all later writes.
 
-    The proof is made with the new key, too, so all messages are weighed again; with the old key as well, and compared
-    with the proof as it was: this is where a conversation that was tampered with is noticed. Others may write
-    meanwhile. What they append is weighed on top; if the sums then disagree, they did something else, and all
-    is weighed again.
+    The proof is computed with the new key, too, so all messages are weighed again. They are also weighed with the old
+    key, and that sum is compared with the old proof: this detects a tampered conversation. Other threads may write in
+    the meantime. Appended messages are weighed on top. If the sums then disagree, there was another kind of write, and
+    all messages are weighed again.
     """
 
     def __init__(self, engine: "Engine", state: KeyState, conversation: bytes) -> None:
         self._engine, self._state, self._id = engine, state, conversation
         self._codec = codec_of(state)
-        self._seen: ConversationRow | None = None  # up to where it is weighed
-        self._before = self._after = 0  # what it weighs, by the old key and by the new one
+        self._seen: ConversationRow | None = None  # the row up to which messages are weighed
+        self._before = self._after = 0  # the sums by the old key and by the new one
         self._fresh: Slot | None = None
 
     def run(self, *, anew: bool = False) -> None:
-        """`anew`: even if its key is of this time."""
+        """Commit the second data key. `anew`: even if the current key is of this epoch."""
         for number in range(_TRIES):
             with _attempt(self._engine, self._id, number) as row:
                 if self._is_begun(row, anew=anew):
@@ -76,16 +76,16 @@ class Begin:
     def _is_begun(self, row: ConversationRow, *, anew: bool) -> bool:
         slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
         if not anew and (slots[0].epoch == self._codec.epoch or self._codec.need(row) is None):
-            return True  # before, by us or by others; or it is done altogether
+            return True  # begun before, in any process, or complete
         old = self._codec.envelope(row)
         generation = row.generation + 1
         if self._codec.slots[0].kind == NO_KEY:
             self._fresh = Slot(NO_KEY, generation, self._codec.epoch)
         elif self._fresh is None or self._fresh.generation != generation:
             self._fresh, self._seen = self._codec.new_slot(self._id, generation), None
-        box = (self._fresh, *self._codec.rewrapped(self._id, slots))
+        box = (self._fresh, *self._codec.rewrap(self._id, slots))
         new = self._codec.draft(self._id, box)
-        # A plain one proves nothing, nor does one that is half sealed or half unsealed: it is summed up when sealed.
+        # A plain or half sealed conversation proves nothing: its sum is computed when it is sealed.
         if old.proves and not self._weigh(row, old, new):
             return False
         changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
@@ -98,11 +98,11 @@ class Begin:
         return True
 
     def _weigh(self, row: ConversationRow, old: Envelope, new: Envelope) -> bool:
-        """False if somebody did something else than append, so that all has to be weighed again."""
+        """Sum the weights. Returns False if another writer did more than append: all must be weighed again then."""
         start = 0 if self._seen is None else self._seen.next_seq
         if self._seen is None:
             self._before = self._after = 0
-        for rows in _stored(self._engine, row, start, with_packs=self._seen is None):
+        for rows in _read_stored(self._engine, row, start, with_packs=self._seen is None):
             self._before, self._after = self._before + old.weigh(rows), self._after + new.weigh(rows)
         if (self._before - old.total(row)) % MODULUS:
             if self._seen is None and self._engine.read_row(self._id).token == row.token:
@@ -115,8 +115,8 @@ class Begin:
 
 @contextmanager
 def _attempt(engine: "Engine", conversation: bytes, number: int) -> Iterator[ConversationRow]:
-    """The conversation as it is. After a few attempts, whoever writes to it in this process waits for this one: they
-    are always faster, because they have less to read."""
+    """Yield the conversation's current row. After a few attempts, hold its lock, so that writers in this process wait:
+    they would always be faster, because they have less to read."""
     row = engine.read_row(conversation)
     if number < _FEW:
         yield row
@@ -126,21 +126,21 @@ def _attempt(engine: "Engine", conversation: bytes, number: int) -> Iterator[Con
 
 
 def codec_of(state: KeyState) -> Sealed:
-    """The codec of a workspace that is sealed, or being unsealed; `RowChanged` if it is plain by now."""
+    """Return the codec of a workspace that is sealed or being unsealed. Raises `RowChanged` if it is plain by now."""
     if state.codec is None:
         raise RowChanged
     return state.codec
 
 
 def renew(engine: "Engine", conversation: bytes) -> None:
-    """Another data key for what comes; what is there stays under the old one."""
+    """Give a conversation a new data key for later writes. Existing content stays under the old one."""
     Begin(engine, KeyState(engine.workspace), conversation).run(anew=True)
 
 
-def _stored(
+def _read_stored(
     engine: "Engine", row: ConversationRow, start: int, *, with_packs: bool
 ) -> Iterator[Sequence[MessageRow | PackRow]]:
-    """What weighs something in a conversation: messages from a sequence on up to where the row stands, and packs."""
+    """Yield the stored rows that have a weight: messages from sequence `start` up to the row's end, and packs."""
     runs: set[int] = set()
     after = start - 1
     while True:
@@ -156,30 +156,30 @@ def _stored(
 
 
 def _newest(row: ConversationRow) -> tuple[object, ...]:
-    """The data key that everything is sealed with from now on."""
+    """Identify the newest data key, which seals all new writes."""
     return tuple((slot.kind, slot.generation, slot.commitment) for slot in read_box(row.data_key)[:1])
 
 
 class Steps:
-    """Brings what a conversation holds under its new key, and at last drops the old one."""
+    """Moves a conversation's content to its new key, and finally drops the old one."""
 
     def __init__(self, engine: "Engine", state: KeyState, conversation: bytes, goes_on: Callable[[], bool]) -> None:
-        """`goes_on` is asked before each step; if it says no, that was all for now."""
+        """`goes_on` is called before each step; False ends the work for now."""
         self._engine, self._state, self._id, self._goes_on = engine, state, conversation, goes_on
         self._codec = codec_of(state)
 
     def run(self) -> bool:
-        """False if there was not enough time. Everything that came after the new key is sealed with it, so it is
-        enough to go through all messages once; but after *that* key: another process may give it yet another one
-        meanwhile, and what we went through before is then under the one that would go."""
+        """Move all content. Returns False if there was not enough time. All writes after the new key are sealed with
+        it, so one pass over all messages is enough. But the pass must start after *that* key: another process may add
+        yet another one meanwhile, and the messages of the earlier pass are then under the key that would be dropped."""
         in_vain = 0
         for _ in range(_TRIES):
             key = _newest(self._engine.read_row(self._id))
             if not key:
-                return True  # others have made it plain
+                return True  # another process has made it plain
             if not self._bodies(key):
                 return False
-            finished = self._finished(key)
+            finished = self._finish(key)
             if finished:
                 return True
             in_vain += finished is False
@@ -187,8 +187,9 @@ class Steps:
                 raise Damaged("not all of its messages and attachments can be brought under the new key")
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
-    def _finished(self, key: tuple[object, ...]) -> bool | None:
-        """None if this is not the newest key any more; False if something is not under it, though nobody writes."""
+    def _finish(self, key: tuple[object, ...]) -> bool | None:
+        """Drop the old key. Returns None if there is a newer key by now, and False if some content is not under the new
+        one although no writer is active."""
         proof = _Proof(self._engine, self._id)
         for number in range(_TRIES):
             with _attempt(self._engine, self._id, number) as row:
@@ -241,10 +242,10 @@ class Steps:
         slots = read_box(row.data_key)
         if len(slots) < 2:
             return True
-        old = codec.opened(row)
+        old = codec.open_row(row)
         plain = not slots[0].kind
         new: Envelope = Plain() if plain else codec.draft(self._id, slots[:1])
-        weight, detach = proof.over(row, old, new), proof.abandoned(old)
+        weight, detach = proof.over(row, old, new), proof.find_abandoned(old)
         meta = open_meta(old, row)
         put = _items_anew(engine, row, old, new)
         if not old.proves and new.proves and row.rewrites:  # it was plain: from now on nobody puts back what was
@@ -304,7 +305,7 @@ class _Proof:
             self._weight = 0
             packs: list[PackRow] = []
             packed: list[int] = []
-            for rows in _stored(self._engine, row, 0, with_packs=True):
+            for rows in _read_stored(self._engine, row, 0, with_packs=True):
                 self._weigh(rows, old, new)
                 packs += [replace(one, body=b"") for one in rows if isinstance(one, PackRow)]
                 packed += [one.number for one in rows if isinstance(one, MessageRow) and one.body is None]
@@ -318,7 +319,7 @@ class _Proof:
         """Take what was appended since. False if some of it was packed already."""
         if self._seen is None:
             return False
-        for rows in _stored(self._engine, row, self._seen.next_seq, with_packs=False):
+        for rows in _read_stored(self._engine, row, self._seen.next_seq, with_packs=False):
             if any(one.body is None for one in rows):
                 return False
             self._weigh(rows, old, new)
@@ -329,9 +330,9 @@ class _Proof:
             raise _NotProven
         self._weight += new.weigh(rows)
 
-    def abandoned(self, envelope: SealedEnvelope) -> tuple[tuple[int, bytes], ...]:
-        """Messages, and attachments of old names that they count as referring to, and do not: what they hold names
-        none of them. These go with the old key. `_NotProven` if one is named."""
+    def find_abandoned(self, envelope: SealedEnvelope) -> tuple[tuple[int, bytes], ...]:
+        """Find references to attachments with old names that no message content names any more: they are dropped with
+        the old key. Returns pairs of message and name. Raises `_NotProven` if a message still names one."""
         backend, found = self._engine.backend, []
         for one in backend.attachments(self._id):
             if one.messages and not envelope.is_current_name(one.name):
@@ -344,7 +345,7 @@ class _Proof:
 
 
 class _Step:
-    """A few messages, or the pack they are in, under the new key, in one commit."""
+    """Moves a few messages, or the packs that contain them, to the new key, in one commit."""
 
     def __init__(
         self,
@@ -355,24 +356,24 @@ class _Step:
         state: KeyState | None = None,
         key: tuple[object, ...] | None = None,
     ) -> None:
-        """`key` is the newest one, if it has to be this."""
+        """`key` is the required newest key, if any."""
         self._engine, self._codec, self._id, self._numbers = engine, codec, conversation, numbers
         self._state = state or KeyState(engine.workspace)
         self._key = key
 
     def run(self) -> bool:
-        """False if the newest key is another one by now."""
+        """Commit the step. Returns False if the newest key is not the required one by now."""
         for _ in range(_TRIES):
-            desk = self._engine.state_of(self._engine.read_row(self._id))
-            desk.refresh()
-            with desk.rewrite_lock:
-                once = _Once(self._engine, desk, self._numbers)
+            conversation = self._engine.state_of(self._engine.read_row(self._id))
+            conversation.refresh()
+            with conversation.rewrite_lock:
+                once = _Once(self._engine, conversation, self._numbers)
                 if self._key is not None and _newest(once.row) != self._key:
                     return False
                 if not isinstance(once.envelope, SealedEnvelope):
-                    return True  # others have made it plain
+                    return True  # another process has made it plain
                 try:
-                    change = self._built(once.envelope, desk, once.rows, once.packs)
+                    change = self._built(once.envelope, conversation, once.rows, once.packs)
                     if change is None or once.commit(change, self._state):
                         return True
                 except Damaged:
@@ -380,20 +381,24 @@ class _Step:
                         raise
                 except RowChanged:
                     self._state.confirm()
-                # It changed while we read it, or while we wrote: once more.
+                # It changed during the read or the write: try again.
         raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
 
     def _built(
-        self, envelope: SealedEnvelope, desk: "ConversationState", rows: Sequence[MessageRow], packs: Sequence[PackRow]
+        self,
+        envelope: SealedEnvelope,
+        conversation: "ConversationState",
+        rows: Sequence[MessageRow],
+        packs: Sequence[PackRow],
     ) -> "_Change | None":
-        """Every message is looked at: one that was packed or labelled meanwhile is under the new key already, but the
-        names that it goes by may still be old."""
+        """Build the change, or None if there is none. Every message is checked: one that was packed or labelled in the
+        meantime is under the new key already, but its names may still be old."""
         built = _Change()
         headers = {m.number: m for m in rows}
         for m in rows:
             if m.body is not None:
                 content = envelope.open_messages([m])[0]
-                after, data = self._anew(envelope, desk, m, content, built)
+                after, data = self._anew(envelope, conversation, m, content, built)
                 if data is not content or not envelope.is_current(m.body):
                     after = replace(after, body=envelope.close_message(after, data))
                 if after != m:
@@ -405,7 +410,7 @@ class _Step:
                 if number not in headers:
                     raise Damaged("a message in a pack has no row")
                 content = bytes(one.body)
-                after, data = self._anew(envelope, desk, headers[number], content, built)
+                after, data = self._anew(envelope, conversation, headers[number], content, built)
                 stays = stays and data is content
                 if after != headers[number]:
                     built.amend(headers[number], after)
@@ -415,12 +420,17 @@ class _Step:
         return built if built.any() else None
 
     def _anew(
-        self, envelope: SealedEnvelope, desk: "ConversationState", m: MessageRow, content: bytes, built: "_Change"
+        self,
+        envelope: SealedEnvelope,
+        conversation: "ConversationState",
+        m: MessageRow,
+        content: bytes,
+        built: "_Change",
     ) -> tuple[MessageRow, bytes]:
-        """The message with its names made anew: its row and its content, the same object if nothing changed."""
+        """Return the message's row and content with new names. The content is the same object if nothing changed."""
         body, data = decode_body(content), content
         if not all(envelope.is_current_name(attached.name) for attached in body.attached):
-            body, names = rename_attachments(desk, body)
+            body, names = rename_attachments(conversation, body)
             data = encode(body)
             built.attach += [(m.number, new) for new in names.values()]
             built.detach += [(m.number, old) for old, new in names.items() if old != new]
@@ -434,7 +444,7 @@ class _Step:
 
 
 class _Change:
-    """What becomes of some messages."""
+    """Collects the changes to some messages and packs."""
 
     def __init__(self) -> None:
         self.came: list[MessageRow | PackRow] = []
@@ -477,22 +487,22 @@ class _Change:
 
 
 class _Once:
-    """Commits what was made from messages and packs that were read before, if they are still the same: whoever appends
-    meanwhile is no hindrance."""
+    """Commits a change made from messages and packs read earlier, if these are still the same. Appends in the meantime
+    do not matter."""
 
-    def __init__(self, engine: "Engine", desk: "ConversationState", numbers: Sequence[int]) -> None:
-        self._engine, self._desk = engine, desk
-        with desk.lock:  # of one moment
-            self.row, self.envelope = desk.row, desk.envelope
-            self._seen = desk.row.rewrites, desk.packings
+    def __init__(self, engine: "Engine", conversation: "ConversationState", numbers: Sequence[int]) -> None:
+        self._engine, self._conversation = engine, conversation
+        with conversation.lock:  # of one moment
+            self.row, self.envelope = conversation.row, conversation.envelope
+            self._seen = conversation.row.rewrites, conversation.packings
         self._used = False
         self._numbers = numbers
         self.rows, self.packs = self._read()
 
     def _read(self) -> tuple[list[MessageRow], list[PackRow]]:
-        """The messages, and the packs that they are in, with all messages of these."""
+        """Read the messages, and the packs that contain them, with all messages of these packs."""
         backend = self._engine.backend
-        rows = {m.number: m for m in backend.messages(numbers=self._numbers) if m.conversation == self._desk.id}
+        rows = {m.number: m for m in backend.messages(numbers=self._numbers) if m.conversation == self._conversation.id}
         runs = sorted({run_of(m.number) for m in rows.values() if m.body is None})
         packs = backend.packs(runs)
         inside = [n for pack in packs for n in range(pack.first, pack.first + pack.count) if n not in rows]
@@ -502,16 +512,20 @@ class _Once:
 
     def commit(self, built: _Change, state: KeyState) -> bool:
         def prepare(row: ConversationRow) -> tuple[Change | None, bool]:
-            if self._used or row.data_key != self.row.data_key or (row.rewrites, self._desk.packings) != self._seen:
+            if (
+                self._used
+                or row.data_key != self.row.data_key
+                or (row.rewrites, self._conversation.packings) != self._seen
+            ):
                 return None, False
             if row.token != self.row.token and self._read() != (self.rows, self.packs):
                 return None, False
             self._used = True
-            self._desk.packings += 1  # whoever packs from what it read before starts over
+            self._conversation.packings += 1  # a packing that read earlier starts again
             return built.change(self.envelope, row), True
 
         try:
-            return self._desk.commit(prepare, state=state)
+            return self._conversation.commit(prepare, state=state)
         except HithertoError:
             self._used = True
             raise
@@ -523,8 +537,8 @@ def _slices(values: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def _items_anew(engine: "Engine", row: ConversationRow, old: Envelope, new: Envelope) -> tuple[ItemRow, ...]:
-    """What a conversation has beside its messages, under the new key: not the words for searching, which are made
-    again, nor a ledger where there can be none."""
+    """Return the items beside the messages under the new key: without the words for searching, which are rebuilt, and
+    without the revisions of a conversation whose proofs prove nothing."""
     anew = []
     for item in engine.backend.items(row.id):
         if not item.key.startswith(WORDS) and (item.key != LEDGER or (old.proves and new.proves)):
@@ -534,5 +548,5 @@ def _items_anew(engine: "Engine", row: ConversationRow, old: Envelope, new: Enve
             except Damaged:
                 if item.key != MARK:
                     raise
-                anew.append(mark(engine, new, row.id))  # the tree has all that a torn one said
+                anew.append(mark(engine, new, row.id))  # a torn mark is restored from the tree
     return tuple(anew)

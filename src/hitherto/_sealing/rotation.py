@@ -1,28 +1,29 @@
-"""Rotation: another key, for the workspace or for everything in it, while readers and writers go on.
+"""Rotation: a new key for the workspace, or for everything in it, while readers and writers continue.
 
-A job begins with one commit to the workspace's own row, which says what shall be: from then on everything new is made
-by the new rules, in every process, because whoever makes something requires that row to stand as it was read. The old
-wrapping key stays in that row, sealed, as long as anything needs it; so the new key alone opens the store, and the old
-one does not any more. Then one conversation after the other is brought up to date, and at last the row forgets the old
-key.
+A job begins with one commit to the workspace's row, which sets the new rules. From then on all processes create
+conversations by the new rules, because every creation requires the row as it was read. The old wrapping key stays in
+that row, sealed, as long as a conversation needs it; so the new key alone opens the store, and the old one does not any
+more. Then the job updates one conversation after the other, and finally removes the old key from the row.
 
-**Rewrapping** wraps the data key of each conversation anew: one small write each. **Re-encrypting** gives it a second
-data key. From that commit on everything is sealed with the new one; then messages, packs, items and attachments follow
-in small steps, and a last commit drops the old key. Names (of keys, labels, projects) are made with keys, too, and are
-made anew. **Sealing** a plain store and **unsealing** one are the same, with "none" for one of the two keys.
+**Rewrapping** wraps the data key of each conversation with the new key: one small write each. **Re-encrypting** gives
+it a second data key. From that commit on all writes are sealed with the new one. Then messages, packs, items and
+attachments follow in small steps, and a last commit drops the old key. Names (of keys, labels, projects) are made with
+keys, too, and are replaced. **Sealing** a plain store and **unsealing** one work the same, with "none" for one of the
+two keys.
 
-Each step is a commit of its own that leaves everything readable, and what is left to do is seen from the rows alone. So
-a job that was killed anywhere is finished by whoever comes next: `maintain`, or the same call again.
+Each step is a commit that leaves everything readable, and the rows alone show the remaining work. So a job that was
+killed anywhere is finished by `maintain`, or by the same call again.
 
-**Nothing is forgotten that anything needs.** The commit that drops the old key of the workspace requires that every
+**No key is dropped that is still needed.** The commit that drops the old key of the workspace requires that every
 conversation is sealed by the new rules, and the backend checks that in the same transaction (`Batch.every_key`). The
-commit that drops the old data key of one conversation has read all of its rows (`reencryption`). What cannot be
-brought up to date is named in `failures`, and the job stays pending.
+commit that drops the old data key of one conversation has read all of its rows (`reencryption`). Conversations that
+cannot be updated are listed in `failures`, and the job stays pending.
 
-**One process at a time works on it**, by a lease (`_engine.lease`); the others wait for a while, and go on if that one
-is gone. The lease only saves work: what protects the data is what each commit requires, with two owners as well.
+**One process at a time works on it**, by a lease (`_engine.lease`). Other processes wait for a while, and continue the
+job if that process is gone. The lease only saves work: the requirements of each commit protect the data even with two
+owners.
 
-Loading this module loads `cryptography`: it is for who seals.
+Loading this module loads `cryptography`, so only sealed stores load it.
 """
 
 import time
@@ -53,15 +54,15 @@ if TYPE_CHECKING:
 
 _TRIES = 1000
 _AT_ONCE = 256  # conversations rewrapped in one commit
-_TELL_SECONDS = 0.25  # how often progress is told
-_PATIENCE_SECONDS = 30.0  # for so long a call waits for another process that is at it
-_LOOK_SECONDS = 0.05  # how often it looks whether that one is done, or gone
-_PASSES = 8  # over all conversations, that find nothing to do and yet cannot finish
+_TELL_SECONDS = 0.25  # between two calls of `progress`
+_PATIENCE_SECONDS = 30.0  # how long a call waits for another process that rotates
+_LOOK_SECONDS = 0.05  # between two checks whether that process is done, or gone
+_PASSES = 8  # passes over all conversations that find no work and yet cannot finish
 _EVER = float("inf")
 
 
 class RotationProgress(Struct, frozen=True):
-    """How far it is."""
+    """The progress of a rotation."""
 
     done: int
     total: int  # conversations
@@ -71,7 +72,7 @@ class RotationProgress(Struct, frozen=True):
 
 
 class RotationReport(Struct, frozen=True):
-    """What a rotation did."""
+    """The result of a rotation."""
 
     conversations: int  # that were brought up to date
     complete: bool  # nothing needs the old key any more
@@ -91,7 +92,7 @@ class _Overtaken(Exception):
 
 # -- beginning
 
-_Begin = Callable[[KeyState, ConversationRow], bool]  # False: it is so already
+_Begin = Callable[[KeyState, ConversationRow], bool]  # False: nothing to do
 
 
 def rotate(
@@ -111,7 +112,7 @@ def rotate(
         retired = {**state.now()[1].retired, old.key_id: old.wrapping_key()}
         retired.pop(codec.key_id, None)
         codec.retire(retired)
-        slots = codec.rewrapped(row.id, old.slots)
+        slots = codec.rewrap(row.id, old.slots)
         if reencrypt:
             generation = slots[0].generation + 1
             slots = (codec.new_slot(row.id, generation, generation), *slots)
@@ -219,8 +220,8 @@ def _set(
 def _notes_anew(
     engine: "Engine", id: bytes, old: Envelope, new: Envelope
 ) -> tuple[tuple[ItemRow, ...], tuple[bytes, ...]]:
-    """What lies at the workspace's row, under the new key; and the keys of what does not open: no damage there may keep
-    anybody from changing a key."""
+    """Return the items of the workspace's row under the new key, and the keys of items that cannot be read. These are
+    dropped: damaged items must not prevent a change of keys."""
     put, lost = [], []
     for item in engine.backend.items(id):
         place = item_place(id, item.key)
@@ -390,7 +391,7 @@ class _Job:
         return self._codec.need(row) == "reencrypt"
 
     def _rewrap(self, rows: Sequence[ConversationRow]) -> None:
-        """Those who were changed by others meanwhile come again in the next pass."""
+        """Rewrap the keys of these conversations. The next pass repeats the ones that changed in the meantime."""
         engine, entries = self._engine, list[tuple[PendingCommit, Change]]()
         self.found += len(rows)
         try:
@@ -399,7 +400,7 @@ class _Job:
                 if change is not None:
                     entries.append((engine.committer.enqueue(Batch((change,), self._state.require)), change))
             outcomes = [(engine.committer.wait(entry), change) for entry, change in entries]
-        except BaseException:  # Ctrl+C, say: nobody waits for the others any more
+        except BaseException:  # Ctrl+C, for example: withdraw the commits that wait
             for entry, _ in entries:
                 engine.committer.withdraw(entry)
             raise
@@ -413,7 +414,7 @@ class _Job:
     def _rewrapping(self, row: ConversationRow) -> Change | None:
         try:
             envelope = self._codec.envelope(row)
-            box = write_box(self._codec.rewrapped(row.id, read_box(row.data_key)))
+            box = write_box(self._codec.rewrap(row.id, read_box(row.data_key)))
             return Change(row.id, row.token, next_row(envelope, row, data_key=box))
         except Damaged as error:
             self.failures[show_conversation_id(row.id)] = str(error)

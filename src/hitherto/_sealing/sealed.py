@@ -111,12 +111,12 @@ def write_box(slots: Sequence[Slot]) -> bytes:
 
 
 def key_of(row: ConversationRow) -> str:
-    """Which key the row of a sealed workspace asks for."""
+    """Return the id of the key that the row of a sealed workspace requires."""
     return next(slot.key_id.hex() for slot in read_box(row.data_key) if slot.kind == AES)
 
 
 class Secret:
-    """A data key, opened, and what is derived from it."""
+    """An unwrapped data key, and the keys derived from it."""
 
     __slots__ = ("_secret", "cipher", "commitment", "name_key", "proof_key")
 
@@ -129,12 +129,12 @@ class Secret:
     def __repr__(self) -> str:
         return "<Secret>"
 
-    def wrapped(self, wrap: primitives.Cipher, place: bytes) -> bytes:
-        return wrap.seal(bytes(self._secret), place)
+    def wrap(self, cipher: primitives.Cipher, place: bytes) -> bytes:
+        return cipher.seal(bytes(self._secret), place)
 
     def wipe(self) -> None:
-        """Overwrite the key. What was derived from it, and the copies that were made in doing so, are Python's to free:
-        nothing here can overwrite them."""
+        """Overwrite the key. The keys derived from it, and temporary copies, are freed by Python and cannot be
+        overwritten here."""
         self._secret[:] = bytes(len(self._secret))
 
 
@@ -153,9 +153,8 @@ def _slot_place(workspace: bytes, conversation: bytes, slot: Slot) -> bytes:
 class Sealed:
     """The codec of a sealed workspace.
 
-    It is made with the caller's key, and knows the rest from the workspace's own row (`adopt`). When it meets a
-    conversation that was made or rotated with a newer state than it knows, it has that row read again (`reread`), which
-    may show that it is not the codec any more.
+    It has the caller's key, and reads its other state from the workspace's row (`adopt`). If a conversation was created
+    or rotated with a newer state, it reads that row again (`reread`), which may replace it by another codec.
     """
 
     name = "sealed"
@@ -181,7 +180,7 @@ class Sealed:
     # -- the workspace
 
     def adopt(self, row: ConversationRow) -> Envelope:
-        """Learn the state of the workspace from its row: the key check. `KeyUnavailable` if the key is another one."""
+        """Adopt the state of the workspace from its row, and check the key. Raises `KeyUnavailable` for a wrong key."""
         wanted = key_of(row)
         if self.key.id != wanted:
             newer = self.key._again()
@@ -189,11 +188,11 @@ class Sealed:
                 raise KeyUnavailable(f"the store is sealed with key {wanted}, not with {self.key.id}")
             self._take(newer)
         self.slots = read_box(row.data_key)
-        self._home = self.opened(row)
+        self._home = self.open_row(row)
         return self._home
 
     def retire(self, wraps: "dict[bytes, bytes]") -> None:
-        """Keys of before, which conversations that were not rotated yet are wrapped with; by their ids."""
+        """Set the old wrapping keys by id, which conversations that are not rotated yet still need."""
         for key_id in [key_id for key_id in self._wraps if key_id != self.key_id and key_id not in wraps]:
             del self._wraps[key_id]
         for key_id, wrap in wraps.items():
@@ -205,26 +204,26 @@ class Sealed:
         return self.slots[0].generation if self.slots else 1
 
     def may_be_plain(self) -> bool:
-        """Is the workspace being sealed or unsealed?"""
+        """Return True if the workspace is being sealed or unsealed."""
         return any(slot.kind == NO_KEY for slot in self.slots)
 
     def still(self) -> "Sealed":
-        """A copy that stays as it is, whatever becomes of the workspace: for a job that goes by this state."""
+        """Return a copy that does not follow changes of the workspace, for a job that works with this state."""
         same = copy(self)
         same._wraps = dict(self._wraps)
         return same
 
     @property
     def shape(self) -> KeyShape:
-        """What the box of a conversation looks like that is sealed as the workspace says, and in no other way: one data
-        key of this time, under the workspace's key of now; or none. The same as `need` says, for backends."""
+        """The shape of the key box of an up-to-date conversation: one data key of this epoch under the workspace's
+        current key, or none. Lets backends check what `need` checks."""
         if self.slots[0].kind == NO_KEY:
             return KeyShape(0)
         now = self.epoch.to_bytes(4, "big") + self.key_id
         return KeyShape(_USUAL.size, ((0, _USUAL_START), (_USUAL_EPOCH, now)))
 
     def need(self, row: ConversationRow) -> Literal["rewrap", "reencrypt"] | None:
-        """What it takes to have this conversation sealed as the workspace says, and in no other way."""
+        """Return the work that brings this conversation up to date with the workspace's key, or None."""
         slots = read_box(row.data_key)
         if self.slots[0].kind == NO_KEY:
             return "reencrypt" if slots else None
@@ -244,28 +243,28 @@ class Sealed:
         secret = Secret(primitives.random_key(), self._workspace, conversation)
         self._remember(secret)
         slot = Slot(AES, generation, self.epoch if epoch is None else epoch)
-        return self._wrapped(conversation, slot, secret)
+        return self._wrap_secret(conversation, slot, secret)
 
-    def _wrapped(self, conversation: bytes, slot: Slot, secret: Secret) -> Slot:
+    def _wrap_secret(self, conversation: bytes, slot: Slot, secret: Secret) -> Slot:
         bare = Slot(AES, slot.generation, slot.epoch, self.key_id, secret.commitment)
-        wrap = self._wrap(self.key_id)
+        wrap = self._find_wrap(self.key_id)
         if wrap is None:
             raise AssertionError("the key of now is always known")
         place = _slot_place(self._workspace, conversation, bare)
-        return Slot(AES, slot.generation, slot.epoch, self.key_id, secret.commitment, secret.wrapped(wrap, place))
+        return Slot(AES, slot.generation, slot.epoch, self.key_id, secret.commitment, secret.wrap(wrap, place))
 
-    def _wrap(self, key_id: bytes) -> primitives.Cipher | None:
-        """What data keys are wrapped with, if we know the key of this id."""
+    def _find_wrap(self, key_id: bytes) -> primitives.Cipher | None:
+        """Return the cipher that wraps data keys for this key id, or None if the key is unknown."""
         if not self._wraps:
             raise Closed("the store was closed meanwhile, and its keys are forgotten")
         return self._wraps.get(key_id)
 
-    def rewrapped(self, conversation: bytes, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-        """The same data keys under the workspace's key of now."""
+    def rewrap(self, conversation: bytes, slots: Sequence[Slot]) -> tuple[Slot, ...]:
+        """Wrap the data keys with the workspace's current key."""
         return tuple(
             slot
             if slot.kind == NO_KEY or slot.key_id == self.key_id
-            else self._wrapped(conversation, slot, self._secret(conversation, slot))
+            else self._wrap_secret(conversation, slot, self._secret(conversation, slot))
             for slot in slots
         )
 
@@ -274,10 +273,10 @@ class Sealed:
         if known is not None:
             return known
         if slot.key_id not in self._wraps or slot.epoch > self.epoch:
-            now = self._reread()  # others may have rotated the key, or we have, in another thread
+            now = self._reread()  # another process or thread may have rotated the key
             if isinstance(now, Sealed) and now is not self:
                 return now._secret(conversation, slot)
-        wrap = self._wrap(slot.key_id)
+        wrap = self._find_wrap(slot.key_id)
         if wrap is None:
             raise Damaged("a conversation is sealed with a key that is not its workspace's")
         try:
@@ -293,18 +292,18 @@ class Sealed:
     def _remember(self, secret: Secret) -> None:
         self._secrets[secret.commitment] = secret
         if len(self._secrets) > _REMEMBERED:
-            self._secrets.popitem(last=False)[1].wipe()  # what envelopes derived from it works on
+            self._secrets.popitem(last=False)[1].wipe()  # envelopes keep the keys derived from it
 
     def worn(self, row: ConversationRow) -> bool:
-        """Has the data key sealed so much that it is time for another one? An estimate with room to spare: each
-        message twice (alone and packed), each commit twice (the row and what else it wrote). Attachments hardly count:
+        """Return True if the data key has sealed so much that it should be replaced. A generous estimate: each message
+        counts twice (alone and packed), and each commit twice (the row and its other writes). Attachments hardly count:
         2**30 chunks would be 256 TiB."""
         seals = 2 * row.next_seq + 2 * (row.version - row.created_at)
         return bool(row.data_key) and seals > row.generation * _MOST_SEALS
 
     def forget(self, row: ConversationRow) -> None:
-        """Its conversation is gone: so is its key."""
-        with suppress(Damaged):  # a box that cannot be read has no key that we know
+        """Wipe the keys of a conversation that is gone."""
+        with suppress(Damaged):  # a box that cannot be read has no cached key
             for slot in read_box(row.data_key):
                 secret = self._secrets.pop(slot.commitment, None)
                 if secret is not None:
@@ -322,11 +321,11 @@ class Sealed:
         slots = read_box(row.data_key)
         if not self._agrees(slots):
             now = self._reread()
-            if now is not self:  # another has taken our place, while somebody still asked us
+            if now is not self:  # this codec was replaced, and a caller still had it
                 return now.envelope(row)
             if not self._agrees(slots):
                 raise Damaged("a conversation is plain in a sealed store" if not slots else "a conversation is newer")
-        return self._opened(row, slots) if slots else _PLAIN
+        return self._open_slots(row, slots) if slots else _PLAIN
 
     def _agrees(self, slots: Sequence[Slot]) -> bool:
         if not slots:
@@ -337,12 +336,12 @@ class Sealed:
                 return False
         return True
 
-    def opened(self, row: ConversationRow) -> "SealedEnvelope":
-        """The envelope of a conversation that has keys. Its row is checked."""
-        return self._opened(row, read_box(row.data_key))
+    def open_row(self, row: ConversationRow) -> "SealedEnvelope":
+        """Return the envelope of a conversation that has keys, after checking its row."""
+        return self._open_slots(row, read_box(row.data_key))
 
-    def _opened(self, row: ConversationRow, slots: Sequence[Slot]) -> "SealedEnvelope":
-        # One data key alone is never "none".
+    def _open_slots(self, row: ConversationRow, slots: Sequence[Slot]) -> "SealedEnvelope":
+        # A box with a single slot never has the kind "none".
         if len(slots) > 1 and self.slots and any(s.kind == NO_KEY for s in slots) and not self.may_be_plain():
             raise Damaged("a conversation may be plain in a sealed store")
         envelope = self.draft(row.id, slots)
@@ -353,7 +352,7 @@ class Sealed:
         return self.draft(row.id, read_box(row.data_key)) if row.data_key else _PLAIN
 
     def draft(self, conversation: bytes, slots: Sequence[Slot]) -> "SealedEnvelope":
-        """The envelope that a conversation has, or will have, with these keys."""
+        """Return the envelope of a conversation with these keys. Does not check the row."""
         if not any(slot.kind == AES for slot in slots):
             raise Damaged("a conversation has no key")
         keys = [(slot.generation, self._secret(conversation, slot) if slot.kind == AES else None) for slot in slots]
@@ -466,7 +465,7 @@ class SealedEnvelope:
     def _bytes_of(self, place: Place) -> bytes:
         """Field, workspace, conversation, and what else there is: numbers as they are, bytes behind their length."""
         try:
-            parts = [_number(part) if part is None or isinstance(part, int) else _sized(part) for part in place[2:]]
+            parts = [_number(part) if part is None or isinstance(part, int) else _with_size(part) for part in place[2:]]
         except (TypeError, OverflowError):
             raise Damaged(f"a stored {place[0]} has columns that cannot be") from None
         return b"".join((bytes((_FIELDS[str(place[0])],)), self._workspace, self._conversation, *parts))
@@ -481,7 +480,7 @@ class SealedEnvelope:
                 known = self._ends = self._ends_of(row)
             return b"".join(
                 (
-                    known[3], _sized(row.token), len(tips).to_bytes(4, "big"), *map(_number, tips),
+                    known[3], _with_size(row.token), len(tips).to_bytes(4, "big"), *map(_number, tips),
                     _ROW.pack(
                         row.version, row.generation, _NONE if head is None else head, row.next_seq, row.count,
                         row.size, row.rewrites, row.created_at, row.active_at,
@@ -495,13 +494,13 @@ class SealedEnvelope:
 
     def _ends_of(self, row: ConversationRow) -> tuple[bytes, bytes, tuple[str, bytes | None], bytes, bytes]:
         """How the place of a row begins and ends: these columns hardly ever change."""
-        begins = bytes((_FIELDS["row"],)) + self._workspace + self._conversation + _sized(row.kind.encode())
+        begins = bytes((_FIELDS["row"],)) + self._workspace + self._conversation + _with_size(row.kind.encode())
         return (
             row.data_key,
             row.meta,
             (row.kind, row.key),
-            begins + _sized(row.key),
-            _sized(row.data_key) + _sized(row.meta),
+            begins + _with_size(row.key),
+            _with_size(row.data_key) + _with_size(row.meta),
         )
 
     # -- names
@@ -567,7 +566,7 @@ class SealedEnvelope:
 
 
 class _Fingerprint:
-    """Names an attachment by its content, with a key."""
+    """Computes the name of an attachment: a keyed MAC of its content."""
 
     def __init__(self, generation: int, key: bytes) -> None:
         self._prefix = generation.to_bytes(4, "big")
@@ -587,7 +586,7 @@ def _number(part: int | None) -> bytes:
     return (_NONE if part is None else part).to_bytes(8, "big", signed=True)
 
 
-def _sized(part: object) -> bytes:
+def _with_size(part: object) -> bytes:
     if part is None:
         return b"\xff\xff\xff\xff"
     if not isinstance(part, bytes):

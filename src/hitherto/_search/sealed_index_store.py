@@ -189,11 +189,11 @@ def _commit_all(engine: "Engine", changes: Sequence[Change]) -> list[Change]:
 
 def _tell_desk(engine: "Engine", change: Change) -> None:
     """Update the cached row, so that the next writer does not have to prepare its write twice."""
-    desk = engine.states.get(change.conversation)
-    if desk is not None and change.row is not None:
-        with desk.lock:
-            if desk.row.token == change.expect:
-                desk.row = change.row
+    state = engine.states.get(change.conversation)
+    if state is not None and change.row is not None:
+        with state.lock:
+            if state.row.token == change.expect:
+                state.row = change.row
 
 
 # -- forgetting

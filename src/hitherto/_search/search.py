@@ -463,11 +463,11 @@ class Search:
         header = next(found, None)
         if header is None:
             return
-        desk = None
+        state = None
         with suppress(Damaged, NotFound):  # then no message can be read, and reading each raises
-            desk = self._engine.state_of(row)  # kept alive, or each message would unwrap the key again
+            state = self._engine.state_of(row)  # kept alive, or each message would unwrap the key again
         yield from self._with_content(chain([header], found))
-        del desk
+        del state
 
     def _rows_to_index(
         self, index: TextIndex, start: "_Start", grown: dict[bytes, Known], drop: list[int], limit: "Limit"

@@ -46,27 +46,27 @@ def extract(engine: "Engine", conversation: bytes) -> Extracted:
     """Read a conversation as it is now. Large content is loaded on demand. Raises `Busy` if it changes all the time."""
     for _ in range(_LOOKS):
         row = engine.read_row(conversation)
-        desk = engine.read_consistently(row, lambda found: ConversationState(engine, found, own=True))
+        state = engine.read_consistently(row, lambda found: ConversationState(engine, found, own=True))
         try:
-            found = _extract(engine, desk)
+            found = _extract(engine, state)
         except Damaged:
-            if engine.read_row(conversation).token == desk.row.token:
+            if engine.read_row(conversation).token == state.row.token:
                 raise
             continue
         after = engine.read_row(conversation)
-        if (after.rewrites, after.data_key) == (desk.row.rewrites, desk.row.data_key):
+        if (after.rewrites, after.data_key) == (state.row.rewrites, state.row.data_key):
             return found  # without messages added since the read began, which is consistent
     raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
 
 
-def _extract(engine: "Engine", desk: ConversationState) -> Extracted:
-    row, meta, names = desk.row, desk.meta, engine.message_ids
-    setups = engine.backend.items(desk.id, b"setup/")
+def _extract(engine: "Engine", state: ConversationState) -> Extracted:
+    row, meta, names = state.row, state.meta, engine.message_ids
+    setups = engine.backend.items(state.id, b"setup/")
     ids: dict[int, str] = {}  # the exported id of each message, by its number
     used: set[str] = set()
     messages: list[PortableMessage] = []
     before = 0
-    for message, setup, number in _read(engine, desk):
+    for message, setup, number in _read(engine, state):
         said = _portable_message(message, setup, used)
         messages.append(
             replace(
@@ -81,42 +81,42 @@ def _extract(engine: "Engine", desk: ConversationState) -> Extracted:
     if len(messages) != row.count:
         raise Damaged(f"{len(messages)} messages are stored, {row.count} are meant to be")
     portable = PortableConversation(
-        id=desk.name,
+        id=state.name,
         messages=tuple(messages),
         title=meta.title,
         key=meta.key,
         project=meta.project,
         metadata=meta.metadata,
-        setups=tuple(open_setup(desk.envelope, desk.id, item.key, item.body) for item in setups),
+        setups=tuple(open_setup(state.envelope, state.id, item.key, item.body) for item in setups),
         setup=meta.setup,
         setup_at=before,
         opening=meta.opening,
         head=None if row.head is None else ids[row.head],
         held=row.held,
         created_us=meta.created or row.created_at,
-        partials=tuple(_halves(desk, {names.id(number): id for number, id in ids.items()})),
-        record=read_about(engine, desk.envelope, row).portable,
+        partials=tuple(_halves(state, {names.id(number): id for number, id in ids.items()})),
+        record=read_about(engine, state.envelope, row).portable,
         expires_us=row.expires_at,
     )
     return Extracted(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
 
 
-def _halves(desk: ConversationState, ids: dict[str, str]) -> Iterator[PortablePartial]:
+def _halves(state: ConversationState, ids: dict[str, str]) -> Iterator[PortablePartial]:
     """Yield the incomplete answers, oldest first. Unreadable ones are left out: they have no value."""
-    for partial in reversed(found_partials(desk)):
+    for partial in reversed(found_partials(state)):
         if partial.problem is None and partial.parent in ids and partial.at is not None:
             at = from_datetime(partial.at, "its time")
             yield PortablePartial(parent=ids[partial.parent], messages=partial.messages, at_us=at)
 
 
-def _read(engine: "Engine", desk: ConversationState) -> Iterator[tuple[Saved, int, int]]:
+def _read(engine: "Engine", state: ConversationState) -> Iterator[tuple[Saved, int, int]]:
     """Yield every message with the number of its setup and its own number, parents first."""
     reader, after = Reader(engine), None
-    while rows := _next(engine, desk.row, after):
+    while rows := _next(engine, state.row, after):
         for header in rows:
-            row, body = engine.read_body(header, desk, reader)
-            whole, problem = fill_holes(desk, body, lazy=True) if body.attached else (body, None)
-            yield build_message(row, whole, engine.message_ids, desk.name, problem), body.setup, row.number
+            row, body = engine.read_body(header, state, reader)
+            whole, problem = fill_holes(state, body, lazy=True) if body.attached else (body, None)
+            yield build_message(row, whole, engine.message_ids, state.name, problem), body.setup, row.number
         after = rows[-1].seq
 
 

@@ -233,12 +233,12 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
         meta = replace(meta, key=None)
     head = next((n for n, said in enumerate(portable.messages) if said.id == portable.head), None)
 
-    def items(desk: ConversationState, messages: list[Saved]) -> Iterable[ItemRow]:
+    def items(state: ConversationState, messages: list[Saved]) -> Iterable[ItemRow]:
         places = {said.id: store.engine.message_ids.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
         for half in portable.partials:
             data = encode_partial(store.engine, half.messages, half.at_us or store.engine.clock(), complete=True)
-            yield close_item(desk.envelope, desk.id, _half_key(store, places[half.parent], half), data)
-        yield from record_items(desk.envelope, desk.id, portable.record)
+            yield close_item(state.envelope, state.id, _half_key(store, places[half.parent], half), data)
+        yield from record_items(state.envelope, state.id, portable.record)
 
     if portable.expires_us is not None:
         store.engine.schedule.expect_expiry()
@@ -247,7 +247,7 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
         parse_conversation_id(plan.id),
         meta,
         setups,
-        lambda desk: _drafts(desk, plan, format, min(meta.created, store.engine.clock())),
+        lambda state: _drafts(state, plan, format, min(meta.created, store.engine.clock())),
         More(head, portable.held, items, portable.expires_us),
     )
     if made is None:
@@ -302,18 +302,18 @@ def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Ex
 
 
 def _add_messages(
-    desk: ConversationState, portable: PortableConversation, plan: Plan, there: Extracted, format: str
+    state: ConversationState, portable: PortableConversation, plan: Plan, there: Extracted, format: str
 ) -> dict[str, str]:
     numbers = _setup_numbers(portable, there.portable)
     new = tuple(replace(said, setup=numbers.get(said.setup, 0)) for said in plan.new)
-    drafts = _drafts(desk, replace(plan, new=new), format, 0)
+    drafts = _drafts(state, replace(plan, new=new), format, 0)
 
     def choose(row: ConversationRow) -> Placement:
         if (row.next_seq, row.rewrites) != (there.next_seq, there.rewrites):
             raise _Again
         return Placement(row.head)
 
-    return {said.id: m.id for said, m in zip(plan.new, desk.add(drafts, choose), strict=True)}
+    return {said.id: m.id for said, m in zip(plan.new, state.add(drafts, choose), strict=True)}
 
 
 def _setup_numbers(portable: PortableConversation, there: PortableConversation) -> dict[int, int]:
@@ -338,18 +338,18 @@ def _equip(
     last = next((numbers[said.setup] for said in reversed(new) if said.main and said.setup), there.setup)
     if not missing and last == there.setup:
         return
-    desk = talk.state
+    state = talk.state
 
     def make(row: ConversationRow) -> Change:
-        envelope = desk.check(row)
+        envelope = state.check(row)
         if open_meta(envelope, row).setups != count:
             raise _Again
         force = {} if last == there.setup else {"setup": last, "setup_seq": row.next_seq}
-        change = build_description_change(desk, row, setups=count + len(missing), **force)
-        items = [setup_item(envelope, desk.id, numbers[n], portable.setups[n - 1]) for n in missing]
+        change = build_description_change(state, row, setups=count + len(missing), **force)
+        items = [setup_item(envelope, state.id, numbers[n], portable.setups[n - 1]) for n in missing]
         return replace(change, put=(*change.put, *items))
 
-    store.engine.change(desk.id, make)
+    store.engine.change(state.id, make)
     raise _Again
 
 
@@ -357,7 +357,7 @@ def _keep_halves(
     store: "Store", portable: PortableConversation, plan: Plan, there: Extracted, ids: dict[str, str]
 ) -> None:
     """Store incomplete answers, unless the store has them, or has an answer to the same message."""
-    desk = store.conversation(plan.id).state
+    state = store.conversation(plan.id).state
     answered = {said.parent for said in (*there.portable.messages, *portable.messages)}
     ours = {number: id for id, number in there.numbers.items()}
     kept = {(half.parent, _digest(store, half.messages)) for half in there.portable.partials}
@@ -366,7 +366,7 @@ def _keep_halves(
         here = ours.get(number, half.parent)
         if not {half.parent, here} & answered and (here, _digest(store, half.messages)) not in kept:
             with suppress(NotFound):  # the message that it answers was deleted meanwhile
-                keep(desk, _half_key(store, number, half), half.messages, half.at_us or None, complete=True)
+                keep(state, _half_key(store, number, half), half.messages, half.at_us or None, complete=True)
 
 
 def _half_key(store: "Store", parent: int, half: PortablePartial) -> bytes:
@@ -381,11 +381,11 @@ def _digest(store: "Store", messages: Sequence[Message]) -> bytes:
 # -- messages
 
 
-def _drafts(desk: ConversationState, plan: Plan, format: str, earliest: int) -> list[EncodedMessage]:
+def _drafts(state: ConversationState, plan: Plan, format: str, earliest: int) -> list[EncodedMessage]:
     """Encode the new messages. The parent of each is in the store or among them."""
     places = dict(plan.known)
     drafts: list[EncodedMessage] = []
-    at, now, limit = earliest or desk.row.active_at, desk.engine.clock(), desk.engine.max_write_bytes
+    at, now, limit = earliest or state.row.active_at, state.engine.clock(), state.engine.max_write_bytes
     for number, said in enumerate(plan.new):
         at = min(max(said.created_us, at), now)
         spot = Placement(
@@ -393,7 +393,7 @@ def _drafts(desk: ConversationState, plan: Plan, format: str, earliest: int) -> 
             said.main,
             None if said.link is None else places.get(said.link),
         )
-        drafts.append(encode_message(desk, _mark_origin(said, format, at), said.setup, spot, said.origin, at))
+        drafts.append(encode_message(state, _mark_origin(said, format, at), said.setup, spot, said.origin, at))
         check_size(drafts[-1:], limit)
         places[said.id] = ~number
     return drafts

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from .._engine.services import Prunes
-from .._erasure.checkpoint_copies import AUTOMATIC, copying, finish, is_there, know, location_of, remember
+from .._erasure.checkpoint_copies import AUTOMATIC, copying, finish, is_there, location_of, register, remember
 from ..errors import InvalidArgument, NotExportable
 from ..events import warn
 from ..snapshots import Snapshot
@@ -169,7 +169,7 @@ class Checkpoints:
     def register_store(self, store: "Store") -> None:
         """Note that a recorder of this store makes checkpoints here, so that purges delete them too."""
         if self._prunes is not None:
-            know(store.engine, self._prunes)
+            register(store.engine, self._prunes)
 
     def _finish(self, seconds: float) -> bool:
         made = self.wait(seconds)

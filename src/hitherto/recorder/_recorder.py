@@ -333,14 +333,14 @@ class Recorder:
         setup = check_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit, setup.raw)
         complete = [self._complete(m) for m in request.messages]
 
-        def make(desk: ConversationState) -> list[EncodedMessage]:
-            drafts = [encode_message(desk, m, 1) for m in complete]
+        def make(state: ConversationState) -> list[EncodedMessage]:
+            drafts = [encode_message(state, m, 1) for m in complete]
             check_size(drafts, limit)
             return drafts
 
         opening = history[0][0].digest.hex() if history and history[0] else None
         opening = opening if session is None else session_name(session)
-        with_mark = More(items=lambda desk, _: (new_mark(desk),))
+        with_mark = More(items=lambda state, _: (new_mark(state),))
         about = replace(self._about, opening=opening)
         created = create(store.engine, new_conversation_id(), about, [setup], make, with_mark)
         if created is None:

@@ -31,7 +31,7 @@ def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] 
             job.take(ids)
             seen += len(ids)
         report(seen, seen)
-        done = job.finished()
+        done = job.finish()
     parts = done.purged_count, done.failures, done.scrub_pending, done.swept
     return PurgeReport(reason, done.started_at, done.completed_at, *parts)
 

@@ -136,11 +136,11 @@ class Records:
         if isinstance(amendment.expires_at, int):
             self._store.engine.schedule.expect_expiry()
 
-        def make(desk: ConversationState) -> list[EncodedMessage]:
-            return _drafts(desk, new, 0, amendment)
+        def make(state: ConversationState) -> list[EncodedMessage]:
+            return _drafts(state, new, 0, amendment)
 
-        def put(desk: ConversationState, _: list[Saved]) -> Iterable[ItemRow]:
-            return items(desk.envelope, id, beside)
+        def put(state: ConversationState, _: list[Saved]) -> Iterable[ItemRow]:
+            return items(state.envelope, id, beside)
 
         expires = amendment.expires_at if isinstance(amendment.expires_at, int) else None
         made = create(store.engine, id, meta, [Setup()], make, More(None, amendment.held is True, put, expires))
@@ -180,13 +180,13 @@ class Records:
             participants=participants,
             privacy=privacy,
         )
-        desk = self._desk(id)
-        talk = Conversation(desk, desk.row.head)
-        drafts = _drafts(desk, new, talk._setup_number(), amendment)
+        state = self._open_state(id)
+        talk = Conversation(state, state.row.head)
+        drafts = _drafts(state, new, talk._setup_number(), amendment)
         if isinstance(amendment.expires_at, int):
             self._store.engine.schedule.expect_expiry()
-        _Writing(desk, new, amendment, expected).run(drafts)
-        return self._read_later(desk.id)
+        _Writing(state, new, amendment, expected).run(drafts)
+        return self._read_later(state.id)
 
     def get(self, id: "Id") -> Record:
         """Read a record. Raises `NotFound` if there is none. If it is due, `retention.expired` is true until a sweep
@@ -222,11 +222,11 @@ class Records:
         """End a conversation for now: store its metrics and remove its recovery snapshot, in one commit. Metrics that
         are not given are counted. Idempotent."""
         self._store.engine.ensure_open()
-        desk = self._desk(id)
+        state = self._open_state(id)
         commit(
-            self._store.engine, desk.id, summary=self._inputs.summary(summary), metrics=self._inputs.metrics(metrics)
+            self._store.engine, state.id, summary=self._inputs.summary(summary), metrics=self._inputs.metrics(metrics)
         )
-        return self._read_later(desk.id)
+        return self._read_later(state.id)
 
     def commit_snapshot(self, id: "Id", snapshot: RecoverySnapshot | Fields) -> None:
         """Store a recovery snapshot, in case that the conversation is never ended: a state of the caller as a dict, or
@@ -240,7 +240,7 @@ class Records:
         if not isinstance(clean, dict):
             raise InvalidArgument("the state of a snapshot is a dict")
         cleaned = replace(snapshot, state=clean) if isinstance(snapshot, RecoverySnapshot) else clean
-        keep_snapshot(self._store.engine, self._desk(id).name, cleaned)
+        keep_snapshot(self._store.engine, self._open_state(id).name, cleaned)
 
     def get_snapshot(self, id: "Id") -> RecoverySnapshot | None:
         """The recovery snapshot of a conversation that was never ended; None if there is none."""
@@ -249,15 +249,15 @@ class Records:
 
     # -- inside
 
-    def _desk(self, id: "Id") -> ConversationState:
+    def _open_state(self, id: "Id") -> ConversationState:
         return self._store.engine.state_of(self._store.engine.read_row(parse_conversation_id(id_of(id))))
 
     def _read(self, id: bytes) -> Record:
         """Read a record with its contents, as of one moment."""
 
-        def look(desk: ConversationState) -> tuple[Fields, Contents]:
-            known, details = self._read_fields(desk)
-            return known, self._contents(desk, desk.row, known["title"], details)
+        def look(state: ConversationState) -> tuple[Fields, Contents]:
+            known, details = self._read_fields(state)
+            return known, self._contents(state, state.row, known["title"], details)
 
         known, contents = self._read_consistently(id, look)
         return deferred_record(known, lambda: contents)
@@ -266,9 +266,9 @@ class Records:
         """The record as it was written. Its contents are read on access, up to the current end of the record."""
 
         def read() -> Contents:
-            return self._read_consistently(id, lambda desk: self._contents(desk, row, known["title"], details))
+            return self._read_consistently(id, lambda state: self._contents(state, row, known["title"], details))
 
-        row, (known, details) = self._read_consistently(id, lambda desk: (desk.row, self._read_fields(desk)))
+        row, (known, details) = self._read_consistently(id, lambda state: (state.row, self._read_fields(state)))
         return deferred_record(known, read)
 
     def _read_consistently(self, id: bytes, look: Callable[[ConversationState], T]) -> T:
@@ -277,25 +277,25 @@ class Records:
         store.engine.ensure_open()
         for _ in range(_MAX_READ_ATTEMPTS):
             row = store.engine.read_row(id)
-            desk = store.engine.read_consistently(row, lambda found: ConversationState(store.engine, found, own=True))
+            state = store.engine.read_consistently(row, lambda found: ConversationState(store.engine, found, own=True))
             try:
-                found = look(desk)
+                found = look(state)
             except Damaged as error:
-                if store.engine.read_row(id).token == desk.row.token:
+                if store.engine.read_row(id).token == state.row.token:
                     store.engine.quarantine.add(id, error.record, str(error))
                     raise
                 continue
             after = store.engine.read_row(id)
-            if (after.rewrites, after.data_key) == (desk.row.rewrites, desk.row.data_key):
+            if (after.rewrites, after.data_key) == (state.row.rewrites, state.row.data_key):
                 return found  # messages that were added meanwhile are not part of it
         raise Busy(f"record {show_conversation_id(id)} changes faster than it can be read")
 
-    def _read_fields(self, desk: ConversationState) -> tuple[Fields, Details]:
+    def _read_fields(self, state: ConversationState) -> tuple[Fields, Details]:
         """The fields of a record except its contents."""
-        store, row = self._store, desk.row
-        meta, (details, summary) = open_meta(desk.envelope, row), read_newest(store.engine, desk.envelope, row)
+        store, row = self._store, state.row
+        meta, (details, summary) = open_meta(state.envelope, row), read_newest(store.engine, state.envelope, row)
         known: Fields = {
-            "conversation_id": desk.name,
+            "conversation_id": state.name,
             "revision": revision_of(row),
             "title": meta.title,
             "created_at": to_datetime(meta.created or row.created_at),
@@ -307,12 +307,15 @@ class Records:
         }
         return known, details
 
-    def _contents(self, desk: ConversationState, row: ConversationRow, title: object, details: Details) -> Contents:
-        """The contents up to the end of this row, which may be older than the desk."""
+    def _contents(self, state: ConversationState, row: ConversationRow, title: object, details: Details) -> Contents:
+        """The contents up to the end of this row, which may be older than the state."""
         store = self._store
-        if not desk.is_same_conversation(row):
-            raise NotFound("conversation", [desk.name])
-        path, all_ = read_thread(store.engine, desk, row), read_summaries(store.engine, desk.envelope, row.id, details)
+        if not state.is_same_conversation(row):
+            raise NotFound("conversation", [state.name])
+        path, all_ = (
+            read_thread(store.engine, state, row),
+            read_summaries(store.engine, state.envelope, row.id, details),
+        )
         new = frames(path, self._sums)
         sum_ = checksum(title, details.participants, new, all_)
         return Contents(
@@ -341,17 +344,17 @@ def _new_details(amendment: Amendment) -> About:
 
 
 def _drafts(
-    desk: ConversationState, new: Sequence[NewMessage], setup: int, amendment: Amendment
+    state: ConversationState, new: Sequence[NewMessage], setup: int, amendment: Amendment
 ) -> list[EncodedMessage]:
     """Prepare the messages. They count together with the other fields for the limit of one write."""
-    drafts = [encode_message(desk, one.message, setup, at=one.at) for one in new]
+    drafts = [encode_message(state, one.message, setup, at=one.at) for one in new]
     texts = [
         amendment.title,
         amendment.participants,
         amendment.summary,
         *([amendment.consent] if amendment.consent else ()),
     ]
-    limit, beside = desk.engine.max_write_bytes, len(msgpack.encode(texts))
+    limit, beside = state.engine.max_write_bytes, len(msgpack.encode(texts))
     try:
         check_size(drafts, limit - beside)
     except PayloadTooLarge as error:
@@ -363,12 +366,12 @@ class _Writing:
     """Adds messages at the end of a record and changes its fields, in one commit."""
 
     def __init__(
-        self, desk: ConversationState, new: Sequence[NewMessage], amendment: Amendment, expected: int | None
+        self, state: ConversationState, new: Sequence[NewMessage], amendment: Amendment, expected: int | None
     ) -> None:
-        self._desk, self._new, self._amendment, self._expected = desk, new, amendment, expected
+        self._state, self._new, self._amendment, self._expected = state, new, amendment, expected
 
     def run(self, drafts: Sequence[EncodedMessage]) -> None:
-        self._desk.write(drafts, self._prepare)
+        self._state.write(drafts, self._prepare)
 
     def _prepare(self, drafts: Sequence[EncodedMessage], _: ConversationRow) -> "Prepared[None]":
         """Prepare the change from the stored row. The items beside it are read now too, and must belong to the same
@@ -379,23 +382,23 @@ class _Writing:
                 hint = "get the record again, and decide"
                 raise Conflict(expected=self._expected, head=revision_of(row), what="the revision", hint=hint)
             try:
-                return build_amendment(self._desk, row, self._amendment, self._prepare_messages(row, drafts)), None
+                return build_amendment(self._state, row, self._amendment, self._prepare_messages(row, drafts)), None
             except Damaged:
                 if self._fresh().token == row.token:
                     raise
 
     def _prepare_messages(self, row: ConversationRow, drafts: Sequence[EncodedMessage]) -> Change | None:
         """The change that adds the messages whose keys are not in the record yet."""
-        known = self._desk._find_existing(drafts)
+        known = self._state._find_existing(drafts)
         missing = [n for n, d in enumerate(drafts) if d.message.key is None or d.message.key not in known]
         if any(self._new[n].sequence is not None for n in missing):
-            path = read_thread(self._desk.engine, self._desk, row)
+            path = read_thread(self._state.engine, self._state, row)
             check_places([self._new[n] for n in missing], len(record_messages(path)) + 1)
-        return self._desk.prepare(row, [drafts[n] for n in missing], Placement(row.head))[0]
+        return self._state.prepare(row, [drafts[n] for n in missing], Placement(row.head))[0]
 
     def _fresh(self) -> ConversationRow:
         """Read the stored row, and adopt it."""
-        row = self._desk.engine.read_row(self._desk.id)
-        if row.token != self._desk.row.token:
-            self._desk.adopt_row(row, self._desk.epoch)
+        row = self._state.engine.read_row(self._state.id)
+        if row.token != self._state.row.token:
+            self._state.adopt_row(row, self._state.epoch)
         return row
