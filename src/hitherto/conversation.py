@@ -98,8 +98,8 @@ class Conversation:
     ) -> None:
         self.state = state
         self.engine: Engine = state.engine
-        self._at = at  # where the next message goes below: as far as we believe
-        self._sure = at  # and as far as we know
+        self._at = at  # the next message goes below this one, which may not be committed yet
+        self._sure = at  # the last one that is committed
         self._flying: deque[PendingCommit] = deque()  # messages of ours on their way
         self._epoch = state.epoch
         self._rewrites = state.row.rewrites if rewrites is None else rewrites  # as of when `at` was seen
@@ -175,7 +175,8 @@ class Conversation:
         return Setup() if number == 0 else self._setup_of(number, self._sure)
 
     def _setup_of(self, number: int, message: int | None) -> Setup:
-        """A setup by its number. What cannot be read is noted at the message where somebody needed it."""
+        """Return a setup by its number. One that cannot be read is noted in quarantine at the message that needed
+        it."""
         try:
             return self._setup_now(self.state, number)
         except Damaged:
@@ -305,7 +306,7 @@ class Conversation:
     def _choose_placement(
         self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None
     ) -> Placement:
-        """Where the next message goes, given the row as it is. Called under the desk's lock."""
+        """Return where the next message goes, given the current row. Called under the lock of the state."""
         if expected is not None:
             if row.head != expected[0] and not self.state.is_row_locked:
                 row = self.engine.read_row(self.state.id)  # before we refuse, be sure that the row is not an old one
@@ -317,7 +318,7 @@ class Conversation:
             return Placement(row.head)
         if on_conflict == "follow":
             return Placement(row.head)
-        if self._epoch != self.state.epoch:  # what we believed to have written may have failed
+        if self._epoch != self.state.epoch:  # a write of ours may have failed
             self._settle()
             self._at, self._epoch = self._sure, self.state.epoch
         if self._rewrites != row.rewrites:
@@ -424,8 +425,7 @@ class Conversation:
         return ThreadUsage(**counted, messages=len(path), approximate_tokens=approximate_tokens(size))
 
     def setups(self) -> list[SetupChange]:
-        """What this thread was held with: the setup of its first message, and each message from which on it is
-        another."""
+        """Return the setups of this thread: that of its first message, and each message from which on it is another."""
         if not self.engine.backend.items(self.state.id, b"setup/", limit=1):
             return []
         only = self._only_setup()
@@ -485,7 +485,7 @@ class Conversation:
     # -- answers that did not arrive whole
 
     def partials(self) -> "list[Partial]":
-        """What had come of answers when they were interrupted, the newest first."""
+        """Return the interrupted answers, as far as they had come, the newest first."""
         self.engine.ensure_open()
         from ._engine.recovery import find_partials  # noqa: PLC0415  # most answers arrive whole
 

@@ -147,7 +147,7 @@ class _Rows:
         return self._found[id]
 
     def sound(self) -> list[bytes]:
-        """Those that are as they were proven. The others are in quarantine."""
+        """Return the ids whose rows pass their integrity proof. The others are in quarantine."""
         self._found = {}
         for row in self.engine.backend.lookup(ids=self._ids):
             sound = self.engine.verified_row(row)

@@ -2,7 +2,7 @@
 
 It joins a backend (rows), a codec (what rows contain) and the rules of the tree: who gets which number and
 sequence, where the head is, what a conflict means, what may be deleted. Everything it promises holds on every
-backend, because every decision is made above them: here, at the desk (appending) and in removal (deleting).
+backend, because every decision is made above them: here, in the state of a conversation (appending) and in `deleting`.
 
 The store is thread-safe. Conversation handles and listings come from it and are used with it; after `close` they raise
 `Closed`.
@@ -92,7 +92,7 @@ Tools = Sequence[Mapping[str, object]]
 
 
 class Stats(Struct, frozen=True):
-    """What a store holds."""
+    """How much a store holds."""
 
     conversations: int
     messages: int
@@ -123,8 +123,8 @@ class Store:
         """`key` opens a sealed workspace, and seals a new one. `clock` gives microseconds since 1970; `max_write_bytes`
         limits the text and JSON of one write, `max_attachment` the bytes of one binary block,
         `max_conversation_bytes` a conversation, its attachments included. Without `maintenance` it
-        is done only when somebody calls `maintain`. What has been in quarantine for `quarantine_days` is purged by
-        maintenance; without a number, by command only. `sanitiser` cleans all that is written from now on."""
+        is done only when somebody calls `maintain`. Maintenance purges records that have been in quarantine for
+        `quarantine_days`; without a number, only a command does. `sanitiser` cleans all that is written from now on."""
         self.backend = backend
         engine = Engine(
             backend,
@@ -340,7 +340,7 @@ class Store:
     def _handle(self, row: ConversationRow) -> Conversation:
         return Conversation(
             self.engine.state_of(row), row.head, rewrites=row.rewrites
-        )  # not what the desk only believes so far
+        )  # not the optimistic row of the state
 
     # -- the narrow protocols: save, get, list, delete
 
@@ -540,7 +540,8 @@ class Store:
 
     def register_checkpoint_store(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
         """Checkpoints of conversations of this store may lie in this snapshot store: a purge deletes them there, too.
-        What purges of before could not reach there is deleted now. Returns what still cannot be, as id and error."""
+        Copies that earlier purges could not reach are deleted now. Returns those that still cannot be, as id and
+        error."""
         self.engine.ensure_open()
         from ._erasure.checkpoint_copies import finish, register  # noqa: PLC0415  # rare
 
@@ -578,8 +579,8 @@ class Store:
     def set_retention(self, policy: "RetentionPolicy | None") -> "SweepReport | None":
         """Keep this policy in the store, for every process that opens this workspace; None: everything is kept.
 
-        What a policy of fewer days than before makes due is purged before this returns, and the report says what that
-        was; stores then purge what is due by themselves, as they are opened and every six hours. None: nothing more is
+        Conversations that fewer days make due are purged before this returns, and the report names
+        them; stores then purge what is due by themselves, as they are opened and every six hours. None: nothing more is
         due by it than before. A store without `maintenance` purges nothing until somebody calls `sweep`. A number of
         days that is not recommended is taken, with a warning in the log."""
         self.engine.ensure_open()
@@ -589,7 +590,7 @@ class Store:
         return self.engine.schedule.set_policy(policy)
 
     def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
-        """What a sweep would purge, what it would keep, and why. Without a policy, by that of the store."""
+        """Return what a sweep would purge, what it would keep, and why. Without a policy, by that of the store."""
         self.engine.ensure_open()
         from ._erasure.sweep import plan_sweep  # noqa: PLC0415
 
@@ -605,9 +606,9 @@ class Store:
     ) -> "SweepReport":
         """Purge what is due by this policy, or by that of the store; without either, nothing.
 
-        Whoever says something in a conversation, or puts it on hold, until the moment in which it would go keeps it. If
-        somebody sets another policy meanwhile, what is left of those that went by the store's stays.
-        `progress` hears how many are done, and of how many. What was interrupted is finished by the same call again.
+        A conversation that gets a message, or is put on hold, before the moment in which it would go is kept. If
+        another policy is set meanwhile, a sweep by the store's policy stops there.
+        `progress` hears how many are done, and of how many. The same call finishes a sweep that was interrupted.
         """
         self.engine.ensure_open()
         from ._erasure.sweep import carry_out, plan_sweep  # noqa: PLC0415
@@ -626,7 +627,7 @@ class Store:
         """Give a sealed store another key; from then on the old one does not open it.
 
         Keep the new key in a safe place first: from the first moment on only it opens the store. Readers and writers go
-        on. What was killed half-way is finished by `maintain`, or by the same call again. `reencrypt=True` encrypts
+        on. `maintain`, or the same call again, finishes a rotation that was killed. `reencrypt=True` encrypts
         everything anew, which is for keys that others may have seen.
         """
         self.engine.ensure_open()
@@ -661,7 +662,7 @@ class Store:
 
     def purge_quarantine(self, *, older_than_seconds: float = 0.0) -> PurgeReport:
         """Destroy what has been in quarantine for so long: a message with all that stands below it, or a conversation.
-        What can be read again by now, because it was restored, is released instead."""
+        Records that can be read again by now, because they were restored, are released instead."""
         self.engine.ensure_open()
         if not isinstance(older_than_seconds, (int, float)) or not older_than_seconds >= 0:
             raise InvalidArgument("older_than_seconds is a number from 0 up")
@@ -751,8 +752,8 @@ class Store:
     def verify(self, progress: Callable[[int], None] | None = None) -> "VerifyReport":
         """Read everything and derive it again: the shape of every tree, sequence, sizes, checksums.
 
-        The report names every problem; a damaged message does not hide the others. What others keep busy while it is
-        read is named in `unread`, and then the report is not `ok`.
+        The report names every problem; a damaged message does not hide the others. Conversations that other processes
+        keep busy are named in `unread`, and then the report is not `ok`.
         """
         self.engine.ensure_open()
         from ._engine.verify import verify  # noqa: PLC0415  # reading everything is rare

@@ -3,7 +3,7 @@
 Large content is named by a fingerprint of what it is, made with the conversation's key if it has one: the same image
 twice in one conversation is kept once, and names do not tell that two sealed conversations have the same. It is staged
 in chunks before the message that refers to it is committed, a few at a time, so that little memory is needed; each
-chunk is squeezed where that helps, and closed like everything else. Reading checks every chunk, the size, and the
+chunk is compressed where that helps, and sealed like everything else. Reading checks every chunk, the size, and the
 fingerprint.
 
 Providers write images into their JSON in base64, and the block beside it has the same image as bytes. So a long string
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 16  # chunks staged in one transaction
-_AS_IT_IS, _SQUEEZED = b"\x00", b"\x01"  # how a chunk begins
+_AS_IT_IS, _COMPRESSED = b"\x00", b"\x01"  # how a chunk begins
 
 Sources = dict[Attached, Attachment]
 
 
 def spill(state: "AttachmentOwner", envelope: Envelope, body: Body) -> tuple[Body, Sources]:
-    """The content without what is large, and what has to be staged for it."""
+    """Return the content with its large values replaced by holes, and the attachments to stage for it."""
     sources: Sources = {}
 
     def fill(value: str | bytes | Attachment) -> Attached:
@@ -92,12 +92,12 @@ def _hole_name(envelope: Envelope, name: bytes) -> bytes:
 
 
 def hole(attached: Attached) -> Attachment:
-    """What a message holds in the place of a missing attachment."""
+    """Return the placeholder that a message holds instead of a missing attachment."""
     return _as_given(Attachment._hole(attached.size, text=attached.text, name=attached.name), attached)
 
 
 def _name(envelope: Envelope, source: Attachment) -> bytes:
-    """The fingerprint of an attachment, which is read for it and found to be what it says."""
+    """Return the fingerprint of an attachment. Reads all of it; `InvalidMessage` if its size or encoding is wrong."""
     fingerprint, size = envelope.fingerprint(), 0
     decode = getincrementaldecoder("utf-8")().decode
     for piece in source:
@@ -114,9 +114,9 @@ def _name(envelope: Envelope, source: Attachment) -> bytes:
 
 
 def unstage(state: "AttachmentOwner", sources: Sources) -> None:
-    """The message was not kept: let go of what was staged for it, unless another one refers to it."""
+    """Remove the staged attachments of a message that was not committed, unless another message refers to them."""
     if sources:
-        with suppress(HithertoError):  # what cannot be removed now is collected later
+        with suppress(HithertoError):  # garbage collection removes the rest later
             state.engine.backend.unstage(state.id, [attached.name for attached in sources])
 
 
@@ -136,8 +136,8 @@ _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/"
 
 
 def _from_base64(text: bytes) -> tuple[bytes, int, str] | None:
-    """The bytes that a text says in base64, the way in which it does, and what stands before; None if it is no base64
-    that can be written again exactly so."""
+    """Decode a text in base64: return its bytes, the variant of base64, and the prefix before it. None if encoding
+    these bytes again does not give exactly this text."""
     prefix = _PREFIX.match(text)
     begin = prefix.end() if prefix else 0
     size = len(text) - begin
@@ -154,7 +154,7 @@ def _from_base64(text: bytes) -> tuple[bytes, int, str] | None:
 
 
 def _is_encoded_as(data: bytes, way: int, prefix: str, text: bytes) -> bool:
-    """Does writing these bytes give exactly this text?"""
+    """Return True if encoding these bytes gives exactly this text."""
     pieces = (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
     place = 0
     for piece in _to_base64(pieces, way, prefix):
@@ -183,7 +183,7 @@ def _encode_base64(data: bytes, way: int) -> bytes:
 
 
 def in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
-    """The text that says some bytes in base64: made while it is read, so that little memory is needed."""
+    """Return the base64 text of some bytes. It is encoded while it is read, so that little memory is needed."""
     code = -(-source.size * 4 // 3) if (way - 1) & _UNPADDED else -(-source.size // 3) * 4
     size = len(prefix.encode()) + code
     text = Attachment(size, lambda: _to_base64(source, way, prefix), text=True, in_memory=source.in_memory)
@@ -195,7 +195,8 @@ def in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
 
 
 def stage(state: "AttachmentOwner", sources: Sources, generation: int) -> None:
-    """Keep what is not kept already. It was named with the key of this generation."""
+    """Stage the attachments that are not stored yet. `KeyChanged` if their names were made with the key of another
+    generation."""
     if not sources:
         return
     envelope = state.envelope
@@ -212,7 +213,7 @@ def stage(state: "AttachmentOwner", sources: Sources, generation: int) -> None:
 def _stage(state: "AttachmentOwner", envelope: Envelope, name: bytes, source: Attachment) -> None:
     backend, now = state.engine.backend, state.engine.clock
     fingerprint, size, start = envelope.fingerprint(), 0, 0
-    squeezable = True  # unless a chunk shows that it is not: images and videos are squeezed already
+    compressible = True  # until a chunk does not get smaller: images and videos are compressed already
     batch: list[bytes] = []
     for piece in _split_evenly(source):
         if len(batch) == _AT_ONCE:
@@ -222,8 +223,8 @@ def _stage(state: "AttachmentOwner", envelope: Envelope, name: bytes, source: At
         size += len(piece)
         if size > source.size:  # it grew: what lies beyond its end would be read along with the real content
             break
-        data = _compress_chunk(piece) if squeezable else _AS_IT_IS + piece
-        squeezable = data[:1] == _SQUEEZED
+        data = _compress_chunk(piece) if compressible else _AS_IT_IS + piece
+        compressible = data[:1] == _COMPRESSED
         batch.append(envelope.close(chunk_place(state.id, name, start + len(batch)), data))
     if size != source.size or fingerprint.digest() != name:
         raise InvalidMessage("an attachment changed while it was read", hint="save the message again")
@@ -246,17 +247,17 @@ def _split_evenly(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _compress_chunk(piece: bytes) -> bytes:
-    """A chunk in fewer bytes, if they are clearly fewer."""
+    """Compress a chunk, if that saves at least a tenth."""
     smaller = compress(piece, level=1)
-    return _SQUEEZED + smaller if len(smaller) < 0.9 * len(piece) else _AS_IT_IS + piece
+    return _COMPRESSED + smaller if len(smaller) < 0.9 * len(piece) else _AS_IT_IS + piece
 
 
 # -- and out of it
 
 
 def open_attachment(state: "AttachmentOwner", attached: Attached) -> Attachment:
-    """An attachment of the conversation as it was given, to be read from the store later. If it is not there then,
-    the error says why: its message was deleted, or encrypted anew, or the attachment is missing."""
+    """Return an attachment that reads its content from the store later, in the form in which it was given. If it is
+    not there then, the error says why: its message was deleted, or encrypted anew, or the attachment is missing."""
 
     def pieces() -> Iterator[bytes]:
         try:
@@ -275,7 +276,7 @@ def is_stored(state: "AttachmentOwner", attached: Attached) -> bool:
 
 
 def _explain_absence(state: "AttachmentOwner", attached: Attached) -> HithertoError:
-    """Why an attachment that a caller has in hand is not in the store any more. All messages are looked at: an
+    """Return the error that says why an attachment is not in the store any more. Reads all messages: an
     attachment goes with the last message that refers to it, so if one still does, the attachment is missing."""
     engine, name = state.engine, attached.name
     rows = engine.backend.lookup(ids=[state.id])
@@ -297,7 +298,7 @@ def _as_given(source: Attachment, attached: Attached) -> Attachment:
 
 
 def stored_attachment(state: "AttachmentOwner", attached: Attached) -> Attachment:
-    """The bytes of an attachment as they are stored. Reading them raises `MissingAttachment` if it is not there, and
+    """Return an attachment as it is stored. Reading it raises `MissingAttachment` if it is not there, and
     `Damaged` if it is not as it was written."""
 
     def pieces() -> Iterator[bytes]:
@@ -305,9 +306,9 @@ def stored_attachment(state: "AttachmentOwner", attached: Attached) -> Attachmen
         fingerprint, size = state.envelope.fingerprint(attached.name), 0
         for index, chunk in enumerate(state.engine.backend.chunks(state.id, attached.name)):
             data = state.envelope.open(chunk_place(state.id, attached.name, index), chunk)
-            if data[:1] not in (_AS_IT_IS, _SQUEEZED):
+            if data[:1] not in (_AS_IT_IS, _COMPRESSED):
                 raise Damaged("a chunk of an attachment begins with a byte that has no meaning")
-            piece = decompress(data[1:]) if data[:1] == _SQUEEZED else data[1:]
+            piece = decompress(data[1:]) if data[:1] == _COMPRESSED else data[1:]
             fingerprint.update(piece)
             size += len(piece)
             yield piece
@@ -322,9 +323,10 @@ def stored_attachment(state: "AttachmentOwner", attached: Attached) -> Attachmen
 
 
 def rename_attachments(state: "AttachmentOwner", body: Body) -> tuple[Body, dict[bytes, bytes]]:
-    """The content with its attachments kept anew, under the key that closes now; old names and new ones of those that
-    are there. One that is missing gets a name of that key as well, or the message would never be up to date; the caller
-    commits on the condition that the conversation has not changed, so that what was deleted meanwhile is none."""
+    """Stage the attachments again under the current key. Return the content with their new names, and the new name by
+    old name of those that are stored. A missing attachment gets a name made with the current key as well, or the
+    message would never be up to date. The caller commits only if the conversation has not changed, so a missing
+    attachment was not deleted meanwhile."""
     names: dict[bytes, bytes] = {}
     envelope = state.envelope
     holes: dict[bytes, bytes] = {}
@@ -346,10 +348,10 @@ def rename_attachments(state: "AttachmentOwner", body: Body) -> tuple[Body, dict
 
 
 def fill_holes(state: "AttachmentOwner", body: Body, *, lazy: bool = False) -> tuple[Body, str | None]:
-    """The content with its attachments in place, read or to be read; and which of them are missing, in words.
+    """Return the content with its attachments in place, read or to be read, and a text that names the missing ones.
 
-    What is missing is a hole if the desk is the reader's own, and else `MissingAttachment`: what a shared desk believes
-    may be older than what is stored."""
+    A missing attachment becomes a hole if the state is the reader's own, and raises `MissingAttachment` otherwise: the
+    row of a shared state may be older than the stored one."""
     missing: list[Attached] = []
 
     def fill(load: Callable[[Attached], str | bytes | Attachment], attached: Attached) -> str | bytes | Attachment:

@@ -1,4 +1,4 @@
-"""What lies inside the opaque bytes: the content of a message, of a conversation's description, of the workspace's.
+"""The content inside the opaque bytes: of a message, of a conversation's description, of the workspace's.
 
 Content is msgpack: maps whose fields are named, with defaults left out. Fields are only ever added, so older content
 reads with newer code.
@@ -7,8 +7,8 @@ Large content (binary, and long strings in the provider's own JSON) is not in th
 **hole**, a msgpack extension that says which of the message's attachments fills it, and how: as bytes, as text, or as
 text that says the bytes in base64.
 
-A **pack** has the content of the first messages of a run, each with its header, squeezed together: whoever reads a pack
-needs no rows.
+A **pack** has the content of the first messages of a run, each with its header, compressed together: a reader of a
+pack needs no rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _HOLE = 1  # the code of our msgpack extension
 
 
 class Attached(Struct, frozen=True, array_like=True, gc=False):
-    """What fills a hole: bytes, the text that they are, or a text that says them in base64."""
+    """The attachment that fills a hole: bytes, the text that they are, or a text that says them in base64."""
 
     name: bytes
     size: int  # of the bytes that are kept
@@ -49,7 +49,8 @@ class Attached(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Hole:
-    """Where an attachment belongs: which one of the message's. Not a Struct, which msgspec would write as a map."""
+    """The place of an attachment: its index among those of the message. Not a Struct, because msgspec writes a Struct
+    as a map."""
 
     __slots__ = ("index",)
 
@@ -100,11 +101,13 @@ class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):
     quota_bytes: int = 0  # of content; 0: as much as the disk holds
     expiring: bool = False  # a conversation has, or had, an expiry of its own
     checkpoints: tuple[str, ...] = ()  # where checkpoints lie, or lay, of any conversation
-    sweeper: tuple[bytes, int] | None = None  # who sweeps now, and until when the others leave it to them: `lease`
+    sweeper: tuple[bytes, int] | None = None  # the process that sweeps now, and when its lease ends: `lease`
     clocks: tuple[str, int, int] | None = None  # which boot, its clock, and what the time was then, as far as we know
     has_metadata_tags: bool = False  # every conversation has the tags that find it by its metadata
     undated: dict[bytes, int] = {}  # conversations whose time cannot be right: when a sweep saw them first
-    rotator: tuple[bytes, int] | None = None  # the same as `sweeper`, for whoever brings conversations under a new key
+    rotator: tuple[bytes, int] | None = (
+        None  # the same as `sweeper`, for the process that brings conversations under a new key
+    )
 
 
 class Packed(Struct, frozen=True, array_like=True, gc=False):
@@ -161,7 +164,7 @@ _UNREADABLE = (_DecodeError, _ValidationError, ValueError)
 
 
 def encode(content: "Body | Meta | WorkspaceMeta | Setup") -> bytes:
-    """The bytes of some content, or `InvalidMessage` for what cannot be kept."""
+    """Return the bytes of some content; `InvalidMessage` if it cannot be encoded."""
     try:
         return _encode(content)
     except HasAttachment:
@@ -205,7 +208,7 @@ def decode_body(data: bytes) -> Body:
 
 
 def with_holes(body: Body, fill: Callable[[str | bytes | Attachment], Attached]) -> Body:
-    """The content without what is large: `fill` keeps that elsewhere."""
+    """Return the content with holes for its large values: `fill` stores these elsewhere."""
     attached: list[Attached] = []
 
     def hole(value: str | bytes | Attachment) -> Hole:
@@ -214,21 +217,21 @@ def with_holes(body: Body, fill: Callable[[str | bytes | Attachment], Attached])
             attached.append(filled)
         return Hole(attached.index(filled))
 
-    def punched(value: object, *, text: bool) -> object:
+    def punch(value: object, *, text: bool) -> object:
         if type(value) is Attachment or (type(value) is bytes and len(value) >= LARGE):
             return hole(value)
         if text and type(value) is str and len(value) * 4 > LARGE and len(utf8(value)) > LARGE:
             return hole(value)
         return value
 
-    return _replace_leaves(body, punched, tuple, attached)
+    return _replace_leaves(body, punch, tuple, attached)
 
 
 def without_holes(body: Body, fill: Callable[[Attached], str | bytes | Attachment]) -> Body:
-    """The content as it was: `fill` brings what is large."""
+    """Return the content with its holes filled: `fill` returns the large values."""
     filled: dict[int, object] = {}
 
-    def mended(value: object, *, text: bool) -> object:  # noqa: ARG001  # holes are filled wherever they are
+    def mend(value: object, *, text: bool) -> object:  # noqa: ARG001  # holes are filled wherever they are
         if type(value) is not Hole:
             return value
         if value.index >= len(body.attached):
@@ -237,7 +240,7 @@ def without_holes(body: Body, fill: Callable[[Attached], str | bytes | Attachmen
             filled[value.index] = fill(body.attached[value.index])
         return filled[value.index]
 
-    return _replace_leaves(body, mended, lambda _: (), [])
+    return _replace_leaves(body, mend, lambda _: (), [])
 
 
 def _replace_leaves(
@@ -266,7 +269,7 @@ def _replace_leaves(
 
 
 def pack_message(row: MessageRow, data: bytes) -> PackedRaw:
-    """A message as it goes into a pack."""
+    """Return a message as it is stored in a pack."""
     return PackedRaw(row.seq, row.link, bool(row.main), row.role, row.revision, row.created_at, Raw(data))
 
 
@@ -338,7 +341,7 @@ def item_place(conversation: bytes, key: bytes) -> tuple[object, ...]:
 
 
 def build_message(row: MessageRow, body: Body, names: Names, conversation: str, problem: str | None = None) -> Saved:
-    """A stored message as people see it. `problem` is what is wrong with its content."""
+    """Return a stored message as callers see it. `problem` says what is wrong with its content."""
     above = None if row.parent is None else names.id(row.parent)
     link = None if row.link is None else names.id(row.link)
     return Saved(
@@ -401,7 +404,7 @@ def build_pack_messages(
 
 
 class VerifiedRow:
-    """The row of a conversation that is as it was proven, and its description, opened once."""
+    """The row of a conversation that has passed its integrity proof, and its description, opened once."""
 
     __slots__ = ("_envelope", "_meta", "row")
 

@@ -1,13 +1,13 @@
 """Watching how commits go: when writing is not tried for a while, and when it has become slow.
 
-A disk that fails every write is not helped by more of them, and whoever writes waits each time for the failure. So
+More writes do not help a disk that fails each of them, and each writer waits for the failure. So
 after a few failures in a row the breaker **opens**: writes are refused at once. When a while has passed one write is
 let through, alone (the breaker is **half-open**): if it succeeds, writing goes on; if it fails, the next while is twice
-as long. Only the infrastructure counts. A full disk, a lock that others hold and a conflict are answers, not failures.
+as long. Only failures of the infrastructure count. A full disk, a lock held by another process and a conflict do not.
 
 The pace is that of the last commits: too slow is when one in twenty takes longer than it should.
 
-Both know nothing of commits, and have the clock from whoever asks.
+Both know nothing of commits, and get their clock from the caller.
 """
 
 import threading
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 FAILURES = 5  # in a row
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 60.0  # for which writing is not tried
-PROBE_SECONDS = 60.0  # after which a probe that nobody has heard of is given up
+PROBE_SECONDS = 60.0  # after which a probe without a result is given up
 SLOW_SECONDS = 0.15
 _WINDOW = 100  # commits
 _FEWEST = 20  # of which one in twenty can be told
@@ -27,14 +27,14 @@ CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
 
 
 class Breaker:
-    """Says whether a write may be tried; is told how it went. Used by many threads."""
+    """Decides whether a write may be tried, by the results of the last ones. Used by many threads."""
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         changed: Callable[[str, int], None] = lambda _, __: None,
     ) -> None:
-        """`changed` hears of every other state, and of how many failures there were, in the order of the states."""
+        """`changed` is called with each new state and the number of failures, in the order of the states."""
         self._clock = clock
         self._changed = changed
         self._lock = threading.Lock()
@@ -44,8 +44,8 @@ class Breaker:
         self.failures = 0  # in a row
 
     def refusal(self, *, look: bool = False) -> float | None:
-        """For how many seconds writes are not tried; None: this one may be, and if others are not, it is the probe.
-        Who only wants to `look` is none."""
+        """Return for how many seconds writes are refused; None if this one may be tried. While other writes are
+        refused, it is the probe, unless the caller only wants to `look`."""
         if self.state == CLOSED:
             return None
         with self._lock:
@@ -63,16 +63,16 @@ class Breaker:
         self._changed(state, self.failures)
 
     def record_success(self) -> None:
-        """A write was kept, or refused for a reason that is not the place where it goes."""
+        """Note that a write was committed, or refused for a reason other than the infrastructure."""
         with self._lock:
             self.failures, self._pause = 0, FIRST_SECONDS
             if self.state != CLOSED:
                 self._turn(CLOSED)
 
     def record_failure(self) -> None:
-        """A write failed because of the place where it goes."""
+        """Note that the infrastructure failed a write."""
         with self._lock:
-            if self.state == OPEN:  # one that asks nobody was tried all the same
+            if self.state == OPEN:  # a write that ignores the breaker was tried all the same
                 return
             self.failures += 1
             if self.state == HALF_OPEN:
@@ -81,14 +81,14 @@ class Breaker:
                 self._turn(OPEN, self._pause)
 
     def withdraw_probe(self) -> None:
-        """The probe was never tried: another write may be."""
+        """Let another write be the probe: this one was never tried."""
         with self._lock:
             if self.state == HALF_OPEN:
                 self._turn(OPEN)
 
 
 class Pace:
-    """How quick the last commits were. Used by whoever has the pen."""
+    """How quick the last commits were. Used by the thread that commits."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -97,7 +97,8 @@ class Pace:
         self._said: float | None = None
 
     def record_duration(self, seconds: float) -> float | None:
-        """A commit took so long. The p95 of the last ones if that is too long, and it was not said within a minute."""
+        """Note how long a commit took. Return the p95 of the last commits if it is too long and was not returned within
+        the last minute."""
         last = self._last
         if len(last) == _WINDOW and last[0] > SLOW_SECONDS:
             self._slow -= 1

@@ -1,20 +1,21 @@
-"""Group commit: whoever holds the pen commits for those who wait.
+"""Group commit: one thread commits for all threads that are waiting.
 
-Many threads may have something to write; the disk syncs one thing at a time. A thread that finds the pen free writes
-at once, on its own, with no hop to another thread. Those that come meanwhile leave their batch in the queue and
-sleep; when the writer is done, the first of them gets the pen and commits everything that has gathered, in one
-transaction with one sync. Nobody is told "done" before that sync.
+Many threads may have something to write; the disk syncs one thing at a time. A thread that finds no writer becomes the
+**writer** and commits at once, with no hop to another thread. Threads that come meanwhile leave their batch in the
+queue and sleep. When the writer is done, the first of them becomes the writer and commits the whole queue, in one
+transaction with one sync. No thread is told "done" before that sync.
 
-It is also the one place that answers "was it kept?": if a commit's outcome is unknown, the pen reads back what it
-meant to write and compares tokens. What was kept is done; what was not is written again, or fails with the error that
-caused it.
+The committer alone answers "was it committed?". If a commit's outcome is unknown, it reads back the rows that it meant
+to write and compares tokens. Batches that were committed are done. The others are written again, or fail with the error
+that caused the doubt.
 
-Whoever holds the pen is also the first who knows that something was kept, and in which order: so it is the pen that
-tells those who listen. And it sees how commits go: too many failures of the disk in a row, and no more are tried for a
-while; too slow, and it is said, when the pen is put down again.
+The writer is also the first to know that a batch was committed, and in which order: so it emits the events. And it
+sees how commits go. After too many failures of the disk in a row, no commit is tried for a while; commits that are too
+slow are reported, after the writer has handed over.
 
-There is one pen, and one who has it: the owner of an entry, from the moment in which it was free or was handed over,
-or whoever drains the queue, in its own name. Only an owner waits for its entry, and nobody else answers for it.
+There is one writer at a time: the owner of an entry, from the moment in which it found no writer or was handed the
+role; or a thread that flushes the queue, with an entry of its own. Only the owner waits for an entry, and only the
+owner raises its error.
 """
 
 import threading
@@ -69,20 +70,21 @@ READS_ONLY = "it was opened to be read only"
 
 BATCH_SIZE = 512  # batches in one transaction
 MAX_COMMIT_ATTEMPTS = 8  # how often a commit of unknown outcome is written again
-_LOCK_SECONDS = 0.05  # that a batch waits to be made anew: who holds its lock may wait for our connection
-_NAP_SECONDS = 1.0  # after which a sleeper looks by itself: who should have woken it may have been interrupted
-MAX_DURABILITY_WAITS = 3  # how often the wait until what was found is durable is begun
+_LOCK_SECONDS = 0.05  # that a batch waits to be made anew: the holder of its lock may wait for our connection
+_NAP_SECONDS = 1.0  # after which a sleeper looks by itself: the thread that wakes it may have been interrupted
+MAX_DURABILITY_WAITS = 3  # attempts to wait until rows that were read are durable
 
-Tell = Callable[[Batch, datetime], Iterable[Event]]  # what there is to tell of a batch that was kept
+Tell = Callable[[Batch, datetime], Iterable[Event]]  # makes the events of a batch that was committed
 
 
 def report_stored(batch: Batch, at: datetime) -> list[Event]:
-    """Conversations were begun, added to or changed."""
+    """Return the events of conversations that were begun, added to or changed."""
     return [ConversationStored(at, show_conversation_id(c.conversation), len(c.add)) for c in batch.changes]
 
 
 def report_deletion(reason: str) -> Tell:
-    """Conversations are gone; those of which only a part went were changed."""
+    """Return what makes the events of deleting, with this reason: a conversation is deleted, or changed if a part of it
+    is left."""
 
     def tell(batch: Batch, at: datetime) -> list[Event]:
         names = [(show_conversation_id(change.conversation), change.row is None) for change in batch.changes]
@@ -100,7 +102,7 @@ class Remake(Protocol):
         """Held while batches of one conversation are made anew, so that nothing comes between them."""
 
     def __call__(self, entry: "PendingCommit", row: ConversationRow) -> Batch | None:
-        """The batch, or None if it cannot be made here: then its owner is told that it is stale."""
+        """Return the batch, or None if it cannot be made here: then its owner gets `Stale`."""
 
 
 class PendingCommit:
@@ -109,9 +111,9 @@ class PendingCommit:
     __slots__ = ("_wake", "batch", "next", "probe", "remake", "result", "tell", "unsure")
 
     def __init__(self, batch: Batch, tell: Tell | None = None, remake: Remake | None = None) -> None:
-        self.batch = batch  # as it was made last: "was it kept?" looks for its token
+        self.batch = batch  # as it was made last: `is_committed` looks for its token
         self.remake = remake  # which must not know the entry: no circles
-        self.tell = tell  # to be told if it is kept, once
+        self.tell = tell  # called once, if the batch is committed
         self.probe = False  # it alone is tried, to see whether writing works again
         self.result: Outcome | Exception | None = None
         self.unsure = False  # it was in a commit of unknown outcome: it may be kept already, or still be under way
@@ -126,7 +128,7 @@ class PendingCommit:
 
     def wake(self) -> None:
         """Idempotent, even if it is interrupted half-way: every sleep has a lock of its own. Two threads may call it at
-        once: the owner of the entry before in the chain, and a writer that was interrupted putting the pen down."""
+        once: the owner of the entry before in the chain, and a writer that was interrupted while it handed over."""
         wake = self._wake
         if wake is not None:
             with suppress(RuntimeError):  # the other thread has released it
@@ -165,12 +167,12 @@ class Committer:
         self._pace = Pace()
         self._mutex = threading.RLock()  # a signal may find us in it, and its handler may close the store
         self._queue: list[PendingCommit] = []
-        self._writer: PendingCommit | None = None  # whose owner has the pen
+        self._writer: PendingCommit | None = None  # the entry whose owner commits now
         self._taken: list[PendingCommit] = []  # what the writer took from the queue
         self.can_queue = backend.info.can_queue  # late batches are made anew while the backend holds their rows
-        self._rebasing: int | None = None  # the thread that makes some anew
+        self._rebasing: int | None = None  # the thread that makes batches anew
         self.refused: str | None = None  # why nothing is written any more
-        self.ignore_breaker = False  # whatever the breaker says: there is no later
+        self.ignore_breaker = False  # the store is closing: there is no later
         self._hint = ""
 
     @property
@@ -178,11 +180,11 @@ class Committer:
         return self._writer is not None
 
     def refuse(self, reason: str | None, hint: str = "") -> None:
-        """Take no more batches, but those that are `always` taken; None: take them again."""
+        """Refuse batches from now on, except those with `always`; None: accept them again."""
         self.refused, self._hint = reason, hint
 
     def check(self) -> None:
-        """Raise what a write would be refused with now."""
+        """Raise the error that a write would be refused with now."""
         self._admit(look=True)
 
     def _admit(self, *, look: bool = False) -> None:
@@ -197,8 +199,8 @@ class Committer:
     def enqueue(
         self, batch: Batch, *, always: bool = False, tell: Tell | None = None, remake: Remake | None = None
     ) -> PendingCommit:
-        """Put a batch in line. Batches are applied in the order of these calls. `emit` makes the events that are told
-        if it is kept, `remake` makes the batch anew where `can_queue`."""
+        """Put a batch in the queue. Batches are applied in the order of these calls. `tell` makes the events to
+        emit if it is committed, `remake` makes the batch anew where `can_queue`."""
         entry = PendingCommit(batch, tell, remake)
         if not always and (self.refused is not None or self.breaker.state != CLOSED):
             try:
@@ -212,7 +214,8 @@ class Committer:
         return entry
 
     def withdraw(self, entry: PendingCommit) -> None:
-        """Nobody waits for this batch any more: it is not written, unless somebody writes it already."""
+        """Take a batch that no thread waits for out of the queue. It is committed all the same if a writer has it
+        already."""
         try:
             defer_warnings()
             self._abandon(entry)
@@ -220,7 +223,8 @@ class Committer:
             resume_warnings()
 
     def wait(self, entry: PendingCommit) -> Outcome:
-        """Wait for the outcome of a batch that one has enqueued oneself, writing if the pen is free or handed over."""
+        """Return the outcome of a batch that this thread has enqueued. Commits the queue if there is no writer, or if
+        this thread is made the writer."""
         try:
             defer_warnings()
             while entry.result is None:
@@ -237,16 +241,16 @@ class Committer:
             raise
         finally:
             entry.wake_next()
-            entry.remake = None  # it knows whoever keeps the entry
+            entry.remake = None  # or it would be a circle of references
             resume_warnings()
         if isinstance(entry.result, Exception):
             raise entry.result
         return entry.result
 
     def _begin_turn(self, entry: PendingCommit) -> "threading.Lock | None":
-        """None if the owner of this entry has the pen now, else what it sleeps on until it is woken."""
+        """Make the owner of this entry the writer and return None; or return the lock that it sleeps on."""
         if self._rebasing == threading.get_ident():
-            raise AssertionError("a batch that is made anew cannot wait for another: its thread has the pen")
+            raise AssertionError("a batch that is made anew cannot wait for another: its thread is the writer")
         if self._writer is None or self._writer is entry:
             self._take_queue(entry)
             return None
@@ -267,15 +271,15 @@ class Committer:
 
     @property
     def pending_count(self) -> int:
-        """Batches that are on their way."""
+        """The number of batches without an outcome."""
         with self._mutex:
             return sum(entry.result is None for entry in (*self._taken, *self._queue))
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until nobody writes or waits. False if the time ran out. What lies in the queue while nobody has the pen
-        is written here: whoever put it there may have been interrupted before they could wait for it."""
+        """Wait until the queue is empty and there is no writer. Return False if the time ran out. If there is no
+        writer, this thread commits the queue: the owner of a batch may have been interrupted before it could wait."""
         deadline = time.monotonic() + timeout_seconds
-        ours = PendingCommit(Batch(()))  # in no queue: it is we who have the pen, and not the owner of what we write
+        ours = PendingCommit(Batch(()))  # in no queue: this thread is the writer, with no batch of its own
         try:
             defer_warnings()
             while True:
@@ -297,12 +301,13 @@ class Committer:
             resume_warnings()
 
     def _take_queue(self, entry: PendingCommit) -> None:
-        """Have the pen in the name of this entry, and take what has gathered. Called under the mutex."""
+        """Make the owner of this entry the writer, and take a transaction's worth of the queue. Called under the
+        mutex."""
         self._writer = entry
         self._taken, self._queue = self._queue[:BATCH_SIZE], self._queue[BATCH_SIZE:]
 
     def _write(self) -> None:
-        """Commit what was taken, and put the pen down."""
+        """Commit the batches taken from the queue, and hand over."""
         started = time.perf_counter()
         self._commit(self._taken)
         self._look_back(self._taken, time.perf_counter() - started)
@@ -312,7 +317,7 @@ class Committer:
     # -- how it went
 
     def _look_back(self, entries: Sequence[PendingCommit], seconds: float) -> None:
-        """One transaction, or what became of it, is one success or one failure."""
+        """Count one success or one failure for the whole transaction, and its duration."""
         failure: Exception | None = None
         for entry in entries:
             if not isinstance(entry.result, Exception):
@@ -340,9 +345,9 @@ class Committer:
         self._listeners.emit(SlowCommit(to_datetime(self._clock()), p95, SLOW_SECONDS))
 
     def _hand_over(self) -> None:
-        """Wake whose batches are settled, one after the other, and hand the pen to the first who waits. Called under
-        the mutex, under which owners decide to sleep, so no wake-up is missed; if interrupted, it can be called
-        again."""
+        """Wake the owners of the batches with an outcome, one after the other, and make the first sleeper in the queue
+        the writer. Called under the mutex, under which owners decide to sleep, so no wake-up is missed. If it was
+        interrupted, it can be called again."""
         first: PendingCommit | None = None
         for entry in reversed(self._taken):
             if entry.result is not None and entry.waits:
@@ -358,8 +363,8 @@ class Committer:
         self._writer = None
 
     def _abandon(self, entry: PendingCommit) -> None:
-        """The owner of this entry was interrupted: withdraw the batch if nobody writes it yet, and do not keep the
-        pen. What was being written is looked at by the next writer, who finds out what was kept."""
+        """Clean up after the interrupted owner of this entry: take the batch out of the queue if no writer has it yet,
+        and hand over if the owner was the writer. The next writer finds out which of its batches were committed."""
         with self._mutex:
             entry.wake()  # no wake-up waits for it any more
             if entry in self._queue:
@@ -386,8 +391,8 @@ class Committer:
                 return
             except CommitUnknown as error:
                 open_ = self._find_unkept(open_, error)
-            except Exception as error:  # noqa: BLE001  # whose batch is it that the backend cannot take? Each for itself
-                open_ = [entry for entry in open_ if entry.result is None]  # what is kept is not written again
+            except Exception as error:  # noqa: BLE001  # which batch does the backend refuse? Try each alone
+                open_ = [entry for entry in open_ if entry.result is None]  # a committed batch is not written again
                 if len(open_) == 1 or _concerns_all(error, open_):
                     for entry in open_:
                         entry.result = error
@@ -407,8 +412,8 @@ class Committer:
     def _rebase(
         self, entries: Sequence[PendingCommit], row: ConversationRow, places: Sequence[int]
     ) -> list[Batch | None]:
-        """Make the batches at these places anew. Where one that is not stale comes first, nothing is made: the next one
-        would not know yet that it is kept."""
+        """Make the batches at these places anew. If a batch that is not stale comes before them, none is made: they
+        would have to build on it before it is committed."""
         first = next(n for n, entry in enumerate(entries) if _changes(entry.batch, row.id))
         remake = entries[first].remake
         if first != places[0] or remake is None or not remake.lock.acquire(timeout=_LOCK_SECONDS):
@@ -426,8 +431,8 @@ class Committer:
             remake.lock.release()
 
     def _take_in(self, entry: PendingCommit, outcome: Outcome) -> None:
-        """What becomes of an entry. If an earlier attempt was still under way when we looked, what is in the way now
-        may be that attempt itself."""
+        """Note the outcome of an entry. If an earlier attempt was still under way when `is_committed` looked, a
+        conflict now may be with that attempt itself."""
         if entry.unsure and outcome != DONE and self._settle_if_kept(entry):
             return
         self._settle(entry, outcome)
@@ -438,9 +443,9 @@ class Committer:
             try:
                 for event in tell(entry.batch, to_datetime(self._clock())):
                     self._listeners.emit(event)
-            except Exception as error:  # noqa: BLE001  # it is kept all the same: nobody may write it again
+            except Exception as error:  # noqa: BLE001  # it is committed all the same, and must not be written again
                 warn(f"what was kept could not be told: {type(error).__name__}")
-        entry.result = outcome  # last: its owner may see it at once, and what it did is told by then
+        entry.result = outcome  # last: its owner may see it at once, and its events are emitted by then
 
     def _settle_if_kept(self, entry: PendingCommit) -> bool:
         if self._is_durable(entry.batch.changes):
@@ -448,8 +453,9 @@ class Committer:
         return entry.result is not None
 
     def _is_durable(self, changes: Sequence[Change]) -> bool:
-        """What can be seen is not always durable yet: wait for that. Then look again: if another server has taken the
-        place of the one that we looked at, it was the new one that had nothing to wait for."""
+        """Return True if these changes are committed and durable. Rows that can be read are not always durable yet, so
+        wait until they are. Then read them again: after a failover the new server had nothing to wait for, and may not
+        have the rows."""
         for _ in range(MAX_DURABILITY_WAITS):
             if not is_committed(self._backend, changes):
                 return False
@@ -463,7 +469,7 @@ class Committer:
         raise CommitUnknown(f"the wait for the commit was interrupted {MAX_DURABILITY_WAITS} times")
 
     def _find_unkept(self, entries: Sequence[PendingCommit], unknown: CommitUnknown) -> list[PendingCommit]:
-        """Of the entries of a commit whose outcome is unknown, those that have to be written again."""
+        """Return the entries of a commit of unknown outcome that have to be written again."""
         for entry in entries:
             entry.unsure = True
         try:
@@ -472,7 +478,7 @@ class Committer:
             for entry in entries:
                 entry.result = entry.result or unknown
             return []
-        if unknown.reason is not None:  # what was not kept would not be kept the next time either
+        if unknown.reason is not None:  # the next attempt would fail for the same reason
             if len(again) > 1 and not _concerns_all(unknown.reason, again):
                 for entry in again:
                     self._commit([entry])
@@ -488,7 +494,7 @@ def _changes(batch: Batch, conversation: bytes) -> bool:
 
 
 def _remake(entry: PendingCommit, row: ConversationRow) -> Batch | None:
-    """The batch of this entry, made anew. One that may have been kept is not: it would be kept twice."""
+    """Return the batch of this entry, made anew; None if it may have been committed: it would be there twice."""
     remake = entry.remake
     if remake is None or entry.unsure:
         return None
@@ -504,7 +510,7 @@ def _after(batch: Batch, row: ConversationRow) -> ConversationRow:
 
 
 def _report_breaker(listeners: Listeners, clock: Callable[[], int], state: str, failures: int) -> None:
-    """The breaker is in another state."""
+    """Log and emit that the breaker is in another state."""
     if state == OPEN:
         warn(f"writing is suspended for a while: it failed {failures} times in a row")
     elif state != HALF_OPEN:
@@ -519,26 +525,27 @@ def _size(batch: Batch) -> int:
 
 
 def _is_infrastructure_failure(error: Exception) -> bool:
-    """Is it the infrastructure that failed? What can be refused for good reason has an error of its own."""
+    """Return True if the infrastructure failed. A refusal for good reason has an error of its own."""
     return type(error) is StorageError or isinstance(error, (Unavailable, CommitUnknown))
 
 
 def _concerns_all(error: Exception, entries: Sequence[PendingCommit]) -> bool:
-    """Is it nobody's batch that is the reason? On a full disk, what only removes is better off alone."""
+    """Return True if the error is not about one batch. On a full disk, a batch that only removes is tried alone."""
     if isinstance(error, StorageFull):
         return not any(removes(entry.batch) for entry in entries)
     return isinstance(error, (Busy, Closed, CommitUnknown, ReadOnly, Unavailable))
 
 
 def is_committed(backend: Backend, changes: Sequence[Change]) -> bool:
-    """Were these changes, which happen together or not at all, kept? One that bears our token proves it for all. What
-    only removes leaves no token: it was kept if all that was to go is gone."""
+    """Return True if these changes, which happen together or not at all, were committed. One row with our token proves
+    it for all. A change that only removes leaves no token: it was committed if all its rows are gone."""
     traces = [_trace(backend, change) for change in changes]
     return True in traces or (bool(traces) and False not in traces)
 
 
 def _trace(backend: Backend, change: Change) -> bool | None:
-    """Is this change seen to be ours? False: it is not. None: what it removes is gone, by us or by others."""
+    """Return True if the change left a row with our token, False if it did not. None if the rows that it removes are
+    gone, by us or by another process."""
     rows = backend.lookup(ids=[change.conversation])
     if change.row is None:
         return False if rows else None

@@ -5,11 +5,10 @@ dictionary is made from synthetic text by `scripts/train_dictionary.py`, and nev
 survive a purge. A released dictionary never changes. Each frame names the one it was made with. From 16 KiB on there
 is enough to learn from: a dictionary then makes nothing smaller, and compressing takes twice as long with it.
 
-Messages are not squeezed one by one when they are appended: that would make appending slower, and the pack that they
+Messages are not compressed one by one when they are appended: that would make appending slower, and the pack that they
 soon become is smaller than they would be together.
 
-What is squeezed begins with zstd's magic number, and a pack, which is a msgpack list, never does: so it need not be
-marked.
+Compressed content begins with zstd's magic number. A pack is a msgpack list and never does, so no other mark is needed.
 """
 
 import os
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 _MIN_BYTES = 512  # bytes; less is not worth the time
 _ALONE = 16 << 10  # bytes, from which on no dictionary helps
-_MAX_CONTENT_BYTES = 1 << 28  # bytes that one piece of content may have: what claims more is damaged
+_MAX_CONTENT_BYTES = 1 << 28  # of one piece of content; a frame that claims more is damaged
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _NAMED = 3  # bits of the byte behind it that are set if a frame names its dictionary
@@ -68,7 +67,7 @@ _tools = _Tools()
 
 
 def compress(data: bytes, *, level: int) -> bytes:
-    """The same in fewer bytes, if that is worth it."""
+    """Return the content compressed, or as it is if that would not save anything."""
     if len(data) <= _MIN_BYTES:
         return data
     smaller = _tools.compressor(level, alone=len(data) >= _ALONE).compress(data)
@@ -76,7 +75,7 @@ def compress(data: bytes, *, level: int) -> bytes:
 
 
 def decompress(data: bytes) -> bytes:
-    """The content again, or `Damaged`."""
+    """Return the content as it was; `Damaged` if that is impossible."""
     if data[:4] != _MAGIC:
         return data
     import zstandard  # noqa: PLC0415  # see above

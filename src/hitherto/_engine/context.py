@@ -1,4 +1,4 @@
-"""What one opened store consists of.
+"""The context: the parts of one opened store.
 
 A `StoreContext` has the parts of one opened store as public fields: its backend, its workspace, the committer, limits,
 and the services that other parts call (`TextSearch`, `SweepSchedule`, …). It decides nothing. `ConversationRows` adds
@@ -115,7 +115,8 @@ class StoreContext:
             raise Closed("the store was opened before os.fork, in another process")
 
     def ensure_removable(self) -> None:
-        """Removals are written even if nothing else is, but for a store that was opened to be read only."""
+        """Raise `ReadOnly` if the store was opened to be read only. Otherwise removals are written, even while other
+        writes are refused."""
         if self.read_only == READS_ONLY:
             self.committer.check()
 

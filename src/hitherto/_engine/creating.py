@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class More(Struct, frozen=True):
-    """What a conversation that comes from elsewhere begins with, beside its messages."""
+    """Further parts of a new conversation that comes from another store, beside its messages."""
 
     head_at: int | None = None  # the place of the head among the messages, if it is not the last
     held: bool = False
@@ -47,7 +47,7 @@ def create(
     make: Callable[[ConversationState], list[EncodedMessage]] = lambda _: [],
     more: More | None = None,
 ) -> tuple[ConversationState, list[Saved]] | None:
-    """A new conversation with its first messages, in one transaction; None if its id or key is taken."""
+    """Create a conversation with its first messages, in one transaction; None if its id or key is taken."""
     if engine.redactor is not None:
         meta = _clean(meta, engine.redactor)
         setups = [engine.redactor.setup(setup) for setup in setups]
@@ -107,7 +107,7 @@ def _create_now(
                 state.stage(drafts)
         raise Busy("the conversation could not be started")
     except Exception as error:
-        _unstage(state, drafts)  # nobody refers to it, and on a full disk it would stay full
+        _unstage(state, drafts)  # no message refers to it, and it would keep a full disk full
         if isinstance(error, StorageFull):
             engine.quota.report_full(error)
         raise
@@ -121,9 +121,9 @@ def _unstage(state: ConversationState, drafts: Sequence[EncodedMessage]) -> None
 def copy_thread(
     engine: Engine, source: ConversationState, path: Sequence[Saved], setup: int, title: str | None
 ) -> ConversationState:
-    """A new conversation that holds a copy of this path."""
+    """Create a conversation that holds a copy of this path."""
     engine.ensure_open()
-    source.refresh()  # others may have said that it is not to leave the store, and the copy is not either
+    source.refresh()  # it may have become not exportable in another process: so would the copy
     from .record_items import items as record_items  # noqa: PLC0415  # rare
     from .record_items import read_about  # noqa: PLC0415  # rare
 
@@ -161,14 +161,14 @@ def copy_thread(
 
 
 def _clean(meta: Meta, redactor: "Redactor") -> Meta:
-    """The description of a conversation without what is not to be kept."""
+    """Return the description of a conversation, redacted."""
     redactor.name(meta.key, "the key")
     redactor.folder(meta.project)
     return replace(meta, title=redactor.text(meta.title), metadata=redactor.strings(meta.metadata))
 
 
 def _choose_created_at(meta: Meta, now: int) -> int:
-    """The `created_at` of a new row. If the conversation was begun elsewhere, it is a little earlier, by chance, than
-    that was: the time is also what tells a conversation from an earlier one of the same id, and of what is brought here
-    again after a purge it would be the same."""
+    """Return the `created_at` of a new row. A conversation from another store gets a time that is earlier by a random
+    part of a second: the time also tells a conversation from an earlier one of the same id, and an import after a purge
+    would have the same time again."""
     return min(meta.created, now) - int.from_bytes(os.urandom(4)) % 1_000_000 if meta.created else now

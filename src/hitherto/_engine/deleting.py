@@ -1,4 +1,4 @@
-"""Deleting messages: what goes, what moves, what stays.
+"""Deleting messages: their subtrees, their packs, and the head.
 
 A delete is prepared from the headers of the whole conversation and committed against the version they were read at.
 The subtree of a message goes with it, and so do the traces of sub-agents that were started in it; a compaction that
@@ -27,7 +27,7 @@ _FORGET_SECONDS = 0.05  # to wait for words to leave the search index; maintenan
 
 
 def delete(engine: "Engine", ids: Sequence[str], *, recursive: bool, missing_ok: bool) -> list[str]:
-    """Delete messages in one transaction; return the ids of all that went."""
+    """Delete messages in one transaction; return the ids of all that were deleted."""
     for _ in range(_MAX_ATTEMPTS):
         found, missing = engine.message_rows(ids, bodies=False)
         if missing and not missing_ok:

@@ -1,10 +1,10 @@
 """The engine: how rows of conversations are read, checked and changed, and how messages are read.
 
 A conversation in use has a state in this process (`ConversationState`). Rows that other processes write make it stale,
-so each verb reads again until a row and its content belong together. What does not read back as it was written is read
-once more, from a state of its own (`reread`): a belief is for preparing writes, never for judging reads. If the row
-stands still
-meanwhile, the record is `Damaged` and goes into quarantine: the one message that cannot be read, or the conversation.
+so each verb reads again until a row and its content belong together. Content that does not read back as it was written
+is read once more, by a state of the reader's own (`reread`): an optimistic row is for preparing writes, never for
+judging reads. If the stored row has not changed meanwhile, the record is `Damaged` and goes into quarantine: the one
+message that cannot be read, or the conversation.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,8 +57,8 @@ class Engine(StoreContext):
         return state
 
     def read_consistently(self, row: ConversationRow, read: Callable[[ConversationRow], T]) -> T:
-        """What is read of a conversation's row. A row that moved on meanwhile proves nothing: look again. One that
-        stands still, and is not as it was proven, goes into quarantine."""
+        """Return what `read` gives for a conversation's row. If it raises `Damaged` and the row has changed meanwhile,
+        that proves nothing: read again. A row that has not changed goes into quarantine."""
         for _ in range(MAX_READ_ATTEMPTS):
             try:
                 return read(row)
@@ -71,8 +71,8 @@ class Engine(StoreContext):
         raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
 
     def verified_row(self, row: ConversationRow) -> VerifiedRow | None:
-        """The row, or as it is now, if it is as it was proven; None if it is not, and then it is in quarantine. What
-        was proven before need not be proven again, as long as no column is another."""
+        """Return the row, or its newest version, if it passes its integrity proof; None if it fails, and then it is in
+        quarantine. A row that passed before is not checked again as long as no column has changed."""
         if self.quarantine.has(row.id):
             return None
         known = self.verified_rows.get(row.id)
@@ -88,8 +88,8 @@ class Engine(StoreContext):
         return sound
 
     def check_row(self, row: ConversationRow) -> Envelope:
-        """The envelope of a row that is as it was proven, and not an older one that was put back: then there would be
-        messages that came after it, or the ledger would be of another time. `Damaged` otherwise."""
+        """Return the envelope of a row that passes its integrity proof; `Damaged` otherwise. An older row that was put
+        back fails, too: messages would come after it, or the ledger would be of another time."""
         envelope = self.codec.envelope(row)
         if envelope.proves:
             read_ledger(self, envelope, row)
@@ -98,8 +98,8 @@ class Engine(StoreContext):
         return envelope
 
     def is_proven(self, row: ConversationRow) -> bool:
-        """Is the row as it was proven? What it says of a hold is worth nothing otherwise, and whoever purges it has to
-        say that it is for that."""
+        """Return False if the row fails its integrity proof. Its `held` flag cannot be trusted then, and a purge needs
+        the reason `corruption-detected`."""
         try:
             self.check_row(row)
         except Damaged:
@@ -107,9 +107,9 @@ class Engine(StoreContext):
         return True
 
     def reread(self, state: ConversationState, read: Callable[[ConversationState], T], message: int | None = None) -> T:
-        """Something did not read back as what was written: read it again, from a desk of its own that stands by what is
-        stored now. (A belief is for preparing writes, never for judging reads.) If that fails although nothing moved,
-        it is damaged, and goes into quarantine."""
+        """Read again something that did not read back as it was written, by a state of its own that has the stored row.
+        (An optimistic row is for preparing writes, never for judging reads.) If that fails although the row has not
+        changed, the record is damaged and goes into quarantine."""
         for _ in range(MAX_READ_ATTEMPTS):
             row = self.read_row(state.id)
             own = self.read_consistently(row, lambda row: ConversationState(self, row, own=True))
@@ -134,8 +134,9 @@ class Engine(StoreContext):
         always: bool = False,
         tell: Tell | None = report_stored,
     ) -> None:
-        """Commit a change that is prepared from what the backend holds now, not from what we believe; again if
-        somebody was faster. None: there is nothing to do. `tell` makes the events; None: nobody need hear of it."""
+        """Commit a change that is prepared from the stored row, not from the optimistic one; prepare it again if
+        another writer was faster. `make` returns None if there is nothing to do. `tell` makes the events; None: no
+        events."""
         for _ in range(MAX_COMMIT_ATTEMPTS):
             require = self.workspace.require  # before the change is made, which may use the keys of the workspace
             row = self.read_row(conversation)
@@ -162,7 +163,7 @@ class Engine(StoreContext):
         always: bool = False,
         tell: Tell | None = None,
     ) -> bool:
-        """Commit a change if nobody was faster."""
+        """Commit a change. Return False if another writer was faster."""
         if change.row is not None and change.row.expires_at is not None:
             self.schedule.expect_expiry()
         outcome = self.committer.write(Batch((change,), require), always=always, tell=tell)
@@ -178,7 +179,7 @@ class Engine(StoreContext):
             state.adopt_row(row)
 
     def forget(self, row: ConversationRow) -> None:
-        """The conversation is purged: so is what we know of it."""
+        """Forget all that this process knows of a conversation that was purged."""
         self.workspace.forget(row)
         self.verified_rows.pop(row.id, None)
         self.quarantine.release(row.id)
@@ -187,7 +188,7 @@ class Engine(StoreContext):
     # -- messages
 
     def state_for(self, conversation: bytes, reader: Reader | None) -> ConversationState:
-        """The desk of a conversation; who reads many messages keeps it."""
+        """Return the state of a conversation. A reader of many messages keeps it alive."""
         state = self.states.get(conversation)
         if state is None:
             state = self.state_of(self.read_row(conversation))
@@ -208,7 +209,7 @@ class Engine(StoreContext):
             return None
 
     def message_rows(self, ids: Sequence[str], *, bodies: bool) -> tuple[dict[str, MessageRow], list[str]]:
-        """The rows of these messages, and the ids that are not there. `InvalidID` before anything is read."""
+        """Return the rows of these messages, and the ids that are not there. `InvalidID` is raised before any read."""
         numbers: dict[str, int] = {}
         for id in ids:
             check_message_id(id)
@@ -223,7 +224,7 @@ class Engine(StoreContext):
     def read_body(
         self, row: MessageRow, state: ConversationState, reader: Reader | None = None
     ) -> tuple[MessageRow, Body]:
-        """The content of a message, with its row as it then is; `Damaged` if it cannot be read."""
+        """Return the content of a message, with the row that it was read by; `Damaged` if it cannot be read."""
         try:
             return self.read_body_now(row, state, reader)
         except Damaged:
@@ -271,7 +272,7 @@ class Engine(StoreContext):
             return self.reread(state, lambda own: read(own, self.reread_row(row)), self.record_of(row, state))
 
     def read_for_listing(self, row: MessageRow, *, lazy: bool = False, reader: Reader | None = None) -> Saved:
-        """A row for a listing: if its content cannot be read, a message that says so."""
+        """Return a row as a message for a listing: if its content cannot be read, a message with a `problem`."""
         try:
             return self.read_message(row, lazy=lazy, reader=reader)
         except Damaged as error:
@@ -287,7 +288,7 @@ class Engine(StoreContext):
             )
 
     def read_tree(self, state: ConversationState) -> list[MessageRow]:
-        """All messages of a conversation by sequence; if it is sealed, each of them was opened."""
+        """Return all messages of a conversation by sequence. If it is sealed, each of them is opened, to check it."""
         headers = self.read_headers(state.id)
         if state.envelope.proves:
             reader = Reader(self)
@@ -306,7 +307,7 @@ class Engine(StoreContext):
         return self.backend.scan(conversation, limit=1 << 40, bodies=False)
 
     def read_path(self, number: int, state: ConversationState, *, lazy: bool = False) -> list[Saved]:
-        """The messages from the root to this one. An unbroken way, or an error."""
+        """Return the messages from the root to this one, without a gap, or raise an error."""
         try:
             return self.read_path_now(number, state, lazy=lazy)
         except Damaged:
@@ -342,7 +343,7 @@ class Engine(StoreContext):
         return [message for stretch in stretches for message in stretch]
 
     def record_of(self, row: MessageRow, state: ConversationState) -> int:
-        """The record that a message is in: itself, or the first message of its pack, if that is what cannot be read."""
+        """Return the number of the record that cannot be read: the message, or the first message of its pack."""
         first = run_of(row.number)
         for pack in self.backend.packs([first]) if row.body is None else ():
             try:
@@ -352,7 +353,7 @@ class Engine(StoreContext):
         return row.number
 
     def find_damage(self, number: int, state: ConversationState) -> int:
-        """The message on the way to this one that cannot be read."""
+        """Return the number of the message on the path to this one that cannot be read."""
         last = number
         seen: set[int] = set()
         for piece in self.backend.path(number):

@@ -17,7 +17,7 @@ from ..model import check_strings
 from .bodies import Meta
 
 MOST_PAIRS = 32  # of metadata in one filter
-_LONG = 200  # bytes of a pair; what is longer is found by its hash, because an index takes no long values
+_LONG = 200  # bytes of a pair; a longer one is found by its hash, because an index takes no long values
 
 Field = tuple[str, str]  # the name of a field, and its value
 
@@ -50,13 +50,13 @@ def _metadata_field(key: str, value: str) -> Field:
 
 
 class Filter(Struct, frozen=True):
-    """The conversations that are wanted. What is not given does not matter."""
+    """Conditions on conversations. A field without a value matches all of them."""
 
     project: str | None = None
     metadata: tuple[tuple[str, str], ...] = ()
 
     def fits(self, meta: Meta) -> bool:
-        """Is a conversation with this description wanted?"""
+        """Return True if a conversation with this description matches."""
         if self.project is not None and meta.project != self.project:
             return False
         return all(meta.metadata.get(key) == value for key, value in self.metadata)

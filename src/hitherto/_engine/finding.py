@@ -25,7 +25,8 @@ Path = str | os.PathLike[str]
 
 
 def find(engine: "Engine", id: str) -> tuple[ConversationRow, MessageRow | None]:
-    """What an id argument means: an exact message id, then a unique beginning of a message or conversation id."""
+    """Return the rows that an id argument names: an exact message id, else a unique beginning of a message or
+    conversation id."""
     if not isinstance(id, str) or not 0 < len(id) <= 36:
         raise InvalidID(id)
     if len(id) == 36:
@@ -50,7 +51,7 @@ def find(engine: "Engine", id: str) -> tuple[ConversationRow, MessageRow | None]
 
 
 def _with_row(engine: "Engine", message: MessageRow) -> tuple[ConversationRow, MessageRow]:
-    """The message with its conversation's row, the row read first: what is deleted later will show in it."""
+    """Return the message with its conversation's row. The row is read first, so that a later deletion shows in it."""
     row = engine.read_row(message.conversation)
     return row, engine.message_row(engine.message_ids.id(message.number))
 
@@ -72,7 +73,7 @@ def _messages_beginning(engine: "Engine", prefix: str) -> list[int]:
 
 
 def where(engine: "Engine", project: Path | None, *, include_expired: bool) -> list[Where]:
-    """What to list; more than one only while the store is re-encrypted."""
+    """Return the queries for a listing. There is more than one only while the store is re-encrypted."""
     return Filter(folder(project)).where(engine.codec, None if include_expired else engine.clock())
 
 
@@ -88,7 +89,7 @@ def count(engine: "Engine", where: Sequence[Where], wanted: Filter) -> int:
 
 
 def _is_wanted(engine: "Engine", row: ConversationRow, wanted: Filter) -> bool:
-    """Is this conversation wanted, by what its description says? One that cannot be read is not, unless all are."""
+    """Return True if the description of this conversation matches. One that cannot be read matches only no filter."""
     sound = VerifiedRow(row, engine.codec.envelope(row)) if engine.codec.in_clear else engine.verified_row(row)
     try:
         return sound is not None and (wanted == Filter() or wanted.fits(sound.meta))
@@ -132,13 +133,13 @@ def filter_by_project(engine: "Engine", project: Path | None, chosen: list[bytes
         return chosen
     tags = engine.codec.tags("project", place)
     found = list({id: None for tag in tags for id, message in engine.backend.tagged(tag) if message is None})
-    if not engine.codec.in_clear:  # others may have written tags
+    if not engine.codec.in_clear:  # a tag may have been written by another program
         found = [info._id for info in infos(engine, found, Filter(place))]
     return found if chosen is None else [id for id in found if id in chosen]
 
 
 def tag_check(label: str | None, subagent: str | None) -> Callable[[Saved], bool] | None:
-    """What a message has to be that was found by a tag: others may have written tags."""
+    """Return the check for messages found by a tag: a tag may have been written by another program."""
     if label is None and subagent is None:
         return None
     begins = None if subagent is None else f"subagent:{subagent}:"

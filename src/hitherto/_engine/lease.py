@@ -1,7 +1,7 @@
 """A lease: one process at a time does a piece of work that others could do as well.
 
-The lease is a field of the workspace's description: who works, and until when the others leave it to them. Whoever has
-it renews it while they work (the heartbeat). It ends in one of three ways: the owner gives it back; it runs out; or the
+The lease is a field of the workspace's description: the owner, and the time when it runs out. The owner
+renews it while it works (the heartbeat). It ends in one of three ways: the owner gives it back; it runs out; or the
 owner is a process of this machine that is gone, so that nobody waits for one that was killed.
 
 A lease saves work, and nothing depends on it. A clock that jumps, or an owner that slept for too long, can give the
@@ -45,7 +45,7 @@ class Lease:
         return engine
 
     def take(self) -> bool:
-        """Is it ours for a while? Takes it if it is free, and renews it when a third of its time is over."""
+        """Take the lease if it is free, and renew it when a third of its time is over. Return True if it is ours."""
         engine = self._engine
         now = engine.clock()
         if now + LEASE * 2 // 3 < self._until <= now + LEASE:
@@ -54,7 +54,7 @@ class Lease:
         def make(meta: WorkspaceMeta) -> WorkspaceMeta:
             return meta if self._others(meta, now) is not None else self.with_lease(meta)
 
-        with suppress(StorageFull):  # then nobody can say that they are at it, and everybody may
+        with suppress(StorageFull):  # then no process can note that it works, and each of them may
             engine.workspace.describe(make, always=True)
         if self._others(engine.workspace.meta, now) is not None:
             self._until = 0
@@ -63,25 +63,25 @@ class Lease:
         return True
 
     def is_free(self, meta: WorkspaceMeta) -> bool:
-        """Does nobody else have it, by this description?"""
+        """Return True if no other owner has it, by this description."""
         return self._others(meta, self._engine.clock()) is None
 
     def with_lease(self, meta: WorkspaceMeta) -> WorkspaceMeta:
-        """The description with the lease as ours, for a commit that says something else as well."""
+        """Return the description with the lease as ours, for a commit that changes something else as well."""
         return replace(meta, **{self._field: (self._me(), self._engine.clock() + LEASE)})
 
     def note_taken(self, meta: WorkspaceMeta) -> None:
-        """This description, with the lease as ours, is committed."""
+        """Note that this description, with the lease as ours, is committed."""
         held = getattr(meta, self._field)
         self._until = 0 if held is None else held[1]
 
     def without_lease(self, meta: WorkspaceMeta) -> WorkspaceMeta:
-        """The description without the lease, if it is ours."""
+        """Return the description without the lease, if it is ours."""
         held = getattr(meta, self._field)
         return replace(meta, **{self._field: None}) if held is not None and held[0] == self._me() else meta
 
     def release(self) -> None:
-        """Give it back, so that nobody waits for us. On a full disk it runs out by itself."""
+        """Give it back, so that no process waits for us. On a full disk it runs out by itself."""
         self._until = 0
         engine = self._engine
         if self.without_lease(engine.workspace.meta) is not engine.workspace.meta:
@@ -89,7 +89,7 @@ class Lease:
                 engine.workspace.describe(self.without_lease, always=True)
 
     def others(self) -> int | None:
-        """Until when somebody else has it, as far as we know; None if nobody does."""
+        """Return the time until which another owner has it, as far as we know; None if there is none."""
         engine = self._engine
         return self._others(engine.workspace.meta, engine.clock())
 
@@ -105,7 +105,8 @@ class Lease:
 
 
 def _is_gone(owner: bytes) -> bool:
-    """Is it a process that is known to be gone? Who cannot be named counts as there, until the lease runs out."""
+    """Return True if the owner is a process that is known to be gone. An unreadable owner counts as there, until the
+    lease runs out."""
     try:
         return is_gone(_who(owner))
     except MsgspecError:

@@ -36,13 +36,13 @@ class _Built(Struct, frozen=True):
 
 
 def pack(engine: "Engine", conversation: bytes, runs: Sequence[int]) -> int:
-    """Pack these runs of a conversation; how many were."""
+    """Pack these runs of a conversation; return how many were packed."""
     with suppress(NotFound, Damaged):  # purged meanwhile; or it is in quarantine now
         for _ in range(_MAX_ATTEMPTS):
             state = engine.state_of(engine.read_row(conversation))
             with state.rewrite_lock:
                 once = _Once(engine, state)  # before we read: what is changed or packed later will show in it
-                if not once.envelope.settled:  # whoever re-encrypts it goes through its messages as they are
+                if not once.envelope.settled:  # the process that re-encrypts it goes through its messages as they are
                     return 0
                 built = [found for run in runs if (found := _attempt(engine, once, run)) is not None]
                 if not built:
@@ -54,8 +54,8 @@ def pack(engine: "Engine", conversation: bytes, runs: Sequence[int]) -> int:
 
 
 class _Once:
-    """Prepares the change that packs. If it comes to be prepared again, somebody was faster, or it is not known whether
-    it was kept: then what was read proves nothing any more, and nothing is written."""
+    """Prepares the change that packs, once. If it has to be prepared again, another writer was faster, or the outcome
+    is unknown: then the content that was read may be stale, and nothing is written."""
 
     def __init__(self, engine: "Engine", state: "ConversationState") -> None:
         self._engine, self._state = engine, state
@@ -77,19 +77,19 @@ class _Once:
         for built in self.built:
             came += [built.pack, *(replace(m, body=None) for m in built.rows)]
             went += [*built.old, *built.rows]
-        # The version stays: nobody who reads can tell that anything happened.
+        # The version stays: a reader cannot tell that anything happened.
         after = next_row(self.envelope, row, came, went, version=row.version)
         return Change(row.id, row.token, after, pack=tuple(built.pack for built in self.built)), True
 
     def _packed_by_others(self) -> bool:
-        """Are the packs of these runs other ones than when we read them?"""
+        """Return True if the packs of these runs have changed since they were read."""
         now = {pack.first: pack for pack in self._engine.backend.packs([built.pack.first for built in self.built])}
         return now != {pack.first: pack for built in self.built for pack in built.old}
 
 
 def _shape_of(row: ConversationRow) -> tuple[object, ...]:
-    """While this stands still, the messages are the same, and under the same key. The generation has to be looked at as
-    well as the keys: a conversation that was sealed and is plain again has no keys, as before."""
+    """Return the fields that stand still while the messages are the same, and under the same key. The generation has to
+    be looked at as well as the keys: a conversation that was sealed and is plain again has no keys, as before."""
     return row.data_key, row.generation, row.rewrites
 
 

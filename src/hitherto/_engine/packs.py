@@ -1,11 +1,11 @@
 """Packs: reading through them, and changing what they hold. `packing` makes them.
 
-Behind the append path the messages of a run are packed: one body in the place of 32, squeezed together. Nothing else
-changes. Headers stay per message, so trees, listings and deletes work as before; what was said is read through the
-pack. Whatever changes a packed message writes its pack anew, in the same commit.
+Behind the append path the messages of a run are packed: one body in the place of 32, compressed together. Nothing else
+changes. Headers stay per message, so trees, listings and deletes work as before; content is read through the
+pack. A commit that changes a packed message also writes its pack anew.
 
 Rows and packs are read one after the other, and others write meanwhile: a row that says "packed" may find its pack
-gone on, or gone. Then both are read again; only what disagrees and stands still is damage.
+gone on, or gone. Then both are read again. Only a disagreement that stands still is damage.
 """
 
 from collections.abc import Iterable
@@ -87,7 +87,7 @@ def _header(message: PackedRaw) -> PackedRaw:
 
 
 class Rewrite:
-    """Collects what happens to messages in one commit, and writes the packs they are in anew."""
+    """Collects the changes of messages in one commit, and writes their packs anew."""
 
     def __init__(self, engine: "StoreContext", row: ConversationRow) -> None:
         self._engine = engine
@@ -156,7 +156,8 @@ class Rewrite:
         return packs[0]
 
     def _rewrite_pack(self, old: PackRow) -> PackRow | None:
-        """What is left of a run begins with its first message; nothing may be left."""
+        """Return the pack without the messages from the first dropped one on; None if none is left. A pack always
+        begins with the first message of its run."""
         dropped = {m.number for m in self._dropped}
         if old.first in dropped:
             return None

@@ -1,8 +1,8 @@
-"""Who is it, and is it there still? Processes that leave a mark in a store, by a name that others can judge.
+"""Names of processes in a store, by which another process can tell whether they are still there.
 
 A process is known by its machine, its number, and when it began, because numbers are used again; and within a process
-each opened store has a token. Of a process on this machine it can be told whether it is there. Of one elsewhere nobody
-knows, so that it counts as there.
+each opened store has a token. Of a process on this machine it can be told whether it is there. A process
+on another machine counts as there.
 """
 
 import os
@@ -34,13 +34,13 @@ class Who(Struct, frozen=True, array_like=True):
 
 
 def this(store: Opened) -> Who:
-    """The store, as it is opened here. A forked child is somebody else."""
+    """Return the name of the store as it is opened here. A forked child has another name."""
     process = os.getpid()
     return Who(_machine(), process, _began(process), _tokens.setdefault(store, new_token()))
 
 
 def is_gone(who: Who) -> bool:
-    """Is it known to be there no more?"""
+    """Return True if it is known to be gone."""
     if who.machine != _machine() or os.name != "posix":  # elsewhere, asking for a process may end it
         return False
     if who.process == os.getpid():
@@ -49,7 +49,7 @@ def is_gone(who: Who) -> bool:
         os.kill(who.process, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it is there, and somebody else's
+    except PermissionError:  # it is there, and belongs to another user
         pass
     return _began(who.process) != who.began
 
@@ -61,7 +61,7 @@ def _machine() -> bytes:
 
 
 def _began(process: int) -> str:
-    """From what Linux tells of a process: a line in which the name, in brackets, may hold anything."""
+    """Return when a process began, from `/proc`: a line in which the name, in brackets, may hold anything."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as told:
             fields = told.read().rpartition(")")[2].split()

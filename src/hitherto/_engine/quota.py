@@ -1,11 +1,11 @@
 """Quota: how much a workspace may hold, and the disk that has no more.
 
 The quota is a part of the workspace's description, so every process that has the store open goes by the same one: each
-looks at it again every few seconds, and so does whoever begins a conversation. What counts is the content of messages,
-and attachments as they are kept. It is counted from the rows now and then; in between, what this process adds is added.
-So the quota is a soft one: what other processes write meanwhile, and what is under way, may come on top of it.
+looks at it again every few seconds. The content of messages counts, and attachments as they are stored. The bytes are
+counted from the rows now and then; in between, the writes of this process are added. So the quota is a soft one: writes
+of other processes, and writes under way, may come on top of it.
 
-Nothing that makes a store smaller is ever refused, and neither is what is small: titles, labels, holds, and an answer
+A write that makes a store smaller is never refused, and neither are small ones: titles, labels, holds, and an answer
 on its way, which would be lost.
 """
 
@@ -75,7 +75,7 @@ class Quota:
         self.look()
 
     def look(self) -> int:
-        """The quota as it stands in the store now."""
+        """Return the quota as it stands in the store now; 0: none."""
         self._engine.workspace.refresh()
         limit = self._engine.workspace.meta.quota_bytes
         if limit != self.limit:
@@ -85,14 +85,14 @@ class Quota:
     # -- before a write
 
     def admit(self, drafts: Sequence[D], new: Callable[[Sequence[D]], Sequence[D]]) -> None:
-        """Refuse what does not fit. Called before every write, so without a quota it does next to nothing. `new` says
-        which of them are not kept already: they alone take room."""
+        """Raise `StorageFull` if the messages do not fit. Called before every write, so without a quota it does next to
+        nothing. `new` selects the messages that are not stored already: only they take room."""
         now = time.monotonic()
         if now > self._look_again:
             self._look_again = now + _LOOK_SECONDS
             try:
                 self.look()
-            except HithertoError as error:  # a key that we have not, say: whoever needs it is told
+            except HithertoError as error:  # a missing key, say: the call that needs it raises
                 warn(f"the quota cannot be looked at: {type(error).__name__}")
         if self.limit:
             self._admit(sum(len(one.data) + sum(a.size for a in one.sources) for one in new(drafts)), now)
@@ -125,13 +125,13 @@ class Quota:
             self._told = 0
 
     def count_again(self) -> None:
-        """Something was removed: what is used is counted before the next write."""
+        """Count the used bytes before the next write: something was removed."""
         self._count_again = self._may_count = 0.0
 
     # -- and what the disk says
 
     def report_full(self, error: StorageFull) -> None:
-        """A write was refused. That the disk is full is told once, until another write has been kept."""
+        """Note that a write was refused. Emits that the disk is full, once, until another write has been committed."""
         written = self._engine.background.writes
         if error.hint != _HINT and self._full_since != written:
             self._full_since = written
@@ -140,7 +140,7 @@ class Quota:
                 self._warn("disk", disk.total - disk.free, disk.total)
 
     def look_at_disk(self) -> None:
-        """Is there something set aside still, to purge with? If not, and it cannot be made good, that is told once."""
+        """Check that the ballast for purges is there, and restore it if it is not. Warns once if that fails."""
         disk = self._engine.backend.disk()
         if disk is not None and not disk.reserve and self._engine.backend.scrub():
             disk = self._engine.backend.disk()

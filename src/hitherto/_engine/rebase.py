@@ -31,7 +31,7 @@ class RowOwner(Protocol):
 
 
 class Rebase(Generic[T]):
-    """How one write of a desk is made anew, and what came of it."""
+    """Makes one write of a conversation anew, and holds the result."""
 
     __slots__ = ("_enqueued", "_prepare", "_state", "made")
 

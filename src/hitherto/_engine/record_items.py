@@ -1,15 +1,15 @@
-"""What a record has more than a tree: participants, summaries, metrics, consent, an expiry of its own.
+"""The parts of a record beside its tree: participants, summaries, metrics, consent, an expiry of its own.
 
-A record is a conversation, seen by a product that keeps histories. Its messages are those of the main flow; who took
-part lies beside them, in one item of the conversation, and each summary in an item of its own, so that a new one does
-not write the old ones again. What decides about the conversation (its hold, its expiry, whether it may leave the store)
-is in its row and its description, where everybody looks.
+A record is a conversation, seen by a product that keeps histories. Its messages are those of the main flow. The
+participants lie beside them, in one item of the conversation, and each summary in an item of its own, so that a new one
+does not write the old ones again. The fields that decide about the conversation (its hold, its expiry, whether it may
+leave the store) are in its row and its description, which every reader reads.
 
 The item is numbered, and the description, which is proven, has the number that counts: an older item that was put back
 is noticed.
 
-The **revision** is what two writers compare. It counts messages, and commits that changed anything else; so it moves by
-whatever a reader could tell, by whomever, and stands still while a store is packed, or gets another key.
+Two writers compare the **revision**. It counts messages, and commits that changed anything else; so it moves with every
+change that a reader could see, and stands still while a store is packed, or gets another key.
 """
 
 import math
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Participant(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Who took part."""
+    """One participant of a conversation."""
 
     id: str
     role: str  # user, assistant or system
@@ -51,7 +51,7 @@ class Participant(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 
 
 class ConversationSummary(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a conversation was about, as of some time."""
+    """A summary of a conversation, as of some time."""
 
     synopsis: str
     last_updated_at: Time
@@ -65,7 +65,7 @@ class Metrics(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     user_utterances: int = 0
     assistant_utterances: int = 0
     duration_ms: int = 0  # from the first message to the last
-    average_latency_ms: int = 0  # from what the user said to its answer
+    average_latency_ms: int = 0  # from a message of the user to its answer
 
 
 class Details(Struct, frozen=True, omit_defaults=True):
@@ -88,17 +88,17 @@ class About(Struct, frozen=True, omit_defaults=True):
 
     @property
     def portable(self) -> "About":
-        """Without what holds for this conversation in this store alone."""
+        """The same without the fields that hold for this conversation in this store alone."""
         details = replace(self.details, final=None, final_at=-1, summaries=len(self.summaries), number=1)
         return About() if not self.summaries and details == _NOTHING else replace(self, details=details)
 
     def clean_with(self, clean: Callable[[object], object]) -> "About":
-        """Without what is not to be kept."""
+        """Return the same, redacted."""
         return convert(clean(to_builtins(self, builtin_types=(datetime,))), About)
 
 
 class Amendment(Struct, frozen=True):
-    """What is to be other about a record, beside new messages. What is not given stays."""
+    """Changes of a record, beside new messages. A field without a value stays as it is."""
 
     title: str | None = None
     exportable: bool | None = None
@@ -119,7 +119,7 @@ _summary = msgpack.Decoder(ConversationSummary).decode
 
 
 def revision_of(row: ConversationRow) -> int:
-    """What locking compares: 1 for an empty conversation, more with every write that a reader could tell."""
+    """Return the revision for optimistic locking: 1 for an empty conversation, more with every visible write."""
     return 1 + row.next_seq + row.rewrites
 
 
@@ -127,7 +127,7 @@ def revision_of(row: ConversationRow) -> int:
 
 
 def read_about(engine: "Engine", envelope: Envelope, row: ConversationRow) -> About:
-    """What lies beside the messages; `Damaged` if it cannot be read, or is not the newest of its states."""
+    """Return the parts beside the messages; `Damaged` if they cannot be read, or are not the newest."""
     details, _ = read_newest(engine, envelope, row)
     return About(details, read_summaries(engine, envelope, row.id, details))
 
@@ -135,7 +135,7 @@ def read_about(engine: "Engine", envelope: Envelope, row: ConversationRow) -> Ab
 def read_newest(
     engine: "Engine", envelope: Envelope, row: ConversationRow
 ) -> tuple[Details, ConversationSummary | None]:
-    """The same without the summaries of before."""
+    """Return the details and the newest summary."""
     items = engine.backend.items(row.id, RECORD)
     details = _decode_item(envelope, items[0], _details) if items else Details()
     last = engine.backend.items(row.id, SUMMARIES, reverse=True, limit=1)
@@ -148,7 +148,7 @@ def read_newest(
 def read_summaries(
     engine: "Engine", envelope: Envelope, conversation: bytes, details: Details
 ) -> tuple[ConversationSummary, ...]:
-    """As many as there were then: more may have come since."""
+    """Return as many summaries as the details count: more may have come since."""
     items = engine.backend.items(conversation, SUMMARIES)[: details.summaries]
     if [_number(item) for item in items] != list(range(1, details.summaries + 1)):
         raise Damaged("a summary of a record is missing")
@@ -156,7 +156,7 @@ def read_summaries(
 
 
 def _number(summary: ItemRow) -> int:
-    """Its place among the summaries."""
+    """Return the number of a summary."""
     said = summary.key[len(SUMMARIES) :]
     if not said.isdigit():
         raise Damaged("a summary of a record has no place among them")
@@ -164,7 +164,7 @@ def _number(summary: ItemRow) -> int:
 
 
 def check_items(engine: "Engine", envelope: Envelope, row: ConversationRow) -> Iterator[HithertoError]:
-    """What is wrong with them."""
+    """Yield the error of reading the items of a record, if there is one."""
     try:
         read_about(engine, envelope, row)
     except HithertoError as error:
@@ -180,7 +180,7 @@ def _decode_item(envelope: Envelope, item: ItemRow, decode: Callable[[bytes], T]
 
 
 def measure(path: Sequence[tuple[str, int]]) -> Metrics:
-    """The metrics of a thread, counted, of which the roles and the times are given."""
+    """Return the metrics of a thread, counted from its roles and times."""
     latencies: list[int] = []
     asked: int | None = None
     for role, at in path:
@@ -198,7 +198,7 @@ def measure(path: Sequence[tuple[str, int]]) -> Metrics:
 
 
 def measure_row(engine: "Engine", row: ConversationRow) -> Metrics:
-    """The same of the main flow of a conversation, from the columns of its messages: no content is read."""
+    """Return the metrics of the main flow, from the columns of its messages: no content is read."""
     rows = {one.number: one for one in engine.read_headers(row.id)}
     path: list[tuple[str, int]] = []
     at = row.head
@@ -212,14 +212,14 @@ def measure_row(engine: "Engine", row: ConversationRow) -> Metrics:
 
 
 def metrics_of(details: Details, row: ConversationRow, path: Sequence[Saved]) -> Metrics:
-    """Those that were given, and the others: as they were when the conversation was committed, if it stands there
-    still, or else counted."""
+    """Return the metrics: the given ones, and the others as they were when the conversation was committed, if it has
+    not changed since, or else counted."""
     final = details.final if details.final_at == revision_of(row) else None
     return replace(final or measure([(m.role, m.created_us) for m in path]), **details.metrics)
 
 
 def read_thread(engine: "Engine", state: ConversationState, row: ConversationRow) -> list[Saved]:
-    """The messages of the main flow up to the head, across compactions. Large content is read when it is wanted."""
+    """Return the messages of the main flow up to the head, across compactions. Large content is read lazily."""
     path: list[Saved] = []
     at = row.head
     while at is not None:
@@ -232,7 +232,7 @@ def read_thread(engine: "Engine", state: ConversationState, row: ConversationRow
 
 
 def items(envelope: Envelope, conversation: bytes, beside: About) -> Iterator[ItemRow]:
-    """All of it, for a new conversation, whose description has the number of its details."""
+    """Yield all items of a record, for a new conversation, whose description has the number of its details."""
     if beside.details.number:
         yield _encode_item(envelope, conversation, RECORD, beside.details)
     for number, summary in enumerate(beside.summaries, 1):
@@ -250,7 +250,7 @@ def _encode_item(envelope: Envelope, conversation: bytes, key: bytes, value: Det
 def build_amendment(
     state: ConversationState, row: ConversationRow, change: Amendment, added: Change | None = None
 ) -> Change | None:
-    """The change that does this to a conversation, beside what is added to it; None if there is nothing to do."""
+    """Return the change that amends a conversation, joined with the change `added`; None if there is nothing to do."""
     if change == Amendment():
         return added
     envelope, engine = state.check(row), state.engine
@@ -273,7 +273,7 @@ def build_amendment(
 
 
 def _remove_mark(engine: "Engine", envelope: Envelope, row: ConversationRow, change: Amendment) -> Unmarked:
-    """What becomes of its mark."""
+    """Return the items to put and the keys to remove, so that the mark is gone if recording has `ended`."""
     if change.ended == "here":
         return remove_own_name(engine, envelope, row.id)
     gone = change.ended is not None and engine.backend.items(row.id, MARK)
@@ -288,7 +288,7 @@ def _join_changes(
     put: Sequence[ItemRow],
     unput: tuple[bytes, ...],
 ) -> Change:
-    """One change of all of it. It rewrites something, as any change of the row does: see `state.changed`."""
+    """One change of all of it. It rewrites something, as any change of the row does: see `state.build_row_change`."""
     envelope = state.check(row)
     after = next_row(envelope, row) if added is None or added.row is None else added.row
     base = added or Change(row.id, row.token, after)
@@ -307,7 +307,7 @@ def _amend_description(meta: Meta, change: Amendment) -> Meta:
 
 
 def _amend_columns(row: ConversationRow, change: Amendment) -> dict[str, object]:
-    """What becomes of the columns that decide how long it is kept."""
+    """Return the columns to set: the hold and the expiry, if they change."""
     fields: dict[str, object] = {}
     if change.held is not None and change.held != row.held:
         fields["held"] = change.held
@@ -319,7 +319,7 @@ def _amend_columns(row: ConversationRow, change: Amendment) -> dict[str, object]
 def _amend_details(
     was: Details, last: ConversationSummary | None, row: ConversationRow, change: Amendment, *, moves: bool
 ) -> Details:
-    """What becomes of the item. `moves`: there will be another revision anyway."""
+    """Return the amended details. `moves`: there will be another revision anyway."""
     details = was
     if change.participants is not None:
         details = replace(details, participants=change.participants)
@@ -343,11 +343,11 @@ def commit(
     ended: Literal["here", "for all"] = "for all",
     timeout_seconds: float = math.inf,
 ) -> None:
-    """The conversation is over, for now: keep its final metrics, and take its mark away, in one commit. Nothing is
-    written if that was done before and nothing happened since.
+    """Store the final metrics of a conversation and remove its mark, in one commit. Nothing is written if that was done
+    before and nothing happened since.
 
-    What is counted is counted before. If others write faster than that, they are not waited for: whoever reads the
-    record counts again."""
+    The metrics are counted before the commit. If other processes write faster than that, the final metrics are left
+    out, and a reader of the record counts again."""
     counted: dict[int, Metrics] = {}
     deadline = time.monotonic() + timeout_seconds
 

@@ -1,20 +1,20 @@
-"""Answers that have not arrived whole: kept beside the tree, offered when somebody comes back.
+"""Answers that have not arrived whole: stored beside the tree, and offered when the conversation is resumed.
 
-While an answer streams in, what has come of it is kept every second or so, as an item of the conversation. It is no
+While an answer streams in, the part so far is stored every second or so, as an item of the conversation. It is no
 message: nothing can stand below it, no thread shows it, no search finds it. The commit that adds the whole answer
-removes the item. If that commit never comes, because somebody pulled the plug or pressed Ctrl+C, the item stays, and
+removes the item. If that commit never comes, because of a power cut or Ctrl+C, the item stays, and
 is offered as a `Partial`: accepted, it becomes a message that is marked as interrupted; discarded, it is gone.
 
 An item's key names the message that it answers, so that deleting the message takes the item along.
 
-Whoever records a conversation leaves a **mark** in it, with the first thing that is written, and takes it away at the
-end. A mark that is found later says that the end never came. What can be restored then is a `RecoverySnapshot`: the
-thread, what had come of answers, and what the caller has given to be kept for this case. The tree has all but the last
-already, so a mark is small, and a snapshot is as new as the last commit. A mark that is torn is read once more, and
-then made anew from the tree: nothing of what the tree says depends on it.
+A recorder leaves a **mark** in its conversation, with its first write, and removes it at the end. A mark that is found
+later says that the end never came. Then a `RecoverySnapshot` can be restored: the thread, the parts of answers, and the
+state that the caller has given for this case. The tree has all but the last already, so a mark is small, and a snapshot
+is as new as the last commit. A mark that is torn is read once more, and then made anew from the tree: the tree does not
+depend on it.
 
-Several processes may record one conversation, and the mark names them. Who ends takes their own name out, and those of
-processes that died, whose conversation was gone on with; the mark goes when no name is left in it.
+Several processes may record one conversation, and the mark names them. A process that
+ends removes its own name, and the names of dead processes; the mark goes when no name is left in it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ MAX_READ_ATTEMPTS = 10  # how often we look again at what changes while we read
 
 
 class Partial(Struct, frozen=True):
-    """What had come of an answer when it stopped."""
+    """The part of an answer that had arrived when it stopped."""
 
     id: str
     parent: str  # the message that it answers
@@ -84,7 +84,7 @@ def keep(
     recording: bool = False,
     complete: bool = False,
 ) -> None:
-    """Keep what has come so far, in place of what was kept before. Who is `recording` leaves a mark."""
+    """Store the part of an answer so far, in place of the part before. `recording` leaves a mark, too."""
     engine = state.engine
     data = encode_partial(engine, messages, engine.clock() if at is None else at, complete=complete)
 
@@ -99,7 +99,7 @@ def keep(
 
 
 def encode_partial(engine: "Engine", messages: Sequence[Message], at: int, *, complete: bool = False) -> bytes:
-    """What is kept of an answer, as bytes. `complete`: no more of it will come."""
+    """Return the part of an answer as bytes. `complete`: no more of it will come."""
     for message in messages:
         check(message)
     if engine.redactor is not None:  # where more may come, not even the beginning of a secret is kept
@@ -118,7 +118,7 @@ def close_item(envelope: Envelope, conversation: bytes, key: bytes, data: bytes)
 
 
 def drop(state: ConversationState, key: bytes) -> None:
-    """Let go of what was kept under this key; nothing happens if there is nothing."""
+    """Remove the item with this key, if there is one."""
 
     def make(row: ConversationRow) -> Change | None:
         if not state.engine.backend.items(state.id, key):
@@ -129,8 +129,8 @@ def drop(state: ConversationState, key: bytes) -> None:
 
 
 def find_partials(state: ConversationState) -> list[Partial]:
-    """What is offered, the newest first. What cannot be read is read again, by the row as it then is, and if that fails
-    too it is offered as something to let go of."""
+    """Return the partial answers, the newest first. An item that cannot be read is read again, by the current row; if
+    that fails too, it is returned with its `problem`, so that it can be discarded."""
     partials = []
     for item in state.engine.backend.items(state.id, PARTIAL):
         try:
@@ -141,7 +141,7 @@ def find_partials(state: ConversationState) -> list[Partial]:
 
 
 def _reread_partial(state: ConversationState, key: bytes) -> list[Partial]:
-    """An item of a conversation that may have another key by now."""
+    """Read an item again: the conversation may have another key by now."""
     engine = state.engine
     envelope = engine.codec.envelope(engine.read_row(state.id))
     for item in engine.backend.items(state.id, key):
@@ -174,7 +174,7 @@ def _message(said: _PartialMessage) -> Message:
 
 
 def key_of(partial: object) -> bytes:
-    """The key of what is offered; nothing else can be taken away by it."""
+    """Return the key of a partial answer. Keys of other items are refused."""
     if not isinstance(partial, Partial):
         raise InvalidArgument(f"a {type(partial).__name__} where a Partial is wanted", hint="talk.partials()")
     key = partial.id.encode(errors="replace") if isinstance(partial.id, str) else b""
@@ -189,7 +189,7 @@ def mark_interrupted(message: Message) -> Message:
 
 
 def keys_below(engine: "Engine", conversation: bytes, doomed: Collection[int]) -> tuple[bytes, ...]:
-    """The keys of what was kept of answers to these messages."""
+    """Return the keys of the partial answers to these messages."""
     keys = [item.key for item in engine.backend.items(conversation, PARTIAL)]
     return tuple(key for key in keys if _parent(key) in doomed)
 
@@ -211,32 +211,32 @@ class RecoverySnapshot(Struct, frozen=True):
     at: datetime  # as of when this is
     head: str | None = None  # the message that the conversation stood at
     messages: tuple[Saved, ...] = ()  # the thread that leads there
-    partials: tuple[Partial, ...] = ()  # what had come of answers, the newest first
-    state: dict[str, object] = {}  # what the caller has given to be kept for this case
-    rebuilt: bool = False  # what was kept was torn, and is made anew from the tree; the caller's state is lost
+    partials: tuple[Partial, ...] = ()  # of answers, the newest first
+    state: dict[str, object] = {}  # of the caller, given for this case
+    rebuilt: bool = False  # the mark was torn, and is made anew from the tree; the caller's state is lost
 
 
 class _Mark(Struct, frozen=True, array_like=True):
-    """What is kept of a snapshot beside the tree."""
+    """The part of a snapshot that is not in the tree."""
 
     conversation: bytes  # so that the mark of another is none
     at: int
     state: dict[str, object] = {}
-    makers: tuple[Who, ...] = ()  # who records the conversation
+    makers: tuple[Who, ...] = ()  # the recorders of the conversation
 
 
 _decode_mark = msgpack.Decoder(_Mark).decode
 
 
 def marks(state: ConversationState) -> Callable[[Envelope], tuple[ItemRow, ...]]:
-    """The mark of a conversation that is recorded here, to be put with whatever is written next; nothing if it is there
-    already. What the caller has given to be kept in it stays, and so do the names of others."""
+    """Return what makes the mark of a conversation that is recorded here, to be put with the next write; no item if it
+    is there already. The state that the caller has given stays in it, and so do the names of other recorders."""
 
     def missing(envelope: Envelope) -> tuple[ItemRow, ...]:
         engine = state.engine
         try:
             found = _find_mark(engine, envelope, state.id)
-        except Damaged:  # whoever loads it notices, and makes it anew
+        except Damaged:  # `load_snapshot` notices, and makes it anew
             return ()
         if found is None:
             return (mark(engine, envelope, state.id, by=[this(engine)]),)
@@ -274,7 +274,7 @@ Unmarked = tuple[tuple[ItemRow, ...], tuple[bytes, ...]]  # items to put, and ke
 
 
 def remove_own_name(engine: "Engine", envelope: Envelope, conversation: bytes) -> Unmarked:
-    """What becomes of a mark when this store does not record the conversation any more."""
+    """Return the mark without the name of this store, as items to put and keys to remove."""
     try:
         found = _find_mark(engine, envelope, conversation)
     except Damaged:  # whose it was cannot be told
@@ -289,7 +289,7 @@ def remove_own_name(engine: "Engine", envelope: Envelope, conversation: bytes) -
 
 
 def leave(engine: "Engine", conversation: bytes) -> None:
-    """This store does not record the conversation any more; nothing else becomes of it."""
+    """Remove the name of this store from the mark of a conversation, and nothing else."""
     state = engine.state_of(engine.read_row(conversation))
 
     def make(row: ConversationRow) -> Change | None:
@@ -302,7 +302,7 @@ def leave(engine: "Engine", conversation: bytes) -> None:
 
 
 def check_state(value: object) -> None:
-    """Refuse what is no JSON: it is to be read by whoever comes after a crash, with whatever they have."""
+    """Raise `InvalidMessage` unless the state is plain JSON: any program may have to read it after a crash."""
     import json  # noqa: PLC0415  # most programs need none
 
     check_json(value, "the state")
@@ -314,8 +314,8 @@ def check_state(value: object) -> None:
 
 
 def keep_snapshot(engine: "Engine", conversation: object, given: "RecoverySnapshot | Mapping[str, object]") -> None:
-    """Keep what is to be restored if the end never comes: a state of the caller's, as plain JSON. The messages and the
-    partials of a snapshot are those of the tree, as it then stands: they are there already."""
+    """Store a state of the caller's, as plain JSON, to be restored if the end never comes. The messages and partials of
+    a snapshot are read from the tree when it is loaded."""
     snapshot = given if isinstance(given, RecoverySnapshot) else None
     found: object = given if snapshot is None else snapshot.state
     if not isinstance(found, Mapping):
@@ -343,7 +343,7 @@ def keep_snapshot(engine: "Engine", conversation: object, given: "RecoverySnapsh
 
 
 def load_snapshot(engine: "Engine", conversation: object) -> RecoverySnapshot | None:
-    """What can be restored of a conversation; None if nobody recorded it, or its recording came to its end."""
+    """Return the snapshot of a conversation; None if it was not recorded, or its recording came to its end."""
     engine.ensure_open()
     try:
         state = engine.state_of(engine.read_row(parse_conversation_id(id_of(conversation))))

@@ -1,10 +1,10 @@
 """The ledger: which messages of a sealed conversation were changed or deleted since they were said.
 
-A body opens in its own row only, but an older row of the same message, or one that was deleted, is a row of its own:
-whoever has the file could put it back, whole. So every commit that changes or deletes messages also writes the ledger
-of the conversation: the revision of each message that has another than its first, and where runs end that were cut
-off. It is bound to the count of such commits in the conversation's row, which is proven. What is read is compared with
-it. A conversation in which nothing was ever changed has none.
+A body opens in its own row only, but an older row of the same message, or one that was deleted, is a row of its own: an
+attacker with the file could put it back, whole. So every commit that changes or deletes messages also writes the ledger
+of the conversation: the revision of each message that has another than its first, and where runs end that were cut off.
+It is bound to the count of such commits in the conversation's row, which is proven. Every message that is read is
+compared with it. A conversation in which nothing was ever changed has none.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ KEY = b"ledger"
 
 
 class Ledger(Struct, frozen=True, array_like=True):
-    """What became of messages."""
+    """The revisions of changed messages, and the ends of shortened runs."""
 
     revisions: dict[int, int] = {}  # number -> revision, where it is not the first
     ends: dict[int, int] = {}  # run -> the first number in it that was deleted; so were those after it
@@ -62,8 +62,8 @@ def place(conversation: bytes, rewrites: int) -> Place:
 
 
 def read(engine: "StoreContext", envelope: Envelope, row: ConversationRow) -> Ledger | None:
-    """The ledger of a conversation as its row says it is; `Damaged` if there is another one, or none. Plain
-    conversations have none."""
+    """The ledger of a conversation as its row says it is; `Damaged` if there is another one, or none. None for
+    plain conversations."""
     if not envelope.proves:
         return None
     items = engine.backend.items(row.id, KEY)

@@ -108,7 +108,7 @@ def _place_in_flows(
     at = head  # the place below what came last, in any flow
     spots: list[Placement] = []
     for n, (message, named) in enumerate(zip(messages, below, strict=True)):
-        flow = trace_of(getattr(message, "label", None))  # what is no message is refused where it is checked
+        flow = trace_of(getattr(message, "label", None))  # `check` refuses other values later
         if named is not None:
             at = named[1]
             last[trace_of(named[0])] = at

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TextSearch(Protocol):
-    """The text index, as far as others than searches use it."""
+    """The text index, as far as modules other than search use it."""
 
     @property
     def is_tight(self) -> bool: ...
@@ -29,7 +29,7 @@ class TextSearch(Protocol):
 
 
 class SweepSchedule(Protocol):
-    """When retention is looked at."""
+    """The schedule of sweeps."""
 
     @property
     def is_wanted(self) -> bool: ...

@@ -1,11 +1,12 @@
 """Writing messages: from values to rows, and the loop that gets them committed.
 
-A conversation that is in use in this process has one **desk**: the row as we believe it to be, and a lock. To append,
-a thread takes the lock just long enough to prepare its rows from that belief, put them in the pen's queue, and move
-the belief forward; the sync happens outside. So many threads on one conversation ride one sync, each message below
-the one before. If the belief was wrong (another process was faster), the backend answers `Stale` with the truth, and
-everybody who built on it prepares again. A belief is never acknowledged: only a commit is. On a server, the backend
-locks the row instead and lets the messages be prepared again from it at once (`_make_rebase`).
+A conversation in use in this process has one **state**: an optimistic row, and a lock. The row is optimistic because it
+counts writes that are queued and not committed yet. To append, a thread takes the lock just long enough to prepare its
+rows from that row, put them in the committer's queue, and replace the row by the one that follows; the sync happens
+outside. So many threads on one conversation share one sync, each message below the one before. If the optimistic row
+was wrong (another process was faster), the backend answers `Stale` with the stored row, and every write that was built
+on it is prepared again. A write is acknowledged only after its commit. On a server, the backend locks the row instead
+and lets the messages be prepared again from it at once (`_make_rebase`).
 """
 
 import threading
@@ -66,24 +67,24 @@ class EncodedMessage(Struct, frozen=True, gc=False):
 
 
 class ConversationState:
-    """One conversation in use: the row as we believe it to be."""
+    """One conversation in use: its optimistic row, and the lock that writes are prepared under."""
 
     def __init__(self, engine: "Engine", row: ConversationRow, *, new: bool = False, own: bool = False) -> None:
         self.engine = engine
-        self.own = own  # of one reader, who checks in the end that the row as it was read here is still the stored one
+        self.own = own  # of one reader, which checks in the end that its row is still the stored one
         self.has_holes = False  # a message was read whose attachment is missing
         self.lock = threading.RLock()
         self.id = row.id
         self.name = show_conversation_id(row.id)
         self.row = row
         self.is_row_locked = False  # by the backend, until what is prepared from it is committed: it is the newest
-        self.epoch = 0  # raised whenever the belief turned out wrong
-        self.packings = 0  # begun in this store: those who share a belief cannot tell by the token
-        self.rewrite_lock = threading.RLock()  # of whoever moves bodies about, from reading them until it is committed
+        self.epoch = 0  # raised whenever the optimistic row turned out wrong
+        self.packings = 0  # begun in this store: threads that share the row cannot tell by the token
+        self.rewrite_lock = threading.RLock()  # held while bodies are moved, from reading them until the commit
         self.envelope = engine.codec.first_envelope(row) if new else engine.codec.envelope(row)
         self._meta: tuple[bytes, Meta] | None = None
         self._ledger: tuple[int, bytes, Ledger | None] = (-1, b"", None)
-        self._last: tuple[int | None, str | None] = (-1, None)  # the number dealt last, and its id
+        self._last: tuple[int | None, str | None] = (-1, None)  # the last number given to a message, and its id
 
     @property
     def meta(self) -> Meta:
@@ -95,7 +96,7 @@ class ConversationState:
 
     @property
     def ledger(self) -> Ledger | None:
-        """What became of messages that were changed or deleted, if the conversation is sealed."""
+        """The ledger of changed and deleted messages, if the conversation is sealed."""
         with self.lock:
             row = self.row
             if self._ledger[:2] != (row.rewrites, row.data_key):
@@ -103,20 +104,20 @@ class ConversationState:
             return self._ledger[2]
 
     def is_same_conversation(self, row: ConversationRow) -> bool:
-        """Is this our conversation? An id may be used again after a purge; what was made then is another."""
+        """Return True if the row is of this conversation. After a purge, the same id may be that of another one."""
         return (row.id, row.created_at) == (self.id, self.row.created_at)
 
     def adopt_row(self, row: ConversationRow | None, epoch: int | None = None) -> None:
-        """Take the truth from the backend. With `epoch`: unless somebody did since."""
+        """Take a row that was read from the backend. With `epoch`: unless another thread did since."""
         if row is None or not self.is_same_conversation(row):
             raise NotFound("conversation", [self.name])
         with self.lock:
             if row.version > self.row.version if epoch is None else epoch == self.epoch:
                 self._take(row)
-                self.epoch += 1  # what was built on the old belief, and is on its way, will be prepared again
+                self.epoch += 1  # writes on their way, built on the old row, are prepared again
 
     def check(self, row: ConversationRow) -> Envelope:
-        """The envelope of this row, which may be newer than ours; `Damaged` if it is not as it was proven."""
+        """Return the envelope of this row, which may be newer than ours; `Damaged` if it fails its integrity proof."""
         with self.lock:
             if row.data_key != self.row.data_key:
                 return self.engine.codec.envelope(row)
@@ -124,7 +125,7 @@ class ConversationState:
             return self.envelope
 
     def _take(self, row: ConversationRow) -> None:
-        """Checked first: a row that was tampered with is not believed."""
+        """Replace our row, after a check: a row that was tampered with is not taken."""
         self.envelope = self.check(row)
         self.row = row
 
@@ -138,7 +139,7 @@ class ConversationState:
         if row.token != self.row.token:
             try:
                 self._take(row)
-            except Damaged:  # the owner of the write is told when it believes the row
+            except Damaged:  # the owner of the write gets the error when it takes the row
                 yield False
                 return
             self.epoch += 1
@@ -175,13 +176,12 @@ class ConversationState:
         *,
         may_queue: bool = False,
     ) -> Steps[T]:
-        """Commit what `prepare` derives from the current row, and again from the row as it then is if somebody was
-        faster.
+        """Commit the change that `prepare` derives from the current row; prepare it again if another writer was faster.
 
-        `prepare` may raise: then nothing is written. `enqueued` hears what is on its way. Both are called under the
-        lock. `restage` is called if attachments have vanished. With `state`, nothing is written under other keys of
+        `prepare` may raise: then nothing is written. `enqueued` is called with each queued batch. Both are called under
+        the lock. `restage` is called if attachments have vanished. With `state`, nothing is written under other keys of
         the workspace than these: then it is `RowChanged`. With `may_queue`, the backend may have it prepared again
-        while it holds the row; `enqueued` then hears of it once more.
+        while it holds the row; `enqueued` is then called once more.
         """
         for _ in range(MAX_COMMIT_ATTEMPTS):
             again = self._make_rebase(prepare, enqueued) if may_queue and self.engine.committer.can_queue else None
@@ -227,8 +227,8 @@ class ConversationState:
         return Rebase(self, prepare, enqueued)
 
     def _go_back(self, row: ConversationRow, epoch: int) -> None:
-        """What we believed to write was not written, or nobody knows. If the row of before is stale by now, the backend
-        will say so."""
+        """Restore the row from before a write that failed, or whose outcome is unknown. If that row is stale by now,
+        the backend will say so."""
         with self.lock:
             if epoch == self.epoch:
                 self.row, self.epoch = row, epoch + 1
@@ -258,9 +258,9 @@ class ConversationState:
         *,
         is_bounded: bool = True,
     ) -> Steps[list[Saved]]:
-        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. Items
-        that they make superfluous go with it, and those come along that `put` gives. What is not `is_bounded` may make
-        the conversation as large as it likes."""
+        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. The
+        items `unput` are removed in the same commit, and those that `put` returns are added. Without `is_bounded`, the
+        conversation may exceed its limit of bytes."""
 
         def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> "Prepared[list[Saved]]":
             spot = choose(row)
@@ -291,7 +291,7 @@ class ConversationState:
         *,
         is_bounded: bool = True,
     ) -> Steps[T]:
-        """Commit what `prepare` makes of the drafts, with their large content, and again as `commit` does."""
+        """Commit the change that `prepare` makes of the drafts, with their large content; repeat as `commit` does."""
         while True:
             stage_again = partial(self.stage, drafts, is_bounded=is_bounded)
             try:
@@ -304,7 +304,7 @@ class ConversationState:
                 drafts = [one if one.again is None else one.again() for one in drafts]
             except Exception as error:
                 for one in drafts:
-                    unstage(self, one.sources)  # nobody refers to it, and it might be secret
+                    unstage(self, one.sources)  # no message refers to it, and it might be secret
                 if isinstance(error, StorageFull):
                     self.engine.quota.report_full(error)
                 if isinstance(error, Conflict):
@@ -312,7 +312,7 @@ class ConversationState:
                 raise
 
     def stage(self, drafts: Sequence[EncodedMessage], *, is_bounded: bool = True) -> None:
-        """Keep the large content of these drafts, if the workspace and the conversation may hold them."""
+        """Stage the large content of these drafts, if the workspace and the conversation may hold them."""
         self.engine.quota.admit(drafts, self._select_new)
         if is_bounded and self.engine.max_conversation_bytes is not None:
             new = self._select_new(drafts)
@@ -323,8 +323,8 @@ class ConversationState:
                 stage(self, one.sources, one.generation)
 
     def _check_room(self, size: int, coming: int = 0) -> None:
-        """Refuse what would make the conversation too large: its messages will have so many bytes, and so many more
-        bytes will come in attachments, beside those that are there."""
+        """Raise `ConversationFull` if the conversation would be too large: with messages of `size` bytes, and `coming`
+        bytes of attachments beside those that are stored."""
         limit = self.engine.max_conversation_bytes
         if limit is not None:
             whole = size + coming + self.engine.backend.attached(self.id)
@@ -332,13 +332,13 @@ class ConversationState:
                 raise ConversationFull(self.name, whole, limit)
 
     def _count_new_bytes(self, drafts: Sequence[EncodedMessage]) -> int:
-        """How many bytes of attachments are not there yet."""
+        """Return how many bytes of attachments are not stored yet."""
         sizes = {attached.name: attached.size for one in drafts for attached in one.sources}
         there = self.engine.backend.attachments(self.id, list(sizes)) if sizes else []
         return sum(sizes.values()) - sum(sizes[row.name] for row in there if row.chunks)
 
     def _find_existing(self, drafts: Sequence[EncodedMessage]) -> dict[str, MessageRow]:
-        """The messages that are there already, by the caller's own key."""
+        """Return the messages that are stored already, by the caller's own key."""
         wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
         if not wanted:
             return {}
@@ -347,7 +347,7 @@ class ConversationState:
         return {keys[row.key]: row for row in rows if row.key is not None}
 
     def _select_new(self, drafts: Sequence[EncodedMessage]) -> list[EncodedMessage]:
-        """Those that are not there already."""
+        """Return the drafts that are not stored already."""
         known = self._find_existing(drafts)
         return [one for one in drafts if one.message.key is None or one.message.key not in known]
 
@@ -365,7 +365,7 @@ class ConversationState:
         engine, close, name_of = self.engine, self.envelope.close_message, self.engine.message_ids.id
         known = self._find_existing(drafts)
         if known and self.is_row_locked:
-            raise RowChanged  # to read what is there may take more than a row: the owner does it
+            raise RowChanged  # reading the stored message may take more than a row: the owner does it
         if any(d.sources and d.generation != self.envelope.generation for d in drafts):
             raise KeyChanged
         token, now = new_token(), max(engine.clock(), row.active_at)
@@ -376,7 +376,7 @@ class ConversationState:
         tags: list[Tag] = []
         attach: list[tuple[int, bytes]] = []
         messages: list[Saved] = []
-        last, above = self._last  # the message dealt last, whose child comes next as a rule
+        last, above = self._last  # the message numbered last, whose child comes next as a rule
         parent, main, link = spot.parent, spot.main, spot.link
         for d in drafts:
             m, data, own, key = d.message, d.data, d.spot, d.message.key
@@ -400,7 +400,7 @@ class ConversationState:
                 tips = (number, *tips[: _TIPS - 1])
             tag = None if key is None else self.envelope.tags("key", key)[0]
             new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, at, None, tag, token, len(data))
-            force_setattr(new, "body", close(new, data))  # nobody has seen it yet
+            force_setattr(new, "body", close(new, data))  # no other code has seen it yet
             rows.append(new)
             if d.sources:
                 attach += [(number, attached.name) for attached in d.sources]
@@ -426,7 +426,7 @@ class ConversationState:
         if not rows:
             return None, messages
         if is_bounded:
-            self._check_room(size)  # again: others may have written since, and this row is the one that counts
+            self._check_room(size)  # again: another process may have written since, and this row is the one that counts
         self._last = last, above
         if head_at is not None:
             head = placed[head_at]
@@ -442,12 +442,12 @@ class ConversationState:
 
 
 def _resolve_number(number: int | None, placed: Sequence[int]) -> int | None:
-    """The number of a message that a spot names, which may be one of the same write."""
+    """Return the number of a message that a placement names, which may be one of the same write."""
     return number if number is None or number >= 0 else placed[~number]
 
 
 def clean_together(engine: "Engine", messages: Sequence[Message]) -> Sequence[Message]:
-    """Messages of one write, without what is not to be kept in any of them."""
+    """Return the messages of one write, redacted together."""
     if engine.redactor is None:
         return messages
     for message in messages:
@@ -465,7 +465,7 @@ def encode_message(
     *,
     is_clean: bool = False,
 ) -> EncodedMessage:
-    """Check and encode a message, without what is not to be kept."""
+    """Check, redact and encode a message."""
     check(message)
     if state.engine.redactor is not None and not is_clean:
         message = state.engine.redactor.message(message)
@@ -489,7 +489,7 @@ def encode_message(
 
 
 def _replace_sources(state: ConversationState, message: Message, body: Body, sources: Sources) -> Message:
-    """The message as it is given back: attachments that were given are now those of the store."""
+    """Return the message for the caller: attachments from outside are replaced by those of the store."""
     if all(source.in_memory for source in sources.values()):
         return message
 
@@ -546,9 +546,9 @@ def build_description_change(state: ConversationState, row: ConversationRow, **f
 
 
 def build_row_change(state: ConversationState, row: ConversationRow, **fields: object) -> Change:
-    """The change that sets these fields of a conversation's row. It counts as one that rewrites something, so that
-    whoever compares revisions hears of it. In a sealed one the ledger is written along, or the row of before could be
-    put back."""
+    """The change that sets these fields of a conversation's row. It counts as one that rewrites something, so that a
+    reader that compares revisions notices. In a sealed one the ledger is written along, or the old row could be put
+    back."""
     envelope = state.check(row)
     found = read(state.engine, envelope, row)
     rewrites = row.rewrites + 1

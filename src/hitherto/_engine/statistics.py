@@ -1,8 +1,8 @@
-"""Activity: how many messages were said on which day, and by whom.
+"""Activity: how many messages there were on each day, by role.
 
 Times never fall along a conversation. So only conversations that were active in the period are looked at, each from its
-end backwards until the period begins, and of each message only its header is read. What an old store holds from before
-costs nothing. In a plain store the backend counts; the conversations of a sealed one have to be proven, one by one.
+end backwards until the period begins, and of each message only its header is read. Older messages
+cost nothing. In a plain store the backend counts; the conversations of a sealed one have to be proven, one by one.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:
 
 
 def _count_verified(engine: "Engine", since: int) -> Iterator[Said]:
-    """What was said since then in the conversations of a sealed store that are as they were proven."""
+    """Yield the counts since then of the conversations of a sealed store that pass their integrity proof."""
     after: Position | None = None
     while True:
         places = engine.backend.page(Where(), after, _PAGE)

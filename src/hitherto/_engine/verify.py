@@ -47,12 +47,12 @@ class Problem(Struct, frozen=True):
 
 
 class VerifyReport(Struct, frozen=True):
-    """What `verify` found."""
+    """The result of `verify`."""
 
     problems: tuple[Problem, ...]
     conversations: int
     messages: int
-    unread: tuple[Problem, ...] = ()  # what others kept busy: it could not be read, and may be sound or not
+    unread: tuple[Problem, ...] = ()  # kept busy by other processes: not read, and sound or not
 
     @property
     def is_complete(self) -> bool:
@@ -66,12 +66,12 @@ class VerifyReport(Struct, frozen=True):
 
 
 def verify(engine: "Engine", progress: Callable[[int], None] | None = None) -> VerifyReport:
-    """Check the storage and every conversation. `progress` hears how many conversations are done."""
+    """Check the storage and every conversation. `progress` is called with the number of conversations done."""
     return _Verification(engine, progress or (lambda _: None)).run()
 
 
 class _Verification:
-    """One run over a whole store. What is busy is noted as unread, and the run goes on."""
+    """One run over a whole store. A busy conversation is noted as unread, and the run goes on."""
 
     def __init__(self, engine: "Engine", progress: Callable[[int], None]) -> None:
         self._engine, self._progress = engine, progress
@@ -122,7 +122,8 @@ class _Verification:
             return None
 
     def _look_for_strangers(self) -> None:
-        """Tags that lead to conversations that do not have them. Where something is unread, nobody can tell."""
+        """Report tags that lead to conversations that do not have them; not if anything is unread, which may have
+        them."""
         if self._problems or self._unread:
             return
         if any(_is_strange(self._engine, *accused) for accused in self._tags.strange()):
@@ -131,8 +132,8 @@ class _Verification:
 
 
 def _confirm(engine: "Engine", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
-    """What is wrong with a conversation, if it still is when one looks again. One that moved while it was read proves
-    nothing, and what is known of tags may be older than what others did since."""
+    """Return the problems of a conversation that are still there at a second look. A conversation that changed while it
+    was read proves nothing, and the tags that were read may be older than its changes."""
     if found:
         count, found = _verify_conversation(engine, row, _Tags(engine))
     for _ in range(MAX_READ_ATTEMPTS):
@@ -147,8 +148,8 @@ def _confirm(engine: "Engine", row: ConversationRow, count: int, found: list[Pro
 
 
 def _is_strange(engine: "Engine", found_by: tuple[str, str], conversation: bytes) -> bool:
-    """Is a conversation really found by what is another's? It may have changed since it was looked at: look until it
-    stands still."""
+    """Return True if a conversation is really found by a value that is not its own. It may have changed since it was
+    read: read it until it stands still."""
     for _ in range(MAX_READ_ATTEMPTS):
         rows, tags = engine.backend.lookup(ids=[conversation]), _Tags(engine)
         for row in rows:
@@ -165,7 +166,7 @@ def _rows(engine: "Engine") -> Iterator[ConversationRow]:
 
 
 class _Tags:
-    """What the tags say; each value is asked for once."""
+    """The tags of the store; each value is looked up once."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
@@ -183,13 +184,14 @@ class _Tags:
         return self._found[field, value].get(conversation, set())
 
     def fit(self, conversation: bytes, meant: dict[tuple[str, str], set[int | None]], later: set[int]) -> bool:
-        """Is a conversation found by what it is meant to be found by? What came later may be found as well."""
+        """Return True if a conversation is found by the values that are its own. Later messages may be found as
+        well."""
         for found_by in meant:
             self._meant.setdefault(found_by, set()).add(conversation)
         return all(self.of(*found_by, conversation) - later == numbers for found_by, numbers in meant.items())
 
     def strange(self) -> list[tuple[tuple[str, str], bytes]]:
-        """The conversations that seem to be found by what is another's, each with what it is found by."""
+        """Return the conversations that seem to be found by values that are not their own, each with the value."""
         return [
             (found_by, id)
             for found_by, found in self._found.items()
@@ -205,7 +207,7 @@ def _verify_conversation(engine: "Engine", row: ConversationRow, tags: _Tags) ->
     name = show_conversation_id(row.id)
     try:
         return _Check(engine, row, name, tags).run()
-    except (Busy, Closed, Unavailable):  # of the place, and not of the conversation
+    except (Busy, Closed, Unavailable):  # about the infrastructure, not the conversation
         raise
     except (HithertoError, TypeError, ValueError) as error:  # damage may put anything where a number should be
         return 0, [Problem(f"cannot be read: {error}", name)]
@@ -261,7 +263,7 @@ class _Check:
             after = rows[-1].seq
 
     def _latecomers(self) -> None:
-        """What others added meanwhile is none of our business; what nobody added is."""
+        """Report messages beyond the row's `next_seq`, unless the row has moved on since."""
         now = self.engine.backend.lookup(ids=[self.row.id]) if self.later else []
         for number, seq in self.later.items():
             if not now or seq >= now[0].next_seq:
@@ -361,7 +363,7 @@ class _Check:
                     self.say(f"a pack holds {pack.count} messages, {self.packed[pack.first]} need one")
 
     def _attachments(self) -> None:
-        """What messages refer to is there, whole, and known to be referred to."""
+        """Check that each attachment is stored, whole, and noted with the messages that refer to it."""
         meant: dict[bytes, set[int]] = {}
         for attached, numbers in self.attached.items():
             meant.setdefault(attached.name, set()).update(numbers)

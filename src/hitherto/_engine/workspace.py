@@ -1,9 +1,9 @@
-"""The workspace's own row: what message ids are made from, and how content is closed.
+"""The workspace's own row: the seed of message ids, and the codec for content.
 
-The row is a conversation of a kind of its own, made by whoever opens the workspace first. If it is sealed, its data key
-is the first one that has to open: the key check, before anything else is read. Everything that depends on the state of
-the workspace (which key wraps, which one names) is committed on the condition that this row still stands as it was
-read, so a process that has not heard of a rotation cannot write by the old rules.
+The row is a conversation of a kind of its own, made by the process that opens the workspace first. If it is sealed, its
+data key is the first one that has to open: the key check, before anything else is read. Everything that depends on the
+state of the workspace (which key wraps, which one names) is committed on the condition that this row still stands as it
+was read, so a process that has not heard of a rotation cannot write by the old rules.
 """
 
 import os
@@ -64,13 +64,13 @@ def add_description(envelope: Envelope, row: ConversationRow, meta: bytes) -> Co
 
 
 def _rules(meta: WorkspaceMeta) -> tuple[int, bool]:
-    """What makes conversations due."""
+    """Return the fields that make conversations due."""
     return meta.retention_days, meta.expiring
 
 
 class KeyState:
     """The keys of the workspace at one moment. A rotation goes by them, and each of its commits requires that they
-    still stand. Whatever else the description says (policies, leases) may change meanwhile.
+    still stand. The rest of the description (policies, leases) may change meanwhile.
 
     It has a codec of its own: that of the workspace learns of other keys whenever any thread looks at the row.
     """
@@ -82,7 +82,7 @@ class KeyState:
             self.codec: Sealed | None = None if space.sealed_codec is None else space.sealed_codec.still()
 
     def now(self) -> tuple[ConversationRow, WorkspaceMeta, Envelope]:
-        """The workspace as we know it, with the same keys; `RowChanged` if we know that they are others by now."""
+        """Return the workspace as this store knows it; `RowChanged` if its keys are known to have changed."""
         space = self._space
         with space._lock:
             if _keys(space.row, space.meta) != self._keys:
@@ -91,12 +91,12 @@ class KeyState:
 
     @property
     def require(self) -> tuple[tuple[bytes, bytes], ...]:
-        """What a batch has to require that goes by these keys."""
+        """The condition for a batch that is made with these keys."""
         row = self.now()[0]
         return ((row.id, row.token),)
 
     def confirm(self) -> None:
-        """A commit was refused: look at the workspace again. `RowChanged` if its keys are others by now."""
+        """Read the workspace again after a refused commit. `RowChanged` if its keys have changed."""
         self._space.refresh()
         self.now()
 
@@ -127,7 +127,7 @@ class Workspace:
         for _ in range(MAX_COMMIT_ATTEMPTS):
             if self._look():
                 return
-            if backend.kinds() and not self._look():  # and nobody made it between the two looks
+            if backend.kinds() and not self._look():  # and no process made it between the two reads
                 hint = "restore the store from a backup"
                 raise Damaged("the row that describes the workspace is missing, and there are conversations", hint=hint)
             self._make()
@@ -135,12 +135,12 @@ class Workspace:
 
     @property
     def require(self) -> tuple[tuple[bytes, bytes], ...]:
-        """What a batch has to require that depends on the state of the workspace."""
+        """The condition for a batch that depends on the state of the workspace."""
         return ((self.row.id, self.row.token),)
 
     @property
     def standing(self) -> tuple[WorkspaceMeta, tuple[tuple[bytes, bytes], ...]]:
-        """The description, and what a batch has to require that goes by it: of one moment."""
+        """The description, and the condition for a batch that depends on it: of one moment."""
         with self._lock:
             return self.meta, self.require
 
@@ -150,21 +150,20 @@ class Workspace:
         return None if self.codec.in_clear or self._given is not None else self.codec  # type: ignore[return-value]
 
     def become(self, codec: Codec, row: ConversationRow) -> None:
-        """We have made another state of the workspace."""
+        """Take the state of the workspace that this store has just committed."""
         with self._lock:
             self.codec = codec
             self._key = None if self.sealed_codec is None else self.sealed_codec.key
             self.take(row)
 
     def expect(self, *keys: "Key | None") -> None:
-        """Somebody is about to give the workspace one of these keys, or none: we, or others who do the same job.
-        Whoever looks at its row from now on may find it; we too, if we are interrupted before we know that it was
-        kept."""
+        """Accept these keys, or none, in the row from now on: this process, or another one with the same job, is about
+        to commit one of them. `refresh` may find it even if this process is interrupted before it knows the outcome."""
         self._coming = keys
 
     def refresh(self) -> None:
-        """Look what others made of the workspace. Who rotates a key changes the place where it is kept a moment before
-        the workspace, so if the two do not fit, look again for a while."""
+        """Read the row of the workspace again. A rotation changes the key's source (a key file, say) a moment before
+        the workspace, so if the two do not fit, read again for a while."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
@@ -208,14 +207,14 @@ class Workspace:
             change = Change(row.id, row.token, after, put=tuple(items), unput=tuple(unput))
             if isinstance(self._committer.write(Batch((change,)), always=True), Done):
                 with self._lock:
-                    if after.version > self.row.version:  # or somebody has looked since, and knows more than we do
+                    if after.version > self.row.version:  # else another thread has read a newer row
                         self.take(after)
                 return
             self.refresh()
         raise Busy("the workspace changes all the time")
 
     def forget(self, row: ConversationRow) -> None:
-        """This conversation is gone: so is its key, from our memory too."""
+        """Forget the key of a conversation that is gone."""
         if self.sealed_codec is not None:
             self.sealed_codec.forget(row)
 
@@ -224,14 +223,14 @@ class Workspace:
             self.sealed_codec.close()
 
     def _look(self) -> bool:
-        with self._lock:  # or one that looked earlier could believe it later
+        with self._lock:  # or a thread that read earlier could take its row later
             rows = self._backend.lookup(key=(WORKSPACE, _KEY))
             if rows:
                 self.take(rows[0])
             return bool(rows)
 
     def take(self, row: ConversationRow) -> None:
-        """Believe this row: the key check."""
+        """Take this row, after the key check."""
         if not row.meta:
             hint = "run the same copy again: it goes on where it was, and opens the store when all is there"
             raise CannotOpen("a copy into this workspace is not finished", hint=hint)
@@ -260,12 +259,13 @@ class Workspace:
             raise Damaged(what, hint=hint)
 
     def accept_policy(self) -> None:
-        """The policy was set by a caller of ours."""
+        """Note that a caller in this process has set the policy."""
         with self._lock:
             policy_memory.accept(self._place, self.row.version, self.meta.retention_days)
 
     def _name(self) -> str:
-        """What the workspace was called when it was made, if it is sealed: it cannot be put in the place of another."""
+        """Return the name that the workspace was made under, if it is sealed: so it cannot be put in the place of
+        another."""
         return "" if self.codec.in_clear else self._backend.info.workspace_name
 
     def _check_key(self, row: ConversationRow) -> Envelope:
@@ -305,7 +305,7 @@ class Workspace:
         return Sealed(self._backend.info.workspace, key, self._refresh_codec, like)
 
     def _refresh_codec(self) -> Codec:
-        """The codec, after another look."""
+        """Read the row again and return the codec."""
         self.refresh()
         return self.codec
 

@@ -2,8 +2,8 @@
 
 Everything is decided in the sync store; this module only moves the waiting out of the event loop. Calls run in threads
 of our own, because the loop's default executor has a handful, and others wait in it too. The appends of all tasks share
-a thread and a commit: `_append_queue` has them. What is lazy in the store is an async iterator here. What costs no I/O
-stays a plain property.
+a thread and a commit: `_append_queue` has them. A lazy listing of the store is an async iterator here. A property
+that costs no I/O stays a plain property.
 
 A task that is cancelled while a write is on its way waits for its outcome and is cancelled then: a message is never
 left between saved and not saved. The price is that cancelling waits for at most one commit."""
@@ -558,7 +558,7 @@ def _plain(
 
 
 class _Opening:
-    """What `open_async` returns: `async with` opens and closes the store, `await` only opens it."""
+    """The result of `open_async`: `async with` opens and closes the store, `await` only opens it."""
 
     def __init__(self, begin: Callable[[], Store]) -> None:
         self._begin = begin

@@ -2,7 +2,7 @@
 
 A thread for each append would cost two switches of thread for each, and the threads would fight for the interpreter.
 Instead an event loop has a queue. A round takes what is in it: a thread begins each append in turn, in the context of
-its task, then waits for the outcomes, and hands all of them to the loop at once. What comes meanwhile is the next
+its task, then waits for the outcomes, and hands all of them to the loop at once. Later appends are the next
 round.
 
 Two kinds of appends do not hold up the others. One that may take long, because it has attachments or much text, gets a
