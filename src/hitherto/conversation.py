@@ -103,10 +103,10 @@ class Conversation:
         self._flying: deque[PendingCommit] = deque()  # messages of ours on their way
         self._epoch = state.epoch
         self._rewrites = state.row.rewrites if rewrites is None else rewrites  # as of when `at` was seen
-        self._main = main
-        self._link = link
-        self._label = label
-        self._setup = setup
+        self._main = main  # the next message goes on the main flow, and becomes the head
+        self._link = link  # of the next message, if it is a root
+        self._label = label  # of every message of this handle that has none: the trace of a sub-agent
+        self._setup = setup  # the number of the setup in force here; None: read it when it is needed
 
     def __repr__(self) -> str:
         return f"<Conversation {self.id} at {self.at or 'its beginning'}>"

@@ -32,8 +32,12 @@ Order = tuple[int, bytes, int]  # time, conversation, sequence
 
 
 class ConversationInfo:
-    """A conversation in a listing. Its row is read, together with those beside it, when more than its id is asked for;
-    its description is opened when it is looked at. `NotFound` if it was purged since it was listed."""
+    """A conversation in a listing.
+
+    Each property reads one of two sources: the row (`_row`: times, counts, hold), or the description (title, project,
+    metadata), which is sealed in a sealed store. The row is read, together with those of the same page, when a property
+    other than `id` is used; the description is opened on first use. Both raise `NotFound` if the conversation was
+    purged since it was listed."""
 
     __slots__ = ("_id", "_meta", "_rows")
 

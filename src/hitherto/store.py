@@ -104,7 +104,7 @@ class Stats(Struct, frozen=True):
 
 
 class Store:
-    """Conversations, kept. Open one with `hitherto.open`."""
+    """A store of conversations. Open one with `hitherto.open`."""
 
     def __init__(
         self,
