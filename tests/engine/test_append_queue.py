@@ -480,7 +480,7 @@ async def append_beside_reads(seconds: float = PATIENCE) -> bool:
     async with opened() as store:
         talk = await store.start()
         gate = Gate()
-        reads = [asyncio.create_task(store._threads.run(gate.pass_through)) for _ in range(MOST_THREADS)]
+        reads = [asyncio.create_task(store.threads.run(gate.pass_through)) for _ in range(MOST_THREADS)]
         await gate.wait_until_reached()
         task = asyncio.create_task(talk.append(Message.user("x")))
         await asyncio.wait([task], timeout=seconds)
@@ -517,7 +517,7 @@ def test_several_loops_use_one_store() -> None:
             for loop in range(6):
                 assert [n for who, n in found if who == str(loop)] == [str(n) for n in range(10)]
             await talk.append(Message.user("last"))
-            assert len(store._threads._queues) == 1  # those of loops that are closed are gone
+            assert len(store.threads._queues) == 1  # those of loops that are closed are gone
 
     asyncio.run(main())
 
@@ -568,7 +568,7 @@ def test_an_append_that_comes_too_late_is_refused(end: str) -> None:
             if end == "store":
                 store.sync.close()
             else:
-                store._threads.close()
+                store.threads.close()
             with pytest.raises(Closed):
                 await soon(task)
 
@@ -606,15 +606,15 @@ def test_a_loop_that_is_closed_during_a_round_leaves_the_message(tmp_path: Path)
     Commits(store).gates = [gate]
     task = loop.create_task(talk.append(Message.user("kept")))
     loop.run_until_complete(gate.wait_until_reached())
-    call = next(iter(store._threads._queues[loop]._calls))
+    call = next(iter(store.threads._queues[loop]._calls))
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     gate.open()
-    store._threads._rounds.shutdown(wait=True)
+    store.threads._rounds.shutdown(wait=True)
     assert not call.is_waiting
     assert [message.text for message in store.sync.conversation(talk.id).thread()] == ["kept"]
     store.sync.close()
-    store._threads.close()
+    store.threads.close()
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is what the test is about
 
 

@@ -933,7 +933,7 @@ def test_a_plain_catalog_in_a_sealed_store_is_not_believed(many: Many) -> None:
     many.listed()
     lies = [
         msgspec.structs.replace(entry, summary=msgspec.structs.replace(entry.summary, provider="lies"))
-        for entry in many.store._catalog.read()[0].values()
+        for entry in many.store.catalog.read()[0].values()
     ]
     Catalog(many.bucket, None)._write(lies, next(t.tag for t in many.bucket.things() if t.name == NAME))
     assert Catalog(many.bucket, None).read()[0]  # the control: it is one
@@ -963,7 +963,7 @@ def test_a_directory_that_may_only_be_read_is_listed(tmp_path: Path) -> None:
 
 
 def summaries_kept(many: Many) -> set[str]:
-    return {entry.summary.id for entry in many.store._catalog.read()[0].values()}
+    return {entry.summary.id for entry in many.store.catalog.read()[0].values()}
 
 
 def test_a_deleted_snapshot_leaves_the_catalog_at_once(many: Many) -> None:
@@ -1058,7 +1058,7 @@ def test_a_plain_catalog_does_not_outlive_the_sealing_of_its_snapshots(place: Pl
         plain._bucket.remove(f"{snapshot.id}.json")
     assert len(sealed.list()) == 3
     assert not Catalog(place.bucket, None).read()[0]
-    assert len(sealed._catalog.read()[0]) == 3
+    assert len(sealed.catalog.read()[0]) == 3
 
 
 # -- what is loaded with it
@@ -1117,7 +1117,7 @@ def test_ten_thousand_are_listed_without_reading_them(tmp_path: Path) -> None:
         one = msgspec.structs.replace(listed, id=str(uuid.uuid4()))
         name = summary.name_of(one.id)
         entries.append(Entry(name, bucket.put(name, content.data), 1, one))
-    store._catalog._write(entries, None)
+    store.catalog._write(entries, None)
     bucket.read.clear()
     assert len(store.list()) == 10_001
     assert bucket.read == [NAME, summary.name_of(made.id)]

@@ -337,7 +337,7 @@ class ConversationState:
         there = self.engine.backend.attachments(self.id, list(sizes)) if sizes else []
         return sum(sizes.values()) - sum(sizes[row.name] for row in there if row.chunks)
 
-    def _find_existing(self, drafts: Sequence[EncodedMessage]) -> dict[str, MessageRow]:
+    def find_existing(self, drafts: Sequence[EncodedMessage]) -> dict[str, MessageRow]:
         """Return the messages that are stored already, by the caller's own key."""
         wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
         if not wanted:
@@ -348,7 +348,7 @@ class ConversationState:
 
     def _select_new(self, drafts: Sequence[EncodedMessage]) -> list[EncodedMessage]:
         """Return the drafts that are not stored already."""
-        known = self._find_existing(drafts)
+        known = self.find_existing(drafts)
         return [one for one in drafts if one.message.key is None or one.message.key not in known]
 
     def prepare(
@@ -363,7 +363,7 @@ class ConversationState:
         """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
         becomes the head, or the one of this place among the drafts."""
         engine, close, name_of = self.engine, self.envelope.close_message, self.engine.message_ids.id
-        known = self._find_existing(drafts)
+        known = self.find_existing(drafts)
         if known and self.is_row_locked:
             raise RowChanged  # reading the stored message may take more than a row: the owner does it
         if any(d.sources and d.generation != self.envelope.generation for d in drafts):

@@ -260,14 +260,14 @@ class AsyncStore:
 
     def __init__(self, store: Store, threads: StoreThreads) -> None:
         self._store = store
-        self._threads = threads
+        self.threads = threads
         self._run = threads.run
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._store)[1:]}"
 
     def _wrap(self, talk: Conversation) -> AsyncConversation:
-        return AsyncConversation(talk, self._threads)
+        return AsyncConversation(talk, self.threads)
 
     @property
     def sync(self) -> Store:
@@ -275,16 +275,16 @@ class AsyncStore:
         return self._store
 
     async def close(self, *, timeout_seconds: float = 10.0) -> CloseReport:
-        if self._threads.closed:
+        if self.threads.closed:
             return self._store.close()  # it is closed: the same report
         closing = asyncio.get_running_loop().create_task(self._close(timeout_seconds))
         return await outlast(closing)
 
     async def _close(self, timeout_seconds: float) -> CloseReport:
         """Close the store when the appends that were called before are done."""
-        left = await self._threads.finish_appends(timeout_seconds)
+        left = await self.threads.finish_appends(timeout_seconds)
         report = await self._run(self._store.close, timeout_seconds=left)
-        self._threads.close()
+        self.threads.close()
         return report
 
     async def start(
@@ -409,7 +409,7 @@ class AsyncStore:
                 subagent=subagent,
                 attachments=attachments,
             ),
-            self._threads,
+            self.threads,
         )
 
     async def delete(

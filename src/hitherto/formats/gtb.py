@@ -40,7 +40,8 @@ def _is_snapshot(file: str) -> bool:
 
 def read(path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
     store = FileStore(path, key)
-    listing = store._listing(renew=False)  # the folder belongs to another program, and stays as it is
+    store.catalog.is_frozen = True  # the folder belongs to another program, and stays as it is
+    listing = store.list()
     for summary in reversed(listing):  # the oldest first
         try:
             yield portable_of(store.load(summary.id))

@@ -32,7 +32,7 @@ def _make_async(method: Callable[Concatenate[Records, P], T]) -> _AsyncMethod[P,
                 load_contents(found)  # here, so that the event loop does not wait for it
             return found
 
-        return await self._store._threads.run(run)
+        return await self._store.threads.run(run)
 
     return call
 

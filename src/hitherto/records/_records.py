@@ -389,7 +389,7 @@ class _Writing:
 
     def _prepare_messages(self, row: ConversationRow, drafts: Sequence[EncodedMessage]) -> Change | None:
         """The change that adds the messages whose keys are not in the record yet."""
-        known = self._state._find_existing(drafts)
+        known = self._state.find_existing(drafts)
         missing = [n for n, d in enumerate(drafts) if d.message.key is None or d.message.key not in known]
         if any(self._new[n].sequence is not None for n in missing):
             path = read_thread(self._state.engine, self._state, row)

@@ -46,6 +46,7 @@ class Catalog:
         self._bucket = bucket
         self._lock = lock
         self._most = _MOST_PLAIN if lock is None else _MOST
+        self.is_frozen = False  # listings do not write it
 
     def read(self) -> tuple[dict[str, Entry], str | None]:
         """Return the entries by name, and the tag of the catalog, or None if there is no catalog."""
@@ -71,6 +72,8 @@ class Catalog:
 
     def renew(self, before: Mapping[str, Entry], now: Mapping[str, Entry], tag: str | None) -> None:
         """Write the result of a listing, if enough of it is new. Does nothing if the bucket cannot be written to."""
+        if self.is_frozen:
+            return
         changed = len(before.keys() - now.keys()) + sum(before.get(name) is not entry for name, entry in now.items())
         # One that could not be read may be plain, from before its snapshots were sealed: it does not stay.
         useless = tag is not None and not before

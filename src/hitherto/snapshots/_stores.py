@@ -68,7 +68,7 @@ class SnapshotStore:
         self._bucket = bucket
         self._lock = None if key is None else Lock(key)
         self._layouts = _layouts(bucket, max_bytes, self._lock, layout)
-        self._catalog = Catalog(bucket, self._lock)
+        self.catalog = Catalog(bucket, self._lock)
 
     def __repr__(self) -> str:
         how = "plain" if self._lock is None else "sealed"
@@ -170,7 +170,7 @@ class SnapshotStore:
                     found.append(id)
         finally:
             if names:  # also those of whoever deleted one and was killed
-                self._catalog.forget(names)
+                self.catalog.forget(names)
         return found
 
     def _missing(self, id: str) -> HithertoError:
@@ -189,13 +189,9 @@ class SnapshotStore:
     def list(self) -> Listing:
         """Summaries of all snapshots, newest first. Files of others are skipped; what should be a snapshot and cannot
         be read is in `unreadable`. `KeyUnavailable` if the key opens nothing at all."""
-        return self._listing()
-
-    def _listing(self, *, renew: bool = True) -> Listing:
-        """The same; not `renew`: nothing is written, whose folder it may be."""
         if self._lock is not None:
             self._lock.check_known()
-        known, tag = self._catalog.read()
+        known, tag = self.catalog.read()
         found: dict[str, Entry] = {}
         failed: dict[str, HithertoError] = {}
         for name, result in self._skim_new(known):
@@ -205,8 +201,7 @@ class SnapshotStore:
                 failed[name] = result
         if not found:
             self._check_key(failed)
-        if renew:
-            self._catalog.renew(known, found, tag)
+        self.catalog.renew(known, found, tag)
         unreadable = [Unreadable(name, str(error)) for name, error in failed.items()]
         unreadable += [Unreadable(name, reason) for name, reason in self._bucket.stray() if self._is_ours(name)]
         return Listing(self._in_order(found), sorted(unreadable, key=lambda one: one.name))
