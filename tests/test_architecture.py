@@ -106,7 +106,7 @@ NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager
 PRIVATE_REACHES: dict[str, int] = {
     "_engine.attachments": 8,
     "_engine.finding": 1,
-    "_engine.workspace": 3,
+    "_engine.workspace": 1,
     "_erasure.checkpoint_copies": 5,
     "_sealing.sealed": 5,
     "aio._append_queue": 1,

@@ -515,7 +515,7 @@ class Conversation:
         """Go on from a summary: a new root, linked to the message this handle stands at, and the handle stands there.
 
         The old branch stays, and `thread(full=True)` shows it. A callable gets the thread and is called before anything
-        is written, so whatever goes wrong in it leaves the conversation as it was.
+        is written, so an error in it leaves the conversation as it was.
         """
         if self._sure is None or not self._main:
             raise InvalidArgument("there is nothing on the main flow to sum up", hint="append messages first")

@@ -1,6 +1,6 @@
 """Listings: conversations by page, messages one by one, and the cursors that mark a place in them.
 
-A listing costs what is looked at. A page of conversations opens no description until somebody asks for a title;
+A listing costs what is looked at. A page of conversations opens no description until a title is asked for;
 messages of many conversations are merged by time while they are read, opening one conversation after the other.
 """
 
@@ -258,7 +258,7 @@ def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iter
 def count_all(engine: "Engine", where: Where) -> int:
     """How many conversations a listing without filters shows in all. The backend counts; no row is opened. A sealed
     listing leaves out the conversations in quarantine, so the count does, too. One that was tampered with, and that
-    nobody has read since, is still counted."""
+    was not read since, is still counted."""
     out = [row for row in engine.backend.lookup(ids=list(left_out(engine))) if row.kind == where.kind]
     if where.alive_at is not None:
         out = [row for row in out if row.held or row.expires_at is None or row.expires_at > where.alive_at]
@@ -309,7 +309,7 @@ def check_limit(limit: int) -> None:
 
 def write_cursor(backend: Backend, listing: str, place: tuple[int, bytes, int]) -> str:
     """A place in a listing, as opaque text that only the same listing of the same workspace takes back."""
-    from base64 import urlsafe_b64encode  # noqa: PLC0415  # only who turns a page needs it
+    from base64 import urlsafe_b64encode  # noqa: PLC0415  # only for turning a page
 
     data = msgspec.msgpack.encode((listing, backend.info.workspace[:4], place))
     return urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
@@ -317,7 +317,7 @@ def write_cursor(backend: Backend, listing: str, place: tuple[int, bytes, int]) 
 
 def read_cursor(backend: Backend, listing: str, cursor: str) -> tuple[int, bytes, int]:
     """The place behind a cursor of this listing, or `InvalidCursor`."""
-    from base64 import b64decode  # noqa: PLC0415  # only who turns a page needs it
+    from base64 import b64decode  # noqa: PLC0415  # only for turning a page
 
     try:
         raw = b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)

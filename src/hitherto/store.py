@@ -124,7 +124,7 @@ class Store:
         """`key` opens a sealed workspace, and seals a new one. `clock` gives microseconds since 1970; `max_write_bytes`
         limits the text and JSON of one write, `max_attachment` the bytes of one binary block,
         `max_conversation_bytes` a conversation, its attachments included. Without `maintenance` it
-        is done only when somebody calls `maintain`. Maintenance purges records that have been in quarantine for
+        is done only by `maintain`. Maintenance purges records that have been in quarantine for
         `quarantine_days`; without a number, only a command does. `sanitiser` cleans all that is written from now on."""
         self.backend = backend
         engine = Engine(
@@ -167,7 +167,7 @@ class Store:
 
     def close(self, *, timeout_seconds: float = 10.0) -> CloseReport:
         """Wait for what is on its way, for about so long, then let go of everything; what could not be finished.
-        Idempotent: another call gives the same report, or says that somebody else is still closing it."""
+        Idempotent: another call gives the same report, or says that another thread is still closing it."""
         seconds = patience(timeout_seconds)
         if self.engine.forks != _forks.count():
             return close(self.engine, 0.0)
@@ -487,7 +487,7 @@ class Store:
             raise InvalidArgument(f"the offset is a number from 0 to {_DEEPEST:,}")
         if role is not None and not (isinstance(role, str) and encodable(role)):
             raise InvalidArgument("a role is text")
-        from ._search.query import parse  # noqa: PLC0415  # only those who search need it
+        from ._search.query import parse  # noqa: PLC0415  # only searches need it
 
         return self._search.find(
             Asked(
@@ -509,8 +509,8 @@ class Store:
     def maintain(
         self, seconds: float | None = None, *, progress: Callable[[str, int], None] | None = None
     ) -> Maintenance:
-        """Keep the store small and fast: pack what is old, let the search index catch up, remove what nobody refers to,
-        give free space back. For about so long, or until all is done. Stores do it by themselves, too.
+        """Keep the store small and fast: pack what is old, let the search index catch up, remove unreferenced
+        content, give free space back. For about so long, or until all is done. Stores do it by themselves, too.
         `progress` hears "packing" and how many runs are done, then "indexing" and how many messages are."""
         self.engine.ensure_open()
         if seconds is not None and (not isinstance(seconds, (int, float)) or not seconds >= 0):
@@ -530,7 +530,7 @@ class Store:
     def purge(self, conversation: "str | UUID | Conversation | ConversationInfo", *, reason: str) -> PurgeReport:
         """Destroy a conversation with all its branches, and take its bytes out of the files.
 
-        A sealed conversation whose row was tampered with is `Damaged`, because nobody knows whether it is on hold;
+        A sealed conversation whose row was tampered with is `Damaged`, because its hold cannot be trusted;
         `reason="corruption-detected"` purges it all the same.
         `scrub_pending` in the report means that a reader delays the last step: `scrub` finishes it.
         """
@@ -582,7 +582,7 @@ class Store:
 
         Conversations that fewer days make due are purged before this returns, and the report names
         them; stores then purge what is due by themselves, as they are opened and every six hours. None: nothing more is
-        due by it than before. A store without `maintenance` purges nothing until somebody calls `sweep`. A number of
+        due by it than before. A store without `maintenance` purges nothing until `sweep` is called. A number of
         days that is not recommended is taken, with a warning in the log."""
         self.engine.ensure_open()
         warning = getattr(policy, "warning", None)  # of what is no policy, the schedule complains
@@ -682,7 +682,7 @@ class Store:
         return self.engine.is_closed
 
     def resume_writing(self) -> None:
-        """Take writes again: somebody looked at what is in quarantine."""
+        """Accept writes again, after a look at the quarantine."""
         self._quarantine.forgive()
         self.engine.committer.refuse(None)
 
@@ -693,7 +693,7 @@ class Store:
         return self.engine.listeners.subscribe(listener)
 
     def wait_for_listeners(self, *, timeout_seconds: float = 10.0) -> bool:
-        """Wait until those who listen have heard all that was told so far. False if the time ran out."""
+        """Wait until all listeners have got all events so far. Return False if the time ran out."""
         return self.engine.listeners.wait(patience(timeout_seconds))
 
     @property

@@ -44,7 +44,7 @@ class Attached(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def bare(self) -> "Attached":
-        """The bytes alone, whatever they are read as."""
+        """The bytes alone, in whichever form they are read."""
         return Attached(self.name, self.size)
 
 

@@ -438,7 +438,7 @@ class Committer:
         self._settle(entry, outcome)
 
     def _settle(self, entry: PendingCommit, outcome: Outcome) -> None:
-        tell, entry.tell = entry.tell, None  # at most once, whatever interrupts us
+        tell, entry.tell = entry.tell, None  # at most once, even if this thread is interrupted
         if tell is not None and self._listeners.some and isinstance(outcome, Done):
             try:
                 for event in tell(entry.batch, to_datetime(self._clock())):

@@ -2,10 +2,10 @@
 
 The lease is a field of the workspace's description: the owner, and the time when it runs out. The owner
 renews it while it works (the heartbeat). It ends in one of three ways: the owner gives it back; it runs out; or the
-owner is a process of this machine that is gone, so that nobody waits for one that was killed.
+owner is a process of this machine that is gone, so that no process waits for one that was killed.
 
 A lease saves work, and nothing depends on it. A clock that jumps, or an owner that slept for too long, can give the
-same work to two processes at once. So whatever is done under a lease must be right with two owners as well: each commit
+same work to two processes at once. So work under a lease must be right with two owners as well: each commit
 says by itself what it requires.
 """
 

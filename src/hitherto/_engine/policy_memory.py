@@ -1,11 +1,11 @@
 """Remember, for as long as this process lives, the newest retention policy of each workspace that it has seen.
 
-The policy is part of the workspace's row. In a sealed store that row cannot be forged, but somebody who can write to
+The policy is part of the workspace's row. In a sealed store that row cannot be forged, but an attacker who can write to
 the file can put an older version of it back, and with it a policy that was switched off or lengthened since: the next
 sweep would destroy what was meant to be kept. The store itself has nothing to compare the row with. This process has:
 the version of the row rises with each write, so a row with a lower version than one that was seen is an older one.
 
-A policy that came back that way is suspect until somebody sets a policy in this process, or until the row says again
+A policy that came back that way is suspect until a caller sets a policy in this process, or until the row says again
 what was seen last. It stays suspect when the row is written again, which raises its version.
 
 A process that starts after the row was put back knows nothing of it: SECURITY.md says so.
@@ -56,6 +56,6 @@ def is_suspect(place: Place) -> bool:
 
 
 def accept(place: Place, version: int, days: int) -> None:
-    """A policy was set here: it is what counts, whatever was seen before."""
+    """Note a policy that was set here. It counts, even if it differs from those seen before."""
     with _lock:
         _seen[place] = _Seen(version, days)

@@ -1,4 +1,4 @@
-"""What the services of a store promise each other, as protocols.
+"""The services of a store, as protocols, so that one service can call another.
 
 The engine refers to its services, and each service to the engine. With these protocols no module has to import a
 service to call it. Only type checkers need them, but for `Prunes`, so opening a store does not load this module.

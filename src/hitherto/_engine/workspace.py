@@ -77,14 +77,14 @@ class KeyState:
 
     def __init__(self, space: "Workspace") -> None:
         self._space = space
-        with space._lock:
+        with space.lock:
             self._keys = _keys(space.row, space.meta)
             self.codec: Sealed | None = None if space.sealed_codec is None else space.sealed_codec.still()
 
     def now(self) -> tuple[ConversationRow, WorkspaceMeta, Envelope]:
         """Return the workspace as this store knows it; `RowChanged` if its keys are known to have changed."""
         space = self._space
-        with space._lock:
+        with space.lock:
             if _keys(space.row, space.meta) != self._keys:
                 raise RowChanged
             return space.row, space.meta, space.envelope
@@ -119,7 +119,7 @@ class Workspace:
         self._given = codec
         self.codec: Codec = codec or Plain()
         self._key = key
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._coming: tuple[Key | None, ...] = ()
         self.on_rules_changed: Callable[[], None] = lambda: (
             None
@@ -141,7 +141,7 @@ class Workspace:
     @property
     def standing(self) -> tuple[WorkspaceMeta, tuple[tuple[bytes, bytes], ...]]:
         """The description, and the condition for a batch that depends on it: of one moment."""
-        with self._lock:
+        with self.lock:
             return self.meta, self.require
 
     @property
@@ -151,7 +151,7 @@ class Workspace:
 
     def become(self, codec: Codec, row: ConversationRow) -> None:
         """Take the state of the workspace that this store has just committed."""
-        with self._lock:
+        with self.lock:
             self.codec = codec
             self._key = None if self.sealed_codec is None else self.sealed_codec.key
             self.take(row)
@@ -181,7 +181,7 @@ class Workspace:
         else is written any more."""
         for _ in range(MAX_COMMIT_ATTEMPTS):
             self.refresh()
-            with self._lock:  # of one moment
+            with self.lock:  # of one moment
                 row, envelope = self.row, self.envelope
             before = open_workspace(envelope, row)
             meta = make(before)
@@ -197,7 +197,7 @@ class Workspace:
         """Commit notes that belong to the workspace, closed, and let go of others; always, even if nothing else is
         written any more."""
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            with self._lock:  # of one moment
+            with self.lock:  # of one moment
                 row, envelope = self.row, self.envelope
             items = [
                 ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), body))
@@ -206,7 +206,7 @@ class Workspace:
             after = next_row(envelope, row)
             change = Change(row.id, row.token, after, put=tuple(items), unput=tuple(unput))
             if isinstance(self._committer.write(Batch((change,)), always=True), Done):
-                with self._lock:
+                with self.lock:
                     if after.version > self.row.version:  # else another thread has read a newer row
                         self.take(after)
                 return
@@ -223,7 +223,7 @@ class Workspace:
             self.sealed_codec.close()
 
     def _look(self) -> bool:
-        with self._lock:  # or a thread that read earlier could take its row later
+        with self.lock:  # or a thread that read earlier could take its row later
             rows = self._backend.lookup(key=(WORKSPACE, _KEY))
             if rows:
                 self.take(rows[0])
@@ -260,7 +260,7 @@ class Workspace:
 
     def accept_policy(self) -> None:
         """Note that a caller in this process has set the policy."""
-        with self._lock:
+        with self.lock:
             policy_memory.accept(self._place, self.row.version, self.meta.retention_days)
 
     def _name(self) -> str:

@@ -198,7 +198,7 @@ class AppendQueue:
         try:
             self._loop.call_soon_threadsafe(self._end, done, [call.handle for call in again], is_round)
         except RuntimeError:
-            if not self._loop.is_closed():  # if it is, nobody waits any more
+            if not self._loop.is_closed():  # if it is, no task waits any more
                 raise
         return again
 
