@@ -969,6 +969,24 @@ def test_threads_go_on_while_keys_change(path: Path, kind: str, key: Key | None)
     store.close()
 
 
+@pytest.mark.parametrize("job", [ROTATE, REENCRYPT, SEAL], ids=lambda job: job.name)
+def test_no_thread_sees_a_codec_that_cannot_name_anything_yet(
+    path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads take the codec without a lock. Each codec adopts the row of the workspace before they can see it."""
+    adopt, seen = sealed.Sealed.adopt, []
+    with opened(path, job.before) as store:
+        store.start(title="one")
+
+        def look(self: sealed.Sealed, row: ConversationRow) -> Any:
+            seen.append(store.engine.codec.tags("label", "x"))  # as an append of another thread does
+            return adopt(self, row)
+
+        monkeypatch.setattr(sealed.Sealed, "adopt", look)
+        assert job(store).complete
+    assert seen
+
+
 @pytest.mark.usefixtures("usual_steps")
 @pytest.mark.parametrize("key", [OLD, None], ids=["rotate", "seal and unseal"])
 def test_searches_go_on_while_keys_change(path: Path, key: Key | None) -> None:

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _KEY = b"workspace"
 MAX_COMMIT_ATTEMPTS = 1000
 _PATIENCE_SECONDS = 2.0
+
+C = TypeVar("C", bound=Codec)
 
 
 def new_row(codec: Codec, id: bytes, kind: str, key: bytes | None, now: int) -> ConversationRow:
@@ -152,6 +154,8 @@ class Workspace:
     def become(self, codec: Codec, row: ConversationRow) -> None:
         """Take the state of the workspace that this store has just committed."""
         with self.lock:
+            if row.data_key:
+                self._adopt(codec, row)
             self.codec = codec
             self._key = None if self.sealed_codec is None else self.sealed_codec.key
             self.take(row)
@@ -288,15 +292,22 @@ class Workspace:
                 and key.id == wanted
                 and (self.sealed_codec is None or self.sealed_codec.key.id != wanted)
             ):
-                self._key, self.codec = key, self.new_codec(key, like=self.sealed_codec)
+                self._key, self.codec = key, self._adopt(self.new_codec(key, like=self.sealed_codec), row)
         if self.sealed_codec is None:
             if self._key is None:
                 raise KeyUnavailable("the store is sealed, and no key was given")
-            self.codec = self.new_codec(self._key)
+            self.codec = self._adopt(self.new_codec(self._key), row)
         sealed = self.sealed_codec
         if sealed is None:
             raise AssertionError("it has just been made")
         return sealed
+
+    def _adopt(self, codec: C, row: ConversationRow) -> C:
+        """Let a codec adopt the row before other threads see it: they take it without a lock, and one that has adopted
+        no row cannot name anything."""
+        if not codec.in_clear and self._given is None:
+            codec.adopt(row)  # type: ignore[attr-defined]  # as in `sealed_codec`
+        return codec
 
     def new_codec(self, key: "Key", like: "Sealed | None" = None) -> "Sealed":
         """A codec that seals with this key; `like` another one, whose state it takes over."""

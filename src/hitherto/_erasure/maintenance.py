@@ -97,11 +97,14 @@ def _rotate_on(engine: "Engine", deadline: float) -> bool:
 
     if not pending(engine) or engine.is_rotation_stuck:
         return True
+    if not engine.rotation_lock.acquire(blocking=False):  # another thread rotates; forks wait while this one waits
+        return True
     try:
-        with engine.rotation_lock:
-            did = go_on(engine, deadline=deadline)
+        did = go_on(engine, deadline=deadline)
     except Elsewhere:  # another process has the lease; try again the next time
         return False
+    finally:
+        engine.rotation_lock.release()
     if did.failures:
         engine.is_rotation_stuck = True  # until the store is opened again, or `rotate` is called
         warn(f"{len(did.failures)} conversations cannot be brought under the new key; verify() tells more")
