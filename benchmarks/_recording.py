@@ -78,7 +78,7 @@ def _own_turns(url: str, store: hitherto.Store | None, size: int, count: int) ->
     if not isinstance(client, Client):
         raise TypeError("not a client that keeps its history")
     with client:
-        client._replace(client.parse_history(history("openai-chat", size)))
+        client.replace_history(client.parse_history(history("openai-chat", size)))
         if store is not None:
             hitherto.record(client, store)
         return _timed(lambda n: client.chat(f"And {n}?") and None, count)

@@ -87,6 +87,6 @@ def _looked(store: Store) -> float:
     from hitherto._erasure.sweep import sweep_due
 
     began = time.perf_counter()
-    if sweep_due(store, RetentionPolicy(180), store.engine.clock()).swept:
+    if sweep_due(store.engine, RetentionPolicy(180), store.engine.clock()).swept:
         raise AssertionError("something was due")
     return time.perf_counter() - began
