@@ -13,7 +13,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -179,6 +180,17 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
         return self.input_tokens + self.output_tokens
 
 
+class SDKObject(Protocol):
+    """An object of a provider's SDK, such as `response.choices[0].message`."""
+
+    def model_dump(
+        self, *, mode: str = ..., by_alias: bool | None = ..., exclude_unset: bool = ...
+    ) -> Mapping[str, object]: ...
+
+
+Given: TypeAlias = Mapping[str, object] | SDKObject
+
+
 class Message(Struct, frozen=True, gc=False):
     """A message: a role and its blocks.
 
@@ -242,6 +254,31 @@ class Message(Struct, frozen=True, gc=False):
         blocks = tuple(msgspec.structs.replace(block, id=call_id) for block in _blocks(content))
         return cls("tool_result", blocks, label, key, error)
 
+    @classmethod
+    def from_openai(cls, message: Given) -> "Message":
+        """A message of chat completions: an entry of `messages`, `response.choices[0].message`, or a response with one
+        choice. What it was given is sent again as it was.
+
+        >>> Message.from_openai({"role": "user", "content": "Why?"}).text
+        'Why?'
+        """
+        return _read_given("openai-chat", message)
+
+    @classmethod
+    def from_openai_responses(cls, item: Given) -> "Message":
+        """An item of the Responses API: an entry of `input`, or one of `response.output`."""
+        return _read_given("openai-responses", item)
+
+    @classmethod
+    def from_anthropic(cls, message: Given) -> "Message":
+        """A message of Anthropic's API: an entry of `messages`, or a response."""
+        return _read_given("anthropic", message)
+
+    @classmethod
+    def from_gemini(cls, content: Given) -> "Message":
+        """A content of Gemini's API: an entry of `contents`, or a response with one candidate."""
+        return _read_given("gemini", content)
+
     @property
     def text(self) -> str:
         """The text blocks, joined. Thoughts and tool calls are not text."""
@@ -276,6 +313,16 @@ class Setup(Struct, frozen=True, omit_defaults=True):
     system_prompt: str = ""
     tools: tuple[dict[str, object], ...] = ()
     raw: object = None  # the provider's own form of the system prompt, where it is more than a text
+
+
+def _given() -> Any:
+    """The module that reads the messages of SDKs. It stands above this one, so it is loaded when it is used."""
+    return import_module(".dialects._given", __package__)
+
+
+def _read_given(dialect: str, given: object) -> Message:
+    message: Message = _given().read_given(dialect, given)
+    return message
 
 
 def _blocks(content: "str | Block | Iterable[Block]") -> tuple[Block, ...]:
@@ -341,11 +388,37 @@ def _items_of(value: object) -> list[object]:
     return [item for item in inside if isinstance(item, (dict, list))]
 
 
+def require_message(value: object) -> Message:
+    """Return the value if it is a message. The error for another one says what to write in its place."""
+    if isinstance(value, Message):
+        return value
+    raise InvalidMessage(f"a {type(value).__name__} where a Message is wanted", hint=_how_to_write(value))
+
+
+def _how_to_write(value: object) -> str:
+    """How to write what was probably meant. The value itself is content, and stands in no error."""
+    if isinstance(value, Block):
+        return "Message.user([block])"
+    if isinstance(value, (list, tuple)):
+        return "extend([…]) takes several messages, append(…) takes one"
+    method = None if isinstance(value, str) else _given().method_for(value)
+    if method is not None:
+        return f"Message.{method}({'{…}' if isinstance(value, Mapping) else '…'})"
+    return 'Message.user("…") or Message.assistant("…")'
+
+
+def as_messages(values: object) -> list[object]:
+    """Turn an iterable of messages into a list. The messages in it are not checked yet."""
+    if isinstance(values, (str, Mapping, Block)):
+        raise InvalidMessage(
+            f"a {type(values).__name__} where a list of messages is wanted", hint=f"[{_how_to_write(values)}]"
+        )
+    return as_list(values, "messages")
+
+
 def check(message: Message) -> None:
     """Refuse a message that would not come back equal."""
-    if not isinstance(message, Message):
-        raise InvalidMessage(f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…)")
-    m = message
+    m = require_message(message)
     if type(m.role) is not str or m.role not in _ROLES:
         check_name(m.role, "the role")
     if type(m.blocks) is not tuple and type(m.blocks) is not list:

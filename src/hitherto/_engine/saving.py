@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..backend import Change, ConversationRow, MessageRow
 from ..errors import Busy, InvalidArgument, NotFound
 from ..ids import new_conversation_id
-from ..model import Message, Saved, Setup, as_list, id_of, trace_of
+from ..model import Message, Saved, Setup, as_messages, id_of, trace_of
 from .bodies import Meta
 from .creating import create
 from .state import ConversationState, EncodedMessage, Placement, check_size, clean_together, encode_message
@@ -30,7 +30,7 @@ def save(
 ) -> list[str]:
     """Save messages in one transaction; return their ids, in order. Without a conversation they go to that of their
     parents, or start a new one. `setup_at_head` tells which setup is in force at the head of a conversation."""
-    given: list[Any] = as_list(messages, "messages")  # `encode_message` checks what they are
+    given: list[Any] = as_messages(messages)  # `encode_message` checks what they are
     if not given:
         raise InvalidArgument("there is no message to save", hint="give at least one message")
     wanted = [_id(parent), *(_parent(message) for message in given)]

@@ -378,8 +378,9 @@ def history(
 
 
 def _was_sent(message: Saved) -> bool:
-    """Did a recorder keep this message as a question?"""
-    return message.role == "user" and "dialect" in (message.extra or {})
+    """Did a recorder keep this message as a question? One that the caller appended is yet to be sent."""
+    extra = message.extra or {}
+    return message.role == "user" and "dialect" in extra and extra.get("sent") is not False
 
 
 def _store(store: object) -> Store:
