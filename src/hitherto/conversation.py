@@ -35,16 +35,17 @@ from ._engine.state import (
 from ._engine.steps import Steps, finish
 from ._sealing.codec import Envelope
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
-from .errors import Conflict, Damaged, Hint, InvalidArgument, InvalidMessage, NotExportable, NotFound, PayloadTooLarge
+from .errors import Conflict, Damaged, Hint, InvalidArgument, NotExportable, NotFound, PayloadTooLarge
 from .model import (
     Message,
     Saved,
     Setup,
     Usage,
     approximate_tokens,
-    as_list,
+    as_messages,
     check_strings,
     id_of,
+    require_message,
     text_size,
     to_datetime,
 )
@@ -267,7 +268,7 @@ class Conversation:
                 "this handle is off the main flow, and the head is on it", hint="append without conditions"
             )
         setup = self._setup_number()
-        given = messages if type(messages) in (list, tuple) else as_list(messages, "messages")
+        given = messages if type(messages) in (list, tuple) else as_messages(messages)
         clean = clean_together(engine, [self._placeless(message) for message in given])
         drafts = [encode_message(self.state, message, setup, is_clean=True) for message in clean]
         if not drafts:
@@ -290,8 +291,7 @@ class Conversation:
     def _placeless(self, message: object) -> Message:
         """A saved message is taken as a value: it gets a new place. A message that asks for a parent of its own is
         for `save`."""
-        if not isinstance(message, Message):
-            raise InvalidMessage(f"a {type(message).__name__} where a Message is wanted", hint="use Message.user(…)")
+        message = require_message(message)
         if not isinstance(message, Saved) and message.parent is not None:
             hint = "fork(at=parent) first, or use store.save([...])"
             raise InvalidArgument("append puts a message below where the handle stands", hint=hint)
@@ -621,17 +621,36 @@ class Conversation:
             self._epoch, self._rewrites = self.state.epoch, other._rewrites
 
     def undo(self) -> list[Saved]:
-        """Step back one turn: stand before the last message of the user. Returns what was stepped over; nothing is
-        deleted."""
+        """Take back one turn: stand before the last message of the user, and so does the conversation, also when it is
+        opened again. Returns what was stepped over; nothing is deleted.
+
+        The head moves with the handle if it is one of these messages. If others have said something elsewhere, it
+        stays. A handle off the main flow never moves it.
+        """
         path = self._path()
         first = next((i for i in reversed(range(len(path))) if path[i].role == "user"), None)
         if first is None:
             raise InvalidArgument("there is no turn to undo here", hint="the handle stands at the beginning")
+        above = path[first].parent or (path[first].link if path[first].main else None)  # back over a compaction
+        target = None if above is None else self.engine.message_ids.number(above)
+        if self._main:
+            self._move_head({self.engine.message_ids.number(m.id) for m in path[first:]}, target)
         with self.state.lock:
-            above = path[first].parent or (path[first].link if path[first].main else None)  # back over a compaction
-            self._at = self._sure = None if above is None else self.engine.message_ids.number(above)
+            self._at = self._sure = target
             self._setup = None
         return path[first:]
+
+    def _move_head(self, undone: set[int], target: int | None) -> None:
+        """Let the head be the target, if it is one of the messages that are undone."""
+
+        def make(row: ConversationRow) -> Change | None:
+            if row.head not in undone:
+                return None
+            if target is not None:
+                self._own(self.engine.message_ids.id(target))  # NotFound if it was deleted meanwhile
+            return build_row_change(self.state, row, head=target)
+
+        self.engine.change(self.state.id, make)
 
     def subagent(self, name: str, run_id: str, *, call: "str | Saved | None" = None) -> "Conversation":
         """A handle for the trace of a sub-agent: a root of its own, labelled `subagent:<name>:<run_id>`, linked to

@@ -292,7 +292,7 @@ class Store:
             rows = self.engine.backend.lookup(ids=[places[0].id])
             if not rows:  # purged in between, or an index is damaged: do not ask for ever
                 after = places[0] if after is None or places[0] != after else None
-            if rows and not self.engine.quarantine.has(rows[0].id) and not _has_traces_only(rows[0]):
+            if rows and not self.engine.quarantine.has(rows[0].id) and not self._has_traces_only(rows[0]):
                 try:
                     talk = self._handle(rows[0])
                 except Damaged:
@@ -763,17 +763,17 @@ class Store:
 
     # -- for the modules beside this one
 
+    def _has_traces_only(self, row: ConversationRow) -> bool:
+        """Was something said in this conversation, and nothing on the main flow? There is no head either where all
+        turns were undone."""
+        return row.head is None and row.count > 0 and not any(m.main for m in self.engine.read_headers(row.id))
+
 
 def as_key(key: "Key | bytes") -> "Key":
     """A key, also from its 32 bytes; `InvalidKey` otherwise."""
     from .keys import Key  # noqa: PLC0415  # plain stores have none
 
     return key if isinstance(key, Key) else Key(key)
-
-
-def _has_traces_only(row: ConversationRow) -> bool:
-    """Was something said in this conversation, and nothing on the main flow?"""
-    return row.count > 0 and row.head is None
 
 
 def _ids(ids: Iterable[str | Saved]) -> list[str]:

@@ -139,6 +139,27 @@ def test_what_was_loaded_can_be_searched_resumed_forked_and_deleted(store: Store
     assert other.verify().ok
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.cpeconvo"])
+@pytest.mark.parametrize("undone", [1, 2])
+def test_what_was_undone_is_undone_in_the_copy_as_well(
+    name: str, undone: int, store: Store, other: Store, tmp_path: Path
+) -> None:
+    """The head is not the newest message, and after the second undo there is none."""
+    talk = store.start(title="t")
+    talk.extend([Message.user("q0"), Message.assistant("a0"), Message.user("q1"), Message.assistant("a1")])
+    for _ in range(undone):
+        talk.undo()
+    formats.save(store, tmp_path / name)
+    formats.load(tmp_path / name, other)
+    (info,) = other.conversations()
+    copy = other.conversation(info)
+    assert [m.text for m in copy.thread()] == ["q0", "a0"][: 4 - 2 * undone]
+    assert copy.count == 4
+    assert other.verify().ok
+    formats.save(other, tmp_path / f"again.{name}")
+    assert not formats.load(tmp_path / f"again.{name}", other).added
+
+
 def test_a_message_keeps_its_key_so_that_saying_it_again_adds_nothing(
     store: Store, other: Store, tmp_path: Path
 ) -> None:

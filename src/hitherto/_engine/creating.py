@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class More(Struct, frozen=True):
     """Further parts of a new conversation that comes from another store, beside its messages."""
 
-    head_at: int | None = None  # the place of the head among the messages, if it is not the last
+    head_at: int | None = None  # of the head among the messages, if it is not the last; -1: there is none
     held: bool = False
     items: Callable[[ConversationState, list[Saved]], Iterable[ItemRow]] = lambda _, __: ()
     expires_at: int | None = None  # of its own

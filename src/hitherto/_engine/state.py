@@ -429,7 +429,7 @@ class ConversationState:
             self._check_room(size)  # again: another process may have written since, and this row is the one that counts
         self._last = last, above
         if head_at is not None:
-            head = placed[head_at]
+            head = None if head_at < 0 else placed[head_at]
         after = ConversationRow(
             row.id, row.kind, row.key, row.version + 1, token, row.generation, head, tips, seq,
             row.count + len(rows), size, row.rewrites, row.created_at, at, row.expires_at, row.held,

@@ -58,7 +58,12 @@ def find_conversation(store: "Store", id: str) -> "Conversation":
 def _recent(store: "Store", project: str, wanted: int) -> "Iterator[ConversationInfo]":
     """Return the conversations of a folder, the newest first, without those that hold only traces of sub-agents."""
     infos = iterate_conversations(store, project=project, page_size=min(wanted, MAX_PAGE_SIZE))
-    return (info for info in infos if info.head is not None or not info.count)
+    return (info for info in infos if info.head is not None or not info.count or _is_undone(store, info))
+
+
+def _is_undone(store: "Store", info: "ConversationInfo") -> bool:
+    """Was all that was said on the main flow undone?"""
+    return any(message.main for message in store.messages(conversation=info.id, attachments="lazy"))
 
 
 def find_or_newest(store: "Store", id: str | None) -> "Conversation":

@@ -91,7 +91,7 @@ def _extract(engine: "Engine", state: ConversationState) -> Extracted:
         setup=meta.setup,
         setup_at=before,
         opening=meta.opening,
-        head=None if row.head is None else ids[row.head],
+        head=ids[row.head] if row.head is not None else "" if any(said.main for said in messages) else None,
         held=row.held,
         created_us=meta.created or row.created_at,
         partials=tuple(_halves(state, {names.id(number): id for number, id in ids.items()})),

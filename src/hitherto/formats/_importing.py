@@ -232,6 +232,7 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
     if _WITHOUT_KEY in plan.notes:
         meta = replace(meta, key=None)
     head = next((n for n, said in enumerate(portable.messages) if said.id == portable.head), None)
+    head = -1 if portable.head == "" else head
 
     def items(state: ConversationState, messages: list[Saved]) -> Iterable[ItemRow]:
         places = {said.id: store.engine.message_ids.number(m.id) for said, m in zip(plan.new, messages, strict=True)}
@@ -427,7 +428,7 @@ def check_tree(portable: PortableConversation) -> None:
             raise InvalidArgument(f"message {number} has the key of another")
         keys |= {said.message.key} if said.message.key is not None else set()
         seen[said.id] = said
-    if portable.head is not None and not (portable.head in seen and seen[portable.head].main):
+    if portable.head and not (portable.head in seen and seen[portable.head].main):
         raise InvalidArgument("the head is not a message of the main flow")
     for half in portable.partials:
         if half.parent not in seen:

@@ -31,7 +31,7 @@ def thread(talk: PortableConversation) -> tuple[PortableMessage, ...]:
     """Return the messages from the root to the head."""
     by_id = {said.id: said for said in talk.messages}
     newest = next((said.id for said in reversed(talk.messages) if said.main), None)
-    at = talk.head or newest
+    at = newest if talk.head is None else talk.head or None
     path: list[PortableMessage] = []
     while at is not None:
         path.append(by_id[at])

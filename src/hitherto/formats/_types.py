@@ -55,7 +55,7 @@ class PortableConversation(Struct, frozen=True, kw_only=True):
     setup: int = 0  # the current one of them; 0: none
     setup_at: int = 0  # it was set before the message of this place in `messages`
     opening: str | None = None
-    head: str | None = None  # None: the newest message of the main flow
+    head: str | None = None  # None: the newest message of the main flow; empty: before the first
     held: bool = False
     created_us: int = 0  # 0: as old as its first message
     partials: tuple[PortablePartial, ...] = ()

@@ -189,6 +189,7 @@ def _portable(forest: _Forest, found: Mapping[str, RowMessage]) -> PortableConve
     talk = msgspec.convert({**asdict(plain), **noted}, PortableConversation) if noted else plain
     said = tuple(_messages(forest, found, names, talk.setups))
     head = next((one.id for one in said if one.main and one.id == talk.head), None)  # a head is on the main flow
+    head = talk.head if talk.head == "" else head
     return replace(talk, messages=said, head=head, partials=())
 
 

@@ -288,6 +288,79 @@ class AppendContract:
         with pytest.raises(InvalidArgument):
             talk.undo()
 
+    def test_what_was_undone_stays_undone_when_the_conversation_is_opened_again(
+        self, open_store: Callable[[], Store]
+    ) -> None:
+        first = open_store()
+        talk = first.start()
+        path = fill(talk, 2)
+        talk.undo()
+        assert talk.head == talk.at == path[1].id
+        again = open_store()
+        found = again.conversation(talk.id)
+        assert (found.at, found.head, texts(found.thread())) == (path[1].id, path[1].id, ["q0", "a0"])
+        assert [(info.head, info.count) for info in again.conversations()] == [(path[1].id, 4)]
+        found.append(Message.user("instead"))
+        latest = open_store().latest()
+        assert latest is not None
+        assert texts(latest.thread()) == ["q0", "a0", "instead"]
+        back = found.fork(at=path[3])  # nothing is deleted
+        back.append(Message.user("after all"))
+        assert texts(open_store().conversation(talk.id).thread()) == ["q0", "a0", "q1", "a1", "after all"]
+        assert open_store().verify().ok
+
+    def test_a_conversation_whose_turns_are_all_undone_begins_anew(self, open_store: Callable[[], Store]) -> None:
+        first = open_store()
+        talk = first.start(title="Build", system_prompt="Be terse.")
+        fill(talk, 1)
+        talk.undo()
+        second = open_store()
+        latest = second.latest()
+        assert latest is not None
+        assert (latest.id, latest.at, latest.thread(), latest.count) == (talk.id, None, [], 2)
+        assert latest.system_prompt == "Be terse."
+        assert second.verify().ok
+        latest.append(Message.user("instead"))
+        assert texts(open_store().conversation(talk.id).thread()) == ["instead"]
+
+    def test_undo_moves_the_head_only_if_it_takes_it_back(self, open_store: Callable[[], Store]) -> None:
+        """The head stays where others put it, and no handle beside the main flow moves it."""
+        store = open_store()
+        talk = store.start()
+        path = fill(talk, 2)
+        behind = store.conversation(talk.id)
+        newest = talk.append(Message.user("more"))
+        behind.undo()
+        assert behind.at == path[1].id
+        aside = talk.fork(main=False)
+        aside.append(Message.user("aside"))
+        aside.undo()
+        assert talk.refresh().head == open_store().conversation(talk.id).head == newest.id
+        trace = talk.subagent("reviewer", "run")
+        trace.append(Message.user("Review"))
+        trace.undo()
+        assert talk.refresh().head == newest.id
+
+    def test_of_two_that_undo_the_same_turn_one_moves_the_head(self, store: Store) -> None:
+        """Two undo the same turn: the second one finds the head moved already, and leaves it."""
+        talk = store.start()
+        path = fill(talk, 2)
+        other = store.conversation(talk.id)
+        talk.undo()
+        other.undo()
+        assert other.at == talk.at == path[1].id
+        talk.undo()
+        assert [talk.at, talk.refresh().head] == [None, None]
+        other.append(Message.user("from there"), on_conflict="branch")
+        assert texts(store.conversation(talk.id).thread()) == ["q0", "a0", "from there"]
+
+    def test_undo_works_on_hold(self, store: Store) -> None:
+        talk = store.start()
+        fill(talk, 1)
+        talk.hold()
+        talk.undo()
+        assert store.conversation(talk.id).at is None
+
     def test_threads_on_one_handle_make_one_chain(self, store: Store) -> None:
         talk = store.start()
 
