@@ -27,7 +27,10 @@ PAGE = TESTS.parent / "docs" / "architecture.md"
 
 # From the ground up. A name with a star is a folder. The `__init__` of a folder that imports nothing needs no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "events", "_forks", "_own_files", "_sealing.primitives", "_engine.signals", "_erasure.purge"),
+    (
+        *("errors", "events", "_forks", "_interrupts", "_own_files"),
+        *("_sealing.primitives", "_engine.signals", "_erasure.purge"),
+    ),
     (
         *("attachment", "ids", "keys", "model", "retention", "sanitiser.*", "telemetry"),
         *("_locations", "_task_threads", "_terminal_text"),

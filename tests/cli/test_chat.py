@@ -12,18 +12,16 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import hitherto
 from hitherto import Message, _terminal_text
 from hitherto.chat import PROVIDERS
-from hitherto.cli import _chat, _ctrl_c, _exit_codes, _main, _slash, _terminal
+from hitherto.cli import _chat, _exit_codes, _main, _slash, _terminal
 
 from ..support.command import COMMAND, PATIENCE, Open, Terminal, World
 
@@ -656,30 +654,6 @@ def test_incognito_in_the_terminal_leaves_no_trace_either(world: World, terminal
     shell.press("\x04")
     assert shell.end() == 0
     assert world.traces() == before
-
-
-def test_control_c_waits_for_what_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second press does not wait. The control is the same press while nothing is written."""
-    source = "import signal\ndef write(): signal.raise_signal(signal.SIGINT); return 'kept'"
-    ours: dict[str, Any] = {"__name__": "hitherto.recorder._own_clients"}
-    theirs: dict[str, Any] = {"__name__": "somebody.else"}
-    exec(source, ours)
-    exec(source, theirs)
-    with _ctrl_c.Stoppable(), pytest.raises(KeyboardInterrupt):
-        theirs["write"]()
-    with _ctrl_c.Stoppable() as stoppable:
-        assert ours["write"]() == "kept"
-        with pytest.raises(KeyboardInterrupt):  # repeated by itself, now that nothing is written
-            threading.Event().wait(PATIENCE)
-        with pytest.raises(KeyboardInterrupt):
-            stoppable.check()
-    monkeypatch.setattr(_ctrl_c.Stoppable, "_PAUSE_SECONDS", PATIENCE)
-    with _ctrl_c.Stoppable():
-        assert ours["write"]() == "kept"
-        with pytest.raises(KeyboardInterrupt):
-            ours["write"]()
-    late = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
-    assert late == []  # nothing reaches what comes after
 
 
 # -- the screen

@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar, overload, runtime_checkable
 
+from .._interrupts import uninterruptible
 from .._task_threads import shared_threads
 from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import Pieces, as_object, decode_object
@@ -225,33 +226,40 @@ class Client(_Wired):
         return self.answer_text
 
     def _do(self, turn: Turn, *, streaming: bool) -> Generator[str, None, None]:
-        reply: Answer | Message | None = None
         try:
-            while True:
-                try:
-                    step = turn.send(reply)
-                except StopIteration:
-                    return
-                reply = None
-                if isinstance(step, Keep):
-                    self._keep_now(step)
-                elif isinstance(step, Run):
+            step = self._advance(turn, None)
+            while step is not None:
+                if isinstance(step, Run):
                     done = self._running_notice(step)
                     try:
-                        reply = _handlers.run(step.tool, step.call, self.config.tool_timeout_seconds)
+                        result = _handlers.run(step.tool, step.call, self.config.tool_timeout_seconds)
                     finally:
                         done()
+                    step = self._advance(turn, result)
                 elif streaming:
-                    reply = yield from self._pieces(step)
+                    step = yield from self._pieces(turn, step)
                 else:
-                    reply = self._call(step)
+                    step = self._advance(turn, self._call(step))
         finally:
             turn.close()
+
+    def _advance(self, turn: Turn, reply: Answer | Message | None) -> Call | Run | None:
+        """Take the turn to its next step that waits for the model or a tool; None at its end. The history and the store
+        grow together, so Ctrl+C does not come between them."""
+        with uninterruptible():
+            try:
+                while isinstance(step := turn.send(reply), Keep):
+                    reply = None
+                    self._keep_now(step)
+            except StopIteration:
+                return None
+            return step
 
     def _call(self, step: Call) -> Answer:
         return self._read(self._wire.send(step.request))
 
-    def _pieces(self, step: Call) -> Generator[str, None, Answer]:
+    def _pieces(self, turn: Turn, step: Call) -> Generator[str, None, Call | Run | None]:
+        """Ask the model, yield the pieces of its answer, and take the turn to its next step."""
         arriving, pieces = self._arriving(), Pieces()
         try:
             for event in self._wire.stream(self._streaming_request(step)):
@@ -260,10 +268,11 @@ class Client(_Wired):
                     yield piece
             if rest := pieces.rest():
                 yield rest
+            with uninterruptible():  # a complete answer is kept first
+                return self._advance(turn, self._whole(arriving))
         except BaseException:  # Ctrl+C, a broken connection, a closed generator: the part that arrived is kept
             arriving.close(keep=True)
             raise
-        return self._whole(arriving)
 
 
 class _Pieces(AsyncIterator[str]):

@@ -1,84 +1,37 @@
 """Ctrl+C while an answer arrives: it stops the answer, but never interrupts a write.
 
-The question is written before the model is asked, and the partial answer is written beside it. To make this true at any
-moment, Ctrl+C takes effect at once only while the code waits for the model or for the terminal. Anywhere else it is
-delayed until the write has ended; a complete answer is written first.
+The question is written before the model is asked, and the partial answer is written beside it. Code that must not be
+interrupted enters `uninterruptible()`. Ctrl+C is deferred to the end of that code, and takes effect at once anywhere
+else. So a complete answer is written first.
 """
 
 import signal
 import threading
-from collections.abc import Iterator
 from types import FrameType
 
-# The modules that wait for the model, or write the answer to the terminal.
-_WAITING = ("hitherto.cli", "hitherto.chat._wires", "hitherto.chat._claude_local", "hitherto._http_hooks")
-_WRITING = "hitherto.recorder"
+from .._interrupts import defer_interrupt, forget_interrupts
 
 
 class Stoppable:
-    """Handles Ctrl+C while an answer arrives. A delayed press is repeated by a timer. A second press is not delayed."""
+    """Handles Ctrl+C while an answer arrives. A second press is not deferred: it is meant.
 
-    _PAUSE_SECONDS = 0.02
+    Signals reach the main thread only. In another thread this does nothing.
+    """
 
     def __init__(self) -> None:
         self._pressed = False
-        self._repeated = False
-        self._starting = False
-        self._insisted = False  # pressed again while the timer was being started
-        self._timer: threading.Timer | None = None
+        self._is_main = threading.current_thread() is threading.main_thread()
 
-    def __enter__(self) -> "Stoppable":
-        self._before = signal.signal(signal.SIGINT, self._press)
-        return self
+    def __enter__(self) -> None:
+        if self._is_main:
+            forget_interrupts()
+            self._before = signal.signal(signal.SIGINT, self._press)
 
     def __exit__(self, *_: object) -> None:
-        try:  # a delayed press was meant for the answer, and must not interrupt later code
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer.join()
-        except KeyboardInterrupt:
-            self._pressed = True
-        finally:
+        if self._is_main:
             signal.signal(signal.SIGINT, self._before)
 
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl+C was pressed before."""
-        if self._pressed:
+    def _press(self, _number: int, _frame: FrameType | None) -> None:
+        was_pressed, self._pressed = self._pressed, True
+        if was_pressed or not defer_interrupt():
             raise KeyboardInterrupt
-
-    def _press(self, _number: int, frame: FrameType | None) -> None:
-        if self._starting:
-            self._insisted = True
-            return
-        meant = self._insisted or (self._pressed and not self._repeated)
-        self._pressed, self._repeated = True, False
-        if meant or _is_waiting(frame):
-            raise KeyboardInterrupt
-        self._starting = True
-        self._timer = threading.Timer(self._PAUSE_SECONDS, self._repeat)
-        self._timer.daemon = True
-        self._timer.start()
-        self._starting = False
-
-    def _repeat(self) -> None:
-        self._repeated = True
-        main = threading.main_thread().ident
-        if main is not None and hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(main, signal.SIGINT)
-
-
-def _is_waiting(frame: FrameType | None) -> bool:
-    """Return True if the interrupted code only waits."""
-    ours = list(_ours(frame))
-    if any(name.startswith(_WRITING) for name in ours):
-        return False
-    return not ours or ours[0].startswith(_WAITING)
-
-
-def _ours(frame: FrameType | None) -> Iterator[str]:
-    """Yield the names of this package's modules on the stack, the innermost first."""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if name.startswith("hitherto."):
-            yield name
-        frame = frame.f_back

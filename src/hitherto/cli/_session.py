@@ -196,13 +196,12 @@ class Session:
 
     def _show(self, begin: Callable[[], Iterator[str]]) -> None:
         """Write an answer to standard output while it arrives."""
-        with Stoppable() as stoppable:
+        with Stoppable():
             pieces = begin()
             try:
                 with closing(pieces):  # type: ignore[type-var]  # a generator
                     for piece in pieces:
                         self._output.write(piece)
-                        stoppable.check()
             finally:
                 with suppress(errors.HithertoError):  # a purge, say: the error that ended the answer matters more
                     talk = self.talk()

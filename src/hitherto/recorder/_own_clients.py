@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from .._engine.recovery import Partial
 from .._erasure.checkpoint_copies import is_there
+from .._interrupts import uninterruptible
 from ..conversation import Conversation
 from ..dialects import Answer, Assembly
 from ..dialects._repair import Repair
@@ -74,7 +75,8 @@ class OwnListener:
 
     def keep(self, history: Sequence[Message], setup: Setup, *, answered: bool) -> None:
         try:
-            self._keep(history, setup, answered=answered)
+            with uninterruptible():
+                self._keep(history, setup, answered=answered)
         except NotFound as error:
             place = self.place
             if place is None or is_there(place.handle.state):
@@ -118,13 +120,13 @@ class OwnListener:
             self._note_kept([summary], None)
             return summary
         recorded = self.place.recorded
-        with recorded.lock:
+        with uninterruptible(), recorded.lock:
             recorded.flush()
             self.place.handle._configure(replace(setup, provider=setup.provider or self.recorder.provider))
             saved: Saved = self.place.handle.compact(summary)
             self.place.lead()
             recorded.note_written([saved])
-        self._note_kept([saved], saved.id)
+            self._note_kept([saved], saved.id)
         return saved
 
     def running(self, call: Block) -> Callable[[], None]:  # noqa: ARG002  # traces are linked to the message, not to the call

@@ -7,6 +7,7 @@ kept yet. So no piece waits for the store, and a stream that stalls is kept as f
 import threading
 from collections.abc import Callable, Mapping
 
+from .._interrupts import uninterruptible
 from ..dialects import Answer, Assembly
 from ..dialects._lossless import keepable_answer
 from ..errors import HithertoError
@@ -31,7 +32,7 @@ class PartialAnswer:
         self._is_closed = False
 
     def feed(self, event: Mapping[str, object]) -> str:
-        with self._lock:
+        with uninterruptible(), self._lock:
             piece = self._assembly.feed(event)
             if self._timer is None and not self._is_closed:
                 self._timer = threading.Timer(self._seconds, self._flush)
@@ -58,6 +59,10 @@ class PartialAnswer:
 
     def close(self, *, keep: bool = False) -> None:
         """End the assembly. `keep` writes the partial once more, because no complete answer will replace it."""
+        with uninterruptible():
+            self._close(keep=keep)
+
+    def _close(self, *, keep: bool) -> None:
         with self._lock:
             if self._is_closed:
                 return
