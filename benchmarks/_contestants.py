@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from typing import Protocol
+from typing import Any, Protocol
 
 _KEY = bytes(range(32))
 
@@ -131,7 +131,7 @@ class Ours:
         self.facts: Counter[str] = Counter()
         self._hitherto = hitherto
         self._url = f"{url}&pool_size={crowd}"
-        self._stores: dict[str, object] = {}
+        self._stores: dict[str, Any] = {}
 
     def _store(self, workspace: str):
         found = self._stores.get(workspace)
@@ -175,7 +175,7 @@ class OurTasks:
         self.facts: Counter[str] = Counter()
         self._hitherto = hitherto
         self._url = f"{url}&pool_size={crowd}"
-        self._stores: dict[str, object] = {}
+        self._stores: dict[str, Any] = {}
 
     async def _store(self, workspace: str):
         found = self._stores.get(workspace)
@@ -340,5 +340,5 @@ CONTESTANTS = {
 PEERS = ("langgraph", "agents")
 
 
-def works_in_tasks(contestant: object) -> bool:
+def works_in_tasks(contestant: Any) -> bool:
     return asyncio.iscoroutinefunction(contestant.append)

@@ -83,7 +83,7 @@ def _thread(name: str) -> dict[str, object]:
     return {"configurable": {"thread_id": name}}
 
 
-PEERS = {"openai-agents": Agents, "LangGraph": LangGraph}
+PEERS: dict[str, type[Agents] | type[LangGraph]] = {"openai-agents": Agents, "LangGraph": LangGraph}
 
 
 class Peer:

@@ -1,8 +1,10 @@
 """Between the plain dicts that the benchmarks deal in, shaped as providers do, and messages of ours."""
 
+from typing import Any
+
 from hitherto import Block, Message, Saved
 
-Plain = dict[str, object]
+Plain = dict[str, Any]
 
 
 def to_message(given: Plain) -> Message:

@@ -61,8 +61,10 @@ def _talking(bench: Bench, size: int) -> list[Row]:
 
     rows = _rows(APPEND, f"append at {size:,}", size, _measured(bench, sides, rounds, append))
     rows += _rows(RESUME, f"resume {size:,}", size, _measured(bench, sides, rounds, load))
-    for one in (*ours.values(), *peers.values()):
-        one.close()
+    for child in ours.values():
+        child.close()
+    for peer in peers.values():
+        peer.close()
     return rows
 
 

@@ -46,7 +46,7 @@ def _filled(path: Path, key: bytes | None, many: int) -> None:
     times = count(time.time_ns() // 1000 - 40 * _DAY, 1000)
     with hitherto.open(path, key=key, clock=lambda: next(times), maintenance=False) as store:
         pen, gathered = store.engine.committer, _Many(store)
-        store.engine.committer = gathered  # type: ignore[assignment]  # it has what is used here of a pen
+        store.engine.committer = gathered  # it has what is used here of a pen
         for _ in range(many):
             store.save(_SAID)
         gathered.flush()

@@ -4,7 +4,9 @@ import random
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Point(NamedTuple):
@@ -44,7 +46,7 @@ class Bench(NamedTuple):
     def pick(self, quick: int, full: int) -> int:
         return quick if self.quick else full
 
-    def shuffled(self, things: Iterable[object]) -> list[object]:
+    def shuffled(self, things: Iterable[T]) -> list[T]:
         return self.random.sample(found := list(things), len(found))
 
 
