@@ -412,6 +412,13 @@ def test_progress_is_shown_on_a_terminal_only(world: World, terminal: Open, line
     assert wide.end() == 0
     assert re.search(r"all\.jsonl: \[#+\.+\] +\d\d% 2 messages\r\x1b\[K", wide.shown)
     assert world.plain(*command).stderr == "all.jsonl: nothing was added, 3 unchanged\n"
+    writes = [*command[:3], "export", "--all"]
+    out = terminal(command=[*writes, "-o", "again.jsonl"], size=(80, 10))
+    assert out.end() == 0
+    assert "\r\x1b[Kwriting: 2 messages\r\x1b[K" in out.shown
+    printed = terminal(command=writes, size=(80, 10))
+    assert printed.end() == 0
+    assert "writing:" not in printed.shown
 
 
 # -- backup and restore

@@ -384,10 +384,12 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(store: Store, other: St
     assert formats.load(tmp_path / "x.jsonl", other).messages == report.messages
 
 
-def test_progress_hears_how_much_was_looked_at(store: Store, other: Store, tmp_path: Path) -> None:
+def test_progress_hears_how_much_was_written_and_looked_at(store: Store, other: Store, tmp_path: Path) -> None:
     for n in range(3):
         store.save([Message.user(f"{n}"), Message.assistant("x")])
-    formats.save(store, tmp_path / "x.jsonl")
+    written: list[int] = []
+    formats.save(store, tmp_path / "x.jsonl", progress=written.append)
+    assert written == [2, 4, 6]
     heard: list[int] = []
     formats.load(tmp_path / "x.jsonl", other, progress=heard.append)
     assert heard == [2, 4, 6]

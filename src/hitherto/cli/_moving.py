@@ -67,11 +67,13 @@ def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | N
     with open_for_long_read(place) if everything else place.read() as store:
         if output is not None:
             wanted = format or formats.format_for(output)
-            formats.save(_select(store, ids, everything, wanted), output, format=wanted)
+            with Meter("writing", "message") as meter:
+                formats.save(_select(store, ids, everything, wanted), output, format=wanted, progress=meter)
             return
         wanted = format or "jsonl"
-        with _open_stdout() as stream:
-            formats.save(_select(store, ids, everything, wanted), stream, format=wanted)
+        with _open_stdout() as stream, Meter("writing", "message") as meter:
+            progress = None if is_terminal(sys.stdout) else meter  # it would stand between the lines
+            formats.save(_select(store, ids, everything, wanted), stream, format=wanted, progress=progress)
 
 
 def _select(

@@ -364,8 +364,10 @@ def save(
     *,
     format: str | None = None,
     key: Key | bytes | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Write a new file with all conversations of a store, or with the given ones. Returns their number.
+    """Write a new file with all conversations of a store, or with the given ones. Returns their number. `progress` is
+    called with the number of messages written so far.
 
     The format follows from the name, unless it is given. No file is overwritten, and the new file appears when it is
     complete. If a conversation must not leave its store, `NotExportable` names it, and nothing is written. Formats that
@@ -381,6 +383,8 @@ def save(
     if not chosen.writes:
         raise not_written(chosen.name)
     talks = _portables(_whole(what))
+    if progress is not None:
+        talks = _counted(talks, progress)
     opened = None if key is None else as_key(key)
     try:
         if where is None:
@@ -455,6 +459,15 @@ def _portables(whole: Iterable[PortableConversation | tuple[Engine, bytes]]) -> 
         for note in _holes(portable.messages):
             warn(f"conversation {portable.id:.40}: {note}")
         yield portable
+
+
+def _counted(talks: Iterator[PortableConversation], progress: Callable[[int], None]) -> Iterator[PortableConversation]:
+    """Yield these conversations, and tell how many messages were written when the next one is wanted."""
+    written = 0
+    for talk in talks:
+        yield talk
+        written += len(talk.messages)
+        progress(written)
 
 
 def _check_portable(portable: PortableConversation) -> PortableConversation:

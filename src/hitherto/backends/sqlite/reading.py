@@ -154,18 +154,20 @@ class Reader:
             place = found[-1][0]
 
     def said(self, kind: str, since: int, day: int) -> list[Said]:
-        """Read conversations that began before `since` from their ends, and stop at `since`."""
+        """Read conversations that began before `since` from their ends, and stop at `since`. The others are counted one
+        by one, because one GROUP BY over all of them would sort every message."""
         began_since = (
-            "SELECT m.created_at / ? AS day, m.role, count(*) FROM conversation c "
-            "CROSS JOIN message m ON m.conversation = c.place "
-            "WHERE c.workspace = ? AND c.kind = ? AND c.created_at >= ? GROUP BY day, m.role"
+            "SELECT (SELECT json_group_array(json_array(day, role, said)) FROM "
+            "(SELECT m.created_at / ? AS day, m.role, count(*) AS said FROM message m WHERE m.conversation = c.place "
+            "GROUP BY day, m.role)) FROM conversation c WHERE c.workspace = ? AND c.kind = ? AND c.created_at >= ?"
         )
         older = "SELECT place FROM conversation WHERE workspace = ? AND kind = ? AND created_at < ? AND active_at >= ?"
         backwards = "SELECT created_at, role FROM message WHERE conversation = ? ORDER BY seq DESC"
         counts: Counter[tuple[int, str]] = Counter()
         with self._connection() as connection:
-            for at, role, count in fetch_all(connection, began_since, (day, self._workspace, kind, since)):
-                counts[at, role] += count
+            for (counted,) in fetch_all(connection, began_since, (day, self._workspace, kind, since)):
+                for at, role, count in msgspec.json.decode(counted, type=list[tuple[int, str, int]]):
+                    counts[at, role] += count
             for (place,) in fetch_all(connection, older, (self._workspace, kind, since, since)):
                 rows = takewhile(lambda row: row[0] >= since, connection.execute(backwards, (place,)))
                 counts.update((at // day, role) for at, role in rows)
