@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from hitherto import Attachment, Block, Message
+from hitherto import Block, Message
+from hitherto.attachment import Attachment
 
 from ._children import once
 from ._corpus import Passages

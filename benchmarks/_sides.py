@@ -13,7 +13,7 @@ import apsw
 import orjson
 import zstandard  # noqa: F401  # loaded here, as the backend below
 
-from hitherto import Closed, Conversation, Key, Message, open_async
+from hitherto import Conversation, Key, Message, open_async
 from hitherto import open as open_store
 from hitherto._engine.bodies import Meta
 from hitherto._engine.state import close_meta
@@ -21,6 +21,7 @@ from hitherto._engine.workspace import add_description, new_row
 from hitherto.aio import AsyncConversation, AsyncStore
 from hitherto.backend import CHAT, DONE, Batch, Change
 from hitherto.backends.sqlite import SqliteBackend  # noqa: F401  # loaded here, so that `open` is timed without imports
+from hitherto.errors import Closed
 from hitherto.ids import new_conversation_id
 
 from ._messages import Plain, to_dict, to_message

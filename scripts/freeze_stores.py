@@ -32,10 +32,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import hitherto
-from hitherto import Attachment, Block, Message, RetentionPolicy, Store, Usage
+from hitherto import Block, Message, RetentionPolicy, Store
+from hitherto.attachment import Attachment
 from hitherto.backends.postgres import schema as postgresql_schema
 from hitherto.backends.sqlite import schema as sqlite_schema
 from hitherto.chat import Client, Config, new_client
+from hitherto.model import Usage
 from hitherto.records import Records
 from tests.support.databases import Database, new_database
 from tests.support.frozen_stores import DUMP, FOLDER, HOLDS, START, Kept, described, packed, unpacked
@@ -161,7 +163,7 @@ def interrupt(place: Place) -> None:
                 pass
         process.kill()
 
-    def partials(store: Store, info: hitherto.ConversationInfo) -> list[hitherto.Partial]:
+    def partials(store: Store, info: hitherto.listing.ConversationInfo) -> list[hitherto.reports.Partial]:
         return store.conversation(info.id).partials()
 
     def answer(_: Asked) -> Reply:

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("_sealing.primitives", "_engine.signals", "_erasure.purge"),
     ),
     (
-        *("attachment", "ids", "keys", "model", "retention", "sanitiser.*", "telemetry"),
+        *("attachment", "ids", "keys", "model", "reports", "retention", "sanitiser.*", "telemetry"),
         *("_locations", "_task_threads", "_terminal_text"),
         *("_engine.breaker", "_engine.compression", "_engine.process", "_search.query"),
     ),
@@ -66,7 +66,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         *("_sealing.reencryption", "_sealing.rotation", "_sealing.quarantine"),
     ),
     ("store",),
-    ("opening", "_copying.copy_store", "threads", "aio._append_queue"),
+    ("opening", "copying", "threads", "aio._append_queue"),
     ("aio.__init__",),
     ("recorder.*", "formats.*", "records.*"),
     ("__init__", "testing.*", "testing.conformance.*"),

@@ -7,215 +7,68 @@
         talk = store.start(title="Failing build")
         talk.append(Message.user("Why is the build failing?"))
 
-Everything public is named here. Importing this module loads nothing else: each name brings its module on first use.
+These are the names that most programs need. The others are in the modules of this package: `hitherto.events`,
+`hitherto.model`, `hitherto.reports` and so on; docs/reference.md has them all. Importing this module loads nothing
+else: each name brings its module on first use.
+
+One exception: an error is caught where the call is made, so `hitherto.NotFound` means `hitherto.errors.NotFound`, and
+each other error can be named in the same way. `__all__` and `dir` do not repeat them.
 """
 
 from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would be most of our own import
 if TYPE_CHECKING:
+    from . import aio as aio
+    from . import attachment as attachment
     from . import chat as chat
+    from . import conversation as conversation
+    from . import copying as copying
+    from . import errors as errors
+    from . import events as events
     from . import formats as formats
+    from . import keys as keys
+    from . import listing as listing
+    from . import model as model
+    from . import recorder as recorder
     from . import records as records
+    from . import reports as reports
+    from . import retention as retention
+    from . import sanitiser as sanitiser
     from . import snapshots as snapshots
-    from ._copying.copy_store import StoreCopy, copy_store
-    from ._engine.recovery import Partial, RecoverySnapshot
-    from ._engine.verify import Problem, VerifyReport
-    from ._erasure.maintenance import Maintenance
-    from ._erasure.purging import PurgeReport
-    from ._erasure.shutdown import CloseReport
-    from ._sealing.rotation import RotationProgress, RotationReport
-    from ._search.search import Hit
-    from .aio import AsyncConversation, AsyncMessageListing, AsyncStore, open_async
-    from .attachment import Attachment
-    from .conversation import Branch, Conversation, SetupChange, ThreadUsage
-    from .dialects._repair import Repair
-    from .errors import (
-        AlreadyExists,
-        Ambiguous,
-        Busy,
-        CannotOpen,
-        ChatError,
-        Closed,
-        CommitUnknown,
-        Conflict,
-        ConversationFull,
-        Damaged,
-        Denied,
-        HasChildren,
-        Held,
-        HithertoError,
-        InvalidAnswer,
-        InvalidArgument,
-        InvalidBaseURL,
-        InvalidCursor,
-        InvalidID,
-        InvalidKey,
-        InvalidMessage,
-        InvalidQuery,
-        InvalidSnapshotID,
-        KeyUnavailable,
-        MissingAttachment,
-        MissingExtra,
-        NewerFormat,
-        NotAStore,
-        NotClean,
-        NotExportable,
-        NotFound,
-        NotSealed,
-        PartialImport,
-        PayloadTooLarge,
-        ProviderError,
-        ProviderMismatch,
-        ReadOnly,
-        StorageError,
-        StorageFull,
-        Suspended,
-        ToolLoopLimit,
-        Unavailable,
-        Unsupported,
-    )
-    from .events import (
-        BreakerChanged,
-        CapacityWarning,
-        ConversationDeleted,
-        ConversationStored,
-        Event,
-        KeyRotated,
-        PurgeCompleted,
-        PurgeFailure,
-        Quarantined,
-        SlowCommit,
-        SnapshotRebuilt,
-        SweepFinished,
-        TurnedReadOnly,
-    )
+    from . import store as store
+    from . import threads as threads
+    from .aio import AsyncConversation, AsyncStore, open_async
+    from .conversation import Conversation
+    from .errors import *  # noqa: F403  # each error, as said above
+    from .errors import HithertoError
     from .keys import Key
-    from .listing import ConversationInfo, MessageListing, Page
-    from .model import Block, BlockType, Message, Modality, Role, Saved, Setup, Usage
+    from .model import Block, Message, Saved
     from .opening import open
-    from .recorder import Recording, history, into, is_recorded, record, recording, resume
-    from .recorder._own_clients import Resumed
-    from .retention import RetentionPolicy, SweepItem, SweepPlan, SweepReport
-    from .sanitiser import Cleaned, Finding, Rule, Sanitiser, Stream
-    from .store import Stats, Store
-    from .threads import Comparison, MessageDeleter, MessageGetter, MessageLister, MessageSaver, compare, thread
+    from .recorder import history, into, record, recording, resume
+    from .retention import RetentionPolicy
+    from .sanitiser import Sanitiser
+    from .store import Store
+    from .threads import compare, thread
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlreadyExists",
-    "Ambiguous",
     "AsyncConversation",
-    "AsyncMessageListing",
     "AsyncStore",
-    "Attachment",
     "Block",
-    "BlockType",
-    "Branch",
-    "BreakerChanged",
-    "Busy",
-    "CannotOpen",
-    "CapacityWarning",
-    "ChatError",
-    "Cleaned",
-    "CloseReport",
-    "Closed",
-    "CommitUnknown",
-    "Comparison",
-    "Conflict",
     "Conversation",
-    "ConversationDeleted",
-    "ConversationFull",
-    "ConversationInfo",
-    "ConversationStored",
-    "Damaged",
-    "Denied",
-    "Event",
-    "Finding",
-    "HasChildren",
-    "Held",
-    "Hit",
     "HithertoError",
-    "InvalidAnswer",
-    "InvalidArgument",
-    "InvalidBaseURL",
-    "InvalidCursor",
-    "InvalidID",
-    "InvalidKey",
-    "InvalidMessage",
-    "InvalidQuery",
-    "InvalidSnapshotID",
     "Key",
-    "KeyRotated",
-    "KeyUnavailable",
-    "Maintenance",
     "Message",
-    "MessageDeleter",
-    "MessageGetter",
-    "MessageLister",
-    "MessageListing",
-    "MessageSaver",
-    "MissingAttachment",
-    "MissingExtra",
-    "Modality",
-    "NewerFormat",
-    "NotAStore",
-    "NotClean",
-    "NotExportable",
-    "NotFound",
-    "NotSealed",
-    "Page",
-    "Partial",
-    "PartialImport",
-    "PayloadTooLarge",
-    "Problem",
-    "ProviderError",
-    "ProviderMismatch",
-    "PurgeCompleted",
-    "PurgeFailure",
-    "PurgeReport",
-    "Quarantined",
-    "ReadOnly",
-    "Recording",
-    "RecoverySnapshot",
-    "Repair",
-    "Resumed",
     "RetentionPolicy",
-    "Role",
-    "RotationProgress",
-    "RotationReport",
-    "Rule",
     "Sanitiser",
     "Saved",
-    "Setup",
-    "SetupChange",
-    "SlowCommit",
-    "SnapshotRebuilt",
-    "Stats",
-    "StorageError",
-    "StorageFull",
     "Store",
-    "StoreCopy",
-    "Stream",
-    "Suspended",
-    "SweepFinished",
-    "SweepItem",
-    "SweepPlan",
-    "SweepReport",
-    "ThreadUsage",
-    "ToolLoopLimit",
-    "TurnedReadOnly",
-    "Unavailable",
-    "Unsupported",
-    "Usage",
-    "VerifyReport",
     "__version__",
     "compare",
-    "copy_store",
     "history",
     "into",
-    "is_recorded",
     "open",
     "open_async",
     "record",
@@ -225,165 +78,36 @@ __all__ = [
 ]
 
 # Where each name lives. A test compares this with __all__ and with the imports above.
-_MODULES = {
-    "_erasure.shutdown": ("CloseReport",),
-    "_engine.recovery": (
-        "Partial",
-        "RecoverySnapshot",
-    ),
-    "_sealing.rotation": (
-        "RotationProgress",
-        "RotationReport",
-    ),
-    "_search.search": ("Hit",),
-    "_erasure.maintenance": ("Maintenance",),
-    "_engine.verify": (
-        "Problem",
-        "VerifyReport",
-    ),
-    "aio": (
-        "AsyncConversation",
-        "AsyncMessageListing",
-        "AsyncStore",
-        "open_async",
-    ),
-    "attachment": ("Attachment",),
-    "conversation": (
-        "Branch",
-        "Conversation",
-        "SetupChange",
-        "ThreadUsage",
-    ),
-    "dialects._repair": ("Repair",),
-    "errors": (
-        "AlreadyExists",
-        "Ambiguous",
-        "Busy",
-        "CannotOpen",
-        "ChatError",
-        "Closed",
-        "CommitUnknown",
-        "Conflict",
-        "ConversationFull",
-        "Damaged",
-        "Denied",
-        "HasChildren",
-        "Held",
-        "HithertoError",
-        "InvalidAnswer",
-        "InvalidArgument",
-        "InvalidBaseURL",
-        "InvalidCursor",
-        "InvalidID",
-        "InvalidKey",
-        "InvalidMessage",
-        "InvalidQuery",
-        "InvalidSnapshotID",
-        "KeyUnavailable",
-        "MissingAttachment",
-        "MissingExtra",
-        "NewerFormat",
-        "NotAStore",
-        "NotClean",
-        "NotExportable",
-        "NotFound",
-        "NotSealed",
-        "PartialImport",
-        "PayloadTooLarge",
-        "ProviderError",
-        "ProviderMismatch",
-        "ReadOnly",
-        "StorageError",
-        "StorageFull",
-        "Suspended",
-        "ToolLoopLimit",
-        "Unavailable",
-        "Unsupported",
-    ),
-    "events": (
-        "BreakerChanged",
-        "CapacityWarning",
-        "ConversationDeleted",
-        "ConversationStored",
-        "Event",
-        "KeyRotated",
-        "PurgeCompleted",
-        "PurgeFailure",
-        "Quarantined",
-        "SlowCommit",
-        "SnapshotRebuilt",
-        "SweepFinished",
-        "TurnedReadOnly",
-    ),
+_HOMES = {
+    "aio": ("AsyncConversation", "AsyncStore", "open_async"),
+    "conversation": ("Conversation",),
+    "errors": ("HithertoError",),
     "keys": ("Key",),
-    "listing": (
-        "ConversationInfo",
-        "MessageListing",
-        "Page",
-    ),
-    "model": (
-        "Block",
-        "BlockType",
-        "Message",
-        "Modality",
-        "Role",
-        "Saved",
-        "Setup",
-        "Usage",
-    ),
-    "_copying.copy_store": ("StoreCopy", "copy_store"),
+    "model": ("Block", "Message", "Saved"),
     "opening": ("open",),
-    "recorder": (
-        "Recording",
-        "history",
-        "into",
-        "is_recorded",
-        "record",
-        "recording",
-        "resume",
-    ),
-    "recorder._own_clients": ("Resumed",),
-    "retention": (
-        "RetentionPolicy",
-        "SweepItem",
-        "SweepPlan",
-        "SweepReport",
-    ),
-    "sanitiser": (
-        "Cleaned",
-        "Finding",
-        "Rule",
-        "Sanitiser",
-        "Stream",
-    ),
-    "_erasure.purging": ("PurgeReport",),
-    "store": (
-        "Stats",
-        "Store",
-    ),
-    "threads": (
-        "Comparison",
-        "MessageDeleter",
-        "MessageGetter",
-        "MessageLister",
-        "MessageSaver",
-        "compare",
-        "thread",
-    ),
+    "recorder": ("history", "into", "record", "recording", "resume"),
+    "retention": ("RetentionPolicy",),
+    "sanitiser": ("Sanitiser",),
+    "store": ("Store",),
+    "threads": ("compare", "thread"),
 }
-_PACKAGES = ("chat", "formats", "records", "snapshots")
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = (
+    *("aio", "attachment", "chat", "conversation", "copying", "errors", "events", "formats", "keys", "listing"),
+    *("model", "recorder", "records", "reports", "retention", "sanitiser", "snapshots", "store", "threads"),
+)
 
 
 def __getattr__(name: str) -> object:
-    if name in _PACKAGES:
+    if name in _MODULES:
         return import_module(f".{name}", __name__)
-    if name not in _HOME:
+    home = _HOME_OF.get(name) or ("errors" if name[:1].isupper() else None)
+    found = home and import_module(f".{home}", __name__)
+    if not found or name not in found.__all__:
         raise AttributeError(f"module 'hitherto' has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(found, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_MODULES})

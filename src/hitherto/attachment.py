@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from . import _own_files
 from .errors import AlreadyExists, InvalidArgument, MissingAttachment
 
+__all__ = ["Attachment"]
+
 LARGE = 64 * 1024  # bytes of binary content, or of a string in raw JSON, from which on it leaves the message
 CHUNK = 256 * 1024  # bytes read at a time
 

@@ -52,8 +52,10 @@ from .model import (
 
 if TYPE_CHECKING:
     from ._engine.engine import Engine
-    from ._engine.recovery import Partial
+    from .reports import Partial
     from .snapshots import Snapshot
+
+__all__ = ["Branch", "Conversation", "SetupChange", "ThreadUsage"]
 
 OnConflict = Literal["branch", "raise", "follow"]
 Attachments = Literal["load", "lazy"]

@@ -51,6 +51,52 @@ traceback shows the hint as a note. No error holds the text of a message, a key 
 import re
 from collections.abc import Mapping, Sequence
 
+__all__ = [
+    "AlreadyExists",
+    "Ambiguous",
+    "Busy",
+    "CannotOpen",
+    "ChatError",
+    "Closed",
+    "CommitUnknown",
+    "Conflict",
+    "ConversationFull",
+    "Damaged",
+    "Denied",
+    "HasChildren",
+    "Held",
+    "HithertoError",
+    "InvalidAnswer",
+    "InvalidArgument",
+    "InvalidBaseURL",
+    "InvalidCursor",
+    "InvalidID",
+    "InvalidKey",
+    "InvalidMessage",
+    "InvalidQuery",
+    "InvalidSnapshotID",
+    "KeyUnavailable",
+    "MissingAttachment",
+    "MissingExtra",
+    "NewerFormat",
+    "NotAStore",
+    "NotClean",
+    "NotExportable",
+    "NotFound",
+    "NotSealed",
+    "PartialImport",
+    "PayloadTooLarge",
+    "ProviderError",
+    "ProviderMismatch",
+    "ReadOnly",
+    "StorageError",
+    "StorageFull",
+    "Suspended",
+    "ToolLoopLimit",
+    "Unavailable",
+    "Unsupported",
+]
+
 
 class Hint(str):
     """A hint with a code, which becomes the code of the error.

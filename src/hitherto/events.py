@@ -26,6 +26,22 @@ from msgspec import Struct
 from . import _forks
 from .errors import Closed, HithertoError, InvalidArgument
 
+__all__ = [
+    "BreakerChanged",
+    "CapacityWarning",
+    "ConversationDeleted",
+    "ConversationStored",
+    "Event",
+    "KeyRotated",
+    "PurgeCompleted",
+    "PurgeFailure",
+    "Quarantined",
+    "SlowCommit",
+    "SnapshotRebuilt",
+    "SweepFinished",
+    "TurnedReadOnly",
+]
+
 _MAX_QUEUE = 10_000  # events that wait for one listener
 MOST_LISTENERS = 100  # of one store: every event wakes each of them, while writers wait
 

@@ -38,6 +38,8 @@ from .errors import AlreadyExists, Hint, InvalidArgument, InvalidKey, KeyUnavail
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
+__all__ = ["Key"]
+
 _SIZE = 32  # bytes
 _MOST = 256  # bytes that are read at most: more than any form has
 _LONGEST = 66  # bytes of the longest form: hexadecimal digits and \r\n

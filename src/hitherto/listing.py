@@ -24,6 +24,8 @@ from .model import Saved, approximate_tokens, to_datetime
 if TYPE_CHECKING:
     from ._engine.engine import Engine
 
+__all__ = ["ConversationInfo", "MessageListing", "Page"]
+
 _PAGE = 200  # conversations read at a time
 _ALL = Filter()
 _FIRST_BATCH_SIZE, BATCH_SIZE = 8, 256  # messages read at a time: a few at first, then more

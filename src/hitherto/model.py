@@ -22,6 +22,8 @@ from msgspec import Struct
 from .attachment import LARGE, Attachment
 from .errors import Damaged, InvalidArgument, InvalidID, InvalidMessage
 
+__all__ = ["Block", "BlockType", "Message", "Modality", "Role", "Saved", "Setup", "Usage"]
+
 if TYPE_CHECKING:
     Content = str | bytes | Attachment
 else:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .keys import Key
     from .sanitiser import Sanitiser
 
+__all__ = ["open"]
+
 
 _ANSWER_SECONDS = 5.0  # that a server may take to answer
 

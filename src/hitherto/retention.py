@@ -24,6 +24,8 @@ from .errors import InvalidArgument
 from .events import PurgeFailure
 from .model import from_datetime
 
+__all__ = ["RetentionPolicy", "SweepItem", "SweepPlan", "SweepReport"]
+
 SHORTEST_DAYS, LONGEST_DAYS = 1, 3650
 RECOMMENDED_DAYS = range(7, 180 + 1)
 DATED = datetime(2020, 1, 1, tzinfo=UTC)  # there were no chats with models before

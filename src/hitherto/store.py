@@ -18,7 +18,6 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from . import _forks
@@ -33,13 +32,12 @@ from ._engine.packs import Reader
 from ._engine.quota import Quota
 from ._engine.setups import check_setup, check_text, setup_in_force
 from ._engine.state import ConversationState, EncodedMessage, check_size, encode_message
-from ._erasure.maintenance import Maintenance, MaintenanceThread, maintain
-from ._erasure.purging import PurgeReport
+from ._erasure.maintenance import MaintenanceThread, maintain
 from ._erasure.schedule import Schedule
-from ._erasure.shutdown import CloseReport, Purges, close, patience
+from ._erasure.shutdown import Purges, close, patience
 from ._sealing.codec import Codec
 from ._sealing.quarantine import Quarantine
-from ._search.search import Asked, Hit, Search
+from ._search.search import Asked, Search
 from .backend import CHAT, Backend, ConversationRow, Position, Totals, Where
 from .conversation import Attachments, Conversation, is_lazy
 from .errors import AlreadyExists, Busy, Damaged, InvalidArgument, NotFound
@@ -70,17 +68,19 @@ from .model import (
     id_of,
     to_datetime,
 )
+from .reports import CloseReport, Hit, Maintenance, PurgeReport, Stats
 from .telemetry import with_span
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ._engine.verify import VerifyReport
-    from ._sealing.rotation import RotationProgress, RotationReport
     from .keys import Key
+    from .reports import RotationProgress, RotationReport, VerifyReport
     from .retention import RetentionPolicy, SweepPlan, SweepReport
     from .sanitiser import Sanitiser
     from .snapshots import Snapshot, SnapshotStore
+
+__all__ = ["Store"]
 
 _EVER_SECONDS = 1e9
 _SCRUB_PATIENCE_SECONDS, _SCRUB_PAUSE_SECONDS = 1.0, 0.01  # for readers that are done in a moment
@@ -90,18 +90,6 @@ MAX_COMMIT_ATTEMPTS = 1000  # how often a write is prepared again before we say 
 
 Path = str | os.PathLike[str]
 Tools = Sequence[Mapping[str, object]]
-
-
-class Stats(Struct, frozen=True):
-    """How much a store holds."""
-
-    conversations: int
-    messages: int
-    content_bytes: int
-    approximate_tokens: int
-    stored_bytes: int
-    oldest: datetime | None
-    newest: datetime | None
 
 
 class Store:

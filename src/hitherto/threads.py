@@ -12,6 +12,8 @@ from .errors import Damaged, InvalidArgument
 from .model import Message, Saved
 from .store import Store
 
+__all__ = ["Comparison", "MessageDeleter", "MessageGetter", "MessageLister", "MessageSaver", "compare", "thread"]
+
 
 @runtime_checkable
 class MessageSaver(Protocol):

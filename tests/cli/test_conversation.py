@@ -16,9 +16,10 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Block, Message, Usage
+from hitherto import Block, Message
 from hitherto._engine.recovery import keep, new_key
 from hitherto.cli import _conversation
+from hitherto.model import Usage
 
 from ..support.command import COMMAND, Open, World
 

@@ -664,5 +664,5 @@ def test_whoever_leaves_by_ctrl_c_is_told_how_to_come_back(world: World, termina
 def test_a_snippet_is_cut_around_what_was_found(
     snippet: str, spans: list[tuple[int, int]], room: int, shown: str
 ) -> None:
-    hit = hitherto.Hit("m", "c", "user", datetime.now(UTC), snippet, tuple(spans), 0.0)
+    hit = hitherto.reports.Hit("m", "c", "user", datetime.now(UTC), snippet, tuple(spans), 0.0)
     assert _search._mark_snippet(hit, room) == shown

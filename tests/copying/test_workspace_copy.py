@@ -21,28 +21,24 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import (
-    Block,
-    Busy,
-    CannotOpen,
-    CommitUnknown,
-    Damaged,
-    InvalidArgument,
-    Key,
-    KeyUnavailable,
-    Message,
-    NotExportable,
-    NotFound,
-    Store,
-    StoreCopy,
-    copy_store,
-)
-from hitherto._copying import copy_store as moving
+from hitherto import Block, Key, Message, Store
+from hitherto import copying as moving
 from hitherto._copying import row_pages, workspace_copy
 from hitherto._copying.workspace_copy import WorkspaceCopier
 from hitherto.backend import Backend, Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
+from hitherto.copying import StoreCopy, copy_store
+from hitherto.errors import (
+    Busy,
+    CannotOpen,
+    CommitUnknown,
+    Damaged,
+    InvalidArgument,
+    KeyUnavailable,
+    NotExportable,
+    NotFound,
+)
 from hitherto.ids import new_conversation_id
 from hitherto.records import Records
 from hitherto.testing.conformance import id_bytes, noise, pack_all
@@ -331,7 +327,7 @@ def counted(self, *changes):
         progress(8)
 if int(sys.argv[3]) < 1000:
     workspace_copy.WorkspaceCopier._commit = counted
-hitherto.copy_store(sys.argv[1], sys.argv[2], progress=progress)
+hitherto.copying.copy_store(sys.argv[1], sys.argv[2], progress=progress)
 """
 
 

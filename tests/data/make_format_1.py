@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 import hitherto
-from hitherto import Block, Message, Store, Usage
+from hitherto import Block, Message, Store
+from hitherto.model import Usage
 
 
 def talk_about(store: Store) -> None:

@@ -11,9 +11,10 @@ import openai
 import pytest
 
 import hitherto
-from hitherto import Block, Message, ProviderError, Store
+from hitherto import Block, Message, Store
 from hitherto.chat import Client, Config, new_client
 from hitherto.dialects._types import joins_entry
+from hitherto.errors import ProviderError
 
 from ..support.provider import (
     Asked,

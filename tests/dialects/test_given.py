@@ -14,7 +14,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.responses import Response
 
 import hitherto
-from hitherto import Block, HithertoError, InvalidMessage, Message
+from hitherto import Block, HithertoError, Message
+from hitherto.errors import InvalidMessage
 
 from ..support.provider import anthropic_answer, chat_answer, gemini_answer, responses_answer, responses_text
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitherto import Block, InvalidMessage, Message
+from hitherto import Block, Message
 from hitherto.attachment import Attachment
 from hitherto.dialects import dialect
 from hitherto.dialects._sse import DONE, Events
 from hitherto.dialects.openai_chat import OpenAIChat, accepts_strict
-from hitherto.errors import HithertoError
+from hitherto.errors import HithertoError, InvalidMessage
 from hitherto.model import Setup, Usage, check
 
 from ..support.patience import cpu_seconds

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitherto import Block, InvalidMessage, Message
+from hitherto import Block, Message
 from hitherto.dialects import calls, dialect
 from hitherto.dialects.openai_responses import OpenAIResponses
-from hitherto.errors import HithertoError
+from hitherto.errors import HithertoError, InvalidMessage
 from hitherto.model import Setup, Usage, check
 
 from ..support.thorough import examples

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from hitherto import Block, Message
 from hitherto.dialects import Dialect, calls, dialect
-from hitherto.dialects._repair import INTERRUPTED, Repair, count_settled, repair
+from hitherto.dialects._repair import INTERRUPTED, count_settled, repair
 from hitherto.model import Saved, check
+from hitherto.reports import Repair
 
 from ..support.patience import cpu_seconds
 from ..support.thorough import examples

@@ -13,12 +13,13 @@ from typing import TypeVar
 import pytest
 
 import hitherto
-from hitherto import Closed, HithertoError, InvalidMessage, Message, Saved
+from hitherto import HithertoError, Message, Saved
 from hitherto._task_threads import MOST_THREADS
 from hitherto.aio import AsyncConversation, AsyncStore, _append_queue, open_async
 from hitherto.aio._append_queue import AppendQueue, Outcome, PendingAppend, StoreThreads, are_small
 from hitherto.attachment import LARGE, Attachment
 from hitherto.backend import Batch
+from hitherto.errors import Closed, InvalidMessage
 from hitherto.model import Block
 
 from ..support.waiting import PATIENCE

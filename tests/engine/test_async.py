@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import Conversation, HithertoError, Message, NotFound, Store
+from hitherto import Conversation, HithertoError, Message, Store
 from hitherto.aio import AsyncConversation, AsyncStore, open_async
 from hitherto.backend import Batch, Outcome
+from hitherto.errors import NotFound
 
 from ..support.waiting import PATIENCE
 

@@ -20,24 +20,10 @@ from hypothesis import strategies as st
 from msgspec import msgpack
 
 import hitherto
-from hitherto import (
-    Attachment,
-    Block,
-    Closed,
-    Conversation,
-    Damaged,
-    HithertoError,
-    InvalidArgument,
-    InvalidMessage,
-    Key,
-    Message,
-    PayloadTooLarge,
-    Saved,
-    Store,
-)
+from hitherto import Block, Conversation, HithertoError, Key, Message, Saved, Store
 from hitherto._engine.bodies import Attached, decode_body
-from hitherto.attachment import CHUNK, LARGE
-from hitherto.errors import AlreadyExists
+from hitherto.attachment import CHUNK, LARGE, Attachment
+from hitherto.errors import AlreadyExists, Closed, Damaged, InvalidArgument, InvalidMessage, PayloadTooLarge
 from hitherto.testing.conformance import noise, pack_all
 
 from ..support.thorough import examples
@@ -256,7 +242,8 @@ def test_ctrl_c_while_staging_leaves_a_store_that_goes_on(store: Store, file: Pa
 
 KILLED = """
 import sys, hitherto
-from hitherto import Attachment, Block, Message
+from hitherto import Block, Message
+from hitherto.attachment import Attachment
 reads = 0
 def pieces():
     global reads
@@ -565,7 +552,8 @@ def test_any_long_string_comes_back_equal(begin: str, middle: str, letter: str, 
 
 MEASURED = """
 import json, os, resource, sys, tempfile, hitherto
-from hitherto import Attachment, Block, Message
+from hitherto import Block, Message
+from hitherto.attachment import Attachment
 folder, megabytes, lazy = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "lazy"
 def peak():
     try:  # unlike getrusage, it does not begin with what the parent needed

@@ -27,7 +27,7 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Block, Conversation, Message, Partial, Role, Store, Usage, errors, threads
+from hitherto import Block, Conversation, Message, Store, errors, threads
 from hitherto.backend import Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.errors import (
@@ -47,6 +47,8 @@ from hitherto.errors import (
 )
 from hitherto.ids import RUN
 from hitherto.listing import write_cursor
+from hitherto.model import Role, Usage
+from hitherto.reports import Partial
 from hitherto.snapshots import FileStore, MemoryFiles, Snapshot
 
 from ..support.waiting import until
@@ -1571,7 +1573,13 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
     }
     assert drawn_tree() == actual
     assert len(actual) > 15
-    assert set(actual) <= set(hitherto.__all__)
+    assert set(actual) == set(errors.__all__)
+
+
+def test_each_error_can_be_caught_where_the_call_is_made() -> None:
+    for name in errors.__all__:
+        assert getattr(hitherto, name) is getattr(errors, name)
+    assert set(errors.__all__) & {*dir(hitherto), *hitherto.__all__} == {"HithertoError"}  # there, and not repeated
 
 
 def test_every_error_has_one_root_a_docstring_and_a_hint_that_is_text_or_none() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import Event, Message, StorageError, Store, Suspended, events
+from hitherto import Message, Store, events
 from hitherto._engine.breaker import FAILURES, PROBE_SECONDS, SLOW_SECONDS, Breaker, Pace
 from hitherto._engine.committer import Committer
 from hitherto.backend import Batch, Outcome
@@ -22,9 +22,12 @@ from hitherto.errors import (
     HithertoError,
     InvalidArgument,
     ReadOnly,
+    StorageError,
     StorageFull,
+    Suspended,
     Unavailable,
 )
+from hitherto.events import Event
 from hitherto.testing.conformance import create, update
 from hitherto.testing.faultdisk import FaultDisk
 
@@ -313,7 +316,7 @@ def test_a_disk_that_fails_is_left_alone_while_reading_goes_on_and_writing_resum
     assert [m.text for m in talk.thread()] == ["kept", "again"]
     assert store.verify().ok
     assert store.wait_for_listeners()
-    states = [event.state for event in events if isinstance(event, hitherto.BreakerChanged)]
+    states = [event.state for event in events if isinstance(event, hitherto.events.BreakerChanged)]
     assert states == ["open", "half-open", "open", "half-open", "closed"]
     assert caplog.text.count("writing is suspended") == 2
     assert caplog.text.count("writing goes on") == 1

@@ -15,8 +15,9 @@ import openai
 import pytest
 
 import hitherto
-from hitherto import Block, Conversation, ConversationFull, InvalidArgument, Key, Message, Store, formats
+from hitherto import Block, Conversation, Key, Message, Store, formats
 from hitherto.chat import Client, Config, new_client
+from hitherto.errors import ConversationFull, InvalidArgument
 from hitherto.records import Records
 
 from ..support.provider import Provider, Reply, chat_answer, chat_events, provider
@@ -203,7 +204,7 @@ def test_a_large_file_is_refused_before_it_is_staged(tmp_path: Path, monkeypatch
         staged: list[object] = []
         monkeypatch.setattr(store.backend, "stage", lambda *given, **_: staged.append(given))
         with pytest.raises(ConversationFull):
-            talk.append(Message.user([Block.image(hitherto.Attachment.from_file(large), "image/png")]))
+            talk.append(Message.user([Block.image(hitherto.attachment.Attachment.from_file(large), "image/png")]))
         assert staged == []
 
 

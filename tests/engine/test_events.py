@@ -17,24 +17,12 @@ import pytest
 
 import hitherto
 import hitherto.formats
-from hitherto import (
-    ConversationDeleted,
-    ConversationStored,
-    Event,
-    Held,
-    Key,
-    Message,
-    PurgeCompleted,
-    RetentionPolicy,
-    StorageError,
-    Store,
-    events,
-)
+from hitherto import Key, Message, RetentionPolicy, Store, events
 from hitherto._engine.committer import Committer, report_stored
 from hitherto.backend import DONE, Batch, ConversationRow, Done, Outcome
 from hitherto.backends.memory import MemoryBackend
-from hitherto.errors import Closed, CommitUnknown, InvalidArgument
-from hitherto.events import MOST_LISTENERS, Listeners
+from hitherto.errors import Closed, CommitUnknown, Held, InvalidArgument, StorageError
+from hitherto.events import MOST_LISTENERS, ConversationDeleted, ConversationStored, Event, Listeners, PurgeCompleted
 from hitherto.model import to_datetime
 from hitherto.testing.conformance import A, B, create, update
 
@@ -129,7 +117,9 @@ def test_what_is_no_change_is_not_told(store: Store, heard: Heard) -> None:
         talk.append(Message.user("x"), expect_head="zzzzzz")
     with pytest.raises(Held):
         store.purge(talk, reason="user-requested")
-    assert [type(event).__name__ for event in heard.taken() if not isinstance(event, hitherto.SweepFinished)] == []
+    assert [
+        type(event).__name__ for event in heard.taken() if not isinstance(event, hitherto.events.SweepFinished)
+    ] == []
 
 
 def test_an_answer_on_its_way_and_packing_are_not_told(store: Store, heard: Heard) -> None:
@@ -465,7 +455,7 @@ def test_who_has_stopped_hears_nothing_more_not_even_what_waits(store: Store) ->
 def test_a_listener_may_use_the_store_stop_and_close(tmp_path: Path) -> None:
     store = hitherto.open(tmp_path / "store.db")
     closed = threading.Event()
-    reports: list[hitherto.CloseReport] = []
+    reports: list[hitherto.reports.CloseReport] = []
     written: list[Event] = []
 
     def react(event: Event) -> None:

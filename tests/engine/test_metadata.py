@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Key, Message, Store, copy_store
+from hitherto import Key, Message, Store
 from hitherto._engine import filters
 from hitherto._engine.engine import Engine
 from hitherto._erasure import maintenance
@@ -23,6 +23,7 @@ from hitherto._sealing import reencryption
 from hitherto._sealing.codec import next_row
 from hitherto.backend import Change, Tag, Where
 from hitherto.backends.sqlite import SqliteBackend, reading
+from hitherto.copying import copy_store
 from hitherto.ids import parse_conversation_id
 from tests.support.parts import background_of
 

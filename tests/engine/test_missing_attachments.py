@@ -16,13 +16,13 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Attachment, Block, Conversation, Damaged, Key, Message, NotFound, Saved, Store, formats
-from hitherto._copying.copy_store import copy_store
+from hitherto import Block, Conversation, Key, Message, Saved, Store, formats
 from hitherto._engine.state import ConversationState
-from hitherto.attachment import LARGE
+from hitherto.attachment import LARGE, Attachment
 from hitherto.backends.memory import MemoryBackend
+from hitherto.copying import copy_store
 from hitherto.dialects._missing_attachments import has_hole, holes_in, tell_holes
-from hitherto.errors import Busy, MissingAttachment
+from hitherto.errors import Busy, Damaged, MissingAttachment, NotFound
 from hitherto.records import Records
 from hitherto.testing.conformance import noise, pack_all
 

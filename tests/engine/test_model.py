@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitherto import Block, BlockType, HithertoError, InvalidMessage, Message, Modality, Role, Saved, Usage
+from hitherto import Block, HithertoError, Message, Saved
 from hitherto._engine.bodies import body_of, encode
-from hitherto.model import check
+from hitherto.errors import InvalidMessage
+from hitherto.model import BlockType, Modality, Role, Usage, check
 from hitherto.opening import open as open_store
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

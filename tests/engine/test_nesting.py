@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Block, HithertoError, Message, PartialImport, formats
+from hitherto import Block, HithertoError, Message, formats
 from hitherto.dialects import dialect
+from hitherto.errors import PartialImport
 from hitherto.formats import PortableConversation, PortableMessage, jsonl
 from hitherto.model import DEEPEST, Setup, is_nested_deeper
 from hitherto.records import Records

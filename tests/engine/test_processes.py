@@ -24,10 +24,11 @@ from types import FrameType
 import pytest
 
 import hitherto
-from hitherto import Conflict, Conversation, Message, Saved, Store
+from hitherto import Conversation, Message, Saved, Store
 from hitherto._engine import committer
 from hitherto._engine.process import is_gone, this
 from hitherto.backend import Batch, Outcome
+from hitherto.errors import Conflict
 
 from ..support.waiting import until
 

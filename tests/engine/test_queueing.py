@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Conflict, Conversation, Message, NotFound, Store
+from hitherto import Conversation, Message, Store
 from hitherto._engine.committer import Committer, PendingCommit
 from hitherto._engine.deleting import delete
 from hitherto._engine.verify import verify
@@ -24,7 +24,7 @@ from hitherto._erasure.shutdown import close
 from hitherto.backend import DONE, Batch, ConversationRow, Outcome, Rebase
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.postgres import PostgresBackend
-from hitherto.errors import Busy, CommitUnknown, ConversationFull, Damaged
+from hitherto.errors import Busy, CommitUnknown, Conflict, ConversationFull, Damaged, NotFound
 from hitherto.ids import RUN
 from hitherto.keys import Key
 from hitherto.testing.conformance import (

@@ -9,21 +9,10 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import (
-    Block,
-    CapacityWarning,
-    Conversation,
-    Event,
-    InvalidArgument,
-    Key,
-    Message,
-    Saved,
-    StorageFull,
-    Store,
-    events,
-    formats,
-)
+from hitherto import Block, Conversation, Key, Message, Saved, Store, events, formats
 from hitherto._engine import quota
+from hitherto.errors import InvalidArgument, StorageFull
+from hitherto.events import CapacityWarning, Event
 
 KEY = Key(bytes(range(32)))
 LARGE = 100_000

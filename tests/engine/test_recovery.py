@@ -18,12 +18,14 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import InvalidArgument, InvalidMessage, Message, PayloadTooLarge, RecoverySnapshot, SnapshotRebuilt, Store
+from hitherto import Message, Store
 from hitherto._engine import recovery
 from hitherto._sealing.codec import Plain, next_row
 from hitherto.backend import Batch, Change, Done
-from hitherto.errors import HithertoError
+from hitherto.errors import HithertoError, InvalidArgument, InvalidMessage, PayloadTooLarge
+from hitherto.events import SnapshotRebuilt
 from hitherto.records import Records
+from hitherto.reports import RecoverySnapshot
 
 from ..support.forked import Forked, Forker
 from ..support.patience import SOON
@@ -301,7 +303,9 @@ def rebuilt(store: Store, talk: hitherto.Conversation, events: list[object]) -> 
     assert snapshot.state == {}
     assert list(snapshot.messages) == talk.thread()
     assert store.engine.listeners.wait(10)
-    assert [type(event) for event in events if not isinstance(event, hitherto.ConversationStored)] == [SnapshotRebuilt]
+    assert [type(event) for event in events if not isinstance(event, hitherto.events.ConversationStored)] == [
+        SnapshotRebuilt
+    ]
     again = recovery.load_snapshot(store.engine, talk.id)
     assert again is not None
     assert not again.rebuilt

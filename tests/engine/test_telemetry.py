@@ -19,10 +19,12 @@ from opentelemetry.semconv.attributes import db_attributes as db
 from opentelemetry.trace import SpanKind, StatusCode
 
 import hitherto
-from hitherto import Event, Message, RetentionPolicy, SlowCommit, StorageError, Store, telemetry
+from hitherto import Message, RetentionPolicy, Store, telemetry
 from hitherto._engine import breaker
 from hitherto.aio import AsyncConversation
 from hitherto.chat import Config, new_client
+from hitherto.errors import StorageError
+from hitherto.events import Event, SlowCommit
 from hitherto.model import to_datetime
 from hitherto.testing.faultdisk import FaultDisk
 

@@ -11,21 +11,10 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import (
-    Attachment,
-    Block,
-    Conversation,
-    HithertoError,
-    InvalidArgument,
-    InvalidMessage,
-    Key,
-    Message,
-    Sanitiser,
-    Store,
-    formats,
-)
+from hitherto import Block, Conversation, HithertoError, Key, Message, Sanitiser, Store, formats
+from hitherto.attachment import Attachment
 from hitherto.backends.postgres.address import Address
-from hitherto.errors import shorten
+from hitherto.errors import InvalidArgument, InvalidMessage, shorten
 from hitherto.records import Records
 from hitherto.sanitiser import Rule
 
@@ -181,8 +170,8 @@ def takers(store: Store, talk: Conversation, given: str) -> dict[str, Callable[[
         "open": lambda: hitherto.open(given),
         "open to read": lambda: hitherto.open(given, read_only=True),
         "a key file": lambda: Key.from_file(given),
-        "copy from": lambda: hitherto.copy_store(given, "memory:"),
-        "copy to": lambda: hitherto.copy_store(store, given),
+        "copy from": lambda: hitherto.copying.copy_store(given, "memory:"),
+        "copy to": lambda: hitherto.copying.copy_store(store, given),
         "load": lambda: formats.load(given, store),
         "save": lambda: formats.save(store, f"{given}.jsonl"),
         "format": lambda: formats.save(store, "out", format=given),

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import Message, StorageError, Store
+from hitherto import Message, Store
 from hitherto._erasure import maintenance
 from hitherto.backends.sqlite import SqliteBackend
+from hitherto.errors import StorageError
 from hitherto.ids import RUN
 from tests.support.parts import background_of
 

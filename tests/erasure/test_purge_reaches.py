@@ -21,10 +21,12 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Block, Conversation, InvalidArgument, Message, NotFound, PurgeCompleted, RetentionPolicy, Store
+from hitherto import Block, Conversation, Message, RetentionPolicy, Store
 from hitherto._engine import recovery
 from hitherto._erasure import checkpoint_copies
 from hitherto.backend import Batch, Change
+from hitherto.errors import InvalidArgument, NotFound
+from hitherto.events import PurgeCompleted
 from hitherto.recorder._checkpoints import Checkpoints
 from hitherto.records import Records
 from hitherto.snapshots import FileStore, MemoryFiles, ObjectStore, Snapshot

@@ -11,9 +11,10 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Damaged, Held, Key, Message, PurgeCompleted, PurgeFailure, Store
+from hitherto import Key, Message, Store
 from hitherto.cli._purge_verify import _destroy
-from hitherto.events import Event
+from hitherto.errors import Damaged, Held
+from hitherto.events import Event, PurgeCompleted, PurgeFailure
 from hitherto.records import Records
 
 from ..support.command import World

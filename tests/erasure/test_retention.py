@@ -24,25 +24,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import (
-    Busy,
-    CommitUnknown,
-    Conversation,
-    Damaged,
-    Held,
-    InvalidArgument,
-    KeyUnavailable,
-    Message,
-    NotFound,
-    ReadOnly,
-    RetentionPolicy,
-    StorageFull,
-    Store,
-)
+from hitherto import Conversation, Message, RetentionPolicy, Store
 from hitherto._engine.state import build_row_change
 from hitherto._erasure import checkpoint_copies, sweep
 from hitherto._erasure.shutdown import Purges
 from hitherto.backend import Batch, ConversationRow, Outcome
+from hitherto.errors import (
+    Busy,
+    CommitUnknown,
+    Damaged,
+    Held,
+    InvalidArgument,
+    KeyUnavailable,
+    NotFound,
+    ReadOnly,
+    StorageFull,
+)
 from hitherto.events import PurgeCompleted
 from hitherto.ids import parse_conversation_id
 from hitherto.model import from_datetime

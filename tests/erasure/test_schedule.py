@@ -20,7 +20,7 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Block, Busy, Conversation, Message, RetentionPolicy, StorageFull, Store, Suspended
+from hitherto import Block, Conversation, Message, RetentionPolicy, Store
 from hitherto._engine import lease, quota
 from hitherto._engine.bodies import Meta
 from hitherto._engine.creating import More, create
@@ -31,6 +31,7 @@ from hitherto._erasure import schedule as _schedule
 from hitherto._erasure import sweep as _sweeping
 from hitherto.attachment import CHUNK, LARGE
 from hitherto.backend import ConversationRow
+from hitherto.errors import Busy, StorageFull, Suspended
 from hitherto.events import Event, SweepFinished
 from hitherto.model import Setup, from_datetime
 from hitherto.retention import DATED

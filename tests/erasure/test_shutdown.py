@@ -11,22 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import (
-    Closed,
-    CloseReport,
-    Event,
-    InvalidArgument,
-    Key,
-    Message,
-    PurgeCompleted,
-    StorageError,
-    Suspended,
-)
+from hitherto import Key, Message
 from hitherto._engine.committer import Committer
 from hitherto._erasure import shutdown
 from hitherto.backend import CHAT
 from hitherto.backends.memory import MemoryBackend
 from hitherto.chat import Client, Config, new_client
+from hitherto.errors import Closed, InvalidArgument, StorageError, Suspended
+from hitherto.events import Event, PurgeCompleted
+from hitherto.reports import CloseReport
 from hitherto.testing.conformance import create
 from hitherto.testing.faultdisk import FaultDisk
 from tests.support.parts import background_of

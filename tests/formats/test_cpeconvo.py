@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Attachment, Block, Key, Message, Setup, Usage
+from hitherto import Block, Key, Message
+from hitherto.attachment import Attachment
 from hitherto.errors import (
     AlreadyExists,
     Busy,
@@ -35,6 +36,7 @@ from hitherto.errors import (
 from hitherto.formats import _cpe_file, cpeconvo, cpeconvo_first
 from hitherto.formats._cpe_file import _BLOCKS, FIRST, LATER
 from hitherto.formats._types import PortableConversation, PortableMessage, Source
+from hitherto.model import Setup, Usage
 from hitherto.snapshots import Unreadable
 
 from ..support.foreign_files import write_cpe

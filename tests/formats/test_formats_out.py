@@ -17,7 +17,9 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Attachment, Block, Conversation, InvalidArgument, Message, Store, formats
+from hitherto import Block, Conversation, Message, Store, formats
+from hitherto.attachment import Attachment
+from hitherto.errors import InvalidArgument
 from hitherto.formats import PortableConversation, PortableMessage, html, markdown, openai
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -370,7 +372,7 @@ def hostile() -> PortableConversation:
         PortableMessage(id="3", parent=HOSTILE, message=message),
         PortableMessage(id="4", link=HOSTILE, main=False, message=Message(HOSTILE[:60], message.blocks)),
     )
-    setup = hitherto.Setup(HOSTILE, HOSTILE, HOSTILE)
+    setup = hitherto.model.Setup(HOSTILE, HOSTILE, HOSTILE)
     return PortableConversation(
         id=HOSTILE, title=HOSTILE, project=HOSTILE, messages=said, setups=(setup,), setup=1, head="2"
     )

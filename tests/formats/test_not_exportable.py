@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import Key, Message, NotExportable, PartialImport, Store, formats
+from hitherto import Key, Message, Store, formats
 from hitherto.chat import Client, Config, new_client
+from hitherto.errors import NotExportable, PartialImport
 from hitherto.recorder._checkpoints import Checkpoints
 from hitherto.records import Records
 from hitherto.snapshots import FileStore, MemoryFiles

@@ -18,12 +18,13 @@ import pytest
 import zstandard
 
 import hitherto
-from hitherto import Block, Key, Message, Store, Usage, formats
+from hitherto import Block, Key, Message, Store, formats
 from hitherto._engine import recovery
 from hitherto._engine.engine import Engine
 from hitherto.backends.memory import MemoryBackend
 from hitherto.formats import PortableConversation, PortableMessage, Source, _extract, _importing, jsonl
 from hitherto.ids import parse_conversation_id
+from hitherto.model import Usage
 from hitherto.snapshots import FileStore, Snapshot, Unreadable
 
 IMAGE = random.Random(1).randbytes(90_000)
@@ -679,7 +680,7 @@ def test_a_store_that_is_closed_meanwhile_is_not_taken_for_a_bad_file(store: Sto
         PortableConversation(id="a", messages=(PortableMessage(id="1", message=Message.user("x" * 11_000_000)),)),
         PortableConversation(id="a", title="\ud800"),
         PortableConversation(id="a", metadata={"a": 5}),  # type: ignore[dict-item]
-        PortableConversation(id="a", setups=(hitherto.Setup(system_prompt="x" * 11_000_000),)),
+        PortableConversation(id="a", setups=(hitherto.model.Setup(system_prompt="x" * 11_000_000),)),
     ],
 )
 def test_a_dry_run_refuses_what_would_be_refused(said: PortableConversation, store: Store) -> None:
@@ -718,9 +719,9 @@ def test_empty_kinds_of_blocks_stay_empty(store: Store, other: Store, tmp_path: 
 def test_a_setup_that_says_nothing_is_a_setup(store: Store) -> None:
     said = PortableMessage(id="1", message=Message.user("x"), setup=1)
     talk = load_values(
-        [PortableConversation(id="a", messages=(said,), setups=(hitherto.Setup(),), setup=1)], store
+        [PortableConversation(id="a", messages=(said,), setups=(hitherto.model.Setup(),), setup=1)], store
     ).added[0]
-    assert talk.setup == hitherto.Setup()
+    assert talk.setup == hitherto.model.Setup()
     assert store.verify().ok
 
 

@@ -170,7 +170,7 @@ def test_what_is_replaced_has_to_be_vacuumed_too(database: Database, what: str) 
         assert store.backend.is_scrubbed()
         found = REPLACED[what](store)
         assert not store.backend.is_scrubbed()
-        if isinstance(found, hitherto.RotationReport):
+        if isinstance(found, hitherto.reports.RotationReport):
             assert found.scrub_pending
 
 

@@ -13,10 +13,11 @@ import psycopg
 import pytest
 
 import hitherto
-from hitherto import Block, Message, Store, VerifyReport
+from hitherto import Block, Message, Store
 from hitherto.backend import Where
 from hitherto.backends.postgres import workspace_id
 from hitherto.backends.postgres.schema import rights
+from hitherto.reports import VerifyReport
 
 from ..support.bulk import multiply, span, spread
 from ..support.databases import Connection, Database, new_database

@@ -351,4 +351,4 @@ def test_a_name_that_does_not_fit_is_refused_and_harms_nobody_else(
     with hitherto.open(tmp_path / "a.db") as store:
         store.start(title="T").append(Message.user("x", label=long))
     with pytest.raises(HithertoError, match="too long"):
-        hitherto.copy_store(tmp_path / "a.db", database.url(ROLE), to_workspace=f"{workspace}-copy")
+        hitherto.copying.copy_store(tmp_path / "a.db", database.url(ROLE), to_workspace=f"{workspace}-copy")

@@ -187,7 +187,7 @@ def test_a_client_that_shares_the_transport_of_a_recorded_one_is_not_recorded(
     assert store.stats().messages == 0
     pair.ask(0, "of a")  # the control: what is recorded is kept
     assert threads(store) == [["of a", "a2"]]
-    assert not hitherto.is_recorded(pair.clients[1])
+    assert not hitherto.recorder.is_recorded(pair.clients[1])
 
 
 @pytest.mark.parametrize("kind", PAIRS)
@@ -230,19 +230,19 @@ def test_a_copy_of_a_recorded_client_is_recorded_and_ends_with_it(name: str, par
     copied = getattr(sdk, name)(timeout=5)
     again = copied.with_options(timeout=6)
     for client in (copied, again):
-        assert hitherto.is_recorded(client)
+        assert hitherto.recorder.is_recorded(client)
     create(copied, user("one"))
     create(again, user("one"), assistant("a1"), user("two"))
     assert threads(store) == [["one", "a1", "two", "a2"]]
     hitherto.recording(copied).close()
     for client in (sdk, copied, again):
-        assert not hitherto.is_recorded(client)
+        assert not hitherto.recorder.is_recorded(client)
         create(client, user("not kept"))
     assert store.stats().messages == 4
     before = openai_at(parrot)
     earlier = before.with_options(timeout=5)  # the control: one that was made before is a client of its own
     hitherto.record(before, store)
-    assert not hitherto.is_recorded(earlier)
+    assert not hitherto.recorder.is_recorded(earlier)
 
 
 def test_a_copy_with_a_transport_of_its_own_is_recorded(parrot: Provider, store: Store) -> None:
@@ -958,7 +958,7 @@ def test_ending_a_recording_leaves_the_client_open(parrot: Provider, store: Stor
         with hitherto.recording(client):
             client.chat("in")
         client.chat("out")
-        assert not hitherto.is_recorded(client)
+        assert not hitherto.recorder.is_recorded(client)
     sdk = hitherto.record(openai_at(parrot), store)
     with hitherto.recording(sdk):
         create(sdk, user("in"))

@@ -20,13 +20,15 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Recording, RecoverySnapshot, StorageFull, Store
+from hitherto import Store
 from hitherto._engine import process, record_items, recovery
 from hitherto.chat import AsyncClient, Client, Config, Tool, new_async_client, new_client
+from hitherto.errors import StorageFull
 from hitherto.ids import parse_conversation_id as store_id
-from hitherto.recorder import _known_conversations, _recorded_conversation
+from hitherto.recorder import Recording, _known_conversations, _recorded_conversation
 from hitherto.recorder._closing import finish
 from hitherto.records import Records
+from hitherto.reports import RecoverySnapshot
 from hitherto.snapshots import FileStore
 
 from ..cli.test_chat import ask_and_kill
@@ -134,7 +136,7 @@ def test_an_exception_in_the_block_goes_on_and_closes_the_recording_too(
     with pytest.raises(ZeroDivisionError):
         fails()
     assert snapshots(store) == []
-    assert not hitherto.is_recorded(client)
+    assert not hitherto.recorder.is_recorded(client)
 
 
 @KINDS
@@ -145,7 +147,7 @@ def test_after_that_the_client_goes_on_and_nothing_is_kept_until_it_is_recorded_
     say(client, "one")
     recording(client).close()
     assert say(client, "two") == "a2"
-    assert not hitherto.is_recorded(client)
+    assert not hitherto.recorder.is_recorded(client)
     assert [m.text for m in store.messages()] == ["a1", "one"]
     hitherto.record(client, store)
     assert say(client, "three") == "a3"
@@ -249,7 +251,7 @@ def test_a_turn_of_our_own_client_is_kept_to_its_end_although_its_recording_was_
         while here.conversation is None:
             assert turn.is_alive()
         here.close()
-        assert not hitherto.is_recorded(client)
+        assert not hitherto.recorder.is_recorded(client)
         closed.set()
         turn.join()
         assert "".join(got) == "one two"

@@ -148,8 +148,8 @@ def test_what_is_said_of_the_dialect_is_checked(parrot: Provider, store: Store, 
     sdk = opened(openai.OpenAI(base_url=parrot.url + "/v1", api_key="k"))
     with pytest.raises(hitherto.InvalidArgument, match="known"):
         hitherto.record(sdk, store, dialect="openai-chat")
-    assert not hitherto.is_recorded(http)
-    assert not hitherto.is_recorded(sdk)
+    assert not hitherto.recorder.is_recorded(http)
+    assert not hitherto.recorder.is_recorded(sdk)
 
 
 # -- responses that are there from the beginning

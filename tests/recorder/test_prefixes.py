@@ -14,7 +14,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import hitherto
-from hitherto import Sanitiser, Setup, Store
+from hitherto import Sanitiser, Store
+from hitherto.model import Setup
 from hitherto.recorder import _requests
 from hitherto.recorder._body import Body, locate, read_extension
 from hitherto.recorder._history_match import Tree

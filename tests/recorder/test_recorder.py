@@ -21,10 +21,11 @@ import pytest
 from google import genai
 
 import hitherto
-from hitherto import Message, StorageFull, Store
+from hitherto import Message, Store
 from hitherto.backend import Batch, Outcome
 from hitherto.chat import Client, Config, Tool, new_client
 from hitherto.dialects import dialect
+from hitherto.errors import StorageFull
 
 from ..support.provider import (
     Asked,
@@ -640,7 +641,7 @@ def test_what_is_recorded_can_be_asked_for(parrot: Provider, store: Store) -> No
     assert talk is not None
     assert [m.text for m in talk.thread()] == ["one", "a1"]
     assert recording.pending == 0
-    assert not hitherto.is_recorded(openai_at(parrot))
+    assert not hitherto.recorder.is_recorded(openai_at(parrot))
     with pytest.raises(hitherto.InvalidArgument, match="not recorded"):
         hitherto.recording(openai_at(parrot))
 
@@ -1031,7 +1032,7 @@ def test_wrong_arguments_are_refused_before_anything_is_tapped(wrong: Any, parro
     sdk = openai_at(parrot)
     with pytest.raises(hitherto.InvalidArgument):
         hitherto.record(sdk, store, **wrong)
-    assert not hitherto.is_recorded(sdk)
+    assert not hitherto.recorder.is_recorded(sdk)
 
 
 def test_a_message_that_holds_what_cannot_be_kept_is_refused_and_the_model_not_asked(

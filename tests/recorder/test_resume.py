@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Block, Message, StorageFull, Store
+from hitherto import Block, Message, Store
 from hitherto.chat import AsyncClient, Client, Config, Tool, new_async_client, new_client
+from hitherto.errors import StorageFull
 from hitherto.recorder._recorded_conversation import RecordedConversation
 
 from ..support.provider import (
@@ -633,7 +634,7 @@ def test_an_sdk_client_is_not_resumed_with_what_its_provider_cannot_read(store: 
     ):
         with pytest.raises(hitherto.ProviderMismatch):
             hitherto.resume(sdk, store, talk)
-        assert not hitherto.is_recorded(sdk)
+        assert not hitherto.recorder.is_recorded(sdk)
         hitherto.resume(sdk, store, talk, convert=True)
         said: Any = [*hitherto.history(talk, "openai"), {"role": "user", "content": "two"}]
         sdk.chat.completions.create(model="m", messages=said)

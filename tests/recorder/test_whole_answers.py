@@ -17,8 +17,9 @@ import openai
 import pytest
 
 import hitherto
-from hitherto import Key, ProviderError, Sanitiser, Store
+from hitherto import Key, Sanitiser, Store
 from hitherto.chat import AsyncClient, Client, Config, Tool, new_async_client, new_client
+from hitherto.errors import ProviderError
 
 from ..support.provider import (
     Asked,

@@ -11,8 +11,8 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Damaged, Key, Store
-from hitherto.errors import HithertoError
+from hitherto import Key, Store
+from hitherto.errors import Damaged, HithertoError
 from hitherto.records import Records, RetentionPolicy
 
 from ..support.databases import new_database

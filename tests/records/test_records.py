@@ -24,29 +24,23 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import (
+from hitherto import Block, Conversation, Key, Message, Sanitiser, Store, formats
+from hitherto._erasure.sweep import sweep_due
+from hitherto.backend import Batch, Outcome, Where
+from hitherto.backends.sqlite import SqliteBackend
+from hitherto.errors import (
     AlreadyExists,
-    Block,
     Closed,
     Conflict,
-    Conversation,
     Damaged,
     Held,
     InvalidArgument,
     InvalidCursor,
     InvalidMessage,
-    Key,
-    Message,
     NotClean,
     NotFound,
     PayloadTooLarge,
-    Sanitiser,
-    Store,
-    formats,
 )
-from hitherto._erasure.sweep import sweep_due
-from hitherto.backend import Batch, Outcome, Where
-from hitherto.backends.sqlite import SqliteBackend
 from hitherto.records import (
     AsyncRecords,
     AttachmentRef,
@@ -766,7 +760,7 @@ def test_delete_has_a_reason_and_minds_a_hold(records: Records) -> None:
 
 def test_purge_all_takes_everything_but_what_is_on_hold_and_says_what_that_is(store: Store, records: Records) -> None:
     """D9, D10."""
-    heard: list[hitherto.Event] = []
+    heard: list[hitherto.events.Event] = []
     store.subscribe(heard.append)
     for n in range(100):
         records.create(title=f"t{n}", messages=[{"role": "user", "content": f"needle {n}"}])
@@ -784,8 +778,8 @@ def test_purge_all_takes_everything_but_what_is_on_hold_and_says_what_that_is(st
     assert {item.conversation_id for item in records.list()} == set(held)
     assert store.search("needle") == []
     assert store.wait_for_listeners()
-    assert sum(isinstance(event, hitherto.ConversationDeleted) for event in heard) == 101
-    (done,) = [event for event in heard if isinstance(event, hitherto.PurgeCompleted)]
+    assert sum(isinstance(event, hitherto.events.ConversationDeleted) for event in heard) == 101
+    (done,) = [event for event in heard if isinstance(event, hitherto.events.PurgeCompleted)]
     assert (done.reason, done.purged_count) == ("workspace-reset", 101)
 
 

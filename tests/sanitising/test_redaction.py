@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Attachment, Block, Message, Rule, Sanitiser, formats
+from hitherto import Block, Message, Sanitiser, formats
 from hitherto._engine.recovery import keep, new_key
+from hitherto.attachment import Attachment
 from hitherto.errors import HithertoError, InvalidArgument, NotClean, PartialImport
 from hitherto.model import Setup
 from hitherto.records import Records
+from hitherto.sanitiser import Rule
 from hitherto.sanitiser.redactor import Redactor
 
 from ..recorder.test_recorder import (
@@ -769,7 +771,7 @@ def test_a_value_that_was_found_goes_from_all_messages_of_one_write(verb: str, t
 def test_a_file_is_kept_without_the_values_that_were_found_anywhere_in_it(tmp_path: Path) -> None:
     text = f"first {VALUE}\n" + "filler line\n" * 20_000 + f"password: {VALUE}\n" + "filler line\n" * 20_000 + VALUE
     (tmp_path / "log.txt").write_text(text)
-    attachment = hitherto.Attachment.from_file(tmp_path / "log.txt")
+    attachment = hitherto.attachment.Attachment.from_file(tmp_path / "log.txt")
     with hitherto.open("memory:", sanitiser=Sanitiser.secrets()) as store:
         said = store.start().append(Message.user([Block("content", attachment, mime_type="text/plain")]))
         content = store.message(said.id).blocks[0].content

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitherto import Finding, InvalidArgument, NotClean, Rule, Sanitiser
+from hitherto import Sanitiser
 from hitherto import sanitiser as module
+from hitherto.errors import InvalidArgument, NotClean
+from hitherto.sanitiser import Finding, Rule
 from hitherto.sanitiser import plausibility as plausible
 
 from ..support.thorough import examples

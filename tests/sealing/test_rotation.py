@@ -29,33 +29,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import hitherto
-from hitherto import (
-    Attachment,
-    Block,
-    Conversation,
-    Damaged,
-    HithertoError,
-    InvalidArgument,
-    InvalidKey,
-    Key,
-    KeyUnavailable,
-    Message,
-    NotSealed,
-    Saved,
-    StorageFull,
-    Store,
-)
+from hitherto import Block, Conversation, HithertoError, Key, Message, Saved, Store
 from hitherto._engine import compression, lease, packing
 from hitherto._engine.workspace import KeyState, Workspace
 from hitherto._erasure import maintenance
 from hitherto._sealing import reencryption, rotation, sealed
-from hitherto._sealing.rotation import RotationProgress, RotationReport
+from hitherto.attachment import Attachment
 from hitherto.backend import DONE, WORKSPACE, Backend, Batch, ConversationRow, Outcome, Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.backends.sqlite.writing import Writer
+from hitherto.errors import Damaged, InvalidArgument, InvalidKey, KeyUnavailable, NotSealed, StorageFull
 from hitherto.ids import parse_conversation_id, show_conversation_id
 from hitherto.listing import conversations
+from hitherto.reports import RotationProgress, RotationReport
 from hitherto.testing.faultdisk import FaultDisk, Mode
 from hitherto.testing.toys import Contrary
 

@@ -20,17 +20,18 @@ import pytest
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Block, Busy, HithertoError, InvalidArgument, Key, KeyUnavailable, Message, NotSealed, Store
+from hitherto import Block, HithertoError, Key, Message, Store
 from hitherto._engine import attachments, lease, packing
 from hitherto._engine.bodies import close_pack, pack_message
 from hitherto._engine.workspace import KeyState
 from hitherto._sealing import reencryption, rotation
 from hitherto._sealing.codec import next_row
-from hitherto._sealing.rotation import RotationProgress, RotationReport
 from hitherto.backend import Change, ConversationRow, KeyShape, PackRow
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite.writing import Writer
+from hitherto.errors import Busy, InvalidArgument, KeyUnavailable, NotSealed
 from hitherto.ids import parse_conversation_id
+from hitherto.reports import RotationProgress, RotationReport
 
 from ..support import interleaved
 from .test_rotation import (

@@ -17,27 +17,13 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import (
-    Block,
-    Conversation,
-    Damaged,
-    Event,
-    Held,
-    InvalidArgument,
-    InvalidKey,
-    Key,
-    KeyUnavailable,
-    Message,
-    NotFound,
-    NotSealed,
-    Quarantined,
-    ReadOnly,
-    Store,
-    TurnedReadOnly,
-)
+from hitherto import Block, Conversation, Key, Message, Store
 from hitherto._sealing import quarantine, rotation, sealed
 from hitherto._sealing.sealed import read_box
 from hitherto.backend import Batch, Outcome
+from hitherto.errors import Damaged, Held, InvalidArgument, InvalidKey, KeyUnavailable, NotFound, NotSealed, ReadOnly
+from hitherto.events import Event, Quarantined, TurnedReadOnly
+from hitherto.reports import RotationReport
 
 MARKER = "marzipan-submarine"
 
@@ -95,7 +81,7 @@ def heard(store: Store) -> Callable[[], list[Event]]:
 
     def so_far() -> list[Event]:
         assert store.wait_for_listeners()
-        return [event for event in events if not isinstance(event, hitherto.ConversationStored)]
+        return [event for event in events if not isinstance(event, hitherto.events.ConversationStored)]
 
     return so_far
 
@@ -694,7 +680,7 @@ def test_a_conversation_is_found_by_its_key_while_names_are_made_anew(
             if not made and "key" in asked and asked["key"][0] == "chat":
                 made.append(theirs.ensure("user-7"))
                 with monkeypatch.context() as patch:
-                    patch.setattr(rotation, "go_on", lambda *_, **__: rotation.RotationReport(0, False))
+                    patch.setattr(rotation, "go_on", lambda *_, **__: RotationReport(0, False))
                     theirs.rotate(key, reencrypt=True)
             return found
 

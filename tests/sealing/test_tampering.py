@@ -28,12 +28,13 @@ from cryptography.hazmat.primitives.ciphers import algorithms, modes
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Block, Conversation, Key, Message, Store, Usage
+from hitherto import Block, Conversation, Key, Message, Store
 from hitherto._engine import policy_memory
 from hitherto._engine.bodies import Body, Meta, encode
 from hitherto._engine.revisions import NOTHING
 from hitherto._engine.state import ConversationState
 from hitherto._sealing import primitives, sealed
+from hitherto.attachment import Attachment
 from hitherto.errors import (
     Closed,
     Damaged,
@@ -43,6 +44,7 @@ from hitherto.errors import (
     NotFound,
     NotSealed,
 )
+from hitherto.model import Usage
 from tests.support.parts import schedule_of
 
 from ..support.thorough import THOROUGH
@@ -269,7 +271,7 @@ def answer(call: Callable[..., object], *about: object) -> object:
         return Strange(f"{type(error).__name__}: {error}")
 
 
-def info(one: hitherto.ConversationInfo) -> tuple[object, ...]:
+def info(one: hitherto.listing.ConversationInfo) -> tuple[object, ...]:
     described = (one.id, one.title, one.key, one.project, tuple(one.metadata.items()), one.head, one.count, one.size)
     return (*described, one.created_at, one.active_at, one.expires_at, one.held)
 
@@ -307,7 +309,7 @@ def standing(talk: Conversation) -> tuple[object, ...]:
 
 def lazily(store: Store, id: str) -> tuple[object, ...]:
     blocks = store.message(id, attachments="lazy").blocks
-    return tuple(b.content.load() if isinstance(b.content, hitherto.Attachment) else b.content for b in blocks)
+    return tuple(b.content.load() if isinstance(b.content, Attachment) else b.content for b in blocks)
 
 
 def listed(messages: Iterable[hitherto.Saved]) -> Many:
@@ -345,7 +347,7 @@ def genuine(path: Path, key: Key | None, workspace: str, asked: Asked) -> Told:
     return {name: OneOf((was, "new")) if name.startswith(("ensure", "append")) else was for name, was in told.items()}
 
 
-def sums(infos: Sequence[hitherto.ConversationInfo]) -> Iterator[tuple[object, ...]]:
+def sums(infos: Sequence[hitherto.listing.ConversationInfo]) -> Iterator[tuple[object, ...]]:
     for size in range(len(infos) + 1):
         for some in combinations(infos, size):
             times = (min((i.created_at for i in some), default=None), max((i.active_at for i in some), default=None))
@@ -374,7 +376,7 @@ def is_same(before: object, after: object) -> bool:
     if isinstance(before, tuple) and isinstance(after, tuple) and type(before) is type(after):
         return len(before) == len(after) and all(is_same(*pair) for pair in zip(before, after, strict=True))
     if isinstance(before, hitherto.Saved) and isinstance(after, hitherto.Saved) and after.problem is not None:
-        holes = [isinstance(b.content, hitherto.Attachment) and b.content.is_missing for b in after.blocks]
+        holes = [isinstance(b.content, hitherto.attachment.Attachment) and b.content.is_missing for b in after.blocks]
         blocks = [b if hole else a for a, b, hole in zip(after.blocks, before.blocks, holes, strict=True)]
         return any(holes) and replace(after, blocks=tuple(blocks), problem=before.problem) == before
     return after == before

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitherto import Damaged, Message, Store
+from hitherto import Message, Store
 from hitherto._engine.bodies import item_place
 from hitherto._search import sealed_index as wordindex
 from hitherto._search import sealed_index_store as cache
@@ -34,7 +34,7 @@ from hitherto.backend import Batch, Outcome, Where
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
 from hitherto.backends.sqlite.fts import FtsIndex
-from hitherto.errors import StorageError
+from hitherto.errors import Damaged, StorageError
 from hitherto.testing.toys import Contrary, ToyCodec
 from hitherto.textindex import Entry, Found, Known, TextIndex
 from tests.support.parts import search_of

@@ -21,12 +21,13 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Block, InvalidArgument, InvalidQuery, Message, Store
+from hitherto import Block, Message, Store
 from hitherto._engine import deleting
 from hitherto._search import timeline
 from hitherto.backend import MessageRow
 from hitherto.backends.memory import MemoryBackend
 from hitherto.backends.sqlite import SqliteBackend
+from hitherto.errors import InvalidArgument, InvalidQuery
 from hitherto.testing.toys import Contrary, ToyCodec
 from tests.support.parts import search_of
 
@@ -624,7 +625,7 @@ def test_a_delete_does_not_wait_for_another_thread_that_feeds(tmp_path: Path) ->
 
 
 def test_text_in_an_attachment_is_found(store: Store) -> None:
-    text = hitherto.Attachment(9, lambda: iter((b"hippo", b"drom")), text=True)
+    text = hitherto.attachment.Attachment(9, lambda: iter((b"hippo", b"drom")), text=True)
     store.start().append(Message.user(Block("content", text)))
     assert len(store.search("hippodrom")) == 1
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import hitherto
-from hitherto import Conflict, Key, Message, formats
+from hitherto import Key, Message, formats
 from hitherto.chat import Client, Config, new_client
+from hitherto.errors import Conflict
 from hitherto.snapshots import FileStore, Snapshot, _file_layouts
 from hitherto.snapshots._prompts import with_prompt, without_prompt
 

@@ -21,11 +21,13 @@ import openai
 import pytest
 
 import hitherto
-from hitherto import Block, CapacityWarning, Conversation, Event, Key, Message, StorageFull, Store
+from hitherto import Block, Conversation, Key, Message, Store
 from hitherto._engine import compression
 from hitherto.backends import sqlite
 from hitherto.backends.sqlite import disk_space
 from hitherto.backends.sqlite.ballast import LEAST, MOST, Ballast
+from hitherto.errors import StorageFull
+from hitherto.events import CapacityWarning, Event
 from hitherto.testing.faultdisk import FaultDisk
 
 from ..support.provider import Asked, Json, chat_answer, provider

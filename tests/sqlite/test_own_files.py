@@ -363,7 +363,7 @@ WRITERS: dict[str, Write] = {
     "jsonl": lambda store, path: formats.save(store, path, format="jsonl"),
     "markdown": lambda store, path: formats.save(store, path, format="markdown"),
     "cpeconvo": lambda store, path: formats.save(store, path, format="cpeconvo"),
-    "attachment": lambda _, path: hitherto.Attachment.from_file(__file__).save(path),
+    "attachment": lambda _, path: hitherto.attachment.Attachment.from_file(__file__).save(path),
     "key": lambda _, path: Key.generate().to_file(path),
 }
 

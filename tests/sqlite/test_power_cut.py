@@ -25,27 +25,15 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import (
-    Attachment,
-    Block,
-    Conversation,
-    Damaged,
-    HithertoError,
-    Key,
-    Message,
-    NotAStore,
-    NotFound,
-    Saved,
-    StorageFull,
-    Store,
-)
+from hitherto import Block, Conversation, HithertoError, Key, Message, Saved, Store
 from hitherto._engine import attachments, compression
 from hitherto._sealing import primitives
+from hitherto.attachment import Attachment
 from hitherto.backend import DONE, Batch, Outcome
 from hitherto.backends import sqlite
 from hitherto.backends.sqlite import connections, erasure, opening
 from hitherto.backends.sqlite.erasure import Erasure
-from hitherto.errors import StorageError
+from hitherto.errors import Damaged, NotAStore, NotFound, StorageError, StorageFull
 from hitherto.testing.faultdisk import FaultDisk, Mode, Operation
 
 from ..support.thorough import THOROUGH

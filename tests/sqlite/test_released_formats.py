@@ -13,12 +13,13 @@ import apsw
 import pytest
 
 import hitherto
-from hitherto import Block, CannotOpen, Held, Message, ReadOnly, StorageError, Store
+from hitherto import Block, Message, Store
 from hitherto._sealing.sealed import read_box
 from hitherto.backend import Where
 from hitherto.backends.postgres.schema import MIGRATIONS as STEPS
 from hitherto.backends.sqlite import opening
 from hitherto.backends.sqlite.schema import MIGRATIONS
+from hitherto.errors import CannotOpen, Held, ReadOnly, StorageError
 from hitherto.listing import conversations
 from hitherto.model import to_datetime
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import hitherto
-from hitherto import Block, Partial, Saved, Store
+from hitherto import Block, Saved, Store
 from hitherto.records import Records
+from hitherto.reports import Partial
 
 from .databases import Database
 
@@ -138,7 +139,7 @@ def described(store: Store, words: tuple[str, ...]) -> dict[str, Any]:
     return seen
 
 
-def _conversation(store: Store, info: hitherto.ConversationInfo) -> dict[str, Any]:
+def _conversation(store: Store, info: hitherto.listing.ConversationInfo) -> dict[str, Any]:
     talk = store.conversation(info.id)
     seen: dict[str, Any] = {
         "title": info.title,

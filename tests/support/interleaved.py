@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hitherto import Damaged
 from hitherto._sealing.codec import Plain
 from hitherto._sealing.sealed import AES, NO_KEY, read_box
 from hitherto.backend import WORKSPACE, Backend, Batch, ConversationRow, Outcome, Where
+from hitherto.errors import Damaged
 from hitherto.ids import show_conversation_id
 from hitherto.listing import conversations
 

@@ -19,7 +19,7 @@ from hitherto.backends.sqlite import SqliteBackend
 from hitherto.backends.sqlite.fts import FtsIndex
 
 if TYPE_CHECKING:
-    from hitherto._sealing.rotation import RotationProgress, RotationReport
+    from hitherto.reports import RotationProgress, RotationReport
 
 
 def say(*words: object) -> None:

@@ -14,9 +14,10 @@ from unittest import mock
 import apsw
 
 import hitherto
-from hitherto import Conflict, Message
+from hitherto import Message
 from hitherto.backend import Change
 from hitherto.backends.sqlite.writing import Place, Writer
+from hitherto.errors import Conflict
 
 
 def say(*words: object) -> None:

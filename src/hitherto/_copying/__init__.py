@@ -1,5 +1,5 @@
 """Copying a store into another one.
 
-`copy_store` copies a whole store: row by row, whatever the two backends are, and it goes on where an interrupted copy
-stopped. `workspace_copy` copies one workspace, and `row_pages` reads all rows of a conversation a page at a time.
+`workspace_copy` copies one workspace row by row, whatever the two backends are, and goes on where an interrupted copy
+stopped. `row_pages` reads all rows of a conversation a page at a time. `hitherto.copying` copies a whole store with it.
 """

@@ -18,7 +18,6 @@ ends removes its own name, and the names of dead processes; the mark goes when n
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, ValidationError, msgpack
@@ -29,7 +28,8 @@ from ..backend import Change, ConversationRow, ItemRow
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, NotFound, PayloadTooLarge
 from ..events import SnapshotRebuilt, warn
 from ..ids import new_token, parse_conversation_id
-from ..model import Message, Saved, check, check_json, id_of, to_datetime
+from ..model import Message, check, check_json, id_of, to_datetime
+from ..reports import Partial, RecoverySnapshot
 from .bodies import Body, body_of, item_place
 from .process import Who, is_gone, this
 from .state import ConversationState
@@ -40,20 +40,6 @@ if TYPE_CHECKING:
 PARTIAL = b"partial/"
 MARK = b"recovery"
 MAX_READ_ATTEMPTS = 10  # how often we look again at what changes while we read
-
-
-class Partial(Struct, frozen=True):
-    """The part of an answer that had arrived when it stopped."""
-
-    id: str
-    parent: str  # the message that it answers
-    messages: tuple[Message, ...]
-    at: datetime | None  # when it was kept
-    problem: str | None = None  # why it could not be read; then it has no messages, and the tree is what there is
-
-    @property
-    def text(self) -> str:
-        return "".join(message.text for message in self.messages)
 
 
 class _PartialMessage(Struct, frozen=True, array_like=True):
@@ -202,18 +188,6 @@ def _parent(key: bytes) -> int:
 
 
 # -- the whole of it
-
-
-class RecoverySnapshot(Struct, frozen=True):
-    """A conversation whose recording never came to its end, as it stands."""
-
-    conversation_id: str
-    at: datetime  # as of when this is
-    head: str | None = None  # the message that the conversation stood at
-    messages: tuple[Saved, ...] = ()  # the thread that leads there
-    partials: tuple[Partial, ...] = ()  # of answers, the newest first
-    state: dict[str, object] = {}  # of the caller, given for this case
-    rebuilt: bool = False  # the mark was torn, and is made anew from the tree; the caller's state is lost
 
 
 class _Mark(Struct, frozen=True, array_like=True):

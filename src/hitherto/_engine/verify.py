@@ -8,14 +8,13 @@ stops the search for the others.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from .._copying.row_pages import ahead
 from .._sealing.codec import MODULUS
 from ..backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
 from ..errors import Busy, Closed, HithertoError, MissingAttachment, Unavailable
 from ..ids import RUN, show_conversation_id
 from ..listing import conversations
+from ..reports import Problem, VerifyReport
 from .attachments import stored_attachment
 from .bodies import Attached, decode_body, item_place, open_meta, open_setup
 from .filters import description_fields
@@ -32,37 +31,6 @@ BATCH_SIZE = 256
 _PACKS = 16  # packs read at a time: one may have a megabyte
 MAX_READ_ATTEMPTS = 8  # how often we look again at what changes while we read
 _BUSY = 8  # conversations in a row that are busy: then the whole store is, and each would take its time to say so
-
-
-class Problem(Struct, frozen=True):
-    """One thing that is wrong, and where."""
-
-    what: str
-    conversation: str | None = None
-    message: str | None = None
-
-    def __str__(self) -> str:
-        where = self.message or self.conversation
-        return f"{where}: {self.what}" if where else self.what
-
-
-class VerifyReport(Struct, frozen=True):
-    """The result of `verify`."""
-
-    problems: tuple[Problem, ...]
-    conversations: int
-    messages: int
-    unread: tuple[Problem, ...] = ()  # kept busy by other processes: not read, and sound or not
-
-    @property
-    def is_complete(self) -> bool:
-        """True if everything was read."""
-        return not self.unread
-
-    @property
-    def ok(self) -> bool:
-        """True if everything was read, and there are no problems."""
-        return self.is_complete and not self.problems
 
 
 def verify(engine: "Engine", progress: Callable[[int], None] | None = None) -> VerifyReport:

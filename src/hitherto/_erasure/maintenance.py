@@ -19,7 +19,6 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import _forks
@@ -30,6 +29,7 @@ from .._sealing.codec import next_row
 from ..backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
 from ..errors import Closed, Damaged, NotFound, StorageFull
 from ..events import warn
+from ..reports import Maintenance
 from .purging import purge_quarantine
 
 if TYPE_CHECKING:
@@ -50,16 +50,6 @@ _DESCRIBED = 200  # conversations whose metadata is tagged in one commit
 _LISTED = 256  # runs looked at at a time
 
 _Progress = Callable[[str, int], None]  # the name of the work, and how much is done
-
-
-class Maintenance(Struct, frozen=True):
-    """The result of `maintain`."""
-
-    packed: int  # runs of messages
-    indexed: int  # messages that the text index took in
-    collected: int  # unreferenced attachments
-    complete: bool  # nothing is left to do
-    described: int = 0  # conversations of an older store that were looked at, so that their metadata finds them
 
 
 def maintain(

@@ -4,17 +4,15 @@ A purge is one commit that drops the rows, then a scrub of the files. If the scr
 on the disk, the report says `scrub_pending`, and `shutdown.Purges` remembers the purge until the scrub has succeeded.
 """
 
-from datetime import datetime
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from .._engine.committer import report_deletion
 from ..backend import Change, ConversationRow
 from ..errors import Damaged, InvalidArgument
-from ..events import PurgeFailure, as_failures
+from ..events import as_failures
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import to_datetime
+from ..reports import PurgeReport
 from .purge import Purge
 
 if TYPE_CHECKING:
@@ -28,18 +26,6 @@ PURGE_REASONS = (
     "corruption-detected",
 )
 _PURGE_SECONDS = 0.2  # to wait for words to leave the search index; maintenance does the rest
-
-
-class PurgeReport(Struct, frozen=True):
-    """The result of a purge."""
-
-    reason: str
-    started_at: datetime
-    completed_at: datetime
-    purged_count: int
-    failures: tuple[PurgeFailure, ...] = ()
-    scrub_pending: bool = False  # a reader delays the removal of the last bytes from the files; `scrub` finishes it
-    purged: tuple[str, ...] = ()  # ids: of conversations, and of messages that were in quarantine
 
 
 def check_reason(reason: str) -> None:

@@ -17,12 +17,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from .. import _forks
 from ..errors import CommitUnknown, HithertoError, InvalidArgument, StorageError
 from ..events import PurgeCompleted, warn
 from ..model import to_datetime
+from ..reports import CloseReport
 from .purge import Purge
 
 if TYPE_CHECKING:
@@ -33,22 +32,6 @@ _MAINTENANCE_SECONDS = 1.0  # for the last maintenance: a server may be gone, an
 _RESERVED_SECONDS = 1.0  # for the steps after the checkpoints
 _LONGEST_SECONDS = 1e6  # the longest timeout: platforms have limits
 _HEAR_SECONDS = 0.25  # for listeners, even then
-
-
-class CloseReport(Struct, frozen=True):
-    """The work that closing a store could not finish."""
-
-    complete: bool = True  # nothing is left
-    writes: int = 0  # still on their way: each may be kept, or not
-    held: tuple[str, ...] = ()  # why what recorders held could not be written
-    events: int = 0  # that listeners have not heard
-    purges: int = 0  # whose last bytes are still in the files, until the next maintenance
-    unfinished: tuple[str, ...] = ()  # what else could not be done, or not in time
-
-    def __str__(self) -> str:
-        counts = ((self.writes, "writes"), (len(self.held), "held"), (self.events, "events"), (self.purges, "purges"))
-        left = [f"{count} {what}" for count, what in counts if count]
-        return ", ".join([*left, *self.unfinished]) or "nothing is left"
 
 
 def patience(timeout_seconds: float) -> float:

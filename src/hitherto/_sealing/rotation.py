@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.bodies import encode, item_place, meta_place
@@ -44,6 +43,7 @@ from ..events import KeyRotated, warn
 from ..ids import show_conversation_id
 from ..listing import conversations
 from ..model import to_datetime
+from ..reports import RotationProgress, RotationReport
 from .codec import Envelope, Plain, next_row
 from .reencryption import Begin, Steps, codec_of
 from .sealed import NO_KEY, Sealed, Slot, read_box, write_box
@@ -59,25 +59,6 @@ _PATIENCE_SECONDS = 30.0  # how long a call waits for another process that rotat
 _LOOK_SECONDS = 0.05  # between two checks whether that process is done, or gone
 _PASSES = 8  # passes over all conversations that find no work and yet cannot finish
 _EVER = float("inf")
-
-
-class RotationProgress(Struct, frozen=True):
-    """The progress of a rotation."""
-
-    done: int
-    total: int  # conversations
-
-    def __str__(self) -> str:
-        return f"{self.done:,} of {self.total:,} conversations"
-
-
-class RotationReport(Struct, frozen=True):
-    """The result of a rotation."""
-
-    conversations: int  # that were brought up to date
-    complete: bool  # nothing needs the old key any more
-    failures: tuple[tuple[str, str], ...] = ()  # id and error: these still need it
-    scrub_pending: bool = False  # a reader delays the removal of the old bytes from the files; `scrub` finishes it
 
 
 class Elsewhere(Busy):

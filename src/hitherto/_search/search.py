@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from ..backend import CHAT, Changes, ConversationRow, MessageRow, Where
 from ..errors import Busy, Closed, Damaged, HithertoError, NotFound, StorageError, StorageFull
 from ..events import warn
 from ..listing import conversations
+from ..reports import Hit
 from ..textindex import Entry, IndexDamaged, Known, TextIndex
 
 if TYPE_CHECKING:
@@ -46,18 +46,6 @@ _LONGEST = 1 << 20  # bytes: a longer text in an attachment is not indexed
 _TIGHT = 16 << 20  # free bytes: with fewer, the index does not grow
 _MANY = 256  # messages: a search that took in so many saves their segments
 _TRIES = 50  # attempts, when another process is faster
-
-
-class Hit(Struct, frozen=True):
-    """A message that matches a search."""
-
-    message_id: str
-    conversation: str
-    role: str
-    created_at: datetime
-    snippet: str
-    spans: tuple[tuple[int, int], ...]  # the matching places in the snippet: from, to
-    score: float  # higher is better; 0 unless ranked
 
 
 class Asked(Struct, frozen=True):

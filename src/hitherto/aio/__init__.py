@@ -16,27 +16,24 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from .._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
-from .._engine.recovery import Partial
-from .._engine.verify import VerifyReport
-from .._erasure.maintenance import Maintenance
-from .._erasure.purging import PurgeReport
-from .._erasure.shutdown import CloseReport
-from .._search.search import Hit
 from .._task_threads import Threads, outlast
 from ..conversation import Attachments, Branch, Conversation, OnConflict, SetupChange, ThreadUsage
 from ..events import Listener, Quarantined
 from ..listing import ConversationInfo, MessageListing, Page
 from ..model import Message, Saved, Setup
 from ..opening import open as open_sync
-from ..store import Path, Stats, Store, Tools
+from ..reports import CloseReport, Hit, Maintenance, Partial, PurgeReport, Stats, VerifyReport
+from ..store import Path, Store, Tools
 from ._append_queue import StoreThreads
 
 if TYPE_CHECKING:
-    from .._sealing.rotation import RotationProgress, RotationReport
     from ..keys import Key
+    from ..reports import RotationProgress, RotationReport
     from ..retention import RetentionPolicy, SweepPlan, SweepReport
     from ..sanitiser import Sanitiser
     from ..snapshots import Snapshot, SnapshotStore
+
+__all__ = ["AsyncConversation", "AsyncMessageListing", "AsyncStore", "open_async"]
 
 _AHEAD = 32  # messages of a listing fetched at a time
 

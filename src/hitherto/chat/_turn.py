@@ -19,10 +19,11 @@ from msgspec.structs import replace
 from ..dialects import Answer, Assembly, Dialect, Raw, calls
 from ..dialects._json import copy_entry, merge
 from ..dialects._missing_attachments import tell_holes
-from ..dialects._repair import Repair, count_settled, is_silent, repair
+from ..dialects._repair import count_settled, is_silent, repair
 from ..dialects._types import with_names
 from ..errors import ChatError, Hint, InvalidArgument, InvalidMessage, ProviderError, ProviderMismatch, ToolLoopLimit
 from ..model import Block, Message, Setup, Usage, as_list, check, encodable
+from ..reports import Repair
 from ..snapshots import Snapshot
 from ..snapshots._thread import lift_prompt
 from ._config import Config, Tool

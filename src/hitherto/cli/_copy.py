@@ -1,7 +1,7 @@
 """`hitherto copy`: copy a store into another one, on any backend.
 
 There are two ways. Into a new or empty workspace the rows are copied as they are, sealed or not: the copy is the same
-store (`hitherto._copying.copy_store`). That is impossible if the target has another key or conversations of its own, or
+store (`hitherto.copying`). That is impossible if the target has another key or conversations of its own, or
 if the sanitiser is to change messages. Then messages are read from the source and appended to the target.
 """
 
@@ -20,8 +20,8 @@ from ._store_options import Place, key_from, place_of, warn_of_password
 from ._terminal import print_error, say
 
 if TYPE_CHECKING:
-    from .._copying.copy_store import StoreCopy
     from ..backend import Backend
+    from ..copying import StoreCopy
     from ..formats import Loaded
     from ..store import Store
 
@@ -98,7 +98,7 @@ def _workspaces(here: Place, asked: dict[str, Any], *, explicit: bool) -> list[t
 
 def _copy_workspace(way: _Way, as_json: bool) -> int:
     """Copy one workspace and return the exit code."""
-    from .._copying.copy_store import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
+    from ..copying import obstacle, open_source, open_target  # noqa: PLC0415  # help needs none
 
     with ExitStack() as stack:
         backend, store = open_source(way.source.location, way.source.workspace, way.source.secret(), stack)
@@ -117,7 +117,7 @@ def _copy_workspace(way: _Way, as_json: bool) -> int:
 
 def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
     """Return True if the options allow that rows are copied as they are."""
-    from .._copying.copy_store import key_id  # noqa: PLC0415  # help needs none
+    from ..copying import key_id  # noqa: PLC0415  # help needs none
 
     ours = key_id(backend)
     if way.target.sanitise is not None or (ours is not None and way.in_clear):
@@ -134,7 +134,7 @@ def _is_as_it_is(way: _Way, backend: "Backend", store: "Store | None") -> bool:
 
 
 def _by_row(way: _Way, source: "Backend", target: "Backend", store: "Store | None", as_json: bool) -> int:
-    from .._copying.copy_store import copy_rows  # noqa: PLC0415  # help needs none
+    from ..copying import copy_rows  # noqa: PLC0415  # help needs none
 
     try:
         with Meter("copying", "message") as meter:

@@ -25,8 +25,8 @@ from ._store_options import Place, key_from, with_place
 from ._terminal import say
 
 if TYPE_CHECKING:
-    from .._sealing.rotation import RotationProgress, RotationReport
     from ..keys import Key
+    from ..reports import RotationProgress, RotationReport
     from ..store import Store
 
 _to = click.option("--to", metavar="SOURCE", required=True, help="Where the new key is: file:PATH, keyring:SERVICE, …")

@@ -20,9 +20,8 @@ from ._store_options import Place, with_place
 from ._terminal import line, moment, say, width
 
 if TYPE_CHECKING:
-    from .._engine.verify import VerifyReport
-    from .._erasure.purging import PurgeReport
     from ..conversation import Conversation
+    from ..reports import PurgeReport, VerifyReport
     from ..store import Store
 
 _REASONS = ("user-requested", "retention-expired", "privacy-policy-change", "workspace-reset", "corruption-detected")
@@ -116,8 +115,8 @@ def _destroy(store: "Store", talk: "Conversation", reason: str, *, alone: bool) 
 
     One of several may fail, because another process has put it on hold, for example. Then the report names the failure
     and the loop continues. Errors of the store itself end the command."""
-    from .._erasure.purging import PurgeReport  # noqa: PLC0415  # as above
     from ..events import PurgeFailure  # noqa: PLC0415  # help needs none
+    from ..reports import PurgeReport  # noqa: PLC0415  # as above
 
     started = datetime.now(UTC)
     try:

@@ -21,7 +21,7 @@ from ._terminal import columns, cut, line, moment, say, width
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .._search.search import Hit
+    from ..reports import Hit
     from ..store import Store
 
 _ROLES = ("user", "assistant", "tool_result", "event")

@@ -18,11 +18,11 @@ from ._markdown import answer_output
 from ._terminal import line, say
 
 if TYPE_CHECKING:
-    from .._engine.recovery import Partial
     from ..chat import ClaudeLocal, Client
     from ..conversation import Conversation
     from ..model import Message
     from ..recorder import Recording, Resumed
+    from ..reports import Partial
     from ..store import Store
 
 TITLE_LENGTH = 60  # characters of a title that is made from a question

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ..listing import ConversationInfo
-    from ..store import Stats
+    from ..reports import Stats
 
 _BLOCKS, _SIGNS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 _LARGEST = 5  # conversations to list

@@ -13,8 +13,8 @@ from ._session import Session, find_partials, find_unanswered
 from ._terminal import line, moment, say, width
 
 if TYPE_CHECKING:
-    from .._engine.recovery import Partial
     from ..recorder import Resumed
+    from ..reports import Partial
 
 _STILL_SECONDS = 2.0  # the recorder writes a partial answer about every second while the answer arrives
 _LOOK_SECONDS = 0.1

@@ -19,40 +19,13 @@ import msgspec
 from msgspec import Struct
 
 from ..model import Block, Message
+from ..reports import Repair
 from ._lossless import own_raw
 from ._missing_attachments import holes_in, tell_holes
 from ._types import Dialect, calls
 from .openai_chat import load_block
 
 INTERRUPTED = "This tool call was interrupted: its result is not known."
-_WORDS = {
-    "missing-result": "a call had no result: one was put in that says that it is not known",
-    "orphan-result": "a tool result answered no call: it is left out",
-    "duplicate-result": "a call had a second result: it is left out",
-    "late-result": "a tool result came later than it must: it is sent right after its call",
-    "unanswerable-call": "a call had no result, and none can be made up: it is left out",
-    "missing-attachment": "an attachment is missing from the store: a text that says so is sent in its place",
-    "lone-thought": "a thought was not followed by what the model did next: it is left out",
-}
-
-
-class Repair(Struct, frozen=True):
-    """One change that a repair made.
-
-    >>> print(Repair("orphan-result", "call_1", "read", "k3b9xa"))
-    a tool result answered no call: it is left out (read, call call_1, message k3b9xa)
-    """
-
-    kind: str
-    call_id: str | None = None
-    tool: str | None = None
-    message_id: str | None = None
-
-    def __str__(self) -> str:
-        about = [self.tool or "", f"call {self.call_id}" if self.call_id else ""]
-        about.append(f"message {self.message_id}" if self.message_id else "")
-        named = ", ".join(ascii(word)[1:-1] for word in about if word)
-        return _WORDS.get(self.kind, self.kind) + (f" ({named})" if named else "")
 
 
 class Repaired(Struct, frozen=True):

@@ -12,14 +12,13 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._engine.recovery import Partial
 from .._erasure.checkpoint_copies import is_there
 from .._interrupts import uninterruptible
 from ..conversation import Conversation
 from ..dialects import Answer, Assembly
-from ..dialects._repair import Repair
 from ..errors import InvalidArgument, NotExportable, NotFound
 from ..model import Block, Message, Saved, Setup
+from ..reports import Partial, Repair
 from ._partial_answer import PartialAnswer
 from ._recorded_conversation import Place
 from ._recorder import Recorder

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .._engine.deleting import check_not_held
-from .._erasure.purging import PurgeReport, check_reason
+from .._erasure.purging import check_reason
 from .._erasure.sweep import Sweep
 from ..backend import ConversationRow, Position, Where
 from ..errors import Damaged, NotFound
 from ..model import to_datetime
+from ..reports import PurgeReport
 from ..retention import SweepReport
 
 if TYPE_CHECKING:

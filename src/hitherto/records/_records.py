@@ -29,14 +29,14 @@ from .._engine.record_items import (
     read_thread,
     revision_of,
 )
-from .._engine.recovery import RecoverySnapshot, check_state, keep_snapshot, load_snapshot
+from .._engine.recovery import check_state, keep_snapshot, load_snapshot
 from .._engine.state import ConversationState, EncodedMessage, Placement, Prepared, check_size, encode_message
-from .._erasure.purging import PurgeReport
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import AlreadyExists, Busy, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import new_conversation_id, parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, id_of, to_datetime
+from ..reports import PurgeReport, RecoverySnapshot
 from ..retention import RetentionPolicy
 from ..store import Store
 from ._inputs import Inputs, NewMessage, check_kind, check_places

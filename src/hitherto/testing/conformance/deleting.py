@@ -24,6 +24,7 @@ from ...errors import (
 )
 from ...keys import Key
 from ...model import Message
+from ...reports import RotationReport
 from ...store import Store
 from .rows import (
     flip_bit,
@@ -102,7 +103,7 @@ class DeleteContract:
             talk.append(Message.user(talk.title))
         key, inner = Key.generate(), rotation._Job._reencrypt
 
-        def job() -> rotation.RotationReport:
+        def job() -> RotationReport:
             return store.seal(key) if store.key_id in (None, key.id) else store.rotate(key, reencrypt=True)
 
         def overlooks(self: rotation._Job, row: ConversationRow) -> bool:

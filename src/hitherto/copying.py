@@ -1,8 +1,8 @@
 """Copying a whole store: the checks, the two ends, and the result.
 
-    hitherto.copy_store("chats.db", "postgresql:///chats", to_workspace="acme")
+    copy_store("chats.db", "postgresql:///chats", to_workspace="acme")
 
-`workspace_copy` copies the rows. This module opens the source as far as its key allows, creates the target with the
+`_copying` copies the rows. This module opens the source as far as its key allows, creates the target with the
 identity of the source, and verifies the finished copy with the key.
 """
 
@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from .._locations import is_server, path_of
-from ..backend import CHAT, Backend, ConversationRow
-from ..errors import CannotOpen, InvalidArgument, NotExportable, ReadOnly
-from ..ids import show_conversation_id
-from ..opening import _backend
-from ..store import Store, as_key
-from .row_pages import pages
-from .workspace_copy import WorkspaceCopier, find_workspace_row, holds_others, is_kept_in, workspace_row
+from ._copying.row_pages import pages
+from ._copying.workspace_copy import WorkspaceCopier, find_workspace_row, holds_others, is_kept_in, workspace_row
+from ._locations import is_server, path_of
+from .backend import CHAT, Backend, ConversationRow
+from .errors import CannotOpen, InvalidArgument, NotExportable, ReadOnly
+from .ids import show_conversation_id
+from .opening import _backend
+from .store import Store, as_key
 
 if TYPE_CHECKING:
-    from ..aio import AsyncStore
-    from ..keys import Key
+    from .aio import AsyncStore
+    from .keys import Key
+
+__all__ = ["StoreCopy", "copy_store"]
 
 Location = str | os.PathLike[str]
 _SECONDS = 30.0  # how long to wait for other processes
@@ -213,6 +215,6 @@ def key_id(backend: Backend) -> str | None:
 def _key_of(row: ConversationRow) -> str | None:
     if not row.data_key:
         return None
-    from .._sealing.sealed import key_of  # noqa: PLC0415  # only sealed stores load cryptography
+    from ._sealing.sealed import key_of  # noqa: PLC0415  # only sealed stores load cryptography
 
     return key_of(row)
