@@ -47,9 +47,10 @@ help: ## List the targets
 
 setup: $(PROJECT_DONE) ## Create or update .venv with everything development takes
 
-# Only answers go to standard output; what is set up before is said on standard error.
+# Only answers go to standard output; what is set up before is said on standard error. Whatever keys are in the
+# environment: the model is the one on this machine, unless a provider is named.
 chat: setup $(MODEL_DONE) ## Talk to a small model on this machine; ARGS="--provider ..." for others
-	@exec $(BIN)/hitherto chat $(ARGS)
+	@HITHERTO_PROVIDER=$${HITHERTO_PROVIDER:-local} exec $(BIN)/hitherto chat $(ARGS)
 
 # Tests wait for disks, servers and other processes: one more of them at a time than there are cores.
 PYTEST = $(PY) -m pytest -n $(shell expr $$(nproc 2>/dev/null || echo 2) + 1) --dist worksteal

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         *("attachment", "ids", "keys", "model", "reports", "retention", "sanitiser.*", "telemetry"),
-        *("_locations", "_task_threads", "_terminal_text"),
+        *("_config_file", "_locations", "_task_threads", "_terminal_text"),
         *("_engine.breaker", "_engine.compression", "_engine.process", "_search.query"),
     ),
     ("dialects.*", "snapshots.*", "_http_hooks"),

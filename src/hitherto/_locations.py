@@ -1,8 +1,8 @@
 """Resolve the location of a store.
 
 Without an argument the store is searched in `HITHERTO_STORE`, then in a `.hitherto` folder in this directory or one
-above it, then in the user's data directory. There is no other fallback: a location that cannot be used is an error, and
-never a reason to write to another one.
+above it, then in the configuration file, then in the user's data directory; programs and commands do the same. There is
+no other fallback: a location that cannot be used is an error, and never a reason to write to another one.
 """
 
 import os
@@ -36,6 +36,11 @@ def find(environment: Mapping[str, str] | None = None, directory: str | os.PathL
     found = near(directory)
     if found is not None:
         return found
+    from ._config_file import load  # noqa: PLC0415  # only these last two need it
+
+    configured = load(environment).get("store")
+    if configured:
+        return os.path.expanduser(configured)
     import platformdirs  # noqa: PLC0415  # only this last resort needs it
 
     return os.path.join(platformdirs.user_data_dir("hitherto", appauthor=False), FILE_NAME)

@@ -21,7 +21,8 @@ import pytest
 import hitherto
 from hitherto import Message, _terminal_text
 from hitherto.chat import PROVIDERS
-from hitherto.cli import _chat, _exit_codes, _main, _slash, _terminal
+from hitherto.chat._urls import is_loopback
+from hitherto.cli import _chat, _exit_codes, _main, _providers, _slash, _terminal
 
 from ..support.command import COMMAND, PATIENCE, Open, Terminal, World
 
@@ -187,7 +188,7 @@ def test_the_system_prompt_is_kept_and_can_be_another_later(world: World) -> Non
 
 
 def test_provider_and_model_come_from_the_environment_and_the_model_from_the_conversation(world: World) -> None:
-    address = ["--base-url", world.service.url, "--allow-insecure"]
+    address = ["--base-url", world.service.url]
     chat = [*COMMAND, "chat", *address]
     done = world.plain(*chat, "x", forked=True, HITHERTO_PROVIDER="openai-compatible", HITHERTO_MODEL="small")
     assert done.returncode == 0, done.stderr
@@ -199,7 +200,7 @@ def test_provider_and_model_come_from_the_environment_and_the_model_from_the_con
 
 
 def test_the_providers_are_those_of_the_library() -> None:
-    assert _chat.PROVIDERS == PROVIDERS
+    assert tuple(_providers.PROVIDERS) == PROVIDERS
 
 
 # -- what goes wrong
@@ -238,21 +239,18 @@ def test_a_store_that_cannot_be_opened_is_said_and_nothing_is_asked(world: World
     [
         ["chat", "-n", "-c", "x", "y"],
         ["chat", "--provider", "nobody", "x"],
-        ["chat", "--provider", "claude", "x"],
         ["chat", "--no-such-option"],
-        ["chat", "--allow-insecure", "x"],
         ["chat", "--provider", "openai-compatible", "x"],
-        ["chat", "--provider", "openai-compatible", "--base-url", "http://127.0.0.1:9/", "x"],
+        ["chat", "--provider", "openai-compatible", "--base-url", "http://10.0.0.1:9/", "x"],
         ["frobnicate"],
         ["chat", "--workspace", "", "x"],
         ["chat", "--provider", "local", "--model", "m", "x"],
-        ["chat", "--provider", "openai", "x"],
     ],
     ids=" ".join,
 )
 def test_misuse_is_exit_code_2_with_a_hint_and_makes_nothing(world: World, given: list[str]) -> None:
     before = world.traces()
-    done = world.plain(*COMMAND, *given, forked="claude" not in given)
+    done = world.plain(*COMMAND, *given, forked=True)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert re.match(r"error: .*\nhint: .*\n\Z", done.stderr), done.stderr
     assert world.traces() == before
@@ -265,7 +263,8 @@ def test_misuse_is_exit_code_2_with_a_hint_and_makes_nothing(world: World, given
         ("http://127.8.9.10:1/v1", True),
         ("http://[::1]:1/v1", True),
         ("http://localhost:1/v1", True),
-        ("https://api.openai.com/v1", True),
+        ("https://[::1]/v1", True),
+        ("https://api.openai.com/v1", False),
         ("http://api.openai.com/v1", False),
         ("http://192.168.0.1/v1", False),
         ("http://127.0.0.1.example.net/v1", False),
@@ -278,18 +277,47 @@ def test_misuse_is_exit_code_2_with_a_hint_and_makes_nothing(world: World, given
         ("http://[::1", False),
     ],
 )
-def test_insecure_addresses_are_allowed_on_this_machine_only(url: str, fine: bool) -> None:
+def test_insecure_addresses_are_taken_on_this_machine_only(url: str, fine: bool) -> None:
     """A9."""
-    assert _chat._stays_here(url) == fine
+    assert is_loopback(url) == fine
 
 
-def test_the_flag_for_insecure_addresses_does_not_lead_elsewhere(world: World) -> None:
-    done = world.plain(
-        *COMMAND, "chat", "--provider", "openai-compatible", "--base-url", "http://10.0.0.1/secret", "--allow-insecure",
-        "x", forked=True,
-    )  # fmt: skip
+def test_http_to_another_machine_is_refused_with_a_hint_and_the_address_is_not_shown(world: World) -> None:
+    chat = [*COMMAND, "chat", "--provider", "openai-compatible"]
+    for how in (["--base-url", "http://10.0.0.1/secret"], []):
+        done = world.plain(*chat, *how, "x", forked=True, OPENAI_BASE_URL="http://10.0.0.1/secret")
+        assert done.returncode == 2
+        assert "hint: use https: http is for a server on this machine only" in done.stderr
+        assert "secret" not in done.stderr
+
+
+def test_the_key_that_is_there_chooses_the_provider(world: World) -> None:
+    env = {"OPENAI_API_KEY": "sk-test-12345678", "OPENAI_BASE_URL": world.service.url}
+    done = world.command("chat", "x", **env)
+    assert done.returncode == 0, done.stderr
+    assert "talking to openai, gpt-5" in done.stderr
+    assert world.service.requests[-1]["model"] == "gpt-5"
+    assert "sk-test" not in done.stderr
+
+
+def test_keys_of_several_providers_are_a_choice_that_the_user_makes(world: World) -> None:
+    env = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-2", "OPENAI_BASE_URL": world.service.url}
+    done = world.command("chat", "x", **env)
     assert done.returncode == 2
-    assert "secret" not in done.stderr
+    assert "claude (ANTHROPIC_API_KEY), openai (OPENAI_API_KEY)" in done.stderr
+    assert "hint: --provider claude, or for good: hitherto config set provider claude" in done.stderr
+    assert world.service.requests == []
+    assert not world.place.exists()
+    for way in ({"HITHERTO_PROVIDER": "openai"}, {"HITHERTO_CONFIG": str(world.root / "config.toml")}):
+        (world.root / "config.toml").write_text('provider = "openai"\n')
+        assert world.command("chat", "x", **env, **way).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["opnai", "Claude", "gemni"])
+def test_a_misspelt_provider_is_answered_with_the_one_that_was_meant(world: World, name: str) -> None:
+    done = world.command("chat", "--provider", name, "x")
+    assert done.returncode == 2
+    assert "did you mean" in done.stderr
 
 
 def test_a_conversation_of_another_provider_is_explained_and_can_be_converted(world: World) -> None:

@@ -90,7 +90,7 @@ def test_a_list_begins_before_all_is_read(monkeypatch: pytest.MonkeyPatch) -> No
             return messages(**how)
 
         monkeypatch.setattr(store, "messages", count_reads)
-        lines = _conversation._Listing(store).lines(None, {}, None, 80)
+        lines = _conversation.Listing(store).lines(None, {}, None, 80)
         assert str(talks[0].at) in next(lines)
         assert len(read) == 1
         assert len(list(lines)) == 4

@@ -17,7 +17,7 @@ from ..support.transcripts import steps
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "commands.md").read_text()
 CHAT = (DOCS / "cli.md").read_text()
-EVERYWHERE = {"--store", "--workspace", "--key", "--help", "-h"}
+EVERYWHERE = {"--store", "--workspace", "--key", "--utc", "--help", "-h"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -80,6 +80,8 @@ def test_every_command_says_what_it_does() -> None:
 
 JSON = {  # what is typed for each command that has --json, in a folder with one conversation of two branches
     "where": (),
+    "list": (),
+    "config get": (),
     "conversation list": (),
     "conversation print": (),
     "show": (),

@@ -19,8 +19,8 @@ import click
 import pytest
 
 import hitherto
-from hitherto import Key, Message, _terminal_text, errors
-from hitherto.cli import _config, _exit_codes, _hints, _main, _output, _search, _store_options, _terminal
+from hitherto import Key, Message, _config_file, _terminal_text, errors
+from hitherto.cli import _exit_codes, _hints, _main, _output, _search, _store_options, _terminal
 
 from ..support.command import COMMAND, Open, World
 
@@ -257,7 +257,7 @@ def test_the_configuration_is_where_the_user_keeps_such_files(world: World) -> N
 
 def test_every_name_of_the_configuration_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    for name in _config.NAMES:
+    for name in _config_file.NAMES:
         assert f"| `{name}` |" in page, name
 
 
@@ -619,9 +619,9 @@ def test_the_titles_of_conversations_are_listed_newest_first(world: World) -> No
     first, _ = make_conversation(world, "first \x1b[31m")
     second, _ = make_conversation(world, "second")
     world.command("hold", first)
-    lines = world.command("conversation", "list", "--titles").stdout.splitlines()
+    lines = world.command("list").stdout.splitlines()
     assert [line[:8] for line in lines] == [second[:8], first[:8]]
-    assert lines[1].endswith("2 first ␛[31m (held)")
+    assert lines[1].endswith("2 messages    first ␛[31m (held)")
 
 
 def test_a_long_list_is_looked_at_from_its_end(world: World, terminal: Open) -> None:

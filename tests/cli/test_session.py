@@ -115,19 +115,19 @@ def test_the_configuration_says_whom_to_talk_to_and_how(world: World) -> None:
         world,
         f'provider = "openai-compatible"\nmodel = "usual"\nsystem = "Be kind."\nbase_url = "{world.service.url}"\n',
     )
-    done = world.plain(*COMMAND, "chat", "--allow-insecure", "x", forked=True, **env)
+    done = world.plain(*COMMAND, "chat", "x", forked=True, **env)
     assert done.returncode == 0, done.stderr
     assert (world.service.requests[-1]["model"], sent_texts(world)) == ("usual", ["Be kind.", "x"])
-    world.plain(*COMMAND, "chat", "--allow-insecure", "-n", "x", forked=True, HITHERTO_MODEL="varied", **env)
+    world.plain(*COMMAND, "chat", "-n", "x", forked=True, HITHERTO_MODEL="varied", **env)
     assert world.service.requests[-1]["model"] == "varied"
-    world.plain(*COMMAND, "chat", "--allow-insecure", "--model", "given", "x", forked=True, **env)
+    world.plain(*COMMAND, "chat", "--model", "given", "x", forked=True, **env)
     assert world.service.requests[-1]["model"] == "given"
 
 
 def test_a_conversation_goes_on_as_it_was_whatever_the_configuration_says(world: World) -> None:
     world.run("--model", "own", "--system", "Be terse.", "one")
     env = configure(world, 'provider = "claude"\nmodel = "usual"\nsystem = "Be kind."\nbase_url = "https://a.test"\n')
-    chat = [*COMMAND, "chat", "--base-url", world.service.url, "--allow-insecure"]
+    chat = [*COMMAND, "chat", "--base-url", world.service.url]
     done = world.plain(*chat, "two", forked=True, **env)
     assert done.returncode == 0, done.stderr
     assert world.service.requests[-1]["model"] == "own"
@@ -138,9 +138,9 @@ def test_an_address_in_the_configuration_is_for_the_provider_it_names_only(world
     """Otherwise the key of one service would be sent to another."""
     env = configure(world, f'provider = "openai"\nmodel = "m"\nbase_url = "{world.service.url}"\n')
     key = {"OPENAI_API_KEY": "sk-test-12345678"}
-    done = world.plain(*COMMAND, "chat", "--allow-insecure", "x", forked=True, **env, **key)
+    done = world.plain(*COMMAND, "chat", "x", forked=True, **env, **key)
     assert done.returncode == 0, done.stderr
-    chat = [*COMMAND, "chat", "-n", "--provider", "openai-compatible", "--allow-insecure", "x"]
+    chat = [*COMMAND, "chat", "-n", "--provider", "openai-compatible", "x"]
     done = world.plain(*chat, forked=True, **env, **key)
     assert (done.returncode, len(world.service.requests)) == (2, 1)
     assert "no default address" in done.stderr

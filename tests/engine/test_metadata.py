@@ -418,12 +418,12 @@ def test_the_command_line_lists_by_metadata(world: World) -> None:
     with world.store() as store:
         for owner, team in (("ada", "red"), ("ada", "blue"), ("bob", "red")):
             store.start(title=f"{owner} {team}", metadata={"owner": owner, "team": team, "a": "b=c"})
-    ran = world.command("conversation", "list", "--titles", "--metadata", "owner=ada")
+    ran = world.command("list", "--metadata", "owner=ada")
     assert ran.returncode == 0, ran.stderr
-    assert [line.split(None, 4)[-1] for line in ran.stdout.splitlines()] == ["ada blue", "ada red"]
-    ran = world.command("conversation", "list", "--titles", "--metadata", "owner=ada", "--metadata", "team=red")
-    assert [line.split(None, 4)[-1] for line in ran.stdout.splitlines()] == ["ada red"]
-    assert len(world.command("conversation", "list", "--titles", "--metadata", "a=b=c").stdout.splitlines()) == 3
+    assert [line.split(None, 6)[-1] for line in ran.stdout.splitlines()] == ["ada blue", "ada red"]
+    ran = world.command("list", "--metadata", "owner=ada", "--metadata", "team=red")
+    assert [line.split(None, 6)[-1] for line in ran.stdout.splitlines()] == ["ada red"]
+    assert len(world.command("list", "--metadata", "a=b=c").stdout.splitlines()) == 3
     for wrong in (["owner"], ["owner=ada", "--metadata", "owner=bob"]):
         ran = world.command("conversation", "list", "--metadata", *wrong)
         assert ran.returncode == 2

@@ -125,7 +125,7 @@ class World:
 
     def chatting(self, *given: str) -> list[str]:
         """`hitherto chat`, with the service."""
-        service = ["--provider", "openai-compatible", "--base-url", self.service.url, "--allow-insecure"]
+        service = ["--provider", "openai-compatible", "--base-url", self.service.url]
         return [*COMMAND, "chat", *service, *given]
 
     def run(

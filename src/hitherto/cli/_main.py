@@ -32,7 +32,8 @@ class Entry(NamedTuple):
 _TALK, _LOOKING, _MOVING, _CARE = "Talk", "Look and arrange", "Out and in", "Care"
 COMMANDS = {
     "chat": Entry("_chat", "Talk to a language model; the conversation is kept.", _TALK),
-    "conversation": Entry("_conversation", "List, print and delete conversations (convo, conv).", _LOOKING),
+    "list": Entry("_list", "List the conversations, a line each (ls).", _LOOKING),
+    "conversation": Entry("_conversation", "Their messages as a tree; print and delete them (convo, conv).", _LOOKING),
     "log": Entry("_log", "The messages of a conversation, a line each; --graph draws its branches.", _LOOKING),
     "show": Entry("_conversation", "Print a conversation, tool calls folded.", _LOOKING),
     "search": Entry("_search", "Find messages by their words.", _LOOKING),
@@ -56,11 +57,12 @@ COMMANDS = {
     "quarantine": Entry("_purge_verify", "Records that were found damaged or tampered with.", _CARE),
     "postgres": Entry("_postgres", "For administrators of a PostgreSQL server.", _CARE),
     "key": Entry("_key", "Make, look at and change the key of a sealed store.", _CARE),
+    "config": Entry("_config", "Look at the settings, and change them.", _CARE),
     "init": Entry("_init", "Make a store for this folder.", _CARE),
     "where": Entry("_init", "Which store is used, and why.", _CARE),
     "completion": Entry("_completion", "Completion of commands for bash, zsh and fish.", _CARE),
 }
-ALIASES = {"convo": "conversation", "conv": "conversation"}
+ALIASES = {"ls": "list", "convo": "conversation", "conv": "conversation"}
 
 
 class _OutputClosed(Exception):
@@ -78,7 +80,7 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[name].module}", __package__)
-        found = getattr(module, f"{name}_" if name == "import" else name)
+        found = getattr(module, f"{name}_" if name in ("import", "list") else name)
         assert isinstance(found, click.Command)
         return found
 

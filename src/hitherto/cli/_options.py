@@ -13,9 +13,17 @@ NAMES = ("store", "workspace", "key")
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
+def _use_utc(_ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        from ._terminal import use_utc  # noqa: PLC0415  # rarely given
+
+        use_utc()
+
+
 def options(command: _Command) -> _Command:
-    """Add the three options to a command."""
+    """Add the three options to a command, and --utc, which no command has to know."""
     for option in (
+        click.option("--utc", is_flag=True, expose_value=False, callback=_use_utc, help="Show times in UTC."),
         click.option("--key", metavar="SOURCE", help=f"Where the key of a sealed store comes from: {SOURCES}."),
         click.option("--workspace", metavar="NAME", help="The workspace in the store.  [default: default]"),
         click.option("--store", metavar="PATH", help="The store, in place of the usual one."),

@@ -60,9 +60,9 @@ def _pager() -> list[str] | None:
         return None
     import shlex  # noqa: PLC0415  # a pipe needs no pager
 
-    from . import _config  # noqa: PLC0415  # as above
+    from .. import _config_file  # noqa: PLC0415  # as above
 
-    for setting in (os.environ.get("HITHERTO_PAGER"), _config.load().get("pager"), os.environ.get("PAGER")):
+    for setting in (os.environ.get("HITHERTO_PAGER"), _config_file.load().get("pager"), os.environ.get("PAGER")):
         if setting is not None:
             try:
                 words = shlex.split(setting)

@@ -16,7 +16,7 @@ from ._exit_codes import NOTHING
 from ._ids import find_conversation, here
 from ._output import Meter, paint, print_json, print_lines
 from ._store_options import Place, with_place
-from ._terminal import columns, cut, line, moment, say, width
+from ._terminal import columns, cut, in_zone, line, moment, say, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +38,13 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
         if isinstance(value, datetime):
             return value
         try:
-            return _moment(str(value).strip().lower(), datetime.now(UTC))
+            return _moment(str(value).strip().lower(), in_zone(datetime.now(UTC)))
         except (ValueError, OverflowError):
             self.fail("a time is 2026-01-31, 2026-01-31T10:30, 3h, 7d, 2w, today or yesterday", param, ctx)
 
 
 def _moment(text: str, now: datetime) -> datetime:
-    """Parse a time, seen from `now`. Without a zone it is UTC, like every time in the store.
+    """Parse a time, seen from `now`. Without a zone it is in the zone of `now`.
 
     >>> noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
     >>> _moment("yesterday", noon).isoformat(), _moment("3h", noon).isoformat()
@@ -56,7 +56,9 @@ def _moment(text: str, now: datetime) -> datetime:
     if text[-1:] in _AGO and text[:-1].isdecimal() and text.isascii():
         return now - int(text[:-1]) * _AGO[text[-1]]
     found = datetime.fromisoformat(text)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    if found.tzinfo is None and now.tzinfo is UTC:
+        return found.replace(tzinfo=UTC)
+    return found.astimezone()
 
 
 @click.command(short_help="Find messages by their words.", context_settings={"ignore_unknown_options": True})

@@ -123,7 +123,7 @@ def key_from(source: str) -> "Key":
     """Fetch the key from a source."""
     from ..keys import Key  # noqa: PLC0415  # as above
 
-    kind, rest = _source(source)
+    kind, rest = check_key_source(source)
     if kind == "file":
         return Key.from_file(os.path.expanduser(rest))
     if kind == "command":
@@ -131,7 +131,7 @@ def key_from(source: str) -> "Key":
     return Key.from_keyring(rest) if kind == "keyring" else Key.from_credential(rest)
 
 
-def _source(source: str) -> tuple[str, str]:
+def check_key_source(source: str) -> tuple[str, str]:
     """Split a key source into its kind and the rest."""
     kind, _, rest = source.partition(":")
     if not rest or kind not in ("file", "command", "keyring", "credential"):
@@ -145,18 +145,18 @@ def place_of(
 ) -> Place:
     """Return the place that these options name. `settings` replaces the configuration file."""
     if settings is None:
-        from ._config import load  # noqa: PLC0415  # help needs none
+        from .._config_file import load  # noqa: PLC0415  # help needs none
 
         settings = load()
     location, named_by = _location(store, settings)
     key = key or os.environ.get("HITHERTO_KEY") or settings.get("key") or None
     if key is not None:
         try:
-            _source(key)
+            check_key_source(key)
         except click.UsageError as error:
             if key != settings.get("key"):
                 raise
-            from ._config import BadConfig, path  # noqa: PLC0415  # as above
+            from .._config_file import BadConfig, path  # noqa: PLC0415  # as above
 
             raise BadConfig(f"{path()}: {error.message}", hint='key = "file:…"') from None
     return Place(
@@ -172,7 +172,7 @@ def _sanitise(settings: dict[str, str]) -> str | None:
     """Return the sanitiser's name from the environment or the configuration file. A misspelt name is an error."""
     named = os.environ.get("HITHERTO_SANITISE") or settings.get("sanitise") or "off"
     if named not in SANITISED:
-        from ._config import BadConfig  # noqa: PLC0415  # as above
+        from .._config_file import BadConfig  # noqa: PLC0415  # as above
 
         hint = f"HITHERTO_SANITISE, and sanitise in the configuration file, are one of {', '.join(SANITISED)}"
         raise BadConfig(f"not a sanitiser: {named!r:.40}", hint=hint)

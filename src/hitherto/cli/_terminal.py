@@ -105,8 +105,24 @@ def print_warnings() -> None:
 
 
 def moment(at: "datetime") -> str:
-    """Return a time for people, in UTC like every time in the store: 2024-01-15 10:30."""
-    return f"{at:%Y-%m-%d %H:%M}"
+    """Return a time for people, in their own zone: 2024-01-15 10:30."""
+    return f"{in_zone(at):%Y-%m-%d %H:%M}"
+
+
+def in_zone(at: "datetime") -> "datetime":
+    """Return the time in the user's zone, or in UTC after `use_utc`."""
+    from datetime import UTC  # noqa: PLC0415  # help needs none
+
+    return at.astimezone(UTC if _in_utc else None)
+
+
+_in_utc = False
+
+
+def use_utc() -> None:
+    """Show and read all times of this process in UTC."""
+    global _in_utc  # noqa: PLW0603  # one process runs one command
+    _in_utc = True
 
 
 # -- streams
