@@ -43,7 +43,7 @@ class _Group(click.Group):
         return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
 
-@click.group(cls=_Group, short_help="List, print and delete conversations (convo, conv).")
+@click.group(cls=_Group, short_help="Their messages as a tree; print and delete them (convo, conv).")
 def conversation() -> None:
     """List, print and delete conversations.
 
