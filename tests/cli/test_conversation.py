@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -95,6 +96,26 @@ def test_a_list_begins_before_all_is_read(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(read) == 1
         assert len(list(lines)) == 4
         assert len(read) == 5
+
+
+@pytest.mark.parametrize("secret", [None, bytes(range(32))], ids=["plain", "sealed"])
+def test_a_list_begins_before_all_conversations_are_opened(
+    secret: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hitherto.open("memory:", key=secret) as store:
+        ids = [store.save([Message.user(f"number {n}")])[0] for n in range(500)]
+        opened: list[bytes] = []
+        lookup = store.backend.lookup
+
+        def count_rows(*, ids: Sequence[bytes] = (), **how: Any) -> Any:
+            opened.extend(ids)
+            return lookup(ids=ids, **how)
+
+        monkeypatch.setattr(store.backend, "lookup", count_rows)
+        lines = _conversation.Listing(store).lines(None, {}, None, 80)
+        assert next(lines).startswith(ids[0])
+        assert len(set(opened)) <= 200
+        assert [line.split()[0] for line in lines] == ids[1:]
 
 
 def test_everything_is_listed_as_a_tree(world: World, sample: Sample) -> None:

@@ -5,21 +5,22 @@ decide.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..backend import CHAT, ConversationRow, MessageRow, Position, Where
 from ..errors import Ambiguous, Damaged, InvalidArgument, InvalidID, NotFound
 from ..ids import is_conversation_prefix, parse_conversation_id, show_conversation_id
-from ..listing import conversations, count_all, infos, order
+from ..listing import ConversationInfo, conversations, count_all, infos, order
 from ..model import Saved
 from .bodies import VerifiedRow
-from .filters import Filter
+from .filters import Filter, check_pairs
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 _DESCRIPTIONS = 200  # read at a time
+_PLACES = 5000  # the same
 
 Path = str | os.PathLike[str]
 
@@ -112,6 +113,30 @@ def page(engine: "Engine", where: Sequence[Where], after: Position | None, limit
         return engine.backend.page(where[0], after, limit)
     found = {(place.at, place.id) for one in where for place in engine.backend.page(one, after, limit)}
     return [Position(*place) for place in sorted(found, reverse=True)[:limit]]
+
+
+def newest_last(
+    engine: "Engine", project: Path | None = None, metadata: Mapping[str, str] | None = None
+) -> Iterator[ConversationInfo]:
+    """Yield the conversations by last activity, the newest last. Only their ids are read before the first one; each is
+    opened, and in a sealed store proven, when its turn comes."""
+    wanted = Filter(folder(project), check_pairs(metadata))
+    ids = [place.id for place in _places(engine, wanted)]
+    while ids:
+        some = ids[-_DESCRIPTIONS:]
+        del ids[-_DESCRIPTIONS:]
+        yield from reversed(infos(engine, some, wanted))
+
+
+def _places(engine: "Engine", wanted: Filter) -> Iterator[Position]:
+    """Yield the places of these conversations, the newest first."""
+    if wanted.metadata and not engine.workspace.meta.has_metadata_tags:  # until maintenance has made the tags
+        yield from find_fitting(engine, Filter(wanted.project).where(engine.codec, engine.clock()), None, wanted)
+        return
+    where, after = wanted.where(engine.codec, engine.clock()), None
+    while places := page(engine, where, after, _PLACES):
+        yield from places
+        after = places[-1]
 
 
 def find_tagged(

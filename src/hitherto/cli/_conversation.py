@@ -146,9 +146,14 @@ class Listing:
 
     def lines(self, project: str | None, metadata: dict[str, str], limit: int | None, width: int) -> Iterator[str]:
         """Yield the trees of the conversations, the newest last. Each conversation is read when its turn comes."""
-        waiting = list(self._newest(project, metadata, limit))
-        while waiting:
-            info = waiting.pop()
+        from .._engine.finding import newest_last  # noqa: PLC0415  # help needs none
+
+        infos = (
+            newest_last(self._store.engine, project, metadata)
+            if limit is None
+            else reversed([*self._newest(project, metadata, limit)])
+        )
+        for info in infos:
             with suppress(errors.NotFound):  # as above
                 self._note(f"conversation {info.id}", info.problem)
                 yield from draw_tree(map(make_brief, self.messages(info)), width)
