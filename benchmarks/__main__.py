@@ -107,6 +107,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd()))
     signal.signal(signal.SIGTERM, _stop)
     rows: list[Row] = []
+    left = [*given.only]
     machine = _machine()
     try:
         if _in_memory(folder):
@@ -120,14 +121,22 @@ def main() -> int:
         for name in given.only:
             bench = Bench(folder / name, given.quick, random.Random(name))
             bench.folder.mkdir(exist_ok=True)
+            started = time.monotonic()
             found = MEASUREMENTS[name](bench)
+            took = round(time.monotonic() - started)
             rows += found
+            left.remove(name)
             if not given.json:
-                print("\n".join(map(_line, found)), flush=True)
+                print("\n".join(map(_line, found)))
+                print(f"{name} took {took} s", flush=True)
             if given.write:
-                _report.keep(name, f"{datetime.now(UTC):%Y-%m-%d}", machine, found)
+                _report.keep(name, f"{datetime.now(UTC):%Y-%m-%d}", machine | {"seconds": took}, found)
                 _report.publish([*MEASUREMENTS])
             shutil.rmtree(bench.folder)
+    except KeyboardInterrupt:
+        write = " --write" if given.write else ""
+        print(f"interrupted; this goes on: python -m benchmarks --only {','.join(left)}{write}", file=sys.stderr)
+        return 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seconds = time.monotonic() - began

@@ -24,6 +24,7 @@ from ._leaving import leaving
 from ._load import load, tasks_on_postgres
 from ._messages import Plain
 from ._overview import overview
+from ._peers import peers
 from ._recording import recording
 from ._records import records
 from ._resuming import resume, resume_sealed
@@ -618,6 +619,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "search_sealed": search_sealed,
     "sanitiser": sanitising,
     "sizes": sizes,
+    "peers": peers,
     "million": million,
     "overview": overview,
     "load": load,

@@ -69,13 +69,23 @@ def _talking(bench: Bench, size: int) -> list[Row]:
 
 
 def _listing(bench: Bench, size: int) -> list[Row]:
-    """Peers have no list."""
+    """The list of openai-agents is a query of its tables, and that of the files asks for their times."""
     children = {side: Child(side, bench.place("listed", size, side)) for side in SEALED_SIDES}
+    named = [name for name, peer in PEERS.items() if size <= peer.most_listed and are_installed()]
+    peers = {name: Peer(name, bench.place("listed", size, name)) for name in named}
     for child in children.values():
         child(_fill_list, size)
-    times = _measured(bench, [*children], bench.pick(5, 9), lambda side: children[side](_list))
+    for peer in peers.values():
+        peer("fill_list", size)
+
+    def ask(side: str) -> float:
+        return peers[side]("list", _TURNS) if side in peers else children[side](_list)
+
+    times = _measured(bench, [*children, *peers], bench.pick(5, 9), ask)
     for child in children.values():
         child.close()
+    for peer in peers.values():
+        peer.close()
     return _rows(LIST, f"list 20 of {size:,}", size, times)
 
 
