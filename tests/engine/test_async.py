@@ -7,14 +7,16 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import assert_type
 
 import pytest
 
 import hitherto
-from hitherto import Conversation, HithertoError, Message, Store
+from hitherto import Conversation, HithertoError, Message, Saved, Store
 from hitherto.aio import AsyncConversation, AsyncStore, open_async
 from hitherto.backend import Batch, Outcome
 from hitherto.errors import NotFound
+from hitherto.listing import Page
 
 from ..support.waiting import PATIENCE
 
@@ -35,6 +37,37 @@ def test_both_colours_have_the_same_names_and_parameters(sync: type, twin: type)
             for key, parameter in inspect.signature(value).parameters.items():
                 assert inspect.signature(mine).parameters[key].default == parameter.default, (name, key)
             assert inspect.iscoroutinefunction(mine) or name in ("messages", "subscribe"), name
+            assert mine.__name__ == name
+            assert mine.__doc__ == value.__doc__ or name == "messages", name
+
+
+def test_type_checkers_see_what_is_awaited() -> None:
+    """`make lint` checks the types: they are those of the sync methods, with async handles."""
+
+    async def main() -> None:
+        async with open_async("memory:") as store:
+            talk = assert_type(await store.start(title="T"), AsyncConversation)
+            assert_type(await talk.append(Message.user("hi")), Saved)
+            assert_type(await talk.fork(), AsyncConversation)
+            assert_type(await talk.thread(full=True), list[Saved])
+            assert_type(await store.latest(), AsyncConversation | None)
+            assert_type(await store.conversations(limit=3), Page)
+            assert_type((talk.sync, store.sync), tuple[Conversation, Store])
+            with pytest.raises(TypeError):
+                await store.start(titel="T")  # type: ignore[call-arg]
+
+    asyncio.run(main())
+
+
+def test_a_call_that_returns_its_own_handle_does_so_awaited() -> None:
+    async def main() -> None:
+        async with open_async("memory:") as store:
+            talk = await store.start()
+            assert await talk.refresh() is talk
+            assert await talk.follow() is talk
+            assert await talk.fork() is not talk
+
+    asyncio.run(main())
 
 
 def test_the_first_example_works(tmp_path: Path) -> None:

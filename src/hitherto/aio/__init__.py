@@ -1,44 +1,98 @@
 """The async facade: the same names, awaited.
 
-Everything is decided in the sync store; this module only moves the waiting out of the event loop. Calls run in threads
-of our own, because the loop's default executor has a handful, and others wait in it too. The appends of all tasks share
-a thread and a commit: `_append_queue` has them. A lazy listing of the store is an async iterator here. A property
-that costs no I/O stays a plain property.
+Everything is decided in the sync store; this module only moves the waiting out of the event loop. A decorator makes
+each async method from the sync one, with its name, parameters and docstring. Written out are appends, listings, calls
+that take a handle, and properties: one that costs no I/O stays a property, another one is awaited.
+
+Calls run in threads of our own, because the loop's default executor has a handful, and others wait in it too. The
+appends of all tasks share a thread and a commit: `_append_queue` has them. A lazy listing of the store is an async
+iterator here.
 
 A task that is cancelled while a write is on its way waits for its outcome and is cancelled then: a message is never
 left between saved and not saved. The price is that cancelling waits for at most one commit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from datetime import datetime
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
-from .._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from .._task_threads import Threads, outlast
-from ..conversation import Attachments, Branch, Conversation, OnConflict, SetupChange, ThreadUsage
-from ..events import Listener, Quarantined
-from ..listing import ConversationInfo, MessageListing, Page
+from ..conversation import Attachments, Conversation, OnConflict
+from ..events import Listener
+from ..listing import ConversationInfo, MessageListing
 from ..model import Message, Saved, Setup
 from ..opening import open as open_sync
-from ..reports import CloseReport, Hit, Maintenance, Partial, PurgeReport, Stats, VerifyReport
-from ..store import Path, Store, Tools
+from ..reports import CloseReport, Hit, PurgeReport
+from ..store import Path, Store
 from ._append_queue import StoreThreads
 
 if TYPE_CHECKING:
-    from ..keys import Key
-    from ..reports import RotationProgress, RotationReport
-    from ..retention import RetentionPolicy, SweepPlan, SweepReport
-    from ..sanitiser import Sanitiser
-    from ..snapshots import Snapshot, SnapshotStore
+    from ..retention import RetentionPolicy
 
 __all__ = ["AsyncConversation", "AsyncMessageListing", "AsyncStore", "open_async"]
 
 _AHEAD = 32  # messages of a listing fetched at a time
 
-
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class _Facade(Generic[S]):
+    """Something sync, and the threads in which its methods run."""
+
+    def __init__(self, sync: S, threads: StoreThreads) -> None:
+        self._sync = sync
+        self.threads = threads
+        self._run = threads.run
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
+
+    @property
+    def sync(self) -> S:
+        """The sync object itself, for code that waits."""
+        return self._sync
+
+    def _wrap(self, talk: Conversation) -> "AsyncConversation":
+        return AsyncConversation(talk, self.threads)
+
+
+def _make_async(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[_Facade[S], P], Coroutine[None, None, T]]:
+    @wraps(method)
+    async def call(self: _Facade[S], /, *args: P.args, **how: P.kwargs) -> T:
+        return await self._run(method, self._sync, *args, **how)
+
+    return call
+
+
+def _make_async_handle(
+    method: Callable[Concatenate[S, P], Conversation],
+) -> "Callable[Concatenate[_Facade[S], P], Coroutine[None, None, AsyncConversation]]":
+    """The same of a method that returns a handle. One that returns its own object does so here, too."""
+
+    @wraps(method)
+    async def call(self: _Facade[S], /, *args: P.args, **how: P.kwargs) -> "AsyncConversation":
+        found = await self._run(method, self._sync, *args, **how)
+        return self if isinstance(self, AsyncConversation) and found is self.sync else self._wrap(found)
+
+    return call
+
+
+def _documented_by(method: Callable[..., object]) -> Callable[[F], F]:
+    """A method that is written out here has the docstring of the sync one."""
+
+    def document(twin: F) -> F:
+        twin.__doc__ = method.__doc__
+        return twin
+
+    return document
 
 
 class AsyncMessageListing(AsyncIterator[Saved]):
@@ -78,294 +132,145 @@ class AsyncMessageListing(AsyncIterator[Saved]):
         return self._cursor
 
 
-class AsyncConversation:
+class AsyncConversation(_Facade[Conversation]):
     """A handle on one conversation, awaited. See `Conversation`."""
-
-    def __init__(self, talk: Conversation, threads: StoreThreads) -> None:
-        self._talk = talk
-        self._run = threads.run
-        self._threads = threads
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._talk)[1:]}"
-
-    def _wrap(self, talk: Conversation) -> "AsyncConversation":
-        return AsyncConversation(talk, self._threads)
-
-    @property
-    def sync(self) -> Conversation:
-        """The handle itself, for code that waits."""
-        return self._talk
 
     @property
     def id(self) -> str:
-        return self._talk.id
+        return self._sync.id
 
     @property
     def at(self) -> str | None:
-        return self._talk.at
+        return self._sync.at
 
     @property
     def head(self) -> str | None:
-        return self._talk.head
+        return self._sync.head
 
     @property
     def title(self) -> str:
-        return self._talk.title
+        return self._sync.title
 
     @property
     def key(self) -> str | None:
-        return self._talk.key
+        return self._sync.key
 
     @property
     def project(self) -> str | None:
-        return self._talk.project
+        return self._sync.project
 
     @property
     def metadata(self) -> dict[str, str]:
-        return self._talk.metadata
+        return self._sync.metadata
 
     @property
     def exportable(self) -> bool:
-        return self._talk.exportable
+        return self._sync.exportable
 
     @property
     def count(self) -> int:
-        return self._talk.count
+        return self._sync.count
 
     @property
     def created_at(self) -> datetime:
-        return self._talk.created_at
+        return self._sync.created_at
 
     @property
     def active_at(self) -> datetime:
-        return self._talk.active_at
+        return self._sync.active_at
 
     @property
     def held(self) -> bool:
-        return self._talk.held
+        return self._sync.held
 
     async def setup(self) -> Setup:
         """Provider, model, system prompt and tools in force where this handle stands."""
-        return await self._run(lambda: self._talk.setup)
+        return await self._run(lambda: self._sync.setup)
 
     @property
     def system_prompt(self) -> str:
         """Read from the store without awaiting, as the three below are. `await talk.setup()` has all four, and lets the
         event loop go on."""
-        return self._talk.system_prompt
+        return self._sync.system_prompt
 
     @property
     def provider(self) -> str:
-        return self._talk.provider
+        return self._sync.provider
 
     @property
     def model(self) -> str:
-        return self._talk.model
+        return self._sync.model
 
     @property
     def tools(self) -> list[dict[str, object]]:
-        return self._talk.tools
+        return self._sync.tools
 
-    async def refresh(self) -> "AsyncConversation":
-        await self._run(self._talk.refresh)
-        return self
+    refresh = _make_async_handle(Conversation.refresh)
 
+    @_documented_by(Conversation.append)
     async def append(
         self, message: Message, *, on_conflict: OnConflict = "branch", expect_head: str | Saved | None = None
     ) -> Saved:
-        return (await self._threads.extend(self._talk, (message,), on_conflict, expect_head))[0]
+        return (await self.threads.extend(self._sync, (message,), on_conflict, expect_head))[0]
 
+    @_documented_by(Conversation.extend)
     async def extend(
         self, messages: Iterable[Message], *, on_conflict: OnConflict = "branch", expect_head: str | Saved | None = None
     ) -> list[Saved]:
-        return await self._threads.extend(self._talk, messages, on_conflict, expect_head)
+        return await self.threads.extend(self._sync, messages, on_conflict, expect_head)
 
-    async def configure(
-        self,
-        *,
-        provider: str | None = None,
-        model: str | None = None,
-        system_prompt: str | None = None,
-        tools: Sequence[Mapping[str, object]] | None = None,
-    ) -> None:
-        await self._run(self._talk.configure, provider=provider, model=model, system_prompt=system_prompt, tools=tools)
-
-    async def thread(self, *, full: bool = False, attachments: Attachments = "load") -> list[Saved]:
-        return await self._run(self._talk.thread, full=full, attachments=attachments)
-
-    async def usage(self) -> ThreadUsage:
-        return await self._run(self._talk.usage)
-
-    async def branches(self) -> list[Branch]:
-        return await self._run(self._talk.branches)
-
-    async def setups(self) -> list[SetupChange]:
-        return await self._run(self._talk.setups)
-
-    async def partials(self) -> list[Partial]:
-        return await self._run(self._talk.partials)
-
-    async def accept(self, partial: Partial) -> list[Saved]:
-        return await self._run(self._talk.accept, partial)
-
-    async def discard(self, partial: Partial) -> None:
-        await self._run(self._talk.discard, partial)
-
-    async def compact(self, summary: "str | Message | Callable[[list[Saved]], str | Message]") -> Saved:
-        return await self._run(self._talk.compact, summary)
-
-    async def snapshot(self, *, metadata: Mapping[str, str] | None = None) -> "Snapshot":
-        return await self._run(self._talk.snapshot, metadata=metadata)
-
-    async def detach(self, *, title: str | None = None) -> "AsyncConversation":
-        return self._wrap(await self._run(self._talk.detach, title=title))
-
-    async def fork(
-        self, at: str | Saved | None = None, *, before: str | Saved | None = None, main: bool = True
-    ) -> "AsyncConversation":
-        return self._wrap(await self._run(self._talk.fork, at, before=before, main=main))
-
-    async def follow(self) -> "AsyncConversation":
-        await self._run(self._talk.follow)
-        return self
-
-    async def undo(self) -> list[Saved]:
-        return await self._run(self._talk.undo)
-
-    async def subagent(self, name: str, run_id: str, *, call: str | Saved | None = None) -> "AsyncConversation":
-        return self._wrap(await self._run(self._talk.subagent, name, run_id, call=call))
-
-    async def rename(self, title: str) -> None:
-        await self._run(self._talk.rename, title)
-
-    async def describe(self, metadata: Mapping[str, str]) -> None:
-        await self._run(self._talk.describe, metadata)
-
-    async def label(self, label: str | None, *, message: str | Saved | None = None) -> None:
-        await self._run(self._talk.label, label, message=message)
-
-    async def hold(self) -> None:
-        await self._run(self._talk.hold)
-
-    async def release(self) -> None:
-        await self._run(self._talk.release)
+    configure = _make_async(Conversation.configure)
+    thread = _make_async(Conversation.thread)
+    usage = _make_async(Conversation.usage)
+    branches = _make_async(Conversation.branches)
+    setups = _make_async(Conversation.setups)
+    partials = _make_async(Conversation.partials)
+    accept = _make_async(Conversation.accept)
+    discard = _make_async(Conversation.discard)
+    compact = _make_async(Conversation.compact)
+    snapshot = _make_async(Conversation.snapshot)
+    detach = _make_async_handle(Conversation.detach)
+    fork = _make_async_handle(Conversation.fork)
+    follow = _make_async_handle(Conversation.follow)
+    undo = _make_async(Conversation.undo)
+    subagent = _make_async_handle(Conversation.subagent)
+    rename = _make_async(Conversation.rename)
+    describe = _make_async(Conversation.describe)
+    label = _make_async(Conversation.label)
+    hold = _make_async(Conversation.hold)
+    release = _make_async(Conversation.release)
 
 
-class AsyncStore:
+class AsyncStore(_Facade[Store]):
     """Conversations, kept, awaited. Open one with `hitherto.open_async`. See `Store`."""
 
-    def __init__(self, store: Store, threads: StoreThreads) -> None:
-        self._store = store
-        self.threads = threads
-        self._run = threads.run
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._store)[1:]}"
-
-    def _wrap(self, talk: Conversation) -> AsyncConversation:
-        return AsyncConversation(talk, self.threads)
-
-    @property
-    def sync(self) -> Store:
-        """The store itself, for code that waits."""
-        return self._store
-
+    @_documented_by(Store.close)
     async def close(self, *, timeout_seconds: float = 10.0) -> CloseReport:
         if self.threads.closed:
-            return self._store.close()  # it is closed: the same report
+            return self._sync.close()  # it is closed: the same report
         closing = asyncio.get_running_loop().create_task(self._close(timeout_seconds))
         return await outlast(closing)
 
     async def _close(self, timeout_seconds: float) -> CloseReport:
         """Close the store when the appends that were called before are done."""
         left = await self.threads.finish_appends(timeout_seconds)
-        report = await self._run(self._store.close, timeout_seconds=left)
+        report = await self._run(self._sync.close, timeout_seconds=left)
         self.threads.close()
         return report
 
-    async def start(
-        self,
-        *,
-        title: str = "",
-        system_prompt: str = "",
-        provider: str = "",
-        model: str = "",
-        tools: Tools = (),
-        metadata: Mapping[str, str] | None = None,
-        project: Path | None = None,
-        id: str | UUID | None = None,
-    ) -> AsyncConversation:
-        talk = await self._run(
-            self._store.start,
-            title=title,
-            system_prompt=system_prompt,
-            provider=provider,
-            model=model,
-            tools=tools,
-            metadata=metadata,
-            project=project,
-            id=id,
-        )
-        return self._wrap(talk)
+    start = _make_async_handle(Store.start)
+    ensure = _make_async_handle(Store.ensure)
+    restore = _make_async_handle(Store.restore)
+    conversation = _make_async_handle(Store.conversation)
 
-    async def ensure(
-        self,
-        key: str,
-        *,
-        title: str = "",
-        system_prompt: str = "",
-        provider: str = "",
-        model: str = "",
-        tools: Tools = (),
-        metadata: Mapping[str, str] | None = None,
-        project: Path | None = None,
-    ) -> AsyncConversation:
-        talk = await self._run(
-            self._store.ensure,
-            key,
-            title=title,
-            system_prompt=system_prompt,
-            provider=provider,
-            model=model,
-            tools=tools,
-            metadata=metadata,
-            project=project,
-        )
-        return self._wrap(talk)
-
-    async def restore(
-        self, snapshot: "Snapshot", *, title: str | None = None, project: Path | None = None
-    ) -> AsyncConversation:
-        return self._wrap(await self._run(self._store.restore, snapshot, title=title, project=project))
-
-    async def conversation(self, id: str | UUID | ConversationInfo | Saved) -> AsyncConversation:
-        return self._wrap(await self._run(self._store.conversation, id))
-
+    @_documented_by(Store.latest)
     async def latest(self, *, project: Path | None = None) -> AsyncConversation | None:
-        talk = await self._run(self._store.latest, project=project)
+        talk = await self._run(self._sync.latest, project=project)
         return None if talk is None else self._wrap(talk)
 
-    async def conversations(
-        self,
-        *,
-        limit: int = 20,
-        cursor: str | None = None,
-        project: Path | None = None,
-        metadata: Mapping[str, str] | None = None,
-        total: bool = False,
-        include_expired: bool = False,
-    ) -> Page:
-        return await self._run(
-            self._store.conversations,
-            limit=limit,
-            cursor=cursor,
-            project=project,
-            metadata=metadata,
-            total=total,
-            include_expired=include_expired,
-        )
+    conversations = _make_async(Store.conversations)
 
+    @_documented_by(Store.save)
     async def save(
         self,
         messages: Iterable[Message],
@@ -373,16 +278,11 @@ class AsyncStore:
         parent: str | Saved | None = None,
         conversation: str | AsyncConversation | ConversationInfo | None = None,
     ) -> list[str]:
-        return await self._run(self._store.save, messages, parent=parent, conversation=_plain(conversation))
+        return await self._run(self._sync.save, messages, parent=parent, conversation=_plain(conversation))
 
-    async def get(self, ids: Iterable[str | Saved], *, attachments: Attachments = "load") -> list[Saved]:
-        return await self._run(self._store.get, ids, attachments=attachments)
-
-    async def message(self, id: str | Saved, *, attachments: Attachments = "load") -> Saved:
-        return await self._run(self._store.message, id, attachments=attachments)
-
-    async def thread(self, id: str | Saved, *, attachments: Attachments = "load") -> list[Saved]:
-        return await self._run(self._store.thread, id, attachments=attachments)
+    get = _make_async(Store.get)
+    message = _make_async(Store.message)
+    thread = _make_async(Store.thread)
 
     def messages(
         self,
@@ -397,7 +297,7 @@ class AsyncStore:
     ) -> AsyncMessageListing:
         """Messages as an async iterator."""
         return AsyncMessageListing(
-            lambda: self._store.messages(
+            lambda: self._sync.messages(
                 newest_first=newest_first,
                 offset=offset,
                 cursor=cursor,
@@ -409,11 +309,9 @@ class AsyncStore:
             self.threads,
         )
 
-    async def delete(
-        self, ids: Iterable[str | Saved], *, recursive: bool = False, missing_ok: bool = False
-    ) -> list[str]:
-        return await self._run(self._store.delete, ids, recursive=recursive, missing_ok=missing_ok)
+    delete = _make_async(Store.delete)
 
+    @_documented_by(Store.search)
     async def search(
         self,
         query: str,
@@ -430,7 +328,7 @@ class AsyncStore:
         progress: Callable[[int], None] | None = None,
     ) -> list[Hit]:
         return await self._run(
-            self._store.search,
+            self._sync.search,
             query,
             limit=limit,
             offset=offset,
@@ -444,108 +342,67 @@ class AsyncStore:
             progress=progress,
         )
 
-    async def maintain(
-        self, seconds: float | None = None, *, progress: Callable[[str, int], None] | None = None
-    ) -> Maintenance:
-        return await self._run(self._store.maintain, seconds, progress=progress)
+    maintain = _make_async(Store.maintain)
+    backup = _make_async(Store.backup)
 
-    async def backup(self, path: Path) -> None:
-        await self._run(self._store.backup, path)
-
+    @_documented_by(Store.purge)
     async def purge(
         self, conversation: str | UUID | AsyncConversation | ConversationInfo, *, reason: str
     ) -> PurgeReport:
         plain = conversation.sync if isinstance(conversation, AsyncConversation) else conversation
-        return await self._run(self._store.purge, plain, reason=reason)
+        return await self._run(self._sync.purge, plain, reason=reason)
 
-    async def register_checkpoint_store(self, place: "SnapshotStore") -> tuple[tuple[str, str], ...]:
-        return await self._run(self._store.register_checkpoint_store, place)
+    register_checkpoint_store = _make_async(Store.register_checkpoint_store)
 
     async def retention(self) -> "RetentionPolicy | None":
         """After how long conversations are due, as it stands in the store now; None: never."""
-        return await self._run(lambda: self._store.retention)
+        return await self._run(lambda: self._sync.retention)
 
     async def quota(self) -> int | None:
         """How many bytes this workspace may hold, as it stands in the store now; None: as many as the disk."""
-        return await self._run(lambda: self._store.quota)
+        return await self._run(lambda: self._sync.quota)
 
-    async def set_quota(self, limit: int | None) -> None:
-        await self._run(self._store.set_quota, limit)
+    set_quota = _make_async(Store.set_quota)
 
     async def used_bytes(self) -> int:
         """How many bytes of its quota this workspace uses."""
-        return await self._run(lambda: self._store.used_bytes)
+        return await self._run(lambda: self._sync.used_bytes)
 
-    async def set_retention(self, policy: "RetentionPolicy | None") -> "SweepReport | None":
-        return await self._run(self._store.set_retention, policy)
-
-    async def plan_sweep(self, policy: "RetentionPolicy | None" = None, *, now: datetime | None = None) -> "SweepPlan":
-        return await self._run(self._store.plan_sweep, policy, now=now)
-
-    async def sweep(
-        self,
-        policy: "RetentionPolicy | None" = None,
-        *,
-        now: datetime | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> "SweepReport":
-        return await self._run(self._store.sweep, policy, now=now, progress=progress)
-
-    async def rotate(
-        self,
-        key: "Key | bytes",
-        *,
-        reencrypt: bool = False,
-        progress: "Callable[[RotationProgress], None] | None" = None,
-    ) -> "RotationReport":
-        return await self._run(self._store.rotate, key, reencrypt=reencrypt, progress=progress)
-
-    async def seal(
-        self, key: "Key | bytes", *, progress: "Callable[[RotationProgress], None] | None" = None
-    ) -> "RotationReport":
-        return await self._run(self._store.seal, key, progress=progress)
-
-    async def unseal(self, *, progress: "Callable[[RotationProgress], None] | None" = None) -> "RotationReport":
-        return await self._run(self._store.unseal, progress=progress)
-
-    async def quarantine(self) -> list[Quarantined]:
-        return await self._run(self._store.quarantine)
-
-    async def purge_quarantine(self, *, older_than_seconds: float = 0.0) -> PurgeReport:
-        return await self._run(self._store.purge_quarantine, older_than_seconds=older_than_seconds)
+    set_retention = _make_async(Store.set_retention)
+    plan_sweep = _make_async(Store.plan_sweep)
+    sweep = _make_async(Store.sweep)
+    rotate = _make_async(Store.rotate)
+    seal = _make_async(Store.seal)
+    unseal = _make_async(Store.unseal)
+    quarantine = _make_async(Store.quarantine)
+    purge_quarantine = _make_async(Store.purge_quarantine)
 
     @property
     def is_closed(self) -> bool:
-        return self._store.is_closed
+        return self._sync.is_closed
 
     @property
     def read_only(self) -> str | None:
-        return self._store.read_only
+        return self._sync.read_only
 
+    @_documented_by(Store.resume_writing)
     async def resume_writing(self) -> None:
-        self._store.resume_writing()
+        self._sync.resume_writing()
 
+    @_documented_by(Store.subscribe)
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        return self._store.subscribe(listener)
+        return self._sync.subscribe(listener)
 
-    async def wait_for_listeners(self, *, timeout_seconds: float = 10.0) -> bool:
-        return await self._run(self._store.wait_for_listeners, timeout_seconds=timeout_seconds)
+    wait_for_listeners = _make_async(Store.wait_for_listeners)
 
     @property
     def key_id(self) -> str | None:
-        return self._store.key_id
+        return self._sync.key_id
 
-    async def scrub(self) -> bool:
-        return await self._run(self._store.scrub)
-
-    async def stats(self) -> Stats:
-        return await self._run(self._store.stats)
-
-    async def activity(self, *, days: int = 30) -> dict[date, dict[str, int]]:
-        return await self._run(self._store.activity, days=days)
-
-    async def verify(self, progress: Callable[[int], None] | None = None) -> VerifyReport:
-        return await self._run(self._store.verify, progress)
+    scrub = _make_async(Store.scrub)
+    stats = _make_async(Store.stats)
+    activity = _make_async(Store.activity)
+    verify = _make_async(Store.verify)
 
 
 def _plain(
@@ -587,39 +444,13 @@ class _Opening:
             await self._store.close()
 
 
-def open_async(
-    location: Path | None = None,
-    *,
-    key: "Key | bytes | None" = None,
-    workspace: str = "default",
-    timeout_seconds: float = 30.0,
-    max_write_bytes: int = MAX_WRITE_BYTES,
-    max_attachment: int = MAX_ATTACHMENT,
-    max_conversation_bytes: int | None = None,
-    maintenance: bool = True,
-    quarantine_days: float | None = None,
-    read_only: bool = False,
-    create: bool = True,
-    sanitiser: "Sanitiser | None" = None,
-    vfs: str | None = None,
-    clock: Callable[[], int] | None = None,
-) -> _Opening:
-    """Open a store for async code: `async with hitherto.open_async("chats.db") as store`. See `open`."""
-    return _Opening(
-        lambda: open_sync(
-            location,
-            key=key,
-            workspace=workspace,
-            timeout_seconds=timeout_seconds,
-            max_write_bytes=max_write_bytes,
-            max_attachment=max_attachment,
-            max_conversation_bytes=max_conversation_bytes,
-            maintenance=maintenance,
-            quarantine_days=quarantine_days,
-            read_only=read_only,
-            create=create,
-            sanitiser=sanitiser,
-            vfs=vfs,
-            clock=clock,
-        )
-    )
+def _make_async_opening(open_sync: Callable[P, Store]) -> Callable[P, _Opening]:
+    @wraps(open_sync, assigned=())
+    def open_async(*args: P.args, **how: P.kwargs) -> _Opening:
+        """Open a store for async code: `async with hitherto.open_async("chats.db") as store`. See `open`."""
+        return _Opening(partial(open_sync, *args, **how))
+
+    return open_async
+
+
+open_async = _make_async_opening(open_sync)
