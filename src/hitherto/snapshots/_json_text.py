@@ -11,12 +11,13 @@ A text may come from anybody. Before anything is made of it, what it would becom
 of a few hundred, and a decoder goes as deep as the text does.
 """
 
-import io
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
+
+import msgspec
 
 from ..errors import InvalidMessage
 
@@ -24,11 +25,8 @@ DEEPEST = 128  # as deep as a message may be, and what is around it
 MOST_VALUES = 2_000_000  # in one text
 _QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # a text; the last one may have no end
 _STRING = re.compile(_QUOTED, re.DOTALL)
-_TOKEN = re.compile(rf'{_QUOTED}|[{{}}\[\]:,]|[^\s{{}}\[\]:,"]++', re.DOTALL)
-_SOLID = re.compile(rf'(?:{_QUOTED}|[^\s"]++)++', re.DOTALL)  # all up to the next space
 _VALUE = re.compile(rf'(?:[^"{{\[,]++|{_QUOTED})*+(?:[{{\[,]|\Z)', re.DOTALL)  # all up to the next value
 _NO_BRACKETS = re.compile(r"[^{}\[\]]++")
-_SPACE = re.compile(r"[ \t\n\r]*")
 _ESCAPED = {c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -74,8 +72,8 @@ def written(value: object, what: str) -> str:
 
 
 def compact(text: str) -> str:
-    """Remove the space between the tokens of JSON."""
-    return _escape("".join(_SOLID.findall(text)))
+    """Remove the space between the tokens of JSON that was read before."""
+    return _escape(msgspec.json.format(text, indent=-1))
 
 
 def _escape(text: str) -> str:
@@ -86,27 +84,7 @@ def _escape(text: str) -> str:
 
 def indent(text: str) -> str:
     """Indent compact JSON by two spaces for each level. Empty objects and arrays stay on one line."""
-    out = io.StringIO()
-    depth = 0
-    before = ""
-    for found in _TOKEN.finditer(text):
-        token = found[0]
-        depth -= token in "}]"
-        if before and before in "{[,":
-            out.write("" if before + token in ("{}", "[]") else _line(depth))
-        elif token in "}]":
-            out.write(_line(depth))
-        out.write(": " if token == ":" else token)
-        depth += token in "{["
-        before = token
-    return out.getvalue()
-
-
-def _line(depth: int) -> str:
-    return _LINES[depth] if depth < len(_LINES) else "\n" + "  " * depth
-
-
-_LINES = tuple("\n" + "  " * depth for depth in range(DEEPEST + 8))
+    return msgspec.json.format(text, indent=2)
 
 
 def object_of(fields: Iterable[tuple[str, str]]) -> str:
@@ -117,22 +95,14 @@ def object_of(fields: Iterable[tuple[str, str]]) -> str:
 def parts(text: str) -> Iterator[tuple[str, str]]:
     """The names in a JSON object that was read before, each with the text of its value; for an array, the names are
     empty."""
-    at = _past_space(text, 0) + 1
-    named = text[at - 1] == "{"
-    while text[at := _past_space(text, at)] not in "}]":
-        name = ""
-        if named:
-            name, at = _DECODER.raw_decode(text, at)
-            at = _past_space(text, _past_space(text, at) + 1)
-        _, end = _DECODER.raw_decode(text, at)
-        yield name, text[at:end]
-        at = _past_space(text, end)
-        at += text[at] == ","
+    if text.lstrip().startswith("{"):
+        named = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        return ((name, _text_of(value)) for name, value in named.items())
+    return (("", _text_of(value)) for value in msgspec.json.decode(text, type=list[msgspec.Raw]))
 
 
-def _past_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+def _text_of(value: msgspec.Raw) -> str:
+    return str(memoryview(value), "utf-8")
 
 
 def check_bounds(text: str) -> None:
