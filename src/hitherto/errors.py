@@ -402,10 +402,12 @@ class ProviderMismatch(HithertoError):
 
 
 class MissingExtra(HithertoError, ImportError):
-    """A package that is needed here is not installed. `extra` names the extra of hitherto that installs it."""
+    """A package that is needed here is not installed. `extra` names the extra of hitherto that installs it; it is empty
+    for a package that hitherto itself requires."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed", hint=f"pip install 'hitherto[{extra}]'")
+    def __init__(self, package: str, extra: str = "") -> None:
+        what = f"'hitherto[{extra}]'" if extra else package
+        super().__init__(f"{package} is not installed", hint=f"pip install {what}")
         self.name = package
         self.package = package
         self.extra = extra

@@ -7,6 +7,8 @@ Requirements: D8.
 
 import random
 import string
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -797,3 +799,24 @@ def test_a_uuid_is_no_card_whatever_its_digits_are() -> None:
 @pytest.mark.parametrize("word", ["env", "ARG", "setenv", "export", "set"])
 def test_a_directive_is_found_whatever_stands_after_it(word: str, space: str) -> None:
     assert "Xk29vqLw8" not in SECRETS.clean(f"{word}{space}DB_PASSWORD Xk29vqLw8").text
+
+
+def test_without_re2_no_sanitiser_is_made_and_the_rest_works() -> None:
+    """No sanitiser does nothing in silence."""
+    script = """
+import sys
+sys.modules["re2"] = None
+import hitherto
+from hitherto.errors import MissingExtra
+from hitherto.sanitiser import Rule, Sanitiser
+with hitherto.open("memory:") as store:
+    store.start().append("kept")
+for make in (Sanitiser.secrets, lambda: Sanitiser([Rule("mine", "own", "x")])):
+    try:
+        make()
+    except MissingExtra as error:
+        print(error, error.hint, isinstance(error, ImportError), sep="|")
+"""
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=150)
+    assert done.stdout == "google-re2 is not installed|pip install google-re2|True\n" * 2

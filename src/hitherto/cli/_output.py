@@ -2,6 +2,9 @@
 irreversible step, and a progress meter.
 
 Callers escape control characters before they print. JSON output escapes them itself.
+
+The pager is not click's, which knows `PAGER` alone: it cannot open at the end, shows short output in the pager, too,
+and says nothing if the pager cannot be run.
 """
 
 import os

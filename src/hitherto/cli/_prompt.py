@@ -5,15 +5,20 @@ stays one message, the arrow keys bring back earlier questions, and Tab complete
 the conversation and are never written to a history file. That file would be plain text beside a store that may be
 sealed, and would outlive a purge.
 
-Without such a terminal, lines are read as they come.
+The editor needs prompt_toolkit, from the extra `cli`. Without it there is a plain prompt: the same but for new lines by
+Alt+Enter and Ctrl+J, and for completion. A backslash at the end makes a new line there. Without a terminal, lines are
+read as they come.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Protocol
 
+from .._terminal_text import escape_control_characters
+from ..errors import MissingExtra
 from ._terminal import is_terminal, say
 
 _FIRST, _FURTHER = "> ", "  "  # the prompts of a message's first and further lines
@@ -34,6 +39,9 @@ def open_prompt(commands: Sequence[str], history: Sequence[str]) -> Prompt:
     screen = next((stream for stream in (sys.stdout, sys.stderr) if is_terminal(stream)), None)
     if screen is None or not is_terminal(sys.stdin) or os.environ.get("TERM", "dumb") == "dumb":
         return Lines()
+    if find_spec("prompt_toolkit") is None:
+        say(f"this is a plain prompt; {MissingExtra('prompt_toolkit', 'cli').hint} installs one with an editor")
+        return Lines(history)
     from ._editor import Editor  # noqa: PLC0415  # slow to load, and only a terminal needs it
 
     return Editor((_FIRST, _FURTHER), commands, history, screen)
@@ -54,9 +62,14 @@ def ask_choice(prompt: Prompt, question: str, words: Sequence[str]) -> str:
 class Lines:
     """Reads plain lines. The prompt goes to the terminal, never into a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: Sequence[str] = ()) -> None:
         with suppress(ImportError):
-            import readline  # noqa: F401, PLC0415  # makes input() editable, where it exists
+            import readline  # noqa: PLC0415  # makes input() editable, where it exists
+
+            readline.parse_and_bind("set enable-bracketed-paste on")  # text that is pasted stays one message
+            for text in history:
+                if escape_control_characters(text) == text:  # readline shows it as it is
+                    readline.add_history(text)
 
     def read(self) -> str:
         text = self.answer(_FIRST)

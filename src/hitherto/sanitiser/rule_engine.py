@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..errors import InvalidArgument, NotClean
+from ..errors import InvalidArgument, MissingExtra, NotClean
 from . import rules as _rules
 from .plausibility import CHECKS, Check, entropy, is_inside_random
 from .rules import Rule
@@ -201,9 +201,20 @@ def _refuse_bad(rules: tuple[Rule, ...]) -> None:
             raise InvalidArgument(f"the keywords of the rule {rule.name} are to be in small letters")
 
 
-def _compile(rule: Rule | None, pattern: str, *, capture: bool = True) -> Any:
-    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  # without types; heavy, and most programs never clean
+def _load_re2() -> Any:
+    """Load RE2 when rules are compiled: it takes time, and most programs never clean.
 
+    Raises `MissingExtra` where it is not installed, for example on a system without a wheel of it. A sanitiser compiles
+    its rules when it is made, so there is none that does nothing."""
+    try:
+        import re2  # type: ignore[import-untyped]  # noqa: PLC0415  # without types
+    except ImportError:
+        raise MissingExtra("google-re2") from None
+    return re2
+
+
+def _compile(rule: Rule | None, pattern: str, *, capture: bool = True) -> Any:
+    re2 = _load_re2()
     options = re2.Options()
     options.log_errors = False
     options.never_capture = not capture
@@ -218,9 +229,7 @@ def _compile(rule: Rule | None, pattern: str, *, capture: bool = True) -> Any:
 
 def escape_re2(literal: str) -> str:
     """A pattern that matches exactly this text."""
-    import re2  # noqa: PLC0415  # as above
-
-    escaped: str = re2.escape(_encode(literal).decode())
+    escaped: str = _load_re2().escape(_encode(literal).decode())
     return escaped
 
 
@@ -242,8 +251,7 @@ def _group_keywords(keywords: dict[bytes, dict[str, Rule]]) -> list[tuple[Any, d
 
 
 def _compile_literals(words: Iterable[bytes]) -> Any:
-    import re2  # noqa: PLC0415  # as above
-
+    re2 = _load_re2()
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.longest_match = True
