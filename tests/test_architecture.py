@@ -98,8 +98,8 @@ LAZY = {
     ("opening", "backends.postgres.schema"),
     ("opening", "backends.sqlite.retrying_reader"),
     ("_search.search", "backends.sqlite.fts"),
-    ("cli._stores", "backends.sqlite.file_swap"),
-    ("cli._checks", "backends.sqlite.foreign_files"),
+    ("cli._backup_restore", "backends.sqlite.file_swap"),
+    ("cli._doctor_checks", "backends.sqlite.foreign_files"),
 }
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager", "misc", "base", "core", "tools"}
 

@@ -22,7 +22,7 @@ import hitherto
 from hitherto import Message, _terminal_text
 from hitherto.chat import PROVIDERS
 from hitherto.chat._urls import is_loopback
-from hitherto.cli import _chat, _exit_codes, _main, _providers, _slash, _terminal
+from hitherto.cli import _chat, _exit_codes, _main, _providers, _slash_commands, _terminal
 
 from ..support.command import COMMAND, PATIENCE, Open, Terminal, World
 
@@ -758,7 +758,7 @@ def test_every_option_and_exit_code_is_in_the_documentation() -> None:
     assert len(options) > 10
     assert [option for option in options if f"`{option}" not in page] == []
     assert [c for c in (0, 1, 2, 4, 6, 9, 130) if not re.search(rf"^\| {c} \|", page, re.MULTILINE)] == []
-    assert [word for word in _slash.COMMANDS if f"`{word}`" not in page] == []
+    assert [word for word in _slash_commands.COMMANDS if f"`{word}`" not in page] == []
 
 
 # -- the real thing

@@ -24,8 +24,8 @@ import pytest
 import hitherto
 from hitherto import Key, Message
 from hitherto._sealing import rotation
-from hitherto.cli import _checks, _open_files
-from hitherto.cli._checks import Case, Finding, run_check
+from hitherto.cli import _doctor_checks, _open_files
+from hitherto.cli._doctor_checks import Case, Finding, run_check
 from hitherto.cli._main import run
 from hitherto.cli._store_options import Place
 
@@ -163,9 +163,9 @@ def test_a_store_of_another_user_is_a_problem(healthy: World) -> None:
 def test_a_store_that_may_not_be_written_is_a_warning(healthy: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write everywhere, and root may run the tests: so the system's answer is replaced."""
     case = Case(Place(str(healthy.place), "--store", "default", None), {})
-    assert list(run_check(_checks.writing, case)) == []
+    assert list(run_check(_doctor_checks.writing, case)) == []
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-    (finding,) = run_check(_checks.writing, case)
+    (finding,) = run_check(_doctor_checks.writing, case)
     assert finding.level == "warning"
     assert "only be read" in finding.what
 
@@ -365,14 +365,14 @@ def test_little_room_on_the_disk_is_a_warning_and_none_a_problem(
     for free, level in ((10**12, "ok"), (99_000_000, "warning"), (0, "problem")):
         usage = shutil._ntuple_diskusage(10**13, 0, free)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
-        assert [finding.level for finding in run_check(_checks.disk, case)] == [level]
+        assert [finding.level for finding in run_check(_doctor_checks.disk, case)] == [level]
 
 
 def test_a_file_system_without_locks_is_a_problem(healthy: World, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(Place(str(healthy.place), "--store", "default", None), {})
     for kind, level in (("nfs4", "problem"), ("cifs", "problem"), ("9p", "warning"), ("ext4", "ok"), ("fuseblk", "ok")):
         monkeypatch.setattr(_open_files, "file_system", lambda _, kind=kind: kind)
-        assert [finding.level for finding in run_check(_checks.file_system, case)] == [level], kind
+        assert [finding.level for finding in run_check(_doctor_checks.file_system, case)] == [level], kind
 
 
 def test_the_innermost_mount_is_the_one_a_path_is_on(tmp_path: Path) -> None:

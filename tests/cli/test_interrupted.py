@@ -20,8 +20,8 @@ from hitherto.chat import Config, new_client
 from hitherto.chat._turn import Turns
 from hitherto.cli import _unanswered
 from hitherto.cli._dialogue import Dialogue
-from hitherto.cli._files import build_question
 from hitherto.cli._prompt import Lines
+from hitherto.cli._question import build_question
 from hitherto.cli._session import Session, Terms
 from hitherto.cli._unanswered import offer_interrupted
 from hitherto.recorder._recorded_conversation import RecordedConversation

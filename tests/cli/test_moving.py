@@ -20,7 +20,7 @@ import pytest
 import hitherto
 from hitherto import Message, formats
 from hitherto.backends.sqlite import file_swap
-from hitherto.cli import _copy, _moving
+from hitherto.cli import _copy, _export_import
 from hitherto.snapshots import Snapshot
 
 from ..support.command import COMMAND, PATIENCE, Open, World
@@ -99,9 +99,9 @@ except apsw.Error as error:
 
 
 def test_the_formats_that_help_names_are_those_that_are_written() -> None:
-    assert list(_moving.FORMATS) == formats.names(writable=True)
-    assert set(_moving._STREAMED) == {
-        name for name in _moving.FORMATS if hasattr(formats._find_format(name), "write_to")
+    assert list(_export_import.FORMATS) == formats.names(writable=True)
+    assert set(_export_import._STREAMED) == {
+        name for name in _export_import.FORMATS if hasattr(formats._find_format(name), "write_to")
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto.cli import _files, _slash
+from hitherto.cli import _question, _slash_commands
 
 from ..support.command import COMMAND, Open, Terminal, World
 
@@ -230,8 +230,8 @@ def test_what_cannot_be_sent_is_misuse_that_names_it_and_nothing_is_kept(world: 
     (world.here / "latin").write_bytes(b"caf\xe9")
     (world.here / "zero").write_bytes(b"a\0b")
     (world.here / "empty").touch()
-    (world.here / "long").write_bytes(b"x" * (_files.LONGEST_TEXT + 1))
-    (world.here / "large").write_bytes(PNG + bytes(_files.LARGEST))
+    (world.here / "long").write_bytes(b"x" * (_question.LONGEST_TEXT + 1))
+    (world.here / "large").write_bytes(PNG + bytes(_question.LARGEST))
     names = ["folder", "pipe", "latin", "zero", "empty", "long", "large", "missing", "/dev/zero", "bad\x1bname"]
     for name in names:
         done = world.run("-f", name, "What?")
@@ -561,7 +561,11 @@ def test_where_it_goes_on_is_said_when_leaving(world: World, terminal: Open) -> 
     talk.say("two")
     talk.say("/undo", "taken back: two")
     talk.leave()
-    assert f"kept: hitherto chat -c {first(world, 1)} goes on from here" in talk.shell.plain
+    with world.store() as store:
+        kept = store.latest()
+        assert kept is not None
+        assert kept.at == first(world, 1)  # the undo stays: the conversation itself goes on from there
+        assert f"kept: hitherto chat -c {kept.id[:8]} goes on from here" in talk.shell.plain
 
 
 def test_a_conversation_that_was_purged_meanwhile_can_be_left_for_a_new_one(world: World, terminal: Open) -> None:
@@ -626,7 +630,7 @@ def test_every_command_is_done_or_says_why_not_while_nothing_is_kept(world: Worl
 def test_every_command_is_explained(world: World, terminal: Open) -> None:
     talk = Talk(terminal())
     talk.say("/help", "/quit")
-    for name in _slash.COMMANDS:
+    for name in _slash_commands.COMMANDS:
         assert name in talk.shell.plain
     talk.leave()
 
@@ -654,7 +658,7 @@ def test_incognito_leaves_no_compiled_modules_either(world: World) -> None:
     for given, there in (["-G"], False), ([], True):
         assert world.run(*given, "-f", "missing", "x", forked=False, **env).returncode == 2
         names = {path.name.split(".")[0] for path in compiled.rglob("*.pyc")}
-        assert ({"_session", "_files", "_hints"} <= names) is there, names
+        assert ({"_session", "_question", "_hints"} <= names) is there, names
 
 
 def test_incognito_does_not_mend_a_store_that_somebody_was_killed_in(world: World) -> None:

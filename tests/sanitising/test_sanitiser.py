@@ -810,7 +810,7 @@ import hitherto
 from hitherto.errors import MissingExtra
 from hitherto.sanitiser import Rule, Sanitiser
 with hitherto.open("memory:") as store:
-    store.start().append("kept")
+    store.start().append(hitherto.Message.user("kept"))
 for make in (Sanitiser.secrets, lambda: Sanitiser([Rule("mine", "own", "x")])):
     try:
         make()

@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any, Self
 
 IMPORTS = (
-    *("hitherto.cli._chat", "hitherto.cli._dialogue", "hitherto.cli._session", "hitherto.cli._editor"),
+    *("hitherto.cli._chat", "hitherto.cli._dialogue", "hitherto.cli._session", "hitherto.cli._line_editor"),
     *("hitherto.chat", "hitherto.recorder", "hitherto.store", "hitherto.backends.sqlite"),
-    *("hitherto.cli._stores", "hitherto.formats.jsonl", "hitherto.opening", "hitherto.backends.sqlite.retrying_reader"),
+    *("hitherto.cli._backup_restore", "hitherto.opening", "hitherto.backends.sqlite.retrying_reader"),
+    *("hitherto.formats.jsonl", "hitherto.cli._question", "hitherto.cli._slash_commands"),
     *(
         f"hitherto.cli.{name}"
         for name in ("_main", "_conversation", "_log", "_search", "_purge_verify", "_stats", "_doctor")

@@ -110,7 +110,7 @@ def _check(options: Options) -> None:
 
 def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     from ._dialogue import Dialogue  # noqa: PLC0415  # help needs none
-    from ._files import build_question, check_accepted, read_files  # noqa: PLC0415  # help needs none
+    from ._question import build_question, check_accepted, read_files  # noqa: PLC0415  # help needs none
     from ._session import Session  # noqa: PLC0415  # as above
 
     print_warnings()

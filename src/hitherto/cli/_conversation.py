@@ -12,14 +12,14 @@ import click
 
 from .. import errors
 from ._completion import complete_ids
+from ._conversation_pages import iterate_conversations
 from ._exit_codes import UNSOUND
 from ._ids import find_conversation, find_or_newest, here, is_message
+from ._message_text import as_json, fit_encoding, room, thread_lines
 from ._options import without_asking
 from ._output import confirm, count_of, print_json, print_lines
-from ._paging import iterate_conversations
 from ._store_options import Place, with_place
 from ._terminal import say
-from ._thread import as_json, fit_encoding, room, thread_lines
 from ._tree import draw_tree, make_brief
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from .. import errors
+from ._conversation_pages import iterate_conversations
 from ._exit_codes import PARTIAL, UNSOUND
-from ._moving import open_for_long_read, print_unreadable, summarise
+from ._export_import import open_for_long_read, print_unreadable, summarise
 from ._output import Meter, count_of, print_json
-from ._paging import iterate_conversations
 from ._store_options import Place, key_from, place_of, warn_of_password
 from ._terminal import print_error, say
 

@@ -1,6 +1,6 @@
 """The dialogue of `hitherto chat`: one question from the command line, or questions at a prompt until the user leaves.
 
-A line at the prompt is a slash command (`_slash`) or a question, which the session asks.
+A line at the prompt is a slash command (`_slash_commands`) or a question, which the session asks.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from .. import errors
 from ._exit_codes import INTERRUPTED
-from ._files import Question, build_question
 from ._hints import WordedError, hint_at_prompt, hint_for_question
 from ._ids import here
 from ._prompt import open_prompt
+from ._question import Question, build_question
 from ._session import Session
-from ._slash import COMMANDS, SLASH, run_command
+from ._slash_commands import COMMANDS, SLASH, run_command
 from ._terminal import print_error, say
 from ._unanswered import offer_interrupted, report_interrupted, report_stopped
 

@@ -1,7 +1,7 @@
 """`hitherto doctor`: report trouble with the store and its surroundings in plain words, with advice.
 
 It only looks. It makes and changes nothing, and repairs nothing that the next write would repair. The checks are in
-`_checks`. A check that fails is a finding like any other, so the remaining checks still run.
+`_doctor_checks`. A check that fails is a finding like any other, so the remaining checks still run.
 """
 
 import sys
@@ -13,7 +13,7 @@ import click
 
 from .. import _config_file, errors
 from .._terminal_text import escape_control_characters
-from ._checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, run_check
+from ._doctor_checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, run_check
 from ._exit_codes import FAILED, LOCKED, UNSOUND
 from ._options import options
 from ._output import paint, print_json, print_lines

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from .. import errors
-from ._paging import MAX_PAGE_SIZE, iterate_conversations
+from ._conversation_pages import MAX_PAGE_SIZE, iterate_conversations
 
 if TYPE_CHECKING:
     from ..conversation import Conversation

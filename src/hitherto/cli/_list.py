@@ -11,10 +11,10 @@ import click
 
 from .. import errors
 from ._conversation import DESCRIPTION, ROW, Listing, choose_folder, parse_metadata
+from ._message_text import fit_encoding, room
 from ._output import count_of, print_json, print_lines
 from ._store_options import Place, with_place
 from ._terminal import cut, line, moment, say
-from ._thread import fit_encoding, room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from ._completion import complete_ids
 from ._exit_codes import UNSOUND
 from ._graph import Row, draw_graph
 from ._ids import find_conversation, find_or_newest
+from ._message_text import as_json, fit_encoding, format_brief, message_lines, room
 from ._output import count_of, paint, print_json, print_lines
 from ._store_options import Place, with_place
 from ._terminal import columns, line, moment, say
-from ._thread import as_json, fit_encoding, format_brief, message_lines, room
 from ._tree import Brief, brief_line, make_brief
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import click
 
 from .. import __version__
 from ._options import options
-from ._streams import abandon_output, streams
+from ._safe_streams import abandon_output, streams
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -39,15 +39,15 @@ COMMANDS = {
     "search": Entry("_search", "Find messages by their words.", _LOOKING),
     "branches": Entry("_log", "List the branches of a conversation.", _LOOKING),
     "compare": Entry("_log", "Compare two threads: the shared part, and the rest of each.", _LOOKING),
-    "fork": Entry("_edit", "Go on from an earlier message; nothing is lost or copied.", _LOOKING),
-    "rename": Entry("_edit", "Give a conversation another title.", _LOOKING),
-    "label": Entry("_edit", "Give a message a name of your own.", _LOOKING),
-    "hold": Entry("_edit", "Protect a conversation from deletion.", _LOOKING),
-    "release": Entry("_edit", "Release a conversation from its hold.", _LOOKING),
-    "export": Entry("_moving", "Write conversations to a file, or to standard output.", _MOVING),
-    "import": Entry("_moving", "Import conversations from files of many programs.", _MOVING),
-    "backup": Entry("_stores", "Copy the store to a file, while other processes write.", _MOVING),
-    "restore": Entry("_stores", "Replace the store by a backup.", _MOVING),
+    "fork": Entry("_arrange", "Go on from an earlier message; nothing is lost or copied.", _LOOKING),
+    "rename": Entry("_arrange", "Give a conversation another title.", _LOOKING),
+    "label": Entry("_arrange", "Give a message a name of your own.", _LOOKING),
+    "hold": Entry("_arrange", "Protect a conversation from deletion.", _LOOKING),
+    "release": Entry("_arrange", "Release a conversation from its hold.", _LOOKING),
+    "export": Entry("_export_import", "Write conversations to a file, or to standard output.", _MOVING),
+    "import": Entry("_export_import", "Import conversations from files of many programs.", _MOVING),
+    "backup": Entry("_backup_restore", "Copy the store to a file, while other processes write.", _MOVING),
+    "restore": Entry("_backup_restore", "Replace the store by a backup.", _MOVING),
     "copy": Entry("_copy", "Copy a store into another one.", _MOVING),
     "stats": Entry("_stats", "Show the size of the store, and its activity.", _CARE),
     "verify": Entry("_purge_verify", "Read everything, and check that it is sound.", _CARE),

@@ -42,7 +42,7 @@ def open_prompt(commands: Sequence[str], history: Sequence[str]) -> Prompt:
     if find_spec("prompt_toolkit") is None:
         say(f"this is a plain prompt; {MissingExtra('prompt_toolkit', 'cli').hint} installs one with an editor")
         return Lines(history)
-    from ._editor import Editor  # noqa: PLC0415  # slow to load, and only a terminal needs it
+    from ._line_editor import Editor  # noqa: PLC0415  # slow to load, and only a terminal needs it
 
     return Editor((_FIRST, _FURTHER), commands, history, screen)
 

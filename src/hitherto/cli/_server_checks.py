@@ -7,7 +7,7 @@ change nothing.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ._checks import OK, PROBLEM, WARNING, Case, Finding
+from ._doctor_checks import OK, PROBLEM, WARNING, Case, Finding
 from ._stats import size
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from .. import errors
 from ._ctrl_c import Stoppable
-from ._files import Question
 from ._ids import here
 from ._markdown import answer_output
+from ._question import Question
 from ._terminal import line, say
 
 if TYPE_CHECKING:

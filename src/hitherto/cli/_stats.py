@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ._conversation_pages import iterate_conversations
 from ._output import count_of, paint, print_json, print_lines
-from ._paging import iterate_conversations
 from ._store_options import Place, with_place
 from ._terminal import line, moment, width
 

@@ -11,7 +11,7 @@ import click
 
 from .. import errors
 from ._exit_codes import UNSOUND
-from ._moving import open_for_long_read
+from ._export_import import open_for_long_read
 from ._options import without_asking
 from ._output import Meter, confirm, count_of, print_json
 from ._store_options import Place, with_place
