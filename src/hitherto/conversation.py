@@ -110,6 +110,8 @@ class Conversation:
         self._link = link  # of the next message, if it is a root
         self._label = label  # of every message of this handle that has none: the trace of a sub-agent
         self._setup = setup  # the number of the setup in force here; None: read it when it is needed
+        # The number and the content of the setup that `_configure` compared last. Bytes, because tools may be changed.
+        self._compared: tuple[int, bytes] | None = None
 
     def __repr__(self) -> str:
         return f"<Conversation {self.id} at {self.at or 'its beginning'}>"
@@ -246,8 +248,11 @@ class Conversation:
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
         *,
         is_bounded: bool = True,
+        is_clean: bool = False,
     ) -> list[Saved]:
-        steps = self._extend_steps(messages, on_conflict, expect_head, unput, put, is_bounded=is_bounded)
+        steps = self._extend_steps(
+            messages, on_conflict, expect_head, unput, put, is_bounded=is_bounded, is_clean=is_clean
+        )
         return finish(self.engine.committer, steps)
 
     def _extend_steps(
@@ -259,8 +264,10 @@ class Conversation:
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
         *,
         is_bounded: bool = True,
+        is_clean: bool = False,
     ) -> Steps[list[Saved]]:
-        """Save several messages; with them go the items `unput`, and come those that `put` gives."""
+        """Save several messages; with them go the items `unput`, and come those that `put` gives. `is_clean`: the
+        caller has cleaned the messages with the redactor of the store."""
         engine = self.engine
         engine.ensure_open()
         if on_conflict not in ("branch", "raise", "follow"):
@@ -271,7 +278,9 @@ class Conversation:
             )
         setup = self._setup_number()
         given = messages if type(messages) in (list, tuple) else as_messages(messages)
-        clean = clean_together(engine, [self._placeless(message) for message in given])
+        clean = [self._placeless(message) for message in given]
+        if not is_clean or self._label is not None:  # a label was just put on them, and is not checked yet
+            clean = clean_together(engine, clean)
         drafts = [encode_message(self.state, message, setup, is_clean=True) for message in clean]
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
@@ -373,10 +382,15 @@ class Conversation:
             )
         )
 
-    def _configure(self, new: Setup) -> None:
-        if self.engine.redactor is not None:
+    def _configure(self, new: Setup, *, is_clean: bool = False) -> None:
+        """Run `configure` with a setup that was checked. `is_clean`: it was cleaned with the redactor of the store."""
+        if self.engine.redactor is not None and not is_clean:
             new = self.engine.redactor.setup(new)
+        number, data = self._setup_number(), encode(new)
+        if (number, data) == self._compared:
+            return
         if new == self.setup:
+            self._compared = number, data
             return
         state = self.state
         numbers: list[int] = []
@@ -392,6 +406,7 @@ class Conversation:
 
         self.engine.change(state.id, make)
         self._setup = numbers[-1]
+        self._compared = numbers[-1], data
 
     def _setup_number(self) -> int:
         """The number of the setup that is in force here."""

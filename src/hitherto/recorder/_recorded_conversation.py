@@ -202,13 +202,16 @@ class RecordedConversation:
     def write(self, place: Place, messages: Sequence[Message], *, is_answer: bool = False) -> list[Saved]:
         """Add messages below a place, and move the place to them. The caller holds the lock.
 
-        An answer replaces its partials. It is kept however large the conversation gets: it was paid for.
+        The messages are clean already. An answer replaces its partials. It is kept however large the conversation gets:
+        it was paid for.
         """
         self.flush()
         return self._write(place, messages, is_answer=is_answer)
 
     def _write(self, place: Place, messages: Sequence[Message], *, is_answer: bool) -> list[Saved]:
-        saved = place.handle._extend(messages, unput=place.partials, put=self._missing_mark(), is_bounded=not is_answer)
+        saved = place.handle._extend(
+            messages, unput=place.partials, put=self._missing_mark(), is_bounded=not is_answer, is_clean=True
+        )
         place.partials = ()
         place.lead()
         self.note_written(saved)

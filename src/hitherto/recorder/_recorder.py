@@ -287,7 +287,7 @@ class Recorder:
     ) -> Place:
         place, setup = Place(recorded, recorded.handle(at)), request.setup
         if inherits:
-            setup = replace(place.handle.setup, provider=setup.provider, model=setup.model)
+            setup = self._clean_setup(replace(place.handle.setup, provider=setup.provider, model=setup.model))
         self._add(place, request.messages, setup)
         return place
 
@@ -379,7 +379,7 @@ class Recorder:
             if messages:
                 place.partials = ()  # a partial of an answer that broke off stays where it belongs
             if setup is not None:
-                place.handle._configure(replace(setup, provider=setup.provider or self.provider))
+                place.handle._configure(replace(setup, provider=setup.provider or self.provider), is_clean=True)
             saved = recorded.write(place, [self._complete(m) for m in messages]) if messages else []
             place.asked = time.perf_counter()
             return saved
@@ -409,7 +409,7 @@ class Recorder:
         """Write an answer, or hold it if that is not possible now."""
         recorded = place.recorded
         try:
-            complete = [self._complete(m, answer) for m in self._clean(messages)]
+            complete = self._clean([self._complete(m, answer) for m in messages])
         except HithertoError as error:
             warn(f"an answer cannot be kept, and is lost: {error}")
             return []
