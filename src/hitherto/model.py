@@ -346,30 +346,30 @@ def approximate_tokens(size: int) -> int:
 
 
 DEEPEST = 100  # levels of JSON in a message: every reader can walk through them by recursion
-_LEAVES = frozenset({str, int, float, bool, bytes, type(None), Attachment})
+_FINE = frozenset({str, float, bool, bytes, type(None), Attachment})  # whatever their value is
+_LEAVES = _FINE | {int}
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:
     """Refuse a value that would not come back equal: tuples, sets, dates, objects, keys that are not text, integers
     over 64 bits, and nesting that is too deep."""
     kind = type(value)
-    if kind in _LEAVES:
-        if kind is int and not -(2**63) <= value < 2**64:  # type: ignore[operator]  # kind is int
-            raise InvalidMessage(f"{where} holds an integer of more than 64 bits", hint="pass it as text")
+    if kind is int and not -(2**63) <= value < 2**64:  # type: ignore[operator]  # kind is int
+        raise InvalidMessage(f"{where} holds an integer of more than 64 bits", hint="pass it as text")
+    if kind not in (list, dict):
+        if kind not in _LEAVES:
+            what = f"{where} holds a {kind.__name__}, which would not come back as it is"
+            raise InvalidMessage(what, hint="pass plain JSON: dict, list, str, int, float, bool, None")
         return
     if depth == DEEPEST:
         raise InvalidMessage(f"{where} is nested more than {DEEPEST} deep", hint="flatten it, or pass it as JSON text")
-    if kind is list:
-        for item in value:  # type: ignore[attr-defined]  # kind is list
-            check_json(item, where, depth + 1)
-    elif kind is dict:
-        for name, item in value.items():  # type: ignore[attr-defined]  # kind is dict
+    if kind is dict:
+        for name in value:  # type: ignore[attr-defined]  # kind is dict
             if type(name) is not str:
                 raise InvalidMessage(f"{where} has a key that is a {type(name).__name__}", hint="keys are strings")
+    for item in value if kind is list else value.values():  # type: ignore[attr-defined]  # kind is list or dict
+        if type(item) not in _FINE:  # here too: most items are fine, and a call takes longer than this
             check_json(item, where, depth + 1)
-    else:
-        what = f"{where} holds a {kind.__name__}, which would not come back as it is"
-        raise InvalidMessage(what, hint="pass plain JSON: dict, list, str, int, float, bool, None")
 
 
 def is_nested_deeper(value: object, most: int) -> bool:

@@ -21,7 +21,8 @@ from ..errors import InvalidMessage
 from ..model import encodable
 
 _DEEPEST = 200  # levels of nesting that are parsed; our functions need about two stack frames for each
-_LEAVES = frozenset({str, int, float, bool, bytes, type(None), Attachment})
+_VALUES = frozenset({str, int, float, bool, bytes, type(None)})  # nothing is inside them, and nothing to load
+_LEAVES = _VALUES | {Attachment}
 _URL_SAFE = str.maketrans("-_", "+/")
 _MALFORMED = (ValueError, RecursionError, OverflowError)  # of either decoder
 
@@ -106,20 +107,19 @@ def entry(value: object, what: str) -> dict[str, object]:
 def _check(value: object, what: str, depth: int = 0) -> None:
     """Raise `InvalidMessage` for a value that is not JSON, or is nested too deeply."""
     kind = type(value)
-    if kind in _LEAVES:
+    if kind not in (list, dict):
+        if kind not in _LEAVES:
+            raise InvalidMessage(f"{what} holds a {kind.__name__}, which is no JSON", hint="pass plain JSON")
         return
     if depth == _DEEPEST:
         raise InvalidMessage(f"{what} is nested more than {_DEEPEST} deep", hint="flatten it, or pass it as JSON text")
-    if kind is list:
-        for item in value:  # type: ignore[attr-defined]  # kind is list
-            _check(item, what, depth + 1)
-    elif kind is dict:
-        for name, item in value.items():  # type: ignore[attr-defined]  # kind is dict
+    if kind is dict:
+        for name in value:  # type: ignore[attr-defined]  # kind is dict
             if type(name) is not str:
                 raise InvalidMessage(f"{what} has a key that is a {type(name).__name__}", hint="keys are strings")
+    for item in value if kind is list else value.values():  # type: ignore[attr-defined]  # kind is list or dict
+        if type(item) not in _LEAVES:  # here too: most items are leaves, and a call takes longer than this
             _check(item, what, depth + 1)
-    else:
-        raise InvalidMessage(f"{what} holds a {kind.__name__}, which is no JSON", hint="pass plain JSON")
 
 
 def as_object(value: object, what: str) -> dict[str, object]:
@@ -222,9 +222,9 @@ def deep_copy(value: object, depth: int = 0) -> object:
     if depth > _DEEPEST:
         raise InvalidMessage(f"JSON is nested more than {_DEEPEST} deep")
     if isinstance(value, dict):
-        return {name: deep_copy(item, depth + 1) for name, item in value.items()}
+        return {name: item if type(item) in _VALUES else deep_copy(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [deep_copy(item, depth + 1) for item in value]
+        return [item if type(item) in _VALUES else deep_copy(item, depth + 1) for item in value]
     return value.load() if isinstance(value, Attachment) else value
 
 
