@@ -278,7 +278,7 @@ class Conversation:
             )
         setup = self._setup_number()
         given = messages if type(messages) in (list, tuple) else as_messages(messages)
-        clean = [self._placeless(message) for message in given]
+        clean: Sequence[Message] = [self._placeless(message) for message in given]
         if not is_clean or self._label is not None:  # a label was just put on them, and is not checked yet
             clean = clean_together(engine, clean)
         drafts = [encode_message(self.state, message, setup, is_clean=True) for message in clean]

@@ -117,7 +117,8 @@ def _check(value: object, what: str, depth: int = 0) -> None:
         for name in value:  # type: ignore[attr-defined]  # kind is dict
             if type(name) is not str:
                 raise InvalidMessage(f"{what} has a key that is a {type(name).__name__}", hint="keys are strings")
-    for item in value if kind is list else value.values():  # type: ignore[attr-defined]  # kind is list or dict
+    items: Iterable[object] = value if kind is list else value.values()  # type: ignore[assignment,attr-defined]  # as above
+    for item in items:
         if type(item) not in _LEAVES:  # here too: most items are leaves, and a call takes longer than this
             _check(item, what, depth + 1)
 
