@@ -16,7 +16,8 @@ Names that are used for lookups (keys, labels, projects) are not changed, becaus
 with a secret is refused.
 
 An SDK sends the whole history with each request. A cache in memory recognises messages that were cleaned before by a
-keyed hash, so that they are not cleaned again.
+keyed hash, so that they are not cleaned again. Another one recognises texts: a client sends an answer back in another
+form than it came in, but with the same texts.
 """
 
 import copy
@@ -35,7 +36,7 @@ from msgspec.structs import replace
 from ..errors import HithertoError, NotClean
 from ..model import Block, Message, Setup
 from . import Finding, Rule, Sanitiser
-from .values import ARGUMENTS, Cleaning, is_closed, is_text
+from .values import ARGUMENTS, Cleaning, KnownTexts, is_closed, is_text
 
 __all__ = ["Redactor", "is_text"]
 
@@ -56,11 +57,11 @@ class Redactor:
 
     def __init__(self, sanitiser: Sanitiser, key: bytes) -> None:
         self._clean = sanitiser.keyed(key)
-        self._names: set[str] = set()
+        self._known = KnownTexts()
         self._cache = _Cache()
 
     def _job(self) -> Cleaning:
-        return Cleaning(self._clean, self._names)
+        return Cleaning(self._clean, self._known)
 
     def _search_values(self, values: Mapping[str, Rule]) -> Cleaning:
         """A job that searches the values which a first one has found."""

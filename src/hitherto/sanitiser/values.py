@@ -16,8 +16,10 @@ import base64
 import binascii
 import codecs
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from itertools import count
 from typing import TypeVar
 
@@ -73,6 +75,7 @@ _HIDING = re.compile(r"\\[u/]")  # escapes that hide characters from a pattern
 _HALVES = re.compile("[\ud800-\udfff]")
 _NAMED = 51  # characters of a rule's name that go into a marker with a hash
 _NAMES = 10_000  # that are known to be clean
+_TEXTS_KNOWN = 50_000  # the same, as hashes of a hundred bytes each
 _BEGINNING = 512  # characters of a long one that show whether it is a key
 _SNIFFED = 1 << 16  # bytes that show whether something is text
 
@@ -87,13 +90,44 @@ def is_text(mime_type: str) -> bool:
     return kind.startswith(_TEXTS) or any(part in kind for part in _TEXT_PARTS)
 
 
+class KnownTexts:
+    """Texts that a sanitiser has found to be clean.
+
+    The same texts come again and again: the names of roles and kinds, and an answer once when it is kept and once in
+    the history of the next request. Only keyed hashes of texts are in memory; names of fields are there as they are.
+    """
+
+    def __init__(self) -> None:
+        self._key = os.urandom(32)
+        self._hashes: set[bytes] = set()
+        self.names: set[str] = set()
+
+    def hash(self, text: str, name: str = "", *, as_json: bool = False) -> bytes:
+        """A keyed hash of a text, of the name of its field, and of how it is cleaned."""
+        data = f"{len(name)} {as_json:d} {name}{text}".encode("utf-8", "surrogatepass")
+        return blake2b(data, key=self._key, digest_size=16).digest()
+
+    def has(self, hash: bytes) -> bool:
+        return hash in self._hashes
+
+    def add(self, hash: bytes) -> None:
+        if len(self._hashes) >= _TEXTS_KNOWN:
+            self._hashes.clear()
+        self._hashes.add(hash)
+
+    def add_name(self, name: str) -> None:
+        if len(self.names) >= _NAMES:
+            self.names.clear()
+        self.names.add(name)
+
+
 class Cleaning:
     """One value that is being cleaned, with its findings."""
 
-    def __init__(self, sanitiser: Sanitiser, names: set[str] | None = None) -> None:
-        """`names` are known to be clean; more are added."""
+    def __init__(self, sanitiser: Sanitiser, known: KnownTexts | None = None) -> None:
+        """`known` has the texts that this sanitiser has found to be clean; more are added."""
         self._sanitiser = sanitiser
-        self._names = set() if names is None else names
+        self._known = KnownTexts() if known is None else known
         self._cache: dict[tuple[str, str, bool], str] = {}  # the provider's own message repeats the texts of the blocks
         self.found: list[Finding] = []
         self.values: dict[str, Rule] = {}  # secrets that were found; each is removed everywhere else too
@@ -104,7 +138,13 @@ class Cleaning:
 
     def findings(self, text: str) -> Sequence[Finding]:
         """The findings in a text that must not be changed."""
-        return self._sanitiser.clean(text).findings
+        hash = self._known.hash(text)
+        if self._known.has(hash):
+            return ()
+        found = self._sanitiser.clean(text).findings
+        if not found:
+            self._known.add(hash)
+        return found
 
     # -- texts
 
@@ -114,6 +154,10 @@ class Cleaning:
         if cached is not None:
             return text if cached == text else cached  # callers compare by identity
         as_json = as_json or text[:100].lstrip()[:1] in ("{", "[")
+        hash = None if grows else self._known.hash(text, name, as_json=as_json)
+        if hash is not None and self._known.has(hash):
+            return text
+        before = len(self.found)
         given = self._clean_literals(text) if as_json else text
         cleaned = self._sanitiser.clean(given, name=name, complete=not grows)
         self._note(given, cleaned.findings)
@@ -121,27 +165,27 @@ class Cleaning:
         if as_json:
             result = self._clean_json(result)
         self._cache[name, text, grows] = result
+        if hash is not None and result is text and len(self.found) == before:
+            self._known.add(hash)
         return result
 
     def id(self, id: str) -> str:
         """Clean an id. Equal ids become equal ids everywhere. A UUID is never changed."""
         if _UUID.fullmatch(id):
             return id
-        cleaned = self._sanitiser.clean(id)
-        self._note(id, cleaned.findings)
-        for one in sorted(cleaned.findings, key=lambda one: -one.start):
+        found = self.findings(id)
+        self._note(id, found)
+        for one in sorted(found, key=lambda one: -one.start):
             id = f"{id[: one.start]}[redacted:{one.rule[:_NAMED]}-{one.hash[:8]}]{id[one.end :]}"
         return id
 
     def name(self, name: str) -> str:
         """Clean a name in JSON. Distinct names stay distinct."""
-        if name in self._names:
+        if name in self._known.names:
             return name
         cleaned = self.id(name)
         if cleaned is name and len(name) <= _LONGEST_WORD:
-            if len(self._names) >= _NAMES:
-                self._names.clear()
-            self._names.add(name)
+            self._known.add_name(name)
         return cleaned
 
     def clean_joined(self, texts: Sequence[str], *, grows: bool = False) -> Sequence[str]:
