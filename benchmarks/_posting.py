@@ -21,7 +21,6 @@ _PATHS = {
     "gemini": "/v1beta/models/m:generateContent",
 }
 _FIELDS = {"openai-chat": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
-_SAID = "Yes. " * 40
 
 
 class Turn(NamedTuple):
@@ -44,11 +43,12 @@ def turns(dialect: str, size: int, count: int) -> list[Turn]:
     entries, found = history(dialect, size), []
     for n in range(count + 1):
         asked = f"And {n}?"
-        question, said = _entry(dialect, False, asked), _entry(dialect, True, _SAID)
+        answer = f"Yes, {n}. " * 25  # no answer is like another: what is cleaned once must not spare the next one
+        question, said = _entry(dialect, False, asked), _entry(dialect, True, answer)
         entries.append(question)
         body = json.dumps(_request(dialect, entries), separators=(",", ":"), ensure_ascii=False).encode()
-        by_hand = Message.user(asked, raw=question), Message.assistant(_SAID, raw=said)
-        found.append(Turn(body, json.dumps(_answer(dialect, n)).encode(), *by_hand))
+        by_hand = Message.user(asked, raw=question), Message.assistant(answer, raw=said)
+        found.append(Turn(body, json.dumps(_answer(dialect, n, said)).encode(), *by_hand))
         entries.append(said)
     return found
 
@@ -96,19 +96,19 @@ def _request(dialect: str, entries: list[Json]) -> Json:
     return {"model": "m", _FIELDS[dialect]: entries, prompt: "Be brief."}
 
 
-def _answer(dialect: str, n: int) -> Json:
+def _answer(dialect: str, n: int, entry: Json) -> Json:
     if dialect == "openai-chat":
-        choice = {"index": 0, "finish_reason": "stop", "message": _entry(dialect, True, _SAID)}
+        choice = {"index": 0, "finish_reason": "stop", "message": entry}
         return {"id": f"c{n}", "object": "chat.completion", "model": "m", "choices": [choice],
                 "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}}  # fmt: skip
     if dialect == "openai-responses":
-        said = {"id": f"msg_{n}", "status": "completed", **_entry(dialect, True, _SAID)}
+        said = {"id": f"msg_{n}", "status": "completed", **entry}
         return {"id": f"r{n}", "object": "response", "status": "completed", "model": "m", "output": [said],
                 "usage": {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}}  # fmt: skip
     if dialect == "anthropic":
         return {"id": f"m{n}", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
-                "content": [{"type": "text", "text": _SAID}],
+                "content": [{"type": "text", "text": entry["content"]}],
                 "usage": {"input_tokens": 5, "output_tokens": 2}}  # fmt: skip
-    candidate = {"content": _entry(dialect, True, _SAID), "finishReason": "STOP", "index": 0}
+    candidate = {"content": entry, "finishReason": "STOP", "index": 0}
     usage = {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7}
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m", "responseId": f"r{n}"}

@@ -4,16 +4,22 @@ client of ours.
 Requests of the dialects go through a plain HTTP client (`_posting`). For the SDK and for our client, the provider is a
 process of its own on loopback that answers at once, so that the turn is as short as a turn can be: nothing of what
 recording costs can hide behind a model that thinks.
+
+The ways that are compared take turns, in one process: each turn is made recorded, not recorded, and by hand, in random
+order. What recording adds is the median of the differences between the same turn in two ways: a difference of medians
+has the noise of two runs. Rows in CPU count the time of the calling thread, which also commits. They do not depend on
+what a sync costs in that hour.
 """
 
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import hitherto
 from hitherto.chat import Client, Config, new_client
@@ -54,26 +60,38 @@ def _serve(pipe: Connection) -> None:
     server.serve_forever()
 
 
-def _sdk_turns(url: str, store: hitherto.Store | None, size: int, count: int) -> float:
-    """Seconds of a turn through OpenAI's own SDK."""
+Make = Callable[[int], object]  # one turn, by its number
+
+
+class Cost(NamedTuple):
+    """What the turns of one way have cost: one figure for each turn."""
+
+    wall: list[float]
+    cpu: list[float]
+
+
+@contextmanager
+def _sdk_turn(url: str, store: hitherto.Store | None, size: int) -> Iterator[Make]:
+    """Turns through OpenAI's own SDK."""
     import openai
 
     sdk: Any = openai.OpenAI(base_url=url, api_key="k")
     if store is not None:
         hitherto.record(sdk, store)
     said = history("openai-chat", size)
+
+    def turn(n: int) -> None:
+        said.append({"role": "user", "content": f"And {n}?"})
+        done = sdk.chat.completions.create(model="m", messages=said)
+        said.append({"role": "assistant", "content": done.choices[0].message.content})
+
     with sdk:
-
-        def turn(n: int) -> None:
-            said.append({"role": "user", "content": f"And {n}?"})
-            done = sdk.chat.completions.create(model="m", messages=said)
-            said.append({"role": "assistant", "content": done.choices[0].message.content})
-
-        return _timed(turn, count)
+        yield turn
 
 
-def _own_turns(url: str, store: hitherto.Store | None, size: int, count: int) -> float:
-    """Seconds of a turn through a client of ours."""
+@contextmanager
+def _own_turn(url: str, store: hitherto.Store | None, size: int) -> Iterator[Make]:
+    """Turns through a client of ours."""
     client = new_client(Config("openai-compatible", "m", url, "k", allow_insecure_base_url=True))
     if not isinstance(client, Client):
         raise TypeError("not a client that keeps its history")
@@ -81,21 +99,11 @@ def _own_turns(url: str, store: hitherto.Store | None, size: int, count: int) ->
         client.replace_history(client.parse_history(history("openai-chat", size)))
         if store is not None:
             hitherto.record(client, store)
-        return _timed(lambda n: client.chat(f"And {n}?") and None, count)
+        yield lambda n: client.chat(f"And {n}?")
 
 
-def _timed(turn: Callable[[int], None], count: int) -> float:
-    turn(0)  # connects, and keeps what was said before
-    seconds = []
-    for n in range(count):
-        began = time.perf_counter()
-        turn(n + 1)
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
-
-
-def _appends(store: hitherto.Store, size: int, given: list[Turn], dialect: str) -> float:
-    """Seconds of the same two appends by hand."""
+def _by_hand(store: hitherto.Store, size: int, given: list[Turn], dialect: str) -> Make:
+    """The same two appends by hand."""
     talk = store.start()
     talk.extend([find_dialect(dialect).parse(entry) for entry in history(dialect, size)])
 
@@ -103,7 +111,21 @@ def _appends(store: hitherto.Store, size: int, given: list[Turn], dialect: str) 
         talk.append(given[n].question)
         talk.append(given[n].said)
 
-    return _timed(turn, len(given) - 1)
+    return turn
+
+
+def _take_turns(bench: Bench, ways: dict[str, Make], count: int) -> dict[str, Cost]:
+    """Make the same turns in every way, one after the other."""
+    for turn in ways.values():
+        turn(0)  # connects, and keeps what was said before
+    costs = {name: Cost([], []) for name in ways}
+    for n in range(1, count + 1):
+        for name in map(str, bench.shuffled(ways)):
+            began, used = time.perf_counter(), time.thread_time()
+            ways[name](n)
+            costs[name].cpu.append(time.thread_time() - used)
+            costs[name].wall.append(time.perf_counter() - began)
+    return costs
 
 
 def recording(bench: Bench) -> list[Row]:
@@ -113,69 +135,78 @@ def recording(bench: Bench) -> list[Row]:
     process.start()
     url = f"http://127.0.0.1:{here.recv()}/v1"
     try:
-        return [row for size in (10, 1_000, 10_000) for row in [*_posted(bench, size), *_rows(bench, url, size)]]
+        return [row for size in (10, 1_000, 10_000) for row in [*_posted(bench, size), *_clients(bench, url, size)]]
     finally:
         process.kill()
         process.join()
+
+
+def _added(runs: list[dict[str, Cost]], name: str, goal: float | None) -> list[Row]:
+    """What recording adds, in times of two appends by hand: in wall time, and in CPU."""
+    rows = []
+    for clock, title in (("wall", name), ("cpu", f"{name}: CPU")):
+        added, by_hand = [], []
+        for run in runs:
+            recorded, plain, two = (getattr(run[way], clock) for way in ("recorded", "not recorded", "by hand"))
+            added.append(statistics.median(a - b for a, b in zip(recorded, plain, strict=True)))
+            by_hand.append(statistics.median(two))
+        note = both(added, by_hand, "adds", "two appends by hand")
+        rows.append(at_most(title, ratios(added, by_hand), goal, note))
+    return rows
 
 
 def _posted(bench: Bench, size: int) -> list[Row]:
     """What recording adds to a request of each dialect."""
     rows = []
     for dialect in DIALECTS:
-        given = turns(dialect, size, bench.pick(10, 30))
+        given = turns(dialect, size, bench.pick(15, 30))
         for is_cleaned in (False, True):
-            found: dict[str, list[float]] = {}
+            runs = []
             for number in range(bench.pick(3, 7)):
-                for way in bench.shuffled(["recorded", "not recorded", "by hand"]):
-                    place = bench.place("posted", dialect, size, is_cleaned, number, way)
-                    found.setdefault(str(way), []).append(
-                        _posted_turn(place, str(way), size, given, dialect, is_cleaned)
-                    )
-            added = [a - b for a, b in zip(found["recorded"], found["not recorded"], strict=True)]
+                place = bench.place("posted", dialect, size, is_cleaned, number)
+                runs.append(_posted_turns(bench, place, size, given, dialect, is_cleaned))
             name = f"what recording adds to a turn of {dialect}{', cleaned' if is_cleaned else ''}, {size:,}"
-            note = both(added, found["by hand"], "adds", "two appends by hand")
-            rows.append(at_most(name, ratios(added, found["by hand"]), GOAL, note))
+            rows += _added(runs, name, GOAL)
     return rows
 
 
-def _posted_turn(place: str, way: str, size: int, given: list[Turn], dialect: str, is_cleaned: bool) -> float:
+def _posted_turns(
+    bench: Bench, place: str, size: int, given: list[Turn], dialect: str, is_cleaned: bool
+) -> dict[str, Cost]:
     sanitiser = hitherto.Sanitiser.secrets() if is_cleaned else None
-    with hitherto.open(f"{place}/c.db", sanitiser=sanitiser) as store:
-        if way == "by hand":
-            return _appends(store, size, given, dialect)
-        with Posting(given, dialect, store if way == "recorded" else None) as posting:
-            return _timed(posting.turn, len(given) - 1)
+    with (
+        hitherto.open(f"{place}/recorded.db", sanitiser=sanitiser) as store,
+        hitherto.open(f"{place}/by-hand.db", sanitiser=sanitiser) as other,
+        Posting(given, dialect, store) as recorded,
+        Posting(given, dialect, None) as plain,
+    ):
+        by_hand = _by_hand(other, size, given, dialect)
+        ways: dict[str, Make] = {"recorded": recorded.turn, "not recorded": plain.turn, "by hand": by_hand}
+        return _take_turns(bench, ways, len(given) - 1)
 
 
-def _rows(bench: Bench, url: str, size: int) -> list[Row]:
-    found: dict[str, list[float]] = {}
+def _clients(bench: Bench, url: str, size: int) -> list[Row]:
+    """What recording adds to a turn of an SDK, and to one of a client of ours."""
     count = bench.pick(30, 100) if size < 100 else bench.pick(8, 20)
-    by_sdk = ["sdk", "sdk, recorded"] if size <= _SDK_SIZE else []
-    for number in range(bench.pick(3, 7)):
-        for name in bench.shuffled([*by_sdk, "client", "client, recorded", "by hand"]):
-            found.setdefault(str(name), []).append(_measured(bench, url, str(name), size, number, count))
     rows = []
-    for name, who in (("sdk", "OpenAI's SDK"), ("client", "a client of ours")):
-        if name not in found:
+    for name, who, begin in (("sdk", "OpenAI's SDK", _sdk_turn), ("client", "a client of ours", _own_turn)):
+        if name == "sdk" and size > _SDK_SIZE:
             continue
-        plain, recorded = found[name], found[f"{name}, recorded"]
-        added = [a - b for a, b in zip(recorded, plain, strict=True)]
-        note = both(recorded, plain, "recorded", "not")
-        rows.append(at_most(f"turn of {who} at {size:,} messages, recorded", ratios(recorded, plain), None, note))
-        by_hand = found["by hand"]
-        note = both(added, by_hand, "adds", "two appends by hand")
+        runs = []
+        for number in range(bench.pick(3, 7)):
+            place = bench.place(name, size, number)
+            with (
+                hitherto.open(f"{place}/recorded.db") as store,
+                hitherto.open(f"{place}/by-hand.db") as other,
+                begin(url, store, size) as recorded,
+                begin(url, None, size) as plain,
+            ):
+                by_hand = _by_hand(other, size, turns("openai-chat", 0, count), "openai-chat")
+                ways = {"recorded": recorded, "not recorded": plain, "by hand": by_hand}
+                runs.append(_take_turns(bench, ways, count))
+        whole, bare = ([statistics.median(run[way].wall) for run in runs] for way in ("recorded", "not recorded"))
+        note = both(whole, bare, "recorded", "not")
+        rows.append(at_most(f"turn of {who} at {size:,} messages, recorded", ratios(whole, bare), None, note))
         goal = GOAL if name == "client" else None  # what an SDK does itself hides what is added
-        rows.append(at_most(f"what recording adds to it, {size:,}", ratios(added, by_hand), goal, note))
+        rows += _added(runs, f"what recording adds to a turn of {who}, {size:,}", goal)
     return rows
-
-
-def _measured(bench: Bench, url: str, name: str, size: int, number: int, count: int) -> float:
-    """Seconds of a turn in this way."""
-    by = _sdk_turns if name.startswith("sdk") else _own_turns
-    if name in ("sdk", "client"):
-        return by(url, None, size, count)
-    with hitherto.open(f"{bench.place('recording', size, number, name.split(',', maxsplit=1)[0])}/c.db") as store:
-        if name == "by hand":
-            return _appends(store, size, turns("openai-chat", 0, count), "openai-chat")
-        return by(url, store, size, count)
