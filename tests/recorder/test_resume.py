@@ -661,12 +661,12 @@ def test_ctrl_c_between_a_commit_and_our_noting_it_writes_nothing_twice(
     kind = "openai-compatible"
     note_written, notes = RecordedConversation.note_written, 0
 
-    def interrupted(recorded: RecordedConversation, messages: Any) -> None:
+    def interrupted(recorded: RecordedConversation, *args: Any) -> None:
         nonlocal notes
         notes += 1
         if notes == at + 1:
             raise KeyboardInterrupt
-        note_written(recorded, messages)
+        note_written(recorded, *args)
 
     monkeypatch.setattr(RecordedConversation, "note_written", interrupted)
     with provider(Script(kind, call_answer(kind, ("c1", "look", {})), "done", "went on", "went on")) as server:

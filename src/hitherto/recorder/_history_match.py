@@ -142,6 +142,11 @@ def fingerprint_message(dialect: Dialect, message: Message) -> Fingerprint | Non
     return fingerprint(dialect, raws) if raws else None
 
 
+def fingerprint_of_one(ways: Sequence[Step]) -> Fingerprint | None:
+    """The fingerprint of one message, among the ways to read a history from there on."""
+    return next((step.fingerprint for step in ways if step.entries == 1), None)
+
+
 def steps(dialect: Dialect, messages: Sequence[Message]) -> list[list[Step]]:
     """For each entry of a history, the ways to read it. Mostly there is one. Gemini's SDK keeps a streamed answer in
     many entries, one for each piece, where the tree has one message."""
@@ -193,10 +198,13 @@ class Tree:
         self.has_main_answer = False
         self.seen = (0, 0)  # the row's `next_seq` and `rewrites` up to which the tree is complete
 
-    def add(self, message: Saved) -> None:
+    def add(self, message: Saved, known: Fingerprint | None = None) -> None:
+        """Add a message. `known` is its fingerprint, if the caller has it."""
         if message.id in self._by_id:
             return
-        found = None if message.problem is not None else fingerprint_message(self.dialect, message)
+        found = known
+        if found is None and message.problem is None:
+            found = fingerprint_message(self.dialect, message)
         is_assistant = message.role == "assistant"
         is_answer = is_assistant and not (message.extra or {}).get(FROM_REQUEST)
         added = TreeMessage(message.id, message.parent, found, message.seq, message.main, is_assistant, is_answer)

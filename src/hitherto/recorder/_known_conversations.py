@@ -262,11 +262,12 @@ class KnownConversations:
         other conversation that we know, and nothing continues it."""
         tree, position = earlier.recorded.tree, earlier.position
         with self._lock:
-            ours = set(self._conversations.values())
-        if earlier.recorded not in ours or not tree.is_current(position):
+            others = set(self._conversations.values())
+        if earlier.recorded not in others or not tree.is_current(position):
             return None
-        exchanges = last_exchanges([position.question, *rest])
-        if any(recorded.tree.has_exchange(exchanges) for recorded in ours - {earlier.recorded}):
+        others.remove(earlier.recorded)
+        exchanges = last_exchanges([position.question, *rest]) if others else set()
+        if any(recorded.tree.has_exchange(exchanges) for recorded in others):
             return None
         found = tree.follow_on(position, rest)
         return found.at if tree.is_free_after(position, rest, found) else None

@@ -25,7 +25,7 @@ from ..events import warn
 from ..listing import MessageListing, scan
 from ..model import Message, Saved, Setup, trace_of
 from ._closing import open_recordings
-from ._history_match import History, Position, Tree
+from ._history_match import History, Position, Tree, fingerprint_of_one
 
 _HANDLES = 64  # handles of one conversation that are kept ready for the next request
 _MARK_TRUST_SECONDS = 1.0  # how long our mark counts as present: another process may end a recording that both share
@@ -155,20 +155,23 @@ class RecordedConversation:
         to the newest message of the main flow."""
         return self.talk.subagent(SIDE_CALL, uuid4().hex[:12], call=self.newest)
 
-    def _index(self, messages: Sequence[Saved]) -> None:
-        for message in filter(self._is_ours, messages):
-            self.tree.add(message)
+    def _index(self, messages: Sequence[Saved], history: History = ()) -> None:
+        for i, message in enumerate(messages):
+            if not self._is_ours(message):
+                continue
+            is_new = message.key is None  # with a key it may be a message that was there already
+            self.tree.add(message, fingerprint_of_one(history[i]) if history and is_new else None)
             for name in ("response_id", "within"):
                 value = (message.extra or {}).get(name)
                 if isinstance(value, str):
                     self._responses[value] = message.id
 
-    def note_written(self, messages: Sequence[Saved]) -> None:
+    def note_written(self, messages: Sequence[Saved], history: History = ()) -> None:
         """Index the messages that this recorder wrote. If no other writer came in between, the tree is still
-        complete."""
+        complete. `history` has the fingerprints of the messages, if they were made already."""
         if self._roots is not None:
             self._roots.update(message.id for message in messages if message.parent is None)
-        self._index(messages)
+        self._index(messages, history)
         seq, rewrites = self.tree.seen
         if messages and seq == messages[0].seq:
             self.tree.seen = (messages[-1].seq + 1, rewrites)
@@ -199,22 +202,27 @@ class RecordedConversation:
             self._handles.pop(next(iter(self._handles)))
         self._handles[handle.at] = handle
 
-    def write(self, place: Place, messages: Sequence[Message], *, is_answer: bool = False) -> list[Saved]:
-        """Add messages below a place, and move the place to them. The caller holds the lock.
+    def write(
+        self, place: Place, messages: Sequence[Message], history: History = (), *, is_answer: bool = False
+    ) -> list[Saved]:
+        """Add messages below a place, and move the place to them. The caller holds the lock. `history` has their
+        fingerprints, if they were made already.
 
         The messages are clean already. An answer replaces its partials. It is kept however large the conversation gets:
         it was paid for.
         """
         self.flush()
-        return self._write(place, messages, is_answer=is_answer)
+        return self._write(place, messages, history, is_answer=is_answer)
 
-    def _write(self, place: Place, messages: Sequence[Message], *, is_answer: bool) -> list[Saved]:
+    def _write(
+        self, place: Place, messages: Sequence[Message], history: History = (), *, is_answer: bool
+    ) -> list[Saved]:
         saved = place.handle._extend(
             messages, unput=place.partials, put=self._missing_mark(), is_bounded=not is_answer, is_clean=True
         )
         place.partials = ()
         place.lead()
-        self.note_written(saved)
+        self.note_written(saved, history)
         if not self.is_ended:
             self.confirm_mark()
         return saved

@@ -35,7 +35,7 @@ from ..ids import new_conversation_id
 from ..model import Message, Saved, Setup, check
 from ._checkpoints import Checkpoints
 from ._closing import END_SECONDS, open_recordings
-from ._history_match import FROM_REQUEST, HistoryMatch, last_answer, steps
+from ._history_match import FROM_REQUEST, History, HistoryMatch, last_answer, steps
 from ._into import current_conversation
 from ._known_conversations import KnownConversations, session_name
 from ._otel import observe_answer
@@ -238,10 +238,10 @@ class Recorder:
     def _add_rest(self, recorded: RecordedConversation, found: HistoryMatch, request: CleanRequest) -> Place:
         """Add the new messages of a history below the last message that was found."""
         place = Place(recorded, recorded.handle(found.at))
-        saved = self._add(place, request.messages[found.count :], request.setup)
+        history = request.history[found.count :]
+        saved = self._add(place, request.messages[found.count :], request.setup, history)
         if found.is_whole:
-            ids = [message.id for message in saved]
-            place.position = recorded.tree.position(ids, request.history[found.count :])
+            place.position = recorded.tree.position([message.id for message in saved], history)
         return place
 
     def _take_along(self, place: Place, session: str | None, follower: Conversation | None) -> None:
@@ -373,14 +373,16 @@ class Recorder:
         """Add messages below a place, and move the place to them. A setup that differs from here on is kept too."""
         return self._add(place, self._clean(messages), None if setup is None else self._clean_setup(setup))
 
-    def _add(self, place: Place, messages: Sequence[Message], setup: Setup | None) -> list[Saved]:
+    def _add(
+        self, place: Place, messages: Sequence[Message], setup: Setup | None, history: History = ()
+    ) -> list[Saved]:
         recorded = place.recorded
         with recorded.lock:
             if messages:
                 place.partials = ()  # a partial of an answer that broke off stays where it belongs
             if setup is not None:
                 place.handle._configure(replace(setup, provider=setup.provider or self.provider), is_clean=True)
-            saved = recorded.write(place, [self._complete(m) for m in messages]) if messages else []
+            saved = recorded.write(place, [self._complete(m) for m in messages], history) if messages else []
             place.asked = time.perf_counter()
             return saved
 
@@ -409,7 +411,7 @@ class Recorder:
         """Write an answer, or hold it if that is not possible now."""
         recorded = place.recorded
         try:
-            complete = self._clean([self._complete(m, answer) for m in messages])
+            complete = list(self._clean([self._complete(m, answer) for m in messages]))
         except HithertoError as error:
             warn(f"an answer cannot be kept, and is lost: {error}")
             return []
