@@ -29,7 +29,7 @@ PAGE = TESTS.parent / "docs" / "architecture.md"
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("errors", "events", "_forks", "_interrupts", "_own_files"),
-        *("_sealing.primitives", "_engine.signals", "_erasure.purge"),
+        *("_sealing.primitives", "_engine.signals", "_engine.retry", "_erasure.purge"),
     ),
     (
         *("attachment", "ids", "keys", "model", "reports", "retention", "sanitiser.*", "telemetry"),

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from msgspec.structs import replace
 
 import hitherto
 from hitherto import Conversation, Message, RetentionPolicy, Store
+from hitherto._engine.retry import retry
 from hitherto._engine.state import build_row_change
 from hitherto._erasure import checkpoint_copies, sweep
 from hitherto._erasure.shutdown import Purges
@@ -740,7 +742,7 @@ def test_a_conversation_that_never_stands_still_is_busy_and_not_destroyed(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk, look = started(store, clock, 40 * DAY), sweep.Sweep._still_due
-    monkeypatch.setattr(sweep, "_TRIES", 3)
+    monkeypatch.setattr(sweep, "retry", partial(retry, most=3))
     titles = iter(range(100))
 
     def restless(self: sweep.Sweep, row: ConversationRow) -> bool:

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..backend import CHAT, Batch, Change, Done, ItemRow, Missing, Stale, Taken
+from ..backend import CHAT, Batch, Change, Done, ItemRow, Stale, Taken
 from ..errors import Busy, StorageFull
 from ..ids import new_conversation_id
 from ..model import Saved, Setup
 from .attachments import unstage
 from .bodies import Meta, open_setup
 from .committer import report_stored
-from .engine import MAX_COMMIT_ATTEMPTS, Engine
+from .engine import Engine
 from .filters import description_tags
 from .packs import Reader
+from .retry import retry
 from .setups import check_text, setup_item
-from .signals import RowChanged
+from .signals import KeyChanged, RowChanged
 from .state import ConversationState, EncodedMessage, Placement, close_meta, encode_message
 from .workspace import add_description, new_row
 
@@ -51,14 +52,17 @@ def create(
     if engine.redactor is not None:
         meta = _clean(meta, engine.redactor)
         setups = [engine.redactor.setup(setup) for setup in setups]
-    for _ in range(MAX_COMMIT_ATTEMPTS):
+
+    def attempt() -> tuple[ConversationState, list[Saved]] | None:
         try:
             return _create_now(engine, id, meta, setups, make, more or More())
-        except RowChanged:  # keys were rotated meanwhile, or there is another policy
+        except KeyChanged:  # of the workspace; or there is another policy
             engine.workspace.refresh()
             if meta.key is not None:
                 return None  # and the conversation may be there under another name: look again
-    raise Busy("the conversation could not be started")
+            raise RowChanged from None
+
+    return retry(attempt, "the conversation could not be started")
 
 
 def _create_now(
@@ -88,24 +92,21 @@ def _create_now(
     drafts = make(state)
     try:
         state.stage(drafts)
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            first, messages = state.prepare(row, drafts, Placement(None), head_at=more.head_at)
-            change = first or Change(id, None, row)
-            items = (*put, *more.items(state, messages))
-            change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
-            outcome = engine.committer.write(Batch((change,), require), tell=report_stored)
-            if isinstance(outcome, Done):
-                state.row = change.row or row
-                engine.states[id] = state
-                return state, messages
-            if isinstance(outcome, Taken) and outcome.what in ("id", "key"):
-                _unstage(state, drafts)
-                return None
-            if isinstance(outcome, Stale) and outcome.conversation == engine.workspace.row.id:
-                raise RowChanged
-            if isinstance(outcome, Missing):
-                state.stage(drafts)
-        raise Busy("the conversation could not be started")
+        first, messages = state.prepare(row, drafts, Placement(None), head_at=more.head_at)
+        change = first or Change(id, None, row)
+        items = (*put, *more.items(state, messages))
+        change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
+        outcome = engine.committer.write(Batch((change,), require), tell=report_stored)
+        if isinstance(outcome, Done):
+            state.row = change.row or row
+            engine.states[id] = state
+            return state, messages
+        if isinstance(outcome, Stale) and outcome.conversation == engine.workspace.row.id:
+            raise KeyChanged
+        if not (isinstance(outcome, Taken) and outcome.what in ("id", "key")):
+            raise RowChanged  # another process took the numbers, or removed what was staged
+        _unstage(state, drafts)
+        return None
     except Exception as error:
         _unstage(state, drafts)  # no message refers to it, and it would keep a full disk full
         if isinstance(error, StorageFull):

@@ -12,40 +12,40 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ..backend import Batch, Change, ConversationRow, Done, MessageRow
-from ..errors import Busy, Damaged, HasChildren, Held, NotFound
+from ..errors import Damaged, HasChildren, Held, NotFound
 from ..ids import show_conversation_id
 from .committer import report_stored
 from .packs import Reader, Rewrite
 from .recovery import keys_below
+from .retry import retry
 from .signals import RowChanged
 
 if TYPE_CHECKING:
     from .engine import Engine
 
-_MAX_ATTEMPTS = 1000  # to prepare a delete again before the conversation is said to be busy
 _FORGET_SECONDS = 0.05  # to wait for words to leave the search index; maintenance does the rest
 
 
 def delete(engine: "Engine", ids: Sequence[str], *, recursive: bool, missing_ok: bool) -> list[str]:
     """Delete messages in one transaction; return the ids of all that were deleted."""
-    for _ in range(_MAX_ATTEMPTS):
+
+    def attempt() -> list[str]:
         found, missing = engine.message_rows(ids, bodies=False)
         if missing and not missing_ok:
             raise NotFound("message", missing)
         chosen: dict[bytes, set[int]] = {}
         for row in found.values():
             chosen.setdefault(row.conversation, set()).add(row.number)
-        try:
-            changes = [deletion(engine, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
-        except RowChanged:
-            continue
-        if not changes or isinstance(engine.committer.write(Batch(tuple(changes)), tell=report_stored), Done):
-            for change in changes:
-                engine.adopt_row(change.conversation, change.row)
-            engine.quota.count_again()
-            engine.search.forget(_FORGET_SECONDS, [change.conversation for change in changes])
-            return [engine.message_ids.id(number) for change in changes for number in change.drop]
-    raise Busy("the conversation changes faster than this delete can be prepared")
+        changes = [deletion(engine, id, numbers, recursive=recursive) for id, numbers in chosen.items()]
+        if changes and not isinstance(engine.committer.write(Batch(tuple(changes)), tell=report_stored), Done):
+            raise RowChanged
+        for change in changes:
+            engine.adopt_row(change.conversation, change.row)
+        engine.quota.count_again()
+        engine.search.forget(_FORGET_SECONDS, [change.conversation for change in changes])
+        return [engine.message_ids.id(number) for change in changes for number in change.drop]
+
+    return retry(attempt, "the conversation changes faster than this delete can be prepared")
 
 
 def deletion(engine: "Engine", conversation: bytes, chosen: set[int], *, recursive: bool) -> Change:
@@ -54,8 +54,7 @@ def deletion(engine: "Engine", conversation: bytes, chosen: set[int], *, recursi
     try:
         return _deletion(engine, row, chosen, recursive=recursive)
     except Damaged:
-        if engine.read_row(conversation).token != row.token:
-            raise RowChanged from None
+        engine.ensure_unchanged(row)
         raise
 
 

@@ -9,12 +9,13 @@ message that cannot be read, or the conversation.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from .._sealing.codec import Envelope
 from ..backend import Batch, Change, ConversationRow, Done, MessageRow, PackRow, Stale
-from ..errors import Busy, Damaged, InvalidID, NotFound
+from ..errors import Damaged, InvalidID, NotFound
 from ..ids import check_message_id, show_conversation_id
 from ..model import Saved
 from .attachments import fill_holes
@@ -22,12 +23,11 @@ from .bodies import Body, VerifiedRow, build_message, build_pack_messages, build
 from .committer import Tell, report_stored
 from .context import StoreContext
 from .packs import Reader, run_of
+from .retry import MAX_READ_ATTEMPTS, retry
 from .revisions import read as read_ledger
 from .signals import RowChanged
 from .state import ConversationState
 
-MAX_COMMIT_ATTEMPTS = 1000  # to prepare a write again before the conversation is said to be busy
-MAX_READ_ATTEMPTS = 100  # to read again what changes meanwhile
 _MAX_VERIFIED = 1000  # verified rows that are remembered
 
 T = TypeVar("T")
@@ -59,16 +59,30 @@ class Engine(StoreContext):
     def read_consistently(self, row: ConversationRow, read: Callable[[ConversationRow], T]) -> T:
         """Return what `read` gives for a conversation's row. If it raises `Damaged` and the row has changed meanwhile,
         that proves nothing: read again. A row that has not changed goes into quarantine."""
-        for _ in range(MAX_READ_ATTEMPTS):
+        rows = chain((row,), iter(lambda: self.read_row(row.id), None))  # the given row, then the newest
+
+        def attempt() -> T:
+            now = next(rows)
             try:
-                return read(row)
+                return read(now)
             except Damaged as error:
-                again = self.read_row(row.id)
-                if again.token == row.token:
-                    self.quarantine.add(row.id, None, str(error))
-                    raise
-                row = again
-        raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
+                self.ensure_unchanged(now)
+                self.quarantine.add(row.id, error.record, str(error))
+                raise
+
+        busy = f"conversation {show_conversation_id(row.id)} changes faster than it can be read"
+        return retry(attempt, busy, most=MAX_READ_ATTEMPTS)
+
+    def ensure_unchanged(self, row: ConversationRow) -> None:
+        """Raise `RowChanged` if the stored row is another one by now: then damage that was found proves nothing."""
+        if self.read_row(row.id).token != row.token:
+            raise RowChanged from None
+
+    def ensure_not_rewritten(self, row: ConversationRow) -> None:
+        """Raise `RowChanged` if more has happened than appends since this row was read."""
+        now = self.read_row(row.id)
+        if (now.rewrites, now.data_key) != (row.rewrites, row.data_key):
+            raise RowChanged
 
     def verified_row(self, row: ConversationRow) -> VerifiedRow | None:
         """Return the row, or its newest version, if it passes its integrity proof; None if it fails, and then it is in
@@ -110,21 +124,20 @@ class Engine(StoreContext):
         """Read again something that did not read back as it was written, by a state of its own that has the stored row.
         (An optimistic row is for preparing writes, never for judging reads.) If that fails although the row has not
         changed, the record is damaged and goes into quarantine."""
-        for _ in range(MAX_READ_ATTEMPTS):
-            row = self.read_row(state.id)
-            own = self.read_consistently(row, lambda row: ConversationState(self, row, own=True))
+
+        def look(row: ConversationRow) -> T:
+            own = ConversationState(self, row, own=True)
             try:
                 found = read(own)
             except Damaged as error:
-                if self.read_row(state.id).token == own.row.token:
-                    if error.record is None:
-                        error.record = message  # callers that note it again note the same record
-                    self.quarantine.add(state.id, error.record, str(error))
-                    raise
-                continue
-            if not own.has_holes or self.read_row(state.id).token == own.row.token:
-                return found
-        raise Busy(f"conversation {state.name} changes faster than it can be read")
+                if error.record is None:
+                    error.record = message  # callers that note it again note the same record
+                raise
+            if own.has_holes:
+                self.ensure_unchanged(row)
+            return found
+
+        return self.read_consistently(self.read_row(state.id), look)
 
     def change(
         self,
@@ -137,23 +150,21 @@ class Engine(StoreContext):
         """Commit a change that is prepared from the stored row, not from the optimistic one; prepare it again if
         another writer was faster. `make` returns None if there is nothing to do. `tell` makes the events; None: no
         events."""
-        for _ in range(MAX_COMMIT_ATTEMPTS):
+
+        def attempt() -> None:
             require = self.workspace.require  # before the change is made, which may use the keys of the workspace
             row = self.read_row(conversation)
             try:
                 change = make(row)
-            except RowChanged:
-                continue
             except Damaged:
-                if self.read_row(conversation).token != row.token:
-                    continue
+                self.ensure_unchanged(row)
                 raise
-            if change is None:
-                return
-            names = change.tag or change.untag
-            if self.commit_once(change, require if names else (), always=always, tell=tell):
-                return
-        raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
+            if change is not None:
+                names = change.tag or change.untag
+                if not self.commit_once(change, require if names else (), always=always, tell=tell):
+                    raise RowChanged
+
+        retry(attempt, f"conversation {show_conversation_id(conversation)} changes faster than a write can be prepared")
 
     def commit_once(
         self,

@@ -18,13 +18,14 @@ from ..events import warn
 from ..ids import RUN
 from .bodies import PackedRaw, close_pack, pack_message
 from .packs import Reader
+from .retry import MAX_LONG_ATTEMPTS, retry
+from .signals import RowChanged
 
 if TYPE_CHECKING:
     from .engine import Engine
     from .state import ConversationState
 
 _LARGEST = 1 << 20  # bytes of content in a pack: reading one message of it takes a few milliseconds at most
-_MAX_ATTEMPTS = 8  # to pack runs that change meanwhile
 
 
 class _Built(Struct, frozen=True):
@@ -37,20 +38,21 @@ class _Built(Struct, frozen=True):
 
 def pack(engine: "Engine", conversation: bytes, runs: Sequence[int]) -> int:
     """Pack these runs of a conversation; return how many were packed."""
-    with suppress(NotFound, Damaged):  # purged meanwhile; or it is in quarantine now
-        for _ in range(_MAX_ATTEMPTS):
-            state = engine.state_of(engine.read_row(conversation))
-            with state.rewrite_lock:
-                once = _Once(engine, state)  # before we read: what is changed or packed later will show in it
-                if not once.envelope.settled:  # the process that re-encrypts it goes through its messages as they are
-                    return 0
-                built = [found for run in runs if (found := _attempt(engine, once, run)) is not None]
-                if not built:
-                    return 0
-                once.built = built
-                if state.commit(once):
-                    return len(built)
-    return 0  # or others write without a pause: another time
+
+    def attempt() -> int:
+        state = engine.state_of(engine.read_row(conversation))
+        with state.rewrite_lock:
+            once = _Once(engine, state)  # before we read: what is changed or packed later will show in it
+            if not once.envelope.settled:  # the process that re-encrypts it goes through its messages as they are
+                return 0
+            once.built = [found for run in runs if (found := _attempt(engine, once, run)) is not None]
+            if once.built and not state.commit(once):
+                raise RowChanged
+            return len(once.built)
+
+    with suppress(NotFound, Damaged, RowChanged):  # purged; in quarantine; or others write without a pause
+        return retry(attempt, most=MAX_LONG_ATTEMPTS)
+    return 0
 
 
 class _Once:

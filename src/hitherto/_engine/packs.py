@@ -19,13 +19,13 @@ from ..errors import Damaged, NotFound
 from ..ids import RUN
 from . import revisions
 from .bodies import PackedRaw, close_pack, open_pack_raw, pack_message
+from .retry import MAX_LONG_ATTEMPTS
 from .signals import RowChanged
 
 if TYPE_CHECKING:
     from .context import StoreContext
 
 _KEPT = 8  # opened packs that a reader remembers
-MAX_READ_ATTEMPTS = 8  # how often we look again at what changes while we read
 
 
 def run_of(number: int) -> int:
@@ -44,7 +44,7 @@ class Reader:
 
     def content(self, envelope: Envelope, row: MessageRow) -> tuple[MessageRow, bytes]:
         """The content of a message; and its row, read again if it had changed."""
-        for _ in range(MAX_READ_ATTEMPTS):
+        for _ in range(MAX_LONG_ATTEMPTS):
             if row.body is not None:
                 return row, envelope.open_messages((row,))[0]
             found = self._find_in_pack(envelope, row)

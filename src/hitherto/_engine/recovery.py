@@ -32,6 +32,8 @@ from ..model import Message, check, check_json, id_of, to_datetime
 from ..reports import Partial, RecoverySnapshot
 from .bodies import Body, body_of, item_place
 from .process import Who, is_gone, this
+from .retry import MAX_LONG_ATTEMPTS, retry
+from .signals import RowChanged
 from .state import ConversationState
 
 if TYPE_CHECKING:
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
 PARTIAL = b"partial/"
 MARK = b"recovery"
-MAX_READ_ATTEMPTS = 10  # how often we look again at what changes while we read
 
 
 class _PartialMessage(Struct, frozen=True, array_like=True):
@@ -372,12 +373,13 @@ def _rebuild(state: ConversationState, problem: str) -> None:
 
 def _build_snapshot(state: ConversationState, kept: _Mark, *, rebuilt: bool) -> RecoverySnapshot:
     engine = state.engine
-    for _ in range(MAX_READ_ATTEMPTS):
+
+    def attempt() -> RecoverySnapshot:
         row = engine.read_row(state.id)
         try:
             path = [] if row.head is None else engine.read_path(row.head, state, lazy=True)
         except NotFound:  # deleted meanwhile
-            continue
+            raise RowChanged from None
         partials = find_partials(state)
         times = [to_datetime(max(kept.at, row.active_at)), *(p.at for p in partials if p.at is not None)]
         return RecoverySnapshot(
@@ -389,4 +391,8 @@ def _build_snapshot(state: ConversationState, kept: _Mark, *, rebuilt: bool) -> 
             kept.state,
             rebuilt,
         )
-    raise NotFound("conversation", [state.name])
+
+    try:
+        return retry(attempt, most=MAX_LONG_ATTEMPTS)
+    except RowChanged:
+        raise NotFound("conversation", [state.name]) from None

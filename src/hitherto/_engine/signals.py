@@ -9,4 +9,4 @@ class RowChanged(Exception):  # a signal, no error
 
 
 class KeyChanged(Exception):  # a signal, no error
-    """The conversation has another key by now: what was prepared with the old one is prepared again."""
+    """The conversation, or the workspace, has another key by now: what was prepared with the old one does not fit."""

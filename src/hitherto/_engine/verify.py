@@ -21,7 +21,9 @@ from .filters import description_fields
 from .packs import Reader, run_of
 from .record_items import check_items
 from .recovery import MARK, PARTIAL, open_mark, open_partial
+from .retry import MAX_LONG_ATTEMPTS, retry
 from .revisions import read as read_ledger
+from .signals import RowChanged
 from .state import ConversationState, label_fields
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 256
 _PACKS = 16  # packs read at a time: one may have a megabyte
-MAX_READ_ATTEMPTS = 8  # how often we look again at what changes while we read
 _BUSY = 8  # conversations in a row that are busy: then the whole store is, and each would take its time to say so
 
 
@@ -102,30 +103,37 @@ class _Verification:
 def _confirm(engine: "Engine", row: ConversationRow, count: int, found: list[Problem]) -> tuple[int, list[Problem]]:
     """Return the problems of a conversation that are still there at a second look. A conversation that changed while it
     was read proves nothing, and the tags that were read may be older than its changes."""
-    if found:
-        count, found = _verify_conversation(engine, row, _Tags(engine))
-    for _ in range(MAX_READ_ATTEMPTS):
-        now = engine.backend.lookup(ids=[row.id]) if found else [row]
-        if not now:
-            return count, []
-        if now[0].token == row.token:
-            return count, found
-        row = now[0]
-        count, found = _verify_conversation(engine, row, _Tags(engine))
-    raise Busy(f"conversation {show_conversation_id(row.id)} changes faster than it can be read")
+
+    def attempt() -> tuple[int, list[Problem]]:
+        nonlocal row
+        seen, found = _verify_conversation(engine, row, _Tags(engine))
+        now = engine.backend.lookup(ids=[row.id]) if found else []
+        if now and now[0].token != row.token:
+            row = now[0]
+            raise RowChanged
+        return seen, found if now else []
+
+    return retry(attempt, _busy(row.id), most=MAX_LONG_ATTEMPTS) if found else (count, [])
+
+
+def _busy(conversation: bytes) -> str:
+    return f"conversation {show_conversation_id(conversation)} changes faster than it can be read"
 
 
 def _is_strange(engine: "Engine", found_by: tuple[str, str], conversation: bytes) -> bool:
     """Return True if a conversation is really found by a value that is not its own. It may have changed since it was
     read: read it until it stands still."""
-    for _ in range(MAX_READ_ATTEMPTS):
+
+    def attempt() -> bool:
         rows, tags = engine.backend.lookup(ids=[conversation]), _Tags(engine)
         for row in rows:
             _verify_conversation(engine, row, tags)
         strange = tags.is_strange(found_by, conversation)
-        if not strange or [row.token for row in engine.backend.lookup(ids=[conversation])] == [r.token for r in rows]:
-            return strange
-    raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
+        if strange and [row.token for row in engine.backend.lookup(ids=[conversation])] != [r.token for r in rows]:
+            raise RowChanged
+        return strange
+
+    return retry(attempt, _busy(conversation), most=MAX_LONG_ATTEMPTS)
 
 
 def _rows(engine: "Engine") -> Iterator[ConversationRow]:

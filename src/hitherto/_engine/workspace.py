@@ -16,19 +16,19 @@ from msgspec.structs import replace
 
 from .._sealing.codec import Codec, Envelope, Plain, next_row
 from ..backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done, ItemRow
-from ..errors import Busy, CannotOpen, Damaged, KeyUnavailable, NotSealed
+from ..errors import CannotOpen, Damaged, KeyUnavailable, NotSealed
 from ..ids import new_conversation_id, new_token
 from . import policy_memory
 from .bodies import WorkspaceMeta, encode, item_place, meta_place, open_workspace
 from .committer import Committer
-from .signals import RowChanged
+from .retry import retry
+from .signals import KeyChanged, RowChanged
 
 if TYPE_CHECKING:
     from .._sealing.sealed import Sealed
     from ..keys import Key
 
 _KEY = b"workspace"
-MAX_COMMIT_ATTEMPTS = 1000
 _PATIENCE_SECONDS = 2.0
 
 C = TypeVar("C", bound=Codec)
@@ -84,11 +84,11 @@ class KeyState:
             self.codec: Sealed | None = None if space.sealed_codec is None else space.sealed_codec.still()
 
     def now(self) -> tuple[ConversationRow, WorkspaceMeta, Envelope]:
-        """Return the workspace as this store knows it; `RowChanged` if its keys are known to have changed."""
+        """Return the workspace as this store knows it; `KeyChanged` if its keys are known to have changed."""
         space = self._space
         with space.lock:
             if _keys(space.row, space.meta) != self._keys:
-                raise RowChanged
+                raise KeyChanged
             return space.row, space.meta, space.envelope
 
     @property
@@ -98,7 +98,7 @@ class KeyState:
         return ((row.id, row.token),)
 
     def confirm(self) -> None:
-        """Read the workspace again after a refused commit. `RowChanged` if its keys have changed."""
+        """Read the workspace again after a refused commit. `KeyChanged` if its keys have changed."""
         self._space.refresh()
         self.now()
 
@@ -126,14 +126,15 @@ class Workspace:
         self.on_rules_changed: Callable[[], None] = lambda: (
             None
         )  # called when others have changed what sweeps go by, or we have
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            if self._look():
-                return
-            if backend.kinds() and not self._look():  # and no process made it between the two reads
+        retry(self._look_or_make, "the workspace could not be set up")
+
+    def _look_or_make(self) -> None:
+        if not self._look():
+            if self._backend.kinds() and not self._look():  # and no process made it between the two reads
                 hint = "restore the store from a backup"
                 raise Damaged("the row that describes the workspace is missing, and there are conversations", hint=hint)
             self._make()
-        raise Busy("the workspace could not be set up")
+            raise RowChanged
 
     @property
     def require(self) -> tuple[tuple[bytes, bytes], ...]:
@@ -183,39 +184,48 @@ class Workspace:
     def describe(self, make: Callable[[WorkspaceMeta], WorkspaceMeta], *, always: bool = False) -> None:
         """Commit another description of the workspace, made from the one that stands now; `always`, even if nothing
         else is written any more."""
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            self.refresh()
-            with self.lock:  # of one moment
-                row, envelope = self.row, self.envelope
+
+        def change(row: ConversationRow, envelope: Envelope) -> Change | None:
             before = open_workspace(envelope, row)
             meta = make(before)
             if meta == before:
-                return
+                return None
             after = next_row(envelope, row, meta=envelope.close(meta_place(row.id), encode(meta)))
-            if isinstance(self._committer.write(Batch((Change(row.id, row.token, after),)), always=always), Done):
-                self.refresh()
-                return
-        raise Busy("the workspace changes all the time")
+            return Change(row.id, row.token, after)
+
+        self.refresh()
+        self._change(change, always=always)
 
     def note(self, put: Mapping[bytes, bytes] | None = None, unput: Iterable[bytes] = ()) -> None:
         """Commit notes that belong to the workspace, closed, and let go of others; always, even if nothing else is
         written any more."""
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            with self.lock:  # of one moment
-                row, envelope = self.row, self.envelope
+
+        def change(row: ConversationRow, envelope: Envelope) -> Change:
             items = [
                 ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), body))
                 for key, body in (put or {}).items()
             ]
-            after = next_row(envelope, row)
-            change = Change(row.id, row.token, after, put=tuple(items), unput=tuple(unput))
-            if isinstance(self._committer.write(Batch((change,)), always=True), Done):
-                with self.lock:
-                    if after.version > self.row.version:  # else another thread has read a newer row
-                        self.take(after)
+            return Change(row.id, row.token, next_row(envelope, row), put=tuple(items), unput=tuple(unput))
+
+        self._change(change, always=True)
+
+    def _change(self, make: Callable[[ConversationRow, Envelope], Change | None], *, always: bool) -> None:
+        """Commit a change of the row, made from the row and its envelope."""
+
+        def attempt() -> None:
+            with self.lock:  # of one moment
+                row, envelope = self.row, self.envelope
+            change = make(row, envelope)
+            if change is None:
                 return
-            self.refresh()
-        raise Busy("the workspace changes all the time")
+            if not isinstance(self._committer.write(Batch((change,)), always=always), Done):
+                self.refresh()
+                raise RowChanged
+            with self.lock:
+                if change.row is not None and change.row.version > self.row.version:  # else there is a newer row
+                    self.take(change.row)
+
+        retry(attempt, "the workspace changes all the time")
 
     def forget(self, row: ConversationRow) -> None:
         """Forget the key of a conversation that is gone."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 AUTOMATIC = {"checkpoint": "automatic"}  # in the metadata of each checkpoint
 _PREFIX = b"copies/"
-_TRIES = 1000
 _ADDRESSES = ("/", "s3://", "gs://", "az://")  # URLs and absolute paths: equal ones are the same place
 
 _FUNCTION, _CANNOT = "a function", " that cannot delete"  # names of places that cannot delete

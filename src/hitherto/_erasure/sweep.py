@@ -26,10 +26,11 @@ from msgspec.structs import replace
 from .._engine.bodies import WorkspaceMeta
 from .._engine.committer import report_deletion
 from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
+from .._engine.retry import retry
+from .._engine.signals import RowChanged
 from ..attachment import CHUNK
 from ..backend import CHAT, WORKSPACE, Batch, Change, ConversationRow, Done, Lifetime, Position, Stale, Where
 from ..errors import (
-    Busy,
     Closed,
     CommitUnknown,
     Damaged,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 _AT_ONCE = 64  # conversations checked together, and purged in one commit
 _MESSAGES = 2000  # purged in one commit (or one conversation's, if more): other writers wait for it
 _BYTES = 16 << 20  # the same, with attachments: purged bytes are overwritten
-_TRIES = 1000
 _WORDS_SECONDS = 1.0  # to wait for words to leave the search index; maintenance does the rest
 _DAY = 86_400 * 1_000_000  # microseconds
 _ON_ITS_WAY = 300 * 1_000_000  # microseconds: a partial answer this recent is still being recorded
@@ -353,13 +353,15 @@ class Sweep:
         self.stopped, self.met = True, error
 
     def _purge(self, rows: Sequence[ConversationRow]) -> None:
-        for _ in range(_TRIES):
+        def attempt() -> None:
+            nonlocal rows
             with self._turn():
                 doomed = [row for row in rows if self._still_due(row)]
-                if not doomed or self._commit(doomed) or self.stopped:
-                    return
-                rows = self._rows([row.id for row in doomed])
-        raise Busy("the conversations change faster than this sweep can be prepared")
+                if doomed and not self._commit(doomed) and not self.stopped:
+                    rows = self._rows([row.id for row in doomed])
+                    raise RowChanged
+
+        retry(attempt, "the conversations change faster than this sweep can be prepared")
 
     def _commit(self, doomed: Sequence[ConversationRow]) -> bool:
         """Purge these in one commit. Returns False if one of them changed before it."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _MANY, _SHORT_SECONDS = 20, 60.0  # so many in so short a time turn the store read-only
 _PREFIX = b"quarantine/"
-_TRIES = 1000
 
 _Record = tuple[bytes, int | None]  # conversation and message; None: the conversation itself
 

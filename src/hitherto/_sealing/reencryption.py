@@ -13,8 +13,8 @@ Every commit requires that the keys of the workspace are the ones that the job b
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -24,15 +24,16 @@ from .._engine.bodies import decode_body, encode, item_place, meta_place, open_m
 from .._engine.filters import description_fields
 from .._engine.packs import Reader, run_of
 from .._engine.recovery import MARK, mark
+from .._engine.retry import retry
 from .._engine.revisions import KEY as LEDGER
 from .._engine.revisions import NOTHING
 from .._engine.revisions import place as ledger_place
-from .._engine.signals import RowChanged
+from .._engine.signals import KeyChanged, RowChanged
 from .._engine.state import label_fields
 from .._engine.workspace import KeyState
 from .._search.sealed_index_store import PREFIX as WORDS
 from ..backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Tag
-from ..errors import Busy, Damaged, HithertoError
+from ..errors import Damaged, HithertoError
 from ..ids import show_conversation_id
 from .codec import MODULUS, Envelope, Plain, next_row
 from .sealed import NO_KEY, Sealed, SealedEnvelope, Slot, read_box, write_box
@@ -41,12 +42,13 @@ if TYPE_CHECKING:
     from .._engine.engine import Engine
     from .._engine.state import ConversationState
 
-_TRIES = 1000
 _FEW = 3  # attempts before other writers have to wait
 _PASSES = 8  # passes over all messages that find no work and prove nothing
 _AT_ONCE = 256  # messages read at a time
 _STEP = 128  # messages re-encrypted in one commit
 _STEP_BYTES = 4 << 20
+
+T = TypeVar("T")
 
 
 class Begin:
@@ -67,11 +69,12 @@ class Begin:
 
     def run(self, *, anew: bool = False) -> None:
         """Commit the second data key. `anew`: even if the current key is of this epoch."""
-        for number in range(_TRIES):
-            with _attempt(self._engine, self._id, number) as row:
-                if self._is_begun(row, anew=anew):
-                    return
-        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+        def attempt(row: ConversationRow) -> None:
+            if not self._is_begun(row, anew=anew):
+                raise RowChanged
+
+        _retry_with_row(self._engine, self._id, attempt)
 
     def _is_begun(self, row: ConversationRow, *, anew: bool) -> bool:
         slots = read_box(row.data_key) or (Slot(NO_KEY, row.generation, 0),)
@@ -113,22 +116,29 @@ class Begin:
         return True
 
 
-@contextmanager
-def _attempt(engine: "Engine", conversation: bytes, number: int) -> Iterator[ConversationRow]:
-    """Yield the conversation's current row. After a few attempts, hold its lock, so that writers in this process wait:
-    they would always be faster, because they have less to read."""
-    row = engine.read_row(conversation)
-    if number < _FEW:
-        yield row
-        return
-    with engine.state_of(row).lock:
-        yield engine.read_row(conversation)
+def _retry_with_row(engine: "Engine", conversation: bytes, work: Callable[[ConversationRow], T]) -> T:
+    """Retry `work` with the conversation's current row. After a few attempts, hold its lock, so that writers in this
+    process wait: they would always be faster, because they have less to read."""
+    attempts = count()
+
+    def attempt() -> T:
+        row = engine.read_row(conversation)
+        if next(attempts) < _FEW:
+            return work(row)
+        with engine.state_of(row).lock:
+            return work(engine.read_row(conversation))
+
+    return retry(attempt, _busy(conversation))
+
+
+def _busy(conversation: bytes) -> str:
+    return f"conversation {show_conversation_id(conversation)} changes all the time"
 
 
 def codec_of(state: KeyState) -> Sealed:
-    """Return the codec of a workspace that is sealed or being unsealed. Raises `RowChanged` if it is plain by now."""
+    """Return the codec of a workspace that is sealed or being unsealed. Raises `KeyChanged` if it is plain by now."""
     if state.codec is None:
-        raise RowChanged
+        raise KeyChanged
     return state.codec
 
 
@@ -173,7 +183,9 @@ class Steps:
         it, so one pass over all messages is enough. But the pass must start after *that* key: another process may add
         yet another one meanwhile, and the messages of the earlier pass are then under the key that would be dropped."""
         in_vain = 0
-        for _ in range(_TRIES):
+
+        def attempt() -> bool:
+            nonlocal in_vain
             key = _newest(self._engine.read_row(self._id))
             if not key:
                 return True  # another process has made it plain
@@ -185,26 +197,30 @@ class Steps:
             in_vain += finished is False
             if in_vain >= _PASSES:
                 raise Damaged("not all of its messages and attachments can be brought under the new key")
-        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+            raise RowChanged
+
+        return retry(attempt, _busy(self._id))
 
     def _finish(self, key: tuple[object, ...]) -> bool | None:
         """Drop the old key. Returns None if there is a newer key by now, and False if some content is not under the new
         one although no writer is active."""
         proof = _Proof(self._engine, self._id)
-        for number in range(_TRIES):
-            with _attempt(self._engine, self._id, number) as row:
-                if _newest(row) != key:
-                    return None
-                try:
-                    if self._last_step(row, proof):
-                        return True
-                except _NotProven:
-                    if self._engine.read_row(self._id).token == row.token:
-                        return False
-                except Damaged:
-                    if self._engine.read_row(self._id).token == row.token:
-                        raise
-        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+
+        def attempt(row: ConversationRow) -> bool | None:
+            if _newest(row) != key:
+                return None
+            try:
+                if self._last_step(row, proof):
+                    return True
+            except _NotProven:
+                self._engine.ensure_unchanged(row)
+                return False
+            except Damaged:
+                self._engine.ensure_unchanged(row)
+                raise
+            raise RowChanged
+
+        return _retry_with_row(self._engine, self._id, attempt)
 
     def _bodies(self, key: tuple[object, ...]) -> bool:
         after = -1
@@ -363,26 +379,27 @@ class _Step:
 
     def run(self) -> bool:
         """Commit the step. Returns False if the newest key is not the required one by now."""
-        for _ in range(_TRIES):
-            conversation = self._engine.state_of(self._engine.read_row(self._id))
-            conversation.refresh()
-            with conversation.rewrite_lock:
-                once = _Once(self._engine, conversation, self._numbers)
-                if self._key is not None and _newest(once.row) != self._key:
-                    return False
-                if not isinstance(once.envelope, SealedEnvelope):
-                    return True  # another process has made it plain
-                try:
-                    change = self._built(once.envelope, conversation, once.rows, once.packs)
-                    if change is None or once.commit(change, self._state):
-                        return True
-                except Damaged:
-                    if self._engine.read_row(self._id).token == once.row.token:
-                        raise
-                except RowChanged:
-                    self._state.confirm()
-                # It changed during the read or the write: try again.
-        raise Busy(f"conversation {show_conversation_id(self._id)} changes all the time")
+        return retry(self._run_once, _busy(self._id))
+
+    def _run_once(self) -> bool:
+        conversation = self._engine.state_of(self._engine.read_row(self._id))
+        conversation.refresh()
+        with conversation.rewrite_lock:
+            once = _Once(self._engine, conversation, self._numbers)
+            if self._key is not None and _newest(once.row) != self._key:
+                return False
+            if not isinstance(once.envelope, SealedEnvelope):
+                return True  # another process has made it plain
+            try:
+                change = self._built(once.envelope, conversation, once.rows, once.packs)
+                if change is None or once.commit(change, self._state):
+                    return True
+            except Damaged:
+                self._engine.ensure_unchanged(once.row)
+                raise
+            except RowChanged:
+                self._state.confirm()
+            raise RowChanged  # it changed during the read or the write
 
     def _built(
         self,

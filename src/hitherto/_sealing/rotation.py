@@ -35,7 +35,8 @@ from msgspec.structs import replace
 
 from .._engine.bodies import encode, item_place, meta_place
 from .._engine.committer import PendingCommit
-from .._engine.signals import RowChanged
+from .._engine.retry import retry
+from .._engine.signals import KeyChanged, RowChanged
 from .._engine.workspace import KeyState
 from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
 from ..errors import Busy, Damaged, Hint, HithertoError, InvalidArgument, NotFound
@@ -52,11 +53,11 @@ if TYPE_CHECKING:
     from .._engine.engine import Engine
     from ..keys import Key
 
-_TRIES = 1000
 _AT_ONCE = 256  # conversations rewrapped in one commit
 _TELL_SECONDS = 0.25  # between two calls of `progress`
 _PATIENCE_SECONDS = 30.0  # how long a call waits for another process that rotates
 _LOOK_SECONDS = 0.05  # between two checks whether that process is done, or gone
+_BUSY = "the workspace changes all the time"
 _PASSES = 8  # passes over all conversations that find no work and yet cannot finish
 _EVER = float("inf")
 
@@ -138,7 +139,8 @@ def unseal(engine: "Engine", *, progress: Callable[[RotationProgress], None] | N
 def _job(engine: "Engine", begin: _Begin, progress: Callable[[RotationProgress], None] | None) -> RotationReport:
     """Begin a job, and do it. One that others left half done is finished first, as far as it can be."""
     space, give_up = engine.workspace, time.monotonic() + _PATIENCE_SECONDS
-    for _ in range(_TRIES):
+
+    def attempt() -> RotationReport:
         space.refresh()
         resumed = go_on(engine, progress, give_up=give_up) if pending(engine) else RotationReport(0, True)
         while not engine.rotation_lease.is_free(space.meta):
@@ -147,10 +149,11 @@ def _job(engine: "Engine", begin: _Begin, progress: Callable[[RotationProgress],
         try:
             if not begin(state, state.now()[0]):
                 return resumed
-        except RowChanged:
-            continue
+        except KeyChanged:
+            raise RowChanged from None
         return go_on(engine, progress, give_up=give_up)
-    raise Busy("the workspace changes all the time")
+
+    return retry(attempt, _BUSY)
 
 
 def _set(
@@ -162,15 +165,16 @@ def _set(
     every_key: KeyShape | None = None,
 ) -> ConversationRow | None:
     """Commit other keys of the workspace, in the place of those in `state`; with a codec, or as a plain one.
-    `RowChanged` if another process was faster. To begin a job takes the lease, to end it (`every_key`) gives it back.
+    `KeyChanged` if another process was faster. To begin a job takes the lease, to end it (`every_key`) gives it back.
 
     With `every_key`, nothing is committed unless the keys of all conversations look so: otherwise one of those that do
     not is the answer."""
     space, lease = engine.workspace, engine.rotation_lease
-    for _ in range(_TRIES):
+
+    def attempt() -> ConversationRow | None:
         row, meta, old = state.now()
         if every_key is None and not lease.is_free(meta):
-            raise RowChanged
+            raise KeyChanged
         name = "" if codec is None else engine.backend.info.workspace_name
         meta = replace(meta, retired=retired, name=name)
         meta = lease.with_lease(meta) if every_key is None else lease.without_lease(meta)
@@ -195,7 +199,9 @@ def _set(
         if isinstance(outcome, Stale) and outcome.conversation != row.id:
             return outcome.row
         state.confirm()
-    raise Busy("the workspace changes all the time")
+        raise RowChanged
+
+    return retry(attempt, _BUSY)
 
 
 def _notes_anew(
@@ -248,7 +254,7 @@ def go_on(
                     lease.release()
                     return RotationReport(changed, False, tuple(job.failures.items()))
                 left = job.finish()
-            except RowChanged:  # others have begun another job, or finished this one
+            except KeyChanged:  # others have begun another job, or finished this one
                 engine.workspace.refresh()
                 continue
             except _Overtaken:
@@ -275,7 +281,7 @@ def _wait(engine: "Engine", progress: Callable[[RotationProgress], None] | None,
     time.sleep(_LOOK_SECONDS)
     engine.workspace.refresh()
     if progress is not None and pending(engine):
-        with suppress(RowChanged):  # it is done by now
+        with suppress(KeyChanged):  # it is done by now
             progress(_how_far(engine))
 
 
@@ -337,7 +343,7 @@ class _Job:
 
     def finish(self) -> ConversationRow | None:
         """Forget the old keys, if every conversation is up to date: otherwise one that is not is the answer, and
-        nothing has happened. `RowChanged` if somebody has begun another job since."""
+        nothing has happened. `KeyChanged` if somebody has begun another job since."""
         engine, codec = self._engine, self._codec
         engine.backend.collect(engine.clock() + 1)  # what nobody refers to is under the old key, or in clear
         engine.search.restart()  # so are words in an index of a store that was plain

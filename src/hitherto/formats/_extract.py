@@ -15,9 +15,10 @@ from .._engine.bodies import build_message, open_setup
 from .._engine.packs import Reader
 from .._engine.record_items import read_about
 from .._engine.recovery import find_partials as found_partials
+from .._engine.retry import MAX_READ_ATTEMPTS, retry
 from .._engine.state import ConversationState
 from ..backend import ConversationRow, MessageRow
-from ..errors import Busy, Damaged
+from ..errors import Damaged
 from ..ids import show_conversation_id
 from ..model import Message, Saved, from_datetime
 from ._types import PortableConversation, PortableMessage, PortablePartial
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from .._engine.engine import Engine
 
 _AT_ONCE = 1000
-_LOOKS = 100
 IMPORTED = "imported"  # in a message's extra: where it came from
 _OURS = {"id", "format", "at", "extra", IMPORTED}  # our fields in it
 _LATEST = 253_402_300_800_000_000  # microseconds: the year 10000
@@ -44,19 +44,20 @@ class Extracted(Struct, frozen=True):
 
 def extract(engine: "Engine", conversation: bytes) -> Extracted:
     """Read a conversation as it is now. Large content is loaded on demand. Raises `Busy` if it changes all the time."""
-    for _ in range(_LOOKS):
+
+    def attempt() -> Extracted:
         row = engine.read_row(conversation)
         state = engine.read_consistently(row, lambda found: ConversationState(engine, found, own=True))
         try:
             found = _extract(engine, state)
         except Damaged:
-            if engine.read_row(conversation).token == state.row.token:
-                raise
-            continue
-        after = engine.read_row(conversation)
-        if (after.rewrites, after.data_key) == (state.row.rewrites, state.row.data_key):
-            return found  # without messages added since the read began, which is consistent
-    raise Busy(f"conversation {show_conversation_id(conversation)} changes faster than it can be read")
+            engine.ensure_unchanged(state.row)
+            raise
+        engine.ensure_not_rewritten(state.row)
+        return found  # without messages added since the read began, which is consistent
+
+    busy = f"conversation {show_conversation_id(conversation)} changes faster than it can be read"
+    return retry(attempt, busy, most=MAX_READ_ATTEMPTS)
 
 
 def _extract(engine: "Engine", state: ConversationState) -> Extracted:

@@ -33,7 +33,7 @@ from .._engine.recovery import check_state, keep_snapshot, load_snapshot
 from .._engine.state import ConversationState, EncodedMessage, Placement, Prepared, check_size, encode_message
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
-from ..errors import AlreadyExists, Busy, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
+from ..errors import AlreadyExists, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import new_conversation_id, parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, id_of, to_datetime
 from ..reports import PurgeReport, RecoverySnapshot
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 
     Id: TypeAlias = str | UUID | Conversation | AsyncConversation | ConversationInfo
 
-_MAX_READ_ATTEMPTS = 100
 _EARLIEST = 1 << 41  # microseconds: some weeks into 1970, so that there is a time before it
 
 T = TypeVar("T")
@@ -273,22 +272,15 @@ class Records:
 
     def _read_consistently(self, id: bytes, look: Callable[[ConversationState], T]) -> T:
         """Read a conversation as of one moment, and try again if it changed meanwhile."""
-        store = self._store
-        store.engine.ensure_open()
-        for _ in range(_MAX_READ_ATTEMPTS):
-            row = store.engine.read_row(id)
-            state = store.engine.read_consistently(row, lambda found: ConversationState(store.engine, found, own=True))
-            try:
-                found = look(state)
-            except Damaged as error:
-                if store.engine.read_row(id).token == state.row.token:
-                    store.engine.quarantine.add(id, error.record, str(error))
-                    raise
-                continue
-            after = store.engine.read_row(id)
-            if (after.rewrites, after.data_key) == (state.row.rewrites, state.row.data_key):
-                return found  # messages that were added meanwhile are not part of it
-        raise Busy(f"record {show_conversation_id(id)} changes faster than it can be read")
+        engine = self._store.engine
+        engine.ensure_open()
+
+        def read(row: ConversationRow) -> T:
+            found = look(ConversationState(engine, row, own=True))
+            engine.ensure_not_rewritten(row)  # messages that were added meanwhile are not part of it
+            return found
+
+        return engine.read_consistently(engine.read_row(id), read)
 
     def _read_fields(self, state: ConversationState) -> tuple[Fields, Details]:
         """The fields of a record except its contents."""
