@@ -126,14 +126,14 @@ class Store:
             quarantine_days=quarantine_days,
             sanitiser=sanitiser,
         )
+        engine.background = MaintenanceThread(engine, stopped=not maintenance)
         engine.purges = Purges(engine)
         engine.rotation_lease = Lease(engine, "rotator")
         self._quarantine = engine.quarantine = Quarantine(engine)
         self._search = engine.search = Search(engine)
-        schedule = engine.schedule = Schedule(engine, machine=clock is None, never=not maintenance)
+        engine.schedule = Schedule(engine, machine=clock is None, never=not maintenance)
         engine.quota = Quota(engine)
-        engine.background = MaintenanceThread(engine, stopped=not maintenance)
-        engine.workspace.on_rules_changed = schedule.check_soon
+        engine.workspace.on_rules_changed = engine.background.rules_changed
         self._telemetry = engine.telemetry
         self.engine = engine  # what the store is made of, for the modules of this library
         self._close_report: CloseReport | None = None
@@ -697,7 +697,7 @@ class Store:
         if not self.engine.backend.is_scrubbed():
             self.engine.backend.maintain(_EVER_SECONDS)
         deadline = time.monotonic() + _SCRUB_PATIENCE_SECONDS
-        while not (self.engine.purges.retry() if self.engine.purges.pending else self.engine.scrub()):
+        while not (self.engine.purges.retry(self.engine.scrub) if self.engine.purges.pending else self.engine.scrub()):
             if time.monotonic() > deadline:
                 return False
             time.sleep(_SCRUB_PAUSE_SECONDS)

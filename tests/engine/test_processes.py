@@ -658,7 +658,7 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_store_working(path: Path, 
 def test_a_closed_store_is_gone_although_somebody_still_refers_to_it(path: Path) -> None:
     """Or its leases would hold until they run out."""
     store = hitherto.open(path)
-    who = this(store.engine)
+    who = this(store.engine.opened)
     assert not is_gone(who)
     store.close()
     assert is_gone(who)

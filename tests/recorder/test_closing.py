@@ -411,7 +411,7 @@ def test_whoever_commits_a_conversation_takes_everybodys_mark(parrot: Provider, 
 
 
 def test_a_process_is_gone_when_it_is_not_there_or_another_has_its_number(store: Store) -> None:
-    me = process.this(store.engine)
+    me = process.this(store.engine.opened)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs = replace(me, process=child.pid, began=process._began(child.pid))
     assert not process.is_gone(theirs)

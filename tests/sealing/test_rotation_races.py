@@ -501,18 +501,18 @@ def test_the_lease_of_a_machine_that_is_gone_runs_out(path: Path, monkeypatch: p
     made(path, OLD, small=True)
     now = [1_900_000_000_000_000]
     with opened(path, OLD) as one:
-        one.engine.clock = lambda: now[0]
+        one.engine.rotation_lease.clock = lambda: now[0]
         with pytest.raises(Stop):
             one.rotate(NEW, reencrypt=True, progress=lambda _: _elsewhere(one))
     for seconds, free in ((1, False), (59, False), (61, True), (-10, True)):
         with opened(path, NEW) as two:
-            two.engine.clock = lambda seconds=seconds: now[0] + seconds * 1_000_000  # type: ignore[misc]
+            two.engine.rotation_lease.clock = lambda seconds=seconds: now[0] + seconds * 1_000_000  # type: ignore[misc]
             assert two.engine.rotation_lease.is_free(two.engine.workspace.meta) is free, seconds
     with opened(path, NEW) as two:
-        two.engine.clock = lambda: now[0] + 59_000_000
+        two.engine.rotation_lease.clock = lambda: now[0] + 59_000_000
         with pytest.raises(rotation.Elsewhere):
             two.rotate(NEW)
-        two.engine.clock = lambda: now[0] + 61_000_000
+        two.engine.rotation_lease.clock = lambda: now[0] + 61_000_000
         assert two.rotate(NEW).complete
         assert problems(two) == []
 
@@ -538,7 +538,7 @@ def test_an_owner_that_slept_for_too_long_leaves_it_to_the_one_that_took_over(pa
     asleep, go = threading.Event(), threading.Event()
     done: list[RotationReport] = []
     with opened(path, OLD) as one, opened(path, OLD) as two:
-        one.engine.clock = two.engine.clock = lambda: now[0]
+        one.engine.rotation_lease.clock = two.engine.rotation_lease.clock = lambda: now[0]
 
         def sleeps(_: RotationProgress) -> None:
             if not asleep.is_set():

@@ -5,8 +5,9 @@ and the services that other parts call (`TextSearch`, `SweepSchedule`, …). It 
 the verbs for rows of conversations, and `Engine` those for messages: functions below `store` take an engine, and none
 of them knows `Store`.
 
-The services refer to the engine, and the engine to the services. So that an engine is freed at once when its store is,
-each service holds a weak reference. Their protocols are in `services`.
+A service (quota, leases, quarantine, purges) holds the parts that it uses, never the engine: so an engine is freed at
+once when its store is. Three need the whole engine, and hold a weak reference to it: search, the schedule of sweeps,
+and the maintenance thread, which must not keep a store alive. The protocols of the services are in `services`.
 """
 
 import threading
@@ -22,6 +23,7 @@ from ..ids import RUN, Names, show_conversation_id
 from ..telemetry import Telemetry
 from .bodies import VerifiedRow
 from .committer import READS_ONLY, Committer
+from .process import Opened
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ class StoreContext:
         self.message_ids = Names(self.workspace.meta.seed)
         self.redactor = None if sanitiser is None else self.make_redactor(sanitiser)
         self.verified_rows: dict[bytes, VerifiedRow] = {}  # of a sealed store, listed lately
-        self.is_closed = False
+        self.opened = Opened()
         self.forks = _forks.count()
         self.at_close: dict[object, Callable[[], None]] = {}  # called before the store is closed, by owner
         self.waits_at_close: dict[object, Callable[[float], bool]] = {}  # and then, with the seconds they may take
@@ -97,6 +99,10 @@ class StoreContext:
         return self.workspace.codec
 
     @property
+    def is_closed(self) -> bool:
+        return self.opened.is_closed
+
+    @property
     def key_id(self) -> str | None:
         """The key the store is sealed with; None if it is plain."""
         sealed = self.workspace.sealed_codec
@@ -109,7 +115,7 @@ class StoreContext:
 
     def ensure_open(self) -> None:
         """Raise `Closed` unless the store is open, and in this process."""
-        if self.is_closed:
+        if self.opened.is_closed:
             raise Closed("the store is closed")
         if self.forks != _forks.count():
             raise Closed("the store was opened before os.fork, in another process")

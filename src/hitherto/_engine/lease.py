@@ -9,14 +9,13 @@ same work to two processes at once. So work under a lease must be right with two
 says by itself what it requires.
 """
 
-import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import MsgspecError, msgpack
 from msgspec.structs import replace
 
-from ..errors import Closed, StorageFull
+from ..errors import StorageFull
 from .bodies import WorkspaceMeta
 from .process import Who, is_gone, this
 
@@ -33,21 +32,14 @@ class Lease:
     """One kind of work, as one opened store sees it."""
 
     def __init__(self, engine: "StoreContext", field: Field) -> None:
-        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
+        self.clock = engine.clock
+        self._workspace, self._opened = engine.workspace, engine.opened
         self._field = field
         self._until = 0  # by our clock; 0: it is not ours, as far as we know
 
-    @property
-    def _engine(self) -> "StoreContext":
-        engine = self._ref()
-        if engine is None:
-            raise Closed("the store is gone")
-        return engine
-
     def take(self) -> bool:
         """Take the lease if it is free, and renew it when a third of its time is over. Return True if it is ours."""
-        engine = self._engine
-        now = engine.clock()
+        now = self.clock()
         if now + LEASE * 2 // 3 < self._until <= now + LEASE:
             return True
 
@@ -55,8 +47,8 @@ class Lease:
             return meta if self._others(meta, now) is not None else self.with_lease(meta)
 
         with suppress(StorageFull):  # then no process can note that it works, and each of them may
-            engine.workspace.describe(make, always=True)
-        if self._others(engine.workspace.meta, now) is not None:
+            self._workspace.describe(make, always=True)
+        if self._others(self._workspace.meta, now) is not None:
             self._until = 0
             return False
         self._until = now + LEASE
@@ -64,11 +56,11 @@ class Lease:
 
     def is_free(self, meta: WorkspaceMeta) -> bool:
         """Return True if no other owner has it, by this description."""
-        return self._others(meta, self._engine.clock()) is None
+        return self._others(meta, self.clock()) is None
 
     def with_lease(self, meta: WorkspaceMeta) -> WorkspaceMeta:
         """Return the description with the lease as ours, for a commit that changes something else as well."""
-        return replace(meta, **{self._field: (self._me(), self._engine.clock() + LEASE)})
+        return replace(meta, **{self._field: (self._me(), self.clock() + LEASE)})
 
     def note_taken(self, meta: WorkspaceMeta) -> None:
         """Note that this description, with the lease as ours, is committed."""
@@ -83,15 +75,13 @@ class Lease:
     def release(self) -> None:
         """Give it back, so that no process waits for us. On a full disk it runs out by itself."""
         self._until = 0
-        engine = self._engine
-        if self.without_lease(engine.workspace.meta) is not engine.workspace.meta:
+        if self.without_lease(self._workspace.meta) is not self._workspace.meta:
             with suppress(StorageFull):
-                engine.workspace.describe(self.without_lease, always=True)
+                self._workspace.describe(self.without_lease, always=True)
 
     def others(self) -> int | None:
         """Return the time until which another owner has it, as far as we know; None if there is none."""
-        engine = self._engine
-        return self._others(engine.workspace.meta, engine.clock())
+        return self._others(self._workspace.meta, self.clock())
 
     def _others(self, meta: WorkspaceMeta, now: int) -> int | None:
         held: tuple[bytes, int] | None = getattr(meta, self._field)
@@ -101,7 +91,7 @@ class Lease:
         return held[1] if now < held[1] <= now + LEASE else None
 
     def _me(self) -> bytes:
-        return msgpack.encode(this(self._engine))
+        return msgpack.encode(this(self._opened))
 
 
 def _is_gone(owner: bytes) -> bool:

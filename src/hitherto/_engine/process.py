@@ -7,7 +7,6 @@ on another machine counts as there.
 
 import os
 import platform
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -15,10 +14,10 @@ from msgspec import Struct
 from ..ids import new_token
 
 
-class Opened(Protocol):
+class Opened:
     """A store as it is opened in this process."""
 
-    is_closed: bool
+    is_closed = False
 
 
 _tokens: WeakKeyDictionary[Opened, bytes] = WeakKeyDictionary()

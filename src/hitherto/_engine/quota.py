@@ -11,13 +11,12 @@ on its way, which would be lost.
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
 
-from ..errors import Closed, HithertoError, InvalidArgument, StorageFull
+from ..errors import HithertoError, InvalidArgument, StorageFull
 from ..events import CapacityWarning, warn
 from ..model import to_datetime
 
@@ -50,7 +49,8 @@ class Quota:
     """How much the workspace of a store may hold."""
 
     def __init__(self, engine: "StoreContext") -> None:
-        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
+        self._backend, self._workspace, self._clock = engine.backend, engine.workspace, engine.clock
+        self._listeners, self._background = engine.listeners, engine.background
         self.limit = engine.workspace.meta.quota_bytes  # 0: none
         self._look_again = time.monotonic() + _LOOK_SECONDS
         self._lock = threading.Lock()
@@ -60,24 +60,17 @@ class Quota:
         self._full_since = -1  # the number of writes that had been made when the disk was found full
         self._reserve = True
 
-    @property
-    def _engine(self) -> "StoreContext":
-        engine = self._ref()
-        if engine is None:
-            raise Closed("the store is gone")
-        return engine
-
     def set(self, limit: int | None) -> None:
         """Keep this quota in the store."""
         if limit is not None and (type(limit) is not int or not 0 < limit < 1 << 63):
             raise InvalidArgument("a quota is a number of bytes from 1 up, or None")
-        self._engine.workspace.describe(lambda meta: replace(meta, quota_bytes=limit or 0))
+        self._workspace.describe(lambda meta: replace(meta, quota_bytes=limit or 0))
         self.look()
 
     def look(self) -> int:
         """Return the quota as it stands in the store now; 0: none."""
-        self._engine.workspace.refresh()
-        limit = self._engine.workspace.meta.quota_bytes
+        self._workspace.refresh()
+        limit = self._workspace.meta.quota_bytes
         if limit != self.limit:
             self.limit, self._told = limit, 0
         return limit
@@ -117,7 +110,7 @@ class Quota:
 
     def _count(self) -> None:
         began = time.monotonic()
-        self._used = self._engine.backend.used()
+        self._used = self._backend.used()
         now = time.monotonic()
         self._may_count = now + _PATIENCE * (now - began)
         self._count_again = max(self._may_count, now + _COUNT_SECONDS)
@@ -132,22 +125,22 @@ class Quota:
 
     def report_full(self, error: StorageFull) -> None:
         """Note that a write was refused. Emits that the disk is full, once, until another write has been committed."""
-        written = self._engine.background.writes
+        written = self._background.writes
         if error.hint != _HINT and self._full_since != written:
             self._full_since = written
-            disk = self._engine.backend.disk()
+            disk = self._backend.disk()
             if disk is not None:
                 self._warn("disk", disk.total - disk.free, disk.total)
 
     def look_at_disk(self) -> None:
         """Check that the ballast for purges is there, and restore it if it is not. Warns once if that fails."""
-        disk = self._engine.backend.disk()
-        if disk is not None and not disk.reserve and self._engine.backend.scrub():
-            disk = self._engine.backend.disk()
+        disk = self._backend.disk()
+        if disk is not None and not disk.reserve and self._backend.scrub():
+            disk = self._backend.disk()
         had, self._reserve = self._reserve, disk is None or disk.reserve
         if disk is not None and had and not self._reserve:
-            warn(f"{self._engine.backend.info.location}: no room is left to be set aside, so a purge may fail")
+            warn(f"{self._backend.info.location}: no room is left to be set aside, so a purge may fail")
             self._warn("disk", disk.total - disk.free, disk.total)
 
     def _warn(self, what: str, used: int, limit: int) -> None:
-        self._engine.listeners.emit(CapacityWarning(to_datetime(self._engine.clock()), what, used, limit))
+        self._listeners.emit(CapacityWarning(to_datetime(self._clock()), what, used, limit))

@@ -214,17 +214,17 @@ def marks(state: ConversationState) -> Callable[[Envelope], tuple[ItemRow, ...]]
         except Damaged:  # `load_snapshot` notices, and makes it anew
             return ()
         if found is None:
-            return (mark(engine, envelope, state.id, by=[this(engine)]),)
-        if this(engine) in found.makers:
+            return (mark(engine, envelope, state.id, by=[this(engine.opened)]),)
+        if this(engine.opened) in found.makers:
             return ()
-        return (mark(engine, envelope, state.id, found.state, [*found.makers, this(engine)]),)
+        return (mark(engine, envelope, state.id, found.state, [*found.makers, this(engine.opened)]),)
 
     return missing
 
 
 def new_mark(state: ConversationState) -> ItemRow:
     """The mark of a conversation that is begun here."""
-    return mark(state.engine, state.envelope, state.id, by=[this(state.engine)])
+    return mark(state.engine, state.envelope, state.id, by=[this(state.engine.opened)])
 
 
 def mark(
@@ -256,7 +256,7 @@ def remove_own_name(engine: "Engine", envelope: Envelope, conversation: bytes) -
         return (), (MARK,)
     if found is None:
         return (), ()
-    others = [who for who in found.makers if who != this(engine) and not is_gone(who)]
+    others = [who for who in found.makers if who != this(engine.opened) and not is_gone(who)]
     if not others:
         return (), (MARK,)
     same = len(others) == len(found.makers)

@@ -74,7 +74,7 @@ def maintain(
             max(0.0, deadline - time.monotonic()), progress=partial(tell, "indexing")
         )
     collected = engine.backend.collect(engine.clock() - _ABANDONED)
-    tidy = engine.backend.maintain(max(0.0, deadline - time.monotonic())) and engine.purges.retry()
+    tidy = engine.backend.maintain(max(0.0, deadline - time.monotonic())) and engine.purges.retry(engine.scrub)
     complete = rotated and all_packed and all_described and all_indexed and tidy
     return Maintenance(packed, indexed, collected, complete, described)
 
@@ -220,6 +220,12 @@ class MaintenanceThread:
         """Start the thread if conversations may be due by retention, now or later."""
         if not self._stopped and self._sweeps():
             self._begin()
+
+    def rules_changed(self) -> None:
+        """Look soon for what is due: what sweeps go by has changed in the workspace."""
+        engine = self._engine()
+        if engine is not None:
+            engine.schedule.check_soon()
 
     def _sweeps(self) -> bool:
         engine = self._engine()

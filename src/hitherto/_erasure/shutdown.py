@@ -11,7 +11,6 @@ a purge that was interrupted after its commit, by Ctrl+C for example.
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -51,7 +50,7 @@ def close(engine: "Engine", timeout_seconds: float) -> CloseReport:
     unfinished: list[str] = []
     if not _in_time(partial(_finish, engine, held, unfinished, deadline), timeout_seconds):
         unfinished.append("writing")
-    engine.is_closed = True
+    engine.opened.is_closed = True
     if engine.at_close:
         held[f"no time was left to try {len(engine.at_close)} of them"] = None
     writes = engine.committer.pending_count
@@ -75,11 +74,11 @@ def _finish(engine: "Engine", held: dict[str, None], unfinished: list[str], dead
         left = max(0.0, deadline - time.monotonic())
         _attempt("checkpoints", partial(wait, max(left / 2, left - _RESERVED_SECONDS)), unfinished)
     _write_last(engine, held, deadline)
-    engine.is_closed = True
+    engine.opened.is_closed = True
     if engine.committer.flush(deadline - time.monotonic()) and engine.background.stop(deadline - time.monotonic()):
         if _in_time(engine.background.do_last, min(_MAINTENANCE_SECONDS, deadline - time.monotonic())):
             # The report counts pending purges anyway.
-            _attempt("scrubbing", lambda: engine.purges.retry() or True, unfinished)
+            _attempt("scrubbing", lambda: engine.purges.retry(engine.scrub) or True, unfinished)
         else:
             unfinished.append("maintenance")
     _write_last(engine, held, deadline)  # later messages are refused, and listed in the report
@@ -121,7 +120,7 @@ def _leave(engine: "Engine", unfinished: list[str], seconds: float) -> None:
 
 
 def _let_go(engine: "Engine") -> bool:
-    engine.is_closed = True
+    engine.opened.is_closed = True
     with ExitStack() as all_of_it:  # each of them, even if another one fails
         all_of_it.callback(engine.telemetry.close)
         all_of_it.callback(engine.verified_rows.clear)
@@ -158,7 +157,7 @@ class Purges:
     """The purges of one store whose bytes are still in the files."""
 
     def __init__(self, engine: "Engine") -> None:
-        self._ref = weakref.ref(engine)  # weak, or the store would be freed late, and anywhere
+        self._clock, self._listeners, self._background = engine.clock, engine.listeners, engine.background
         self._lock = threading.Lock()
         self._all: list[Purge] = []
 
@@ -193,19 +192,16 @@ class Purges:
     def later(self, purge: Purge) -> None:
         """Leave it to maintenance or closing to remove the purged bytes from the files."""
         self._await(purge)
-        engine = self._ref()
-        if engine is not None:
-            engine.background.ask()
+        self._background.ask()
 
     def _await(self, purge: Purge) -> None:
         with self._lock:
             if not purge.completed and purge not in self._all:
                 self._all.append(purge)
 
-    def retry(self) -> bool:
+    def retry(self, scrub: Callable[[], bool]) -> bool:
         """Scrub again for delayed purges. Returns True if none is left."""
-        engine = self._ref()
-        return not self._all or engine is None or self._try(engine.scrub)
+        return not self._all or self._try(scrub)
 
     def _try(self, scrub: Callable[[], bool]) -> bool:
         """Scrub, and complete the purges that were pending before the scrub began. Returns False if it failed."""
@@ -218,14 +214,12 @@ class Purges:
             self._all = [purge for purge in self._all if purge not in done]
             for purge in done:
                 purge.completed = True
-        engine = self._ref()
-        for purge in done if engine is not None else ():
-            self._tell(engine, purge)
+        for purge in done:
+            if purge.count:
+                self._tell(purge)
         return True
 
-    def _tell(self, engine: "Engine | None", purge: Purge) -> None:
-        if engine is not None and purge.count:
-            now = engine.clock()
-            seconds = max(0.0, (now - purge.began) / 1_000_000)
-            told = PurgeCompleted(to_datetime(now), purge.reason, purge.count, purge.failures, seconds)
-            engine.listeners.emit(told)
+    def _tell(self, purge: Purge) -> None:
+        now = self._clock()
+        seconds = max(0.0, (now - purge.began) / 1_000_000)
+        self._listeners.emit(PurgeCompleted(to_datetime(now), purge.reason, purge.count, purge.failures, seconds))
