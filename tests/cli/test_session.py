@@ -564,8 +564,13 @@ def test_where_it_goes_on_is_said_when_leaving(world: World, terminal: Open) -> 
     with world.store() as store:
         kept = store.latest()
         assert kept is not None
-        assert kept.at == first(world, 1)  # the undo stays: the conversation itself goes on from there
-        assert f"kept: hitherto chat -c {kept.id[:8]} goes on from here" in talk.shell.plain
+        assert kept.at == first(world, 1)
+    assert f"kept: hitherto chat -c {kept.id[:8]} goes on from here" in talk.shell.plain
+    talk = Talk(terminal())
+    talk.say("three")
+    talk.say(f"/fork {first(world, 1)}", "from here on")
+    talk.leave()
+    assert f"kept: hitherto chat -c {first(world, 1)} goes on from here" in talk.shell.plain
 
 
 def test_a_conversation_that_was_purged_meanwhile_can_be_left_for_a_new_one(world: World, terminal: Open) -> None:

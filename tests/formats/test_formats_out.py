@@ -393,11 +393,91 @@ def test_nothing_that_was_said_is_markup_and_nothing_is_fetched() -> None:
     assert not re.search(r"url\(|@import|https?:", re.sub(r"\[image at .*?\]", "", text))
 
 
+EVIL = """\
+# Title <script>alert(1)</script>
+
+<svg onload=alert(1)><iframe src="https://evil.example/"></iframe>
+
+[a](javascript:alert(1)) [b](JaVaScRiPt:alert(1)) [c](&#106;avascript:alert(1)) [d](data:text/html;base64,PHN2Zz4=)
+[e](vbscript:x) [f](file:///etc/passwd) [g](//evil.example) [h](x.html) [i]( javascript:alert(1)) [j](\x01javascript:a)
+<javascript:alert(1)> [k][ref] ![l](https://evil.example/pixel.png) ![m](data:image/svg+xml;base64,PHN2Zz4=)
+[n](https://good.example/" onmouseover="alert(1)) [o](https://good.example/x "title\" onclick=\"alert(1)")
+
+[ref]: javascript:alert(1) "x"
+
+```"><script>alert(1)</script> x
+</code></pre><script>alert(1)</script>
+```
+
+| <b>a</b> | [b](javascript:alert(1)) |
+|---|---|
+| `</td><script>` | ![x](https://evil.example/y) |
+
+&#x202E;drowssap &#x2066; \u202eesrever \u2028 \x1b[31m &#27;[31m &lt;img src=x onerror=alert(1)&gt;
+"""
+SAID = {"p", "h3", "h4", "h5", "h6", "a", "strong", "em", "s", "code", "pre", "figure", "figcaption", "ul", "ol", "li",
+        "table", "thead", "tbody", "tr", "th", "td", "blockquote", "br", "hr", "div", "span"}  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "event", "narrator"])
+def test_markdown_of_an_attacker_becomes_neither_script_nor_link_nor_request(role: str) -> None:
+    evil = Message(role, (Block.text(EVIL), Block.thinking(EVIL), Block.tool_call("c", EVIL, {EVIL: EVIL})), label=EVIL)
+    said = (PortableMessage(id="1", message=evil), PortableMessage(id="2", parent="1", message=evil))
+    setup = hitherto.model.Setup(EVIL, EVIL, EVIL)
+    talk = PortableConversation(id="x", title=EVIL, project=EVIL, messages=said, setups=(setup,), setup=1)
+    text = written([talk], "html")
+    page = {"html", "head", "meta", "title", "style", "body", "main", "h1", "dl", "dt", "dd", "details", "summary",
+            "article", "header", "b"}  # fmt: skip
+    seen = Seen(text)
+    assert {tag for tag, _ in seen.tags} <= SAID | page
+    for tag, attributes in seen.tags:
+        assert not any(name.startswith("on") or name in ("src", "srcset", "style") for name in attributes), tag
+        if "href" in attributes:
+            assert re.match(r"https://good\.example/", attributes["href"] or "")
+            assert attributes["rel"] == "noopener noreferrer nofollow"
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u2028\x1b]", text)
+    assert "<U+202E>" in seen.text
+
+
+def test_an_answer_is_rendered_as_markdown(store: Store) -> None:
+    """The control of the test above: tables, code, lists, emphasis and links of the web do arrive."""
+    answer = (
+        "# A\n\n**b** _c_ ~~d~~ `e` [f](https://good.example/)\n\n- g\n\n> h\n\n```py\ni < j\n```\n\n|k|\n|-|\n|l|\n"
+    )
+    talk = store.start()
+    talk.append(Message.assistant(answer))
+    text = written(talk, "html")
+    for part in ("<h3>A</h3>", "<strong>b</strong>", "<em>c</em>", "<s>d</s>", "<code>e</code>", "<li>g</li>",
+                 '<a href="https://good.example/" title="https://good.example/" rel=', "<blockquote>",
+                 '<figcaption>py</figcaption><pre dir="ltr"><code>i &lt; j\n</code></pre>',
+                 '<div class="table"><table>'):  # fmt: skip
+        assert part in text, part
+
+
+def test_what_a_person_typed_keeps_its_signs_and_spaces_and_only_fences_are_set_apart(store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.user("    __init__ and *args*\n\n\n# no heading\n```py\n<x>\n```\n1. one\n<b>"))
+    text = written(talk, "html")
+    assert "<p>    __init__ and *args*\n\n\n# no heading</p>" in text
+    assert "<code>&lt;x&gt;\n</code>" in text
+    assert "<p>1. one\n&lt;b&gt;</p>" in text
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, "> " * 5_000 + "x", "*a_" * 10_000, "|a" * 500 + "\n" + "|-" * 500])
+def test_markdown_that_is_nested_without_end_is_shown_all_the_same(text: str, store: Store) -> None:
+    talk = store.start()
+    talk.append(Message.assistant(text))
+    talk.append(Message.assistant("The next one."))
+    assert "The next one." in written(talk, "html")
+
+
 def test_the_page_itself_forbids_scripts_and_fetching(store: Store) -> None:
     branched(store)
     tags = Seen(written(store, "html")).tags
     policy = [a["content"] for tag, a in tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
-    assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    assert policy == [
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    ]
     names = [tag for tag, _ in tags]
     assert names.index("meta") < names.index("style") < names.index("main")
 

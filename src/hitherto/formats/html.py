@@ -1,8 +1,9 @@
 """One self-contained page of HTML, for people. It is written, not read.
 
-Messages may hold any content, so all of it is shown as text: none of it becomes markup or a link. The page has no
-script and fetches nothing; its content security policy forbids both. Images are embedded, if their type cannot hold a
-script. Tool calls, their results and thoughts are folded.
+Messages may hold any content. What models say is rendered as Markdown by `_rendered_markdown`, which lets no HTML and
+no dangerous link through; everything else is shown as text. The page has no script and fetches nothing; its content
+security policy forbids both. Images are embedded, if their type cannot hold a script. Tool calls, their results and
+thoughts are folded.
 """
 
 import base64
@@ -15,6 +16,7 @@ from ..attachment import Attachment
 from ..dialects._missing_attachments import has_hole
 from ..model import Block, Setup
 from ._atomic_file import OnlyWritten
+from ._rendered_markdown import render_answer, render_prompt
 from ._sections import (
     Section,
     call_in,
@@ -30,22 +32,53 @@ from ._types import PortableConversation, PortableMessage
 
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _AT_ONCE = 3 << 16  # bytes of an image: a multiple of three, so that the pieces in base64 are one
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _STYLE = """\
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; --user: #2a6fdb; --other: #777; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 48rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1b1b1b; background: #fff; }
-@media (prefers-color-scheme: dark) { body { color: #e4e4e4; background: #16181c; } }
-h1 { font-size: 1.4rem; }
-h2 { font-size: 1.1rem; margin-top: 2.5rem; border-top: 2px solid var(--line); padding-top: 1rem; }
-article { margin: 1rem 0; padding: .2rem 1rem .6rem; border-left: 3px solid var(--other); background: var(--soft); }
-article.user { border-color: var(--user); }
-header, dl, .note { color: #888; font-size: .85rem; } header b { color: inherit; }
-dl { display: grid; grid-template-columns: max-content auto; gap: 0 1rem; } dd { margin: 0; }
-.text, pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .5rem 0; }
-pre { font: .85rem/1.4 ui-monospace, monospace; } img { max-width: 100%; height: auto; }
-details { margin: .5rem 0; } summary { cursor: pointer; color: #888; font-size: .9rem; }
-@media print { details::details-content { content-visibility: visible; } }
+:root { color-scheme: light dark; --text: #1f2328; --page: #fff; --faint: #656d76; --line: #d8dee4; --soft: #f6f8fa;
+  --asked: #eef4fd; --accent: #0a5bc4; }
+@media (prefers-color-scheme: dark) { :root { --text: #e2e6eb; --page: #15181c; --faint: #98a1ab; --line: #343a41;
+  --soft: #1e2227; --asked: #1c2940; --accent: #7db3ff; } }
+* { box-sizing: border-box; }
+body { font: 1rem/1.6 system-ui, sans-serif; max-width: 46rem; margin: 0 auto; padding: 1.5rem 1rem 4rem;
+  color: var(--text); background: var(--page); }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 1rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1rem; margin: 3rem 0 1.5rem; padding-top: 1rem; border-top: 1px solid var(--line);
+  color: var(--faint); }
+h3, h4, h5, h6 { font-size: 1.05rem; line-height: 1.3; margin: 1.4em 0 .5em; } h3 { font-size: 1.2rem; }
+main + main { margin-top: 4rem; }
+article { margin: 1.75rem 0; overflow-wrap: anywhere; }
+article.user { background: var(--asked); border-radius: .75rem; padding: .8rem 1.1rem; }
+article:target { outline: 2px solid var(--accent); outline-offset: .5rem; border-radius: .4rem; }
+header, dl, .note { color: var(--faint); font-size: .8rem; }
+header b { color: var(--text); text-transform: capitalize; }
+header { margin-bottom: .3rem; }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0 1rem; } dd { margin: 0; overflow-wrap: anywhere; }
+.text > :first-child { margin-top: 0; } .text > :last-child { margin-bottom: 0; }
+.text p, .text ul, .text ol, .text blockquote { margin: .8em 0; } .user .text p { white-space: pre-wrap; }
+.text p, .text li, .text h3, .text h4 { unicode-bidi: plaintext; }
+.text li { margin: .25em 0; } .text ul, .text ol { padding-inline-start: 1.6rem; }
+blockquote { margin-inline: 0; padding-inline-start: 1rem; border-inline-start: 3px solid var(--line);
+  color: var(--faint); }
+a { color: var(--accent); text-underline-offset: .15em; } hr { border: 0; border-top: 1px solid var(--line); }
+code, pre { font: .875em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+:not(pre) > code { background: var(--soft); border: 1px solid var(--line); border-radius: .3em; padding: .1em .3em; }
+.code { margin: 1em 0; border: 1px solid var(--line); border-radius: .5rem; background: var(--soft); overflow: hidden; }
+.code figcaption { font-size: .75rem; color: var(--faint); padding: .35rem .9rem;
+  border-bottom: 1px solid var(--line); }
+.code pre { margin: 0; padding: .75rem .9rem; overflow-x: auto; white-space: pre; overflow-wrap: normal; }
+.table { overflow-x: auto; margin: 1em 0; } table { border-collapse: collapse; font-size: .93em; }
+th, td { border: 1px solid var(--line); padding: .35em .7em; text-align: start; overflow-wrap: normal; }
+th { background: var(--soft); }
+img { max-width: 100%; height: auto; border-radius: .5rem; }
+details { margin: .6rem 0; border: 1px solid var(--line); border-radius: .5rem; }
+summary { cursor: pointer; color: var(--faint); font-size: .85rem; padding: .3rem .8rem; overflow-wrap: anywhere; }
+details pre { margin: 0; padding: .6rem .8rem; border-top: 1px solid var(--line); white-space: pre-wrap;
+  overflow-wrap: anywhere; }
+@media print { body { max-width: none; padding: 0; font-size: 10.5pt; } article.user { border: 1px solid var(--line); }
+  .code, .code pre, .table { overflow: visible; } .code pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  h1, h2, h3, header { break-after: avoid; } tr, img { break-inside: avoid; }
+  .text a[href]::after { content: " (" attr(href) ")"; color: var(--faint); font-size: .85em; }
+  details::details-content { content-visibility: visible; display: block; } }
 """
 
 
@@ -141,7 +174,8 @@ class _Page:
         elif block.type != "content":
             self._out(_fold(block.type, text))
         else:
-            self._out(f'<div class="text" dir="auto">{_safe(text)}</div>\n')
+            rendered = render_prompt(text) if said.message.role == "user" else render_answer(text)
+            self._out(f'<div class="text" dir="auto">\n{rendered}</div>\n')
 
     def _image(self, block: Block) -> None:
         self._out(f'<img alt="{_safe(placeholder(block))}" src="data:{block.mime_type};base64,')

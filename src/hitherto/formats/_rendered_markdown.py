@@ -1,0 +1,131 @@
+"""Renders what models say, which is Markdown, as HTML that is safe to open.
+
+A conversation may hold any text: a page that a tool has read, or a prompt that was made to do harm. So HTML in it is
+shown as text, a link leads to a web page or a mail address or is no link, and an image is named and never fetched.
+Characters that turn the reading direction, or that control a terminal, become visible signs, also those that Markdown
+writes as entities.
+
+What a user typed is mostly no Markdown: `__init__` would lose its underscores. There only fenced code is rendered.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from typing import TYPE_CHECKING
+
+from .._terminal_text import SIGNS
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.renderer import RendererHTML
+    from markdown_it.token import Token
+    from markdown_it.utils import EnvType, OptionsDict
+
+_LONGEST = 400_000  # characters that are rendered; a longer text is shown as it is
+_SAFE_LINK = re.compile(r"(?:https?://|mailto:)\S", re.IGNORECASE)
+_SAFE_SIGNS = {code: escape(sign) for code, sign in SIGNS.items()}
+
+
+def render_answer(text: str) -> str:
+    """Return a text in Markdown as HTML."""
+    if len(text) > _LONGEST:
+        return _plain(text)
+    rendered: str = _markdown().render(text)
+    return rendered.translate(_SAFE_SIGNS)
+
+
+def render_prompt(text: str) -> str:
+    """Return a text that a person typed as HTML: as it is, with fenced code set apart."""
+    if len(text) > _LONGEST:
+        return _plain(text)
+    parser, lines = _fences(), text.replace("\r\n", "\n").split("\n")
+    found, done = "", 0
+    for token in parser.parse(text):
+        if token.type == "fence" and token.map:
+            found += _plain("\n".join(lines[done : token.map[0]])) + _code_figure(token).translate(_SAFE_SIGNS)
+            done = token.map[1]
+    return found + _plain("\n".join(lines[done:]))
+
+
+def _plain(text: str) -> str:
+    shown = text.strip("\n")
+    return f"<p>{escape(shown)}</p>\n".translate(_SAFE_SIGNS) if shown.strip() else ""
+
+
+@cache
+def _markdown() -> "MarkdownIt":
+    from markdown_it import MarkdownIt  # noqa: PLC0415  # only pages need it
+
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    return _made_safe(parser)
+
+
+@cache
+def _fences() -> "MarkdownIt":
+    from markdown_it import MarkdownIt  # noqa: PLC0415  # as above
+
+    return MarkdownIt("zero", {"html": False}).enable(["fence"])
+
+
+def _made_safe(parser: "MarkdownIt") -> "MarkdownIt":
+    parser.validateLink = _is_safe_link  # type: ignore[method-assign]  # as its documentation says
+    for name, rule in (
+        ("image", _image),
+        ("link_open", _link),
+        ("heading_open", _heading),
+        ("heading_close", _heading),
+        ("fence", _code),
+        ("code_block", _code),
+        ("table_open", _table),
+        ("table_close", _table),
+    ):
+        parser.add_render_rule(name, rule)
+    return parser
+
+
+def _is_safe_link(url: str) -> bool:
+    return _SAFE_LINK.match(url) is not None
+
+
+# -- rules: each renders a token in a way of ours. A rule for an image is only reached if its address is safe; other
+# images stay the text that they were written with.
+
+
+def _image(_: "RendererHTML", tokens: "Sequence[Token]", at: int, *__: object) -> str:
+    token = tokens[at]
+    address = str(token.attrGet("src") or "")
+    return f'<span class="note">[image: {escape(token.content)} {escape(address)}]</span>'
+
+
+def _link(renderer: "RendererHTML", tokens: "Sequence[Token]", at: int, options: "OptionsDict", env: "EnvType") -> str:
+    """Show the address in a tooltip: its text may name another one."""
+    token = tokens[at]
+    token.attrSet("title", str(token.attrGet("href") or ""))
+    token.attrSet("rel", "noopener noreferrer nofollow")
+    return renderer.renderToken(tokens, at, options, env)
+
+
+def _heading(
+    renderer: "RendererHTML", tokens: "Sequence[Token]", at: int, options: "OptionsDict", env: "EnvType"
+) -> str:
+    """The first two levels are the page's own."""
+    token = tokens[at]
+    token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+    return renderer.renderToken(tokens, at, options, env)
+
+
+def _code(_: "RendererHTML", tokens: "Sequence[Token]", at: int, *__: object) -> str:
+    return _code_figure(tokens[at])
+
+
+def _code_figure(token: "Token") -> str:
+    language = token.info.split(maxsplit=1)[0] if token.info.strip() else ""
+    label = f"<figcaption>{escape(language)}</figcaption>" if language else ""
+    return f'<figure class="code">{label}<pre dir="ltr"><code>{escape(token.content)}</code></pre></figure>\n'
+
+
+def _table(renderer: "RendererHTML", tokens: "Sequence[Token]", at: int, options: "OptionsDict", env: "EnvType") -> str:
+    """A wide table scrolls by itself, so that the page does not."""
+    inside = renderer.renderToken(tokens, at, options, env)
+    return f'<div class="table">{inside}' if tokens[at].nesting == 1 else f"{inside}</div>\n"
