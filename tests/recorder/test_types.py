@@ -23,8 +23,11 @@ def through_openai(url: str, store: hitherto.Store) -> None:
                 model="m", messages=[*hitherto.history(talk), {"role": "user", "content": "Why?"}]
             )
         with hitherto.recording(sdk) as recording:
-            said = [*hitherto.history(talk, "openai-responses"), {"role": "user", "content": "Why?"}]
-            sdk.responses.create(model="m", instructions=talk.system_prompt, input=said)
+            sdk.responses.create(
+                model="m",
+                instructions=talk.system_prompt,
+                input=[*hitherto.history(talk, "openai-responses"), {"role": "user", "content": "Why?"}],
+            )
             assert recording.pending == 0
 
 
