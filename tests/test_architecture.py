@@ -100,6 +100,7 @@ LAZY = {
     ("_search.search", "backends.sqlite.fts"),
     ("cli._backup_restore", "backends.sqlite.file_swap"),
     ("cli._doctor_checks", "backends.sqlite.foreign_files"),
+    ("cli._lock_notice", "backends.sqlite.connections"),
 }
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager", "misc", "base", "core", "tools"}
 

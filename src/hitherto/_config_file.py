@@ -132,21 +132,9 @@ def _change_line(text: str, name: str, value: str | None) -> str:
 
 
 def _replace(where: str, text: str) -> None:
-    """Write the whole file under another name, and give it its own in one step."""
-    unfinished = _own_files.name_unfinished(where)
     try:
         os.makedirs(os.path.dirname(where), mode=0o700, exist_ok=True)
-        try:
-            with open(_own_files.create(unfinished), "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, where)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(unfinished)
-            raise
-        _own_files.sync_names(os.path.dirname(where))
+        _own_files.replace_with(where, text.encode())
     except OSError as error:
         hint = "check that the folder is yours, and that there is space"
         raise BadConfig(f"{where} cannot be written: {error.strerror}", hint=hint) from None

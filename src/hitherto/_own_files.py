@@ -142,6 +142,22 @@ def name_unfinished(path: str) -> str:
     return f"{path}.unfinished-{os.urandom(8).hex()}"
 
 
+def replace_with(path: str, data: bytes) -> None:
+    """Write a private file as a whole: under another name, which becomes its own in one step. Raises OSError."""
+    unfinished = name_unfinished(path)
+    try:
+        with open(create(unfinished), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished)
+        raise
+    sync_names(os.path.dirname(path))
+
+
 def publish(unfinished: str, path: str) -> None:
     """Give a complete, synced file its name. Raises `FileExistsError` if anything has that name, and replaces nothing.
     The new name is durable afterwards."""

@@ -16,7 +16,7 @@ the last three with one newline, `\\n` or `\\r\\n`, or none. Everything else is 
 bytes.
 
 **Tracebacks.** Error reporters send tracebacks with the values of local variables. So no function raises while a local
-variable holds a secret: the functions below return a `_Problem` instead, and `Key` raises when no frame holds the
+variable holds a secret: the functions below return a `Problem` instead, and `Key` raises when no frame holds the
 secret, outside of any `except`, so that no other exception refers to it.
 """
 
@@ -84,15 +84,15 @@ _REAL_KEYRINGS = frozenset(
 )
 
 
-class _Problem(NamedTuple):
+class Problem(NamedTuple):
     """A problem and its hint, without the secret."""
 
     what: str
     hint: str
 
 
-_TAKEN: Final = _Problem("there is something already", "")
-_Source = Callable[[], bytearray | _Problem]
+_TAKEN: Final = Problem("there is something already", "")
+_Source = Callable[[], bytearray | Problem]
 
 
 @final
@@ -158,7 +158,7 @@ class Key:
         """
         source = _command(command, timeout_seconds)
         del command  # its arguments may be secrets too
-        if isinstance(source, _Problem):
+        if isinstance(source, Problem):
             raise InvalidArgument(source.what, hint=source.hint)
         return cls._fetch(source)
 
@@ -194,7 +194,7 @@ class Key:
         from ._sealing import primitives  # noqa: F401, PLC0415  # if it cannot be loaded, it fails before this frame holds a secret
 
         found = source()
-        if isinstance(found, _Problem):
+        if isinstance(found, Problem):
             raise KeyUnavailable(found.what, hint=found.hint)
         key = cls(found)
         found[:] = bytes(_SIZE)
@@ -303,30 +303,30 @@ class Key:
         )
 
 
-def _find_problem(secret: object) -> _Problem | None:
+def _find_problem(secret: object) -> Problem | None:
     """The problem with a value that is no key; None if it is one. A problem without a hint has the usual hint."""
     if not isinstance(secret, bytes | bytearray):
         hint = "keys kept as text are read by Key.from_file, Key.from_command, Key.from_credential and Key.from_keyring"
-        return _Problem(f"a key is 32 bytes, not a {type(secret).__name__}", hint)
+        return Problem(f"a key is 32 bytes, not a {type(secret).__name__}", hint)
     if len(secret) != _SIZE:
-        return _Problem(f"a key has 32 bytes, not {len(secret)}", "")
+        return Problem(f"a key has 32 bytes, not {len(secret)}", "")
     if not any(secret):
-        return _Problem("32 zeros are not a key", "")
+        return Problem("32 zeros are not a key", "")
     return None
 
 
-def _parse(data: bytes, what: str, *, raw: bool = True) -> bytearray | _Problem:
+def _parse(data: bytes, what: str, *, raw: bool = True) -> bytearray | Problem:
     """Parse the bytes of a source."""
     if raw and len(data) == _SIZE:
         secret = bytearray(data)
     elif (found := _TEXT.fullmatch(data)) is None:
-        return _Problem(f"{what} {_not_a_key(data)}", _FORMS_HINT)
+        return Problem(f"{what} {_not_a_key(data)}", _FORMS_HINT)
     elif found["hex"]:
         secret = bytearray.fromhex(found["hex"].decode())
     else:
         digits: bytes = found["ours"] or found["base64"]
         secret = bytearray(urlsafe_b64decode(digits.replace(b"+", b"-").replace(b"/", b"_") + b"="))
-    return secret if any(secret) else _Problem(f"{what} holds 32 zeros, which are not a key", _FORMS_HINT)
+    return secret if any(secret) else Problem(f"{what} holds 32 zeros, which are not a key", _FORMS_HINT)
 
 
 def _not_a_key(data: bytes) -> str:
@@ -363,7 +363,7 @@ def _place(path: object) -> str | None:
     return given
 
 
-def _read_file(path: str, kind: str, *, forbidden: int) -> bytearray | _Problem:
+def _read_file(path: str, kind: str, *, forbidden: int) -> bytearray | Problem:
     """Read the key in a file. The opened descriptor is checked, because the name may lead to another file by then."""
     what = f"{kind} {path!r}"
     data = b""
@@ -378,28 +378,28 @@ def _read_file(path: str, kind: str, *, forbidden: int) -> bytearray | _Problem:
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
-        return _Problem(f"{what} cannot be read: {_reason(error)}", _MISSING_HINT)
+        return Problem(f"{what} cannot be read: {_reason(error)}", _MISSING_HINT)
     return _parse(data, what)
 
 
-def _check_file(info: os.stat_result, what: str, path: str, forbidden: int) -> _Problem | None:
+def _check_file(info: os.stat_result, what: str, path: str, forbidden: int) -> Problem | None:
     """The problem with a file that must not hold a key; None if there is none."""
     if not stat.S_ISREG(info.st_mode):
         kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
-        return _Problem(f"{what} is {kind}", "give the path of a regular file with the key in it")
+        return Problem(f"{what} is {kind}", "give the path of a regular file with the key in it")
     if not _POSIX:  # Windows has access lists, which Python does not show, and its mode means nothing
         return None
     if info.st_uid not in (0, os.geteuid()):
         hint = f"chown it to the user who runs this, if you know where it comes from: {shlex.quote(path)}"
-        return _Problem(f"{what} belongs to another user (uid {info.st_uid}), who may change it at will", hint)
+        return Problem(f"{what} belongs to another user (uid {info.st_uid}), who may change it at will", hint)
     mode = stat.S_IMODE(info.st_mode)
     if mode & forbidden:
         hint = f"chmod 600 {shlex.quote(path)}; if others had the time to read it, change the key"
-        return _Problem(f"{what} has mode {mode:04o}: it is open to others", hint)
+        return Problem(f"{what} has mode {mode:04o}: it is open to others", hint)
     return None
 
 
-def _write_new(path: str, text: str) -> _Problem | None:
+def _write_new(path: str, text: str) -> Problem | None:
     """Create the complete file durably, or no file at all."""
     try:
         descriptor = _own_files.create(path)
@@ -423,9 +423,9 @@ def _write_new(path: str, text: str) -> _Problem | None:
     return None
 
 
-def _write_problem(path: str, error: OSError | ValueError) -> _Problem:
+def _write_problem(path: str, error: OSError | ValueError) -> Problem:
     hint = "check that its directory is there, that you may write to it, and that there is space"
-    return _Problem(f"the key file {path!r} cannot be written: {_reason(error)}", hint)
+    return Problem(f"the key file {path!r} cannot be written: {_reason(error)}", hint)
 
 
 def _remove(path: str) -> None:
@@ -436,27 +436,27 @@ def _remove(path: str) -> None:
 # -- commands
 
 
-def _command(command: object, timeout_seconds: object) -> _Source | _Problem:
+def _command(command: object, timeout_seconds: object) -> _Source | Problem:
     """A source that runs the command. Errors do not show its arguments."""
     words: object = command
     if isinstance(command, str):
         try:
             words = shlex.split(command)
         except ValueError:  # its message would show a part of the command
-            return _Problem("the key command has a quotation that does not end", "give a list of arguments instead")
+            return Problem("the key command has a quotation that does not end", "give a list of arguments instead")
     if not isinstance(words, Sequence) or isinstance(words, bytes | bytearray) or not words:
-        return _Problem("a key command is a str or a list of them", 'for instance ["pass", "show", "hitherto"]')
+        return Problem("a key command is a str or a list of them", 'for instance ["pass", "show", "hitherto"]')
     if not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0]:
-        return _Problem("a key command is a program and its arguments, all of them str", "leave out what is empty")
+        return Problem("a key command is a program and its arguments, all of them str", "leave out what is empty")
     if _looks_like_a_key(words[0]):
-        return _Problem("that is a key, not a command that says one", "the key itself is for Key(…)")
+        return Problem("that is a key, not a command that says one", "the key itself is for Key(…)")
     if not isinstance(timeout_seconds, int | float) or not timeout_seconds > 0:
-        return _Problem("timeout_seconds is a number greater than zero", "leave it out for 30 seconds")
+        return Problem("timeout_seconds is a number greater than zero", "leave it out for 30 seconds")
     arguments, timeout = list(words), float(min(timeout_seconds, threading.TIMEOUT_MAX))
     return lambda: _run(arguments, timeout)
 
 
-def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
+def _run(arguments: list[str], timeout_seconds: float) -> bytearray | Problem:
     """Run a command and parse its output, if it succeeds in time."""
     import subprocess  # noqa: PLC0415  # only key commands need it
 
@@ -466,7 +466,7 @@ def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
         process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
     except (OSError, ValueError) as error:
         hint = "check that the program is installed and found on PATH; there is no shell, so no pipes and no $VARIABLES"
-        return _Problem(f"{what} cannot be started: {_reason(error)}", hint)
+        return Problem(f"{what} cannot be started: {_reason(error)}", hint)
     try:
         # A thread, because Windows cannot wait for a pipe with a time limit in any other way.
         listener = threading.Thread(target=_listen, args=(process.stdout, output), daemon=True)
@@ -487,14 +487,14 @@ def _run(arguments: list[str], timeout_seconds: float) -> bytearray | _Problem:
             process.wait(_GRACE_SECONDS)
     listener.join(_GRACE_SECONDS)  # it runs as long as a grandchild keeps the pipe open
     if len(output) > _MOST:
-        return _Problem(f"{what} says more than a key", _FORMS_HINT)
+        return Problem(f"{what} says more than a key", _FORMS_HINT)
     if not is_complete or status is None:
         text = "it may wait for an answer that nobody can give; a larger timeout_seconds waits longer"
         hint = Hint("key-command-timeout", text)
-        return _Problem(f"{what} did not end within {timeout_seconds:g} seconds", hint)
+        return Problem(f"{what} did not end within {timeout_seconds:g} seconds", hint)
     if status != 0:
         how = f"failed with exit status {status}" if status > 0 else f"was killed by signal {-status}"
-        return _Problem(f"{what} {how}", "run it by hand to see why; its own messages went to standard error")
+        return Problem(f"{what} {how}", "run it by hand to see why; its own messages went to standard error")
     return _parse(bytes(output), f"the output of {what}")
 
 
@@ -515,23 +515,23 @@ def _check_entry(service: object, username: object) -> None:
             )
 
 
-def _from_keyring(service: str, username: str) -> bytearray | _Problem:
-    rings = _real_keyrings()
-    if isinstance(rings, _Problem):
+def _from_keyring(service: str, username: str) -> bytearray | Problem:
+    rings = real_keyrings()
+    if isinstance(rings, Problem):
         return rings
     output = _ask(rings, service, username)
     if output is None:
         names = ", ".join(map(_class_of, rings))
-        return _Problem(f"there is no entry {username!r} for {service!r} in the keyring ({names})", _MISSING_HINT)
-    return output if isinstance(output, _Problem) else _parse_entry(output, service, username)
+        return Problem(f"there is no entry {username!r} for {service!r} in the keyring ({names})", _MISSING_HINT)
+    return output if isinstance(output, Problem) else _parse_entry(output, service, username)
 
 
-def _into_keyring(service: str, username: str, text: str) -> _Problem | None:
-    rings = _real_keyrings()
-    if isinstance(rings, _Problem):
+def _into_keyring(service: str, username: str, text: str) -> Problem | None:
+    rings = real_keyrings()
+    if isinstance(rings, Problem):
         return rings
     before = _ask(rings, service, username)
-    if isinstance(before, _Problem):
+    if isinstance(before, Problem):
         return before
     wanted = _parse_entry(text, service, username)
     if before is not None:
@@ -543,32 +543,32 @@ def _into_keyring(service: str, username: str, text: str) -> _Problem | None:
     kept = _ask(rings, service, username)  # this may be the only copy, so it is checked now
     if isinstance(kept, str) and _parse_entry(kept, service, username) == wanted:
         return None
-    return _Problem(f"the keyring {_class_of(rings[0])} did not keep the key", "use Key.to_file until it does")
+    return Problem(f"the keyring {_class_of(rings[0])} did not keep the key", "use Key.to_file until it does")
 
 
-def _parse_entry(text: str, service: str, username: str) -> bytearray | _Problem:
+def _parse_entry(text: str, service: str, username: str) -> bytearray | Problem:
     return _parse(text.encode(errors="replace"), f"the keyring entry {username!r} for {service!r}", raw=False)
 
 
-def _real_keyrings() -> "list[KeyringBackend] | _Problem":
+def real_keyrings() -> "list[KeyringBackend] | Problem":
     """The keyrings of the operating system among those that the library is set to use, the preferred one first."""
     try:
         import keyring  # noqa: PLC0415  # an extra
         from keyring.backends.chainer import ChainerBackend  # noqa: PLC0415  # see above
     except ImportError:
-        return _Problem("the keyring library is not installed", 'pip install "hitherto[keyring]"')
+        return Problem("the keyring library is not installed", 'pip install "hitherto[keyring]"')
     try:
         ring = keyring.get_keyring()
         # A chain would answer from any of its members, and the last of them may be a file of plain text.
         members: list[KeyringBackend] = list(ring.backends) if type(ring) is ChainerBackend else [ring]
     except Exception as error:  # noqa: BLE001  # it loads any class that its configuration names
         hint = "check PYTHON_KEYRING_BACKEND and keyringrc.cfg; python -m keyring diagnose shows them"
-        return _Problem(f"the keyring library cannot be used here: {type(error).__name__}", hint)
+        return Problem(f"the keyring library cannot be used here: {type(error).__name__}", hint)
     real = [member for member in members if _is_real(member)]
     if real:
         return real
     refused = ", ".join(map(_class_of, members)) or _class_of(ring)
-    return _Problem(
+    return Problem(
         f"{refused} is refused: not a keyring of the operating system, it may keep keys in plain text or not at all",
         Hint(
             "insecure-keyring",
@@ -589,7 +589,7 @@ def _class_of(ring: object) -> str:
     return f"{type(ring).__module__}.{type(ring).__qualname__}"
 
 
-def _ask(rings: "list[KeyringBackend]", service: str, username: str) -> str | _Problem | None:
+def _ask(rings: "list[KeyringBackend]", service: str, username: str) -> str | Problem | None:
     """The first entry of that name. A keyring that fails ends the search: the next one may hold an older key."""
     for ring in rings:
         try:
@@ -601,11 +601,11 @@ def _ask(rings: "list[KeyringBackend]", service: str, username: str) -> str | _P
     return None
 
 
-def _describe_failure(ring: object, error: Exception) -> _Problem:
+def _describe_failure(ring: object, error: Exception) -> Problem:
     from keyring.errors import KeyringLocked  # noqa: PLC0415  # see above
 
     how = "is locked" if isinstance(error, KeyringLocked) else f"failed with {type(error).__name__}"
-    return _Problem(
+    return Problem(
         f"the keyring {_class_of(ring)} {how}",
         "unlock it and try again; a service without a desktop uses Key.from_file",
     )

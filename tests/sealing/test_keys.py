@@ -308,7 +308,7 @@ def test_any_32_bytes_are_read_from_every_form(secret: bytes) -> None:
         Key(secret)._text().encode(),
     ):
         assert keys._parse(text, "it") == bytearray(secret)
-    assert isinstance(keys._parse(secret + b"\n", "it"), keys._Problem)
+    assert isinstance(keys._parse(secret + b"\n", "it"), keys.Problem)
 
 
 def test_raw_bytes_may_end_with_a_newline_of_their_own(tmp_path: Path) -> None:

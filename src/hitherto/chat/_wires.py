@@ -46,7 +46,8 @@ def checked_url(config: Config, variable: str, default: str | None, *, loopback:
     The address is validated; only its host is logged."""
     url = effective_base_url(config.base_url, (variable,), default, os.environ)
     if url is None:
-        raise InvalidBaseURL("an OpenAI-compatible service has no default address", rule="missing")
+        hint = Hint("no-base-url", "give Config(base_url=…)")
+        raise InvalidBaseURL("an OpenAI-compatible service has no default address", rule="missing", hint=hint)
     validate_base_url(url, allow_insecure=config.allow_insecure_base_url or loopback)
     _log.info("provider %s at %s", config.provider, urlsplit(url).hostname)
     return url
@@ -93,7 +94,8 @@ def _making(provider: str, secret: str | None) -> Iterator[None]:
 def _missing_key(provider: str, said: str) -> ChatError:
     names = {"claude": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
     variable = names.get(provider, "OPENAI_API_KEY")
-    hint = Hint("no-api-key", "set {variable} in the environment, or give Config(api_key=…)", variable=variable)
+    text = "set {variable} in the environment, or give Config(api_key=…)"
+    hint = Hint("no-api-key", text, variable=variable, provider=provider)
     return ChatError(f"{provider} cannot be asked: {said[:300]}", hint=hint)
 
 
@@ -114,6 +116,7 @@ def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoErr
     status = next((s for s in (getattr(error, n, None) for n in ("status_code", "code")) if isinstance(s, int)), None)
     said = str(getattr(error, "message", "") or error)
     said = mask_key(said, secret)[:300]
+    hint = _hint(status)
     if status is None and "authentication method" in said:  # Anthropic's SDK looks for a key only when it sends
         return _missing_key(provider, "there is no key")
     if status is not None and status < 400:
@@ -122,12 +125,13 @@ def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoErr
     elif status is not None:
         what = f"{provider} answered with status {status}"
     elif _is_about_the_network(error):
+        hint = Hint(
+            "provider-unreachable", "check the network, and that the server is running; client.retry() asks again"
+        )
         what = f"{provider} could not be reached"
     else:
         what = f"the answer of {provider} could not be read"
-    return ProviderError(
-        f"{what}: {said or type(error).__name__}", provider=provider, status=status, hint=_hint(status)
-    )
+    return ProviderError(f"{what}: {said or type(error).__name__}", provider=provider, status=status, hint=hint)
 
 
 def _is_about_the_network(error: Exception) -> bool:
@@ -140,7 +144,12 @@ def _hint(status: int | None) -> str | None:
         return "check the API key, and that it may use this model"
     if status == 429:
         return Hint("rate-limited", "too many requests, or no credit left: wait, then client.retry()")
-    if status in (400, 404, 413, 422):
+    if status == 404:
+        text = (
+            "check the model's name, and the base URL, which often ends in /v1; client.undo() takes the question back"
+        )
+        return Hint("not-at-provider", text)
+    if status in (400, 413, 422):
         text = "the request itself was refused: client.undo() takes the question back, to say it differently"
         return Hint("request-refused", text)
     return Hint("provider-failed", "nothing is lost: client.retry() asks again")

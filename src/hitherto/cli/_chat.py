@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from .. import errors
 from .._config_file import BadConfig, load
 from ._ids import find_conversation, here
-from ._providers import PROVIDERS, ProviderName, find_keys, say_known
+from ._providers import ADDRESS, PROVIDERS, ProviderName, find_keys, say_known
 from ._store_options import Place, with_place
 from ._terminal import is_terminal, line, print_warnings, say, width
 
@@ -134,6 +134,8 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
         say(f"talking to {options.provider}, {options.model}, whose key is there; --provider and --model name others")
     if store is None and not options.incognito:
         store = _make_store(place, stack)  # all other checks have passed
+    if talk is not None and not options.incognito and named.base_url is not None and terms.base_url is not None:
+        talk.describe({**talk.metadata, ADDRESS: terms.base_url})
     session = Session(client, None if options.incognito else store, talk, terms)
     if asked is None:
         return Dialogue(session, files, options.files).run()
@@ -161,6 +163,9 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
     provider = options.provider or own or settings.get("provider") or _choose_by_key()
     usual = settings.get("provider", "openai-compatible") == provider
+    address = options.base_url or (settings.get("base_url") if usual else None)
+    if provider == "openai-compatible" and not (address or os.environ.get("OPENAI_BASE_URL")) and talk is not None:
+        address = _remembered_address(talk)
     model = _model_of(options, provider)
     if model is None and talk is not None and talk.provider == provider:
         model = talk.model or None
@@ -172,14 +177,16 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
         options,
         provider=provider,
         model=model,
-        base_url=options.base_url or (settings.get("base_url") if usual else None),
+        base_url=address,
         model_path=options.model_path or (settings.get("model_path") if provider == "local" else None),
     )
 
 
 def _choose_by_key() -> str:
-    """Return the provider whose key is in the environment; the local one if there is no key."""
-    keys = find_keys()
+    """Return the provider whose key is in the environment, or else was kept; the local one if there is no key."""
+    from ._credentials import find_kept  # noqa: PLC0415  # help needs none
+
+    keys = find_keys() or find_kept()
     if len(keys) > 1:
         there = ", ".join(f"{name} ({variable})" for name, variable in keys.items())
         hint = f"--provider {next(iter(keys))}, or for good: hitherto config set provider {next(iter(keys))}"
@@ -201,7 +208,29 @@ def _make_terms(options: Options, settings: dict[str, str]) -> "Terms":
     from ._session import Terms  # noqa: PLC0415  # help needs none
 
     beginning = settings.get("system", "") if options.system is None else options.system
-    return Terms(options.convert, options.system, beginning)
+    return Terms(options.convert, options.system, beginning, _address_to_remember(options))
+
+
+def _address_to_remember(options: Options) -> str | None:
+    """Return the address that the conversation remembers: of a server that has no usual one. A query may hold a secret,
+    so an address with one is not remembered."""
+    if options.provider != "openai-compatible" or options.base_url is None or set("?#") & set(options.base_url):
+        return None
+    return options.base_url
+
+
+def _remembered_address(talk: "Conversation") -> str | None:
+    """Return the address of the server that the conversation was held with, if it is on this machine.
+
+    The store may be a stranger's: a project may bring it along. So an address elsewhere has to be given again, by the
+    user. No key is sent to a remembered address."""
+    from ..chat._urls import is_loopback  # noqa: PLC0415  # most conversations have none
+
+    remembered = talk.metadata.get(ADDRESS)
+    if remembered is None or is_loopback(remembered):
+        return remembered
+    hint = "--base-url goes on with it, or with another one; it is not taken from the store, which may be a stranger's"
+    raise errors.InvalidArgument("this conversation was held with a server that is not on this machine", hint=hint)
 
 
 def _read_question(options: Options) -> tuple[str, str] | None:
@@ -302,12 +331,22 @@ def _make_client(options: Options, system: str) -> "Client | ClaudeLocal":
             provider=provider,
             model=options.model or "",
             base_url=options.base_url,
+            api_key=_fetch_key(provider),
             system_prompt=system,
             allow_insecure_base_url=is_loopback(address),
             model_path=options.model_path,
             max_tokens=_LONGEST_LOCAL if provider == "local" and options.model_path is None else None,
         )
     )
+
+
+def _fetch_key(provider: str) -> str | None:
+    """Return the key that login has kept, if the SDK does not find one in the environment."""
+    if not PROVIDERS[provider].models or provider in find_keys():
+        return None
+    from ._credentials import fetch  # noqa: PLC0415  # help needs none
+
+    return fetch(provider)
 
 
 def _check_local(model_path: str | None) -> None:

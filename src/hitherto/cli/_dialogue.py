@@ -21,6 +21,7 @@ from ._unanswered import offer_interrupted, report_interrupted, report_stopped
 if TYPE_CHECKING:
     from ..model import Block, Message
 
+_LEAVING = ("exit", "quit")  # as in other programs; a line that says more is a question
 _REMEMBERED = 200  # questions that the arrow keys bring back
 
 
@@ -119,6 +120,8 @@ class Dialogue:
             before = self._session.at
             if command is not None:
                 run_command(self._session, command[1], command[2] or "")
+            elif text.strip() in _LEAVING:
+                raise EOFError
             elif text.strip():
                 self._ask(text)
         except KeyboardInterrupt:

@@ -357,9 +357,9 @@ def key(case: Case) -> Iterator[Finding]:
 def keyring(_: Case) -> Iterator[Finding]:
     """Check that a keyring can be used. If the store's own key needs one, the check `key` has reported it already."""
     if _is_installed("keyring"):
-        from ..keys import _real_keyrings  # noqa: PLC0415  # as above
+        from ..keys import real_keyrings  # noqa: PLC0415  # as above
 
-        there = isinstance(_real_keyrings(), list)
+        there = isinstance(real_keyrings(), list)
         yield Finding("keyring", OK, "can be used" if there else "installed, but the operating system has no keyring")
 
 

@@ -70,7 +70,8 @@ HINTS: Mapping[str, str] = {
     "attachment-too-large": "bring a smaller file",
     "half-a-surrogate": "say it without",
     # providers
-    "no-api-key": "set {variable} in the environment",
+    "no-api-key": "set {variable} in the environment, or keep the key: hitherto login {provider}",
+    "no-base-url": "--base-url http://127.0.0.1:11434/v1 is Ollama's; LM Studio has port 1234, llama.cpp 8080",
     "insecure-base-url": "use https: http is for a server on this machine only (127.0.0.1, ::1 or localhost)",
     "credentials-in-url": "give the key in the environment, and leave it out of the URL",
     "no-model-file": "--model-path is the path of a GGUF file",
@@ -80,6 +81,8 @@ HINTS: Mapping[str, str] = {
 }
 
 _RETRY = "/retry asks again, /undo takes the question back"
+_UNREACHABLE = "check the network, and that the server is running"
+_NOT_THERE = "check the model's name (--model), and the address, which often ends in /v1"
 AT_PROMPT: Mapping[str, str] = {
     "provider-failed": f"nothing is lost: {_RETRY}",
     "answer-cut-off": f"what came is kept, if the chat is recorded; {_RETRY}",
@@ -87,17 +90,23 @@ AT_PROMPT: Mapping[str, str] = {
     "answer-empty": "allow more tokens, then /retry",
     "rate-limited": "too many requests, or no credit left: wait, then /retry",
     "request-refused": "the request itself was refused: /undo takes the question back, to say it differently",
+    "provider-unreachable": f"{_UNREACHABLE}: {_RETRY}",
+    "not-at-provider": f"{_NOT_THERE}; /model NAME changes the model, then /retry",
     "unknown-suffix": "a name that ends in {known}",
 }
 _RETRIED = ("provider-failed", "answer-cut-off", "answer-unreadable", "answer-empty", "rate-limited")
 NOT_KEPT: Mapping[str, str] = dict.fromkeys(_RETRIED, "ask again") | {
     "request-refused": "the request itself was refused: say it differently",
+    "provider-unreachable": f"{_UNREACHABLE}, then ask again",
+    "not-at-provider": f"{_NOT_THERE}, then ask again",
 }
-KEPT: Mapping[str, str] = dict.fromkeys(
-    _RETRIED,
+_ASKED_AGAIN = (
     "the question is kept: hitherto chat, without a prompt, offers to ask it again, and /undo takes it back; -n begins "
-    "a new conversation",
-) | {
+    "a new conversation"
+)
+KEPT: Mapping[str, str] = dict.fromkeys(_RETRIED, _ASKED_AGAIN) | {
+    "provider-unreachable": f"{_UNREACHABLE}; {_ASKED_AGAIN}",
+    "not-at-provider": f"{_NOT_THERE}; {_ASKED_AGAIN}",
     "request-refused": (
         "the request itself was refused, and the question is kept: hitherto chat, without a prompt, and /undo takes it "
         "back; -n begins a new conversation"

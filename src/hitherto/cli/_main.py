@@ -32,6 +32,8 @@ class Entry(NamedTuple):
 _TALK, _LOOKING, _MOVING, _CARE = "Talk", "Look and arrange", "Out and in", "Care"
 COMMANDS = {
     "chat": Entry("_chat", "Talk to a language model; the conversation is kept.", _TALK),
+    "login": Entry("_login", "Keep the key of a provider.", _TALK),
+    "logout": Entry("_login", "Forget the key of a provider.", _TALK),
     "list": Entry("_list", "List the conversations, a line each (ls).", _LOOKING),
     "conversation": Entry("_conversation", "Their messages as a tree; print and delete them (convo, conv).", _LOOKING),
     "log": Entry("_log", "The messages of a conversation, a line each; --graph draws its branches.", _LOOKING),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import click
 
+ADDRESS = "base_url"  # in the metadata of a conversation: the server that it was held with
 AS_OF = "2025-10"  # when these models were the ones to begin with
 
 

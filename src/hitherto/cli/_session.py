@@ -14,8 +14,9 @@ from .. import errors
 from ._ctrl_c import Stoppable
 from ._ids import here
 from ._markdown import answer_output
+from ._providers import ADDRESS
 from ._question import Question
-from ._terminal import line, say
+from ._terminal import line, say, typing_unseen
 
 if TYPE_CHECKING:
     from ..chat import ClaudeLocal, Client
@@ -33,11 +34,12 @@ _SPEAKERS = {"anthropic": "claude", "gemini": "gemini", "openai-chat": "openai"}
 @dataclass(frozen=True)
 class Terms:
     """The settings of a session: whether to convert another provider's conversation, the system prompt to set now, and
-    the system prompt of new conversations."""
+    the system prompt of new conversations, and the address that a new conversation remembers."""
 
     convert: bool = False
     system: str | None = None
     beginning: str = ""
+    base_url: str | None = None
 
 
 class Session:
@@ -171,7 +173,8 @@ class Session:
 
         talk = self.talk()
         if talk is None:
-            record(self.client, store, title=self.title or title, project=here())
+            remembered = None if self.terms.base_url is None else {ADDRESS: self.terms.base_url}
+            record(self.client, store, title=self.title or title, project=here(), metadata=remembered)
             return
         talk.refresh()
         if self.undone and talk.title == self.undone:
@@ -196,7 +199,7 @@ class Session:
 
     def _show(self, begin: Callable[[], Iterator[str]]) -> None:
         """Write an answer to standard output while it arrives."""
-        with Stoppable():
+        with Stoppable(), typing_unseen():
             pieces = begin()
             try:
                 with closing(pieces):  # type: ignore[type-var]  # a generator

@@ -44,6 +44,7 @@ class Place:
 
         if not create:
             self.require()
+        self.watch_locks()
         return open_store(
             self.location,
             key=self.secret(),
@@ -63,12 +64,20 @@ class Place:
         from ..opening import open as open_store  # noqa: PLC0415  # as above
 
         self.require()
+        self.watch_locks()
         try:
             return open_store(self.location, key=self.secret(), workspace=self.workspace, read_only=True)
         except (errors.CannotOpen, errors.ReadOnly) as error:
             if self.is_server and not isinstance(error, errors.ReadOnly):  # a server needs no repair
                 raise
             return self.open(maintenance=False)
+
+    def watch_locks(self) -> None:
+        """Say so if another process holds the store's lock for more than a second."""
+        if self.path is not None:
+            from ._lock_notice import watch_locks  # noqa: PLC0415  # as above
+
+            watch_locks()
 
     def require(self) -> None:
         """Raise CannotOpen if the store's file does not exist."""

@@ -9,7 +9,8 @@ titles and names, which are stored text.
 import os
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from .._terminal_text import escape_control_characters
@@ -123,6 +124,26 @@ def use_utc() -> None:
     """Show and read all times of this process in UTC."""
     global _in_utc  # noqa: PLW0603  # one process runs one command
     _in_utc = True
+
+
+@contextmanager
+def typing_unseen() -> Iterator[None]:
+    """Do not show what is typed meanwhile: it would stand in the middle of the answer. The next prompt shows it."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+        yield
+        return
+    import termios  # noqa: PLC0415  # only a terminal has it
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    quiet = list(before)
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
 # -- streams

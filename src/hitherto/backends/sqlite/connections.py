@@ -157,7 +157,7 @@ class Pool:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(left))
             for foreign in (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, apsw.SQLITE_DBCONFIG_ENABLE_VIEW):
                 connection.config(foreign, 0)  # the schema has none: a planted trigger could keep deleted rows
-            connection.set_busy_handler(patience(self.timeout_seconds))
+            connection.set_busy_handler(patience(self.timeout_seconds, self.path))
             self._prepare(connection)
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         except BaseException:
@@ -325,15 +325,26 @@ def empty_wal(connection: apsw.Connection, timeout_seconds: float) -> bool:
     return True
 
 
-def patience(timeout_seconds: float) -> Callable[[int], bool]:
-    """Return a busy handler that sleeps for random moments until the timeout: processes must not wake in step."""
-    started = 0.0
+on_wait: list[Callable[[str], None]] = []  # called once when a lock has been held by others for a second
+_NOTICED_SECONDS = 1.0
+
+
+def patience(timeout_seconds: float, path: str | None = None) -> Callable[[int], bool]:
+    """Return a busy handler that sleeps for random moments until the timeout: processes must not wake in step.
+
+    With the database's path, the functions in `on_wait` learn of a wait that takes long. They are called in the middle
+    of a transaction, and must not use a store."""
+    started, is_told = 0.0, False
 
     def wait(attempt: int) -> bool:
-        nonlocal started
+        nonlocal started, is_told
         now = time.monotonic()
         if attempt == 0:
-            started = now
+            started, is_told = now, False
+        if path is not None and not is_told and now - started > _NOTICED_SECONDS:
+            is_told = True
+            for tell in on_wait:
+                tell(path)
         if now - started > timeout_seconds:
             return False
         time.sleep(0.0002 + 0.0018 * os.urandom(1)[0] / 255)
