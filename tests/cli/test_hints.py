@@ -99,10 +99,10 @@ def test_no_hint_on_the_command_line_is_for_those_who_write_code() -> None:
 
 
 def test_the_values_of_a_hint_are_filled_in() -> None:
-    hint = errors.Hint("no-api-key", "set {variable}, or give Config(api_key=…)", variable="A_KEY")
+    hint = errors.Hint("no-api-key", "set {variable}, or give Config(api_key=…)", variable="A_KEY", provider="openai")
     error = errors.ChatError("there is no key", hint=hint)
     assert error.hint == "set A_KEY, or give Config(api_key=…)"
-    assert hint_of(error) == "set A_KEY in the environment"
+    assert hint_of(error) == "set A_KEY in the environment, or keep the key: hitherto login openai"
 
 
 def test_a_hint_of_its_own_comes_before_the_one_of_its_kind() -> None:
@@ -114,7 +114,9 @@ def test_a_hint_of_its_own_comes_before_the_one_of_its_kind() -> None:
 def test_a_key_that_is_missing_is_explained_in_words_of_the_command_line(world: World) -> None:
     done = world.plain(*COMMAND, "chat", "--provider", "openai", "--model", "m", "x", forked=True)
     assert done.returncode == 1
-    assert re.search(r"hint: set OPENAI_API_KEY in the environment\n", done.stderr), done.stderr
+    assert re.search(
+        r"hint: set OPENAI_API_KEY in the environment, or keep the key: hitherto login openai\n", done.stderr
+    ), done.stderr
 
 
 @pytest.mark.parametrize("kind", [errors.Busy, errors.KeyUnavailable, errors.NotFound, errors.Damaged])

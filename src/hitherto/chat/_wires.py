@@ -145,9 +145,7 @@ def _hint(status: int | None) -> str | None:
     if status == 429:
         return Hint("rate-limited", "too many requests, or no credit left: wait, then client.retry()")
     if status == 404:
-        text = (
-            "check the model's name, and the base URL, which often ends in /v1; client.undo() takes the question back"
-        )
+        text = "check the model's name, and the base URL (often it ends in /v1); client.undo() takes the question back"
         return Hint("not-at-provider", text)
     if status in (400, 413, 422):
         text = "the request itself was refused: client.undo() takes the question back, to say it differently"
