@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 CHAT = "chat"  # the kind of conversation that listings show
 WORKSPACE = "workspace"  # the kind of the one row that describes the workspace itself
+ITEMS = "items"  # the kind of the one row that the items of the workspace belong to
+INTERNAL_KINDS = frozenset((WORKSPACE, ITEMS))  # all other kinds are conversations
 
 
 class ConversationRow(Struct, frozen=True, gc=False):
@@ -68,7 +70,7 @@ class ConversationRow(Struct, frozen=True, gc=False):
     size: int
     rewrites: int  # commits that dropped or changed messages: if it is equal, no message has changed
     created_at: int  # microseconds
-    active_at: int  # of the newest message; only messages move it
+    active_at: int  # of the newest message or item of a user; nothing else moves it
     expires_at: int | None
     held: bool
     data_key: bytes  # opaque, like the next two
@@ -225,6 +227,7 @@ class Where(Struct, frozen=True):
     tags: tuple[bytes, ...] = ()  # it has all of these
     alive_at: int | None = None  # leave out those that expired by then, unless they are on hold
     expired_at: int | None = None  # leave out all but those that expired by then
+    key_prefix: bytes | None = None  # leave out all but those whose key begins with this
 
 
 class Loose(Struct, frozen=True, gc=False):
@@ -249,6 +252,12 @@ class Position(Struct, frozen=True, array_like=True):
 
     at: int
     id: bytes
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """Return the first key after all keys that begin with `prefix`, or None if there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 class Info(Struct, frozen=True):
@@ -472,3 +481,8 @@ class QueueingBackend(Backend, Protocol):
         from this backend in that thread, it sees the same row; it must not write. It is called again if the transaction
         is retried; the batches of the earlier call were not committed then.
         """
+
+
+def conversation_kinds(backend: Backend) -> list[str]:
+    """Return the kinds of conversations that the workspace has."""
+    return [kind for kind in backend.kinds() if kind not in INTERNAL_KINDS]

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ._engine import items
 from ._engine.bodies import encode, open_meta, open_setup
 from ._engine.committer import PendingCommit
+from ._engine.filters import check_key, check_kind
+from ._engine.items import ItemWrite
 from ._engine.packs import Reader, Rewrite
 from ._engine.setups import check_setup, check_text, has_one_setup, setup_in_force, setup_item, setup_key
 from ._engine.state import (
@@ -36,6 +39,7 @@ from ._engine.steps import Steps, finish
 from ._sealing.codec import Envelope
 from .backend import Change, ConversationRow, Done, ItemRow, MessageRow, Tag
 from .errors import Conflict, Damaged, Hint, InvalidArgument, NotExportable, NotFound, PayloadTooLarge
+from .items import Batch, Items
 from .model import (
     Message,
     Saved,
@@ -246,12 +250,13 @@ class Conversation:
         expect_head: "str | Saved | None" = None,
         unput: tuple[bytes, ...] = (),
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        writes: Sequence[ItemWrite] = (),
         *,
         is_bounded: bool = True,
         is_clean: bool = False,
     ) -> list[Saved]:
         steps = self._extend_steps(
-            messages, on_conflict, expect_head, unput, put, is_bounded=is_bounded, is_clean=is_clean
+            messages, on_conflict, expect_head, unput, put, writes, is_bounded=is_bounded, is_clean=is_clean
         )
         return finish(self.engine.committer, steps)
 
@@ -262,12 +267,13 @@ class Conversation:
         expect_head: "str | Saved | None" = None,
         unput: tuple[bytes, ...] = (),
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        writes: Sequence[ItemWrite] = (),
         *,
         is_bounded: bool = True,
         is_clean: bool = False,
     ) -> Steps[list[Saved]]:
-        """Save several messages; with them go the items `unput`, and come those that `put` gives. `is_clean`: the
-        caller has cleaned the messages with the redactor of the store."""
+        """Save several messages; with them go the items `unput`, come those that `put` gives, and the `writes` of items
+        are made. `is_clean`: the caller has cleaned the messages with the redactor of the store."""
         engine = self.engine
         engine.ensure_open()
         if on_conflict not in ("branch", "raise", "follow"):
@@ -285,13 +291,15 @@ class Conversation:
         if not drafts:
             raise InvalidArgument("there is no message to save", hint="give at least one message")
         check_size(drafts, engine.max_write_bytes)
+        if writes:
+            items.check_room(self.state, writes, sum(len(draft.data) for draft in drafts))
         expected = self._expected_head(on_conflict, expect_head)
 
         def choose(row: ConversationRow) -> Placement:
             return self._choose_placement(row, on_conflict, expected)
 
         written = yield from self.state.add_steps(
-            drafts, choose, self._note_enqueued, unput, put, is_bounded=is_bounded
+            drafts, choose, self._note_enqueued, unput, put, writes, is_bounded=is_bounded
         )
         with self.state.lock:
             self._settle()
@@ -348,6 +356,8 @@ class Conversation:
 
     def _note_enqueued(self, entry: PendingCommit, change: Change) -> None:
         """A message of ours is on its way, or was made anew on it; another thread's goes below it."""
+        if not change.add:  # the messages were there already, and only items are written
+            return
         self._at, self._epoch = change.add[-1].number, self.state.epoch
         if entry not in self._flying:
             self._flying.append(entry)
@@ -358,6 +368,87 @@ class Conversation:
             entry = self._flying.popleft()
             if isinstance(entry.result, Done):
                 self._sure = entry.batch.changes[0].add[-1].number
+
+    # -- state beside the messages
+
+    @property
+    def items(self) -> Items:
+        """The items of the conversation: named values with revisions."""
+        return Items(self.engine, lambda _: self.state)
+
+    def batch(self, *, on_conflict: OnConflict = "branch", expect_head: "str | Saved | None" = None) -> Batch:
+        """Write messages and items in one transaction: `with talk.batch() as batch`. An error in the block means that
+        nothing is written. The conditions are those of `append`."""
+        self.engine.ensure_open()
+
+        def write(messages: Sequence[Message], writes: Sequence[ItemWrite]) -> list[Saved]:
+            if messages:
+                return self._extend(messages, on_conflict, expect_head, writes=writes)
+            if expect_head is not None or on_conflict != "branch":
+                raise InvalidArgument("a batch of items alone has no place among the messages", hint="leave out where")
+            items.write(self.state, writes)
+            return []
+
+        return Batch(self.engine, write)
+
+    def get(self, *, keys: Iterable[str], missing_ok: bool = False) -> list[Saved]:
+        """Return messages by the keys that their authors gave them, in this order, in one query. `NotFound` names the
+        keys that no message has, unless `missing_ok`: then they are left out."""
+        self.engine.ensure_open()
+        from ._engine.finding import find_by_keys  # noqa: PLC0415  # most messages have none
+
+        return find_by_keys(self.state, keys, missing_ok=missing_ok)
+
+    # -- changing what was said
+
+    def amend(self, message: "str | Saved", new: Message) -> Saved:
+        """Replace the content of a message. It keeps its place, its time and its key; the old content is erased."""
+        self.engine.ensure_open()
+        from ._engine.editing import amend  # noqa: PLC0415  # rare
+
+        return amend(self.state, self.engine.message_ids.number(id_of(message)), new)
+
+    def pop(self) -> Saved:
+        """Delete the message at which this handle stands, and return it. The handle then stands at its parent.
+        `HasChildren` if other messages answer it."""
+        self.engine.ensure_open()
+        from ._engine.deleting import delete  # noqa: PLC0415  # rare
+
+        if self._sure is None:
+            raise InvalidArgument("there is no message to pop here", hint="the handle stands at the beginning")
+        number, rewrites = self._sure, self.state.row.rewrites
+        message = self.engine.read_message(self._own(self.engine.message_ids.id(number)), self.state)
+        delete(self.engine, [message.id], recursive=False, missing_ok=False)
+        with self.state.lock:
+            if self._sure == number:
+                self._stand_above(message, rewrites)
+        return message
+
+    def _stand_above(self, message: Saved, rewrites: int) -> None:
+        """Stand at the parent of a message, or at what a compaction sums up."""
+        above = message.parent or (message.link if message.main else None)
+        self._at = self._sure = None if above is None else self.engine.message_ids.number(above)
+        self._setup, self._rewrites, self._epoch = None, rewrites, self.state.epoch
+
+    def clear(self) -> None:
+        """Delete all messages, partial answers and items. Id, key, title, metadata and setups stay."""
+        self.engine.ensure_open()
+        from ._engine.editing import clear  # noqa: PLC0415  # rare
+
+        clear(self.state)
+        with self.state.lock:
+            self._at = self._sure = self._link = None
+            self._main, self._label, self._epoch = True, None, self.state.epoch
+            self._rewrites = self.state.row.rewrites
+
+    def copy_to(self, key: str, *, kind: str | None = None, title: str | None = None) -> "Conversation":
+        """Copy the whole tree, with setups and items, to a new conversation of this key; `AlreadyExists` if there is
+        one. The copy has a key for sealing and message ids of its own. `kind` is that of the source."""
+        self.engine.ensure_open()
+        from ._engine.editing import copy_to  # noqa: PLC0415  # rare
+
+        copy = copy_to(self.state, check_key(key), check_kind(kind or self.state.row.kind), title)
+        return Conversation(copy, copy.row.head)
 
     def configure(
         self,
@@ -416,21 +507,34 @@ class Conversation:
 
     # -- reading
 
-    def thread(self, *, full: bool = False, attachments: Attachments = "load") -> list[Saved]:
+    def thread(
+        self, *, full: bool = False, attachments: Attachments = "load", last: int | None = None, events: bool = False
+    ) -> list[Saved]:
         """The messages from the root to where this handle stands: what the model sees.
 
         `full=True` goes on across compactions, to what the roots sum up. `attachments="lazy"` gives large content as
-        `Attachment`s, to be read when it is wanted.
+        `Attachment`s, to be read when it is wanted. `last` is how many messages to return, counted from the end; the
+        others are not read. `events=True` returns events as well.
         """
         lazy = is_lazy(attachments)
-        return [message for message in self._path(full=full, lazy=lazy) if message.role != "event"]
+        if last is not None and (type(last) is not int or last < 0):
+            raise InvalidArgument("last is a number of messages from 0 up, or None for all")
+        found = [m for m in self._path(full=full, lazy=lazy, last=last, events=events) if events or m.role != "event"]
+        return found if last is None else found[len(found) - min(last, len(found)) :]
 
-    def _path(self, *, full: bool = False, lazy: bool = False) -> list[Saved]:
-        """All messages from the root to here, events included."""
+    def _path(
+        self, *, full: bool = False, lazy: bool = False, last: int | None = None, events: bool = True
+    ) -> list[Saved]:
+        """All messages from the root to here, events included; with `last`, at least so many of the last ones."""
         self.engine.ensure_open()
-        path = [] if self._sure is None else self.engine.read_path(self._sure, self.state, lazy=lazy)
-        while full and path and path[0].main and path[0].link is not None:
-            path = self.engine.read_path(self.engine.message_ids.number(path[0].link), self.state, lazy=lazy) + path
+        path: list[Saved] = []
+        number, left = self._sure, last
+        while number is not None and (left is None or left > 0):
+            path = self.engine.read_path(number, self.state, lazy=lazy, last=left, events=events) + path
+            if last is not None:
+                left = last - sum(events or message.role != "event" for message in path)
+            goes_on = full and path and path[0].parent is None and path[0].main and path[0].link is not None
+            number = self.engine.message_ids.number(path[0].link) if goes_on and path[0].link is not None else None
         return path
 
     def usage(self) -> ThreadUsage:

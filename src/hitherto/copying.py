@@ -16,7 +16,7 @@ from msgspec import Struct
 from ._copying.row_pages import pages
 from ._copying.workspace_copy import WorkspaceCopier, find_workspace_row, holds_others, is_kept_in, workspace_row
 from ._locations import is_server, path_of
-from .backend import CHAT, Backend, ConversationRow
+from .backend import Backend, ConversationRow, conversation_kinds
 from .errors import CannotOpen, InvalidArgument, NotExportable, ReadOnly
 from .ids import show_conversation_id
 from .opening import _backend
@@ -189,7 +189,8 @@ def check_exportable(store: Store) -> None:
     """Raise `NotExportable` if a conversation must not leave its store."""
     inside = [
         show_conversation_id(row.id)
-        for rows in pages(store.backend, CHAT)
+        for kind in conversation_kinds(store.backend)
+        for rows in pages(store.backend, kind)
         for row in rows
         if is_kept_in(store.engine, row)
     ]

@@ -71,6 +71,11 @@ class ConversationInfo:
         return show_conversation_id(self._id)
 
     @property
+    def kind(self) -> str:
+        """The kind of conversation: `chat`, or that of a framework."""
+        return self._row.kind
+
+    @property
     def title(self) -> str:
         return self._read_meta().title
 
@@ -170,7 +175,9 @@ def infos(engine: "Engine", ids: list[bytes], wanted: Filter = _ALL) -> list[Con
         return [ConversationInfo(id, rows) for id in ids]
     found = [ConversationInfo(id, rows) for id in rows.sound()]
     found.sort(key=lambda info: (info._row.active_at, info._id), reverse=True)  # the order of an index is not proven
-    return [info for info in found if wanted == _ALL or info.problem is not None or wanted.fits(info._read_meta())]
+    if wanted.is_kind_alone:
+        return found
+    return [info for info in found if info.problem is not None or wanted.fits(info._read_meta())]
 
 
 class Page(Struct, frozen=True):

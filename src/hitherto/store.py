@@ -25,8 +25,19 @@ from ._engine.bodies import Meta
 from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from ._engine.creating import create
 from ._engine.engine import Engine
-from ._engine.filters import Filter, check_pairs
-from ._engine.finding import count, filter_by_project, find, find_fitting, find_tagged, folder, page, tag_check, where
+from ._engine.filters import Filter, check_key, check_kind, check_pairs
+from ._engine.finding import (
+    count,
+    filter_by_project,
+    find,
+    find_by_key,
+    find_fitting,
+    find_tagged,
+    folder,
+    page,
+    tag_check,
+    where,
+)
 from ._engine.lease import Lease
 from ._engine.packs import Reader
 from ._engine.quota import Quota
@@ -38,11 +49,12 @@ from ._erasure.shutdown import Purges, close, patience
 from ._sealing.codec import Codec
 from ._sealing.quarantine import Quarantine
 from ._search.search import Asked, Search
-from .backend import CHAT, Backend, ConversationRow, Position, Totals, Where
+from .backend import CHAT, ITEMS, Backend, ConversationRow, Position, Totals, Where, conversation_kinds
 from .conversation import Attachments, Conversation, is_lazy
 from .errors import AlreadyExists, Busy, Damaged, InvalidArgument, NotFound
 from .events import Listener, Quarantined, warn
 from .ids import check_message_id, new_conversation_id, parse_conversation_id
+from .items import Items
 from .listing import (
     ConversationInfo,
     MessageListing,
@@ -192,10 +204,17 @@ class Store:
             raise AlreadyExists("a conversation with this id", str(id))
         return _handle_on(made[0])
 
+    def find(self, key: str, *, kind: str = CHAT) -> Conversation | None:
+        """The conversation of that name, or None; makes nothing."""
+        self.engine.ensure_open()
+        row = find_by_key(self.engine, check_kind(kind), check_key(key))
+        return None if row is None else self._handle(row)
+
     def ensure(
         self,
         key: str,
         *,
+        kind: str = CHAT,
         title: str = "",
         system_prompt: str = "",
         provider: str = "",
@@ -204,20 +223,22 @@ class Store:
         metadata: Mapping[str, str] | None = None,
         project: Path | None = None,
     ) -> Conversation:
-        """The conversation of that name: the one that is there, or a new one made from the other arguments."""
+        """The conversation of that name and kind: the one that is there, or a new one made from the other arguments.
+
+        A kind of its own keeps conversations out of `latest` and of lists that do not ask for it."""
         self.engine.ensure_open()
-        if not isinstance(key, str) or not key:
-            raise InvalidArgument("the key of a conversation is text, and not empty")
+        check_key(key), check_kind(kind)
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            for tag in reversed(
-                self.engine.codec.tags("conversation", key)
-            ):  # what is re-encrypted moves from last to first
-                rows = self.engine.backend.lookup(key=(CHAT, tag))
-                if rows:
-                    return self._handle(rows[0])
+            row = find_by_key(self.engine, kind, key)
+            if row is not None:
+                return self._handle(row)
             meta = self._build_meta(title, key, metadata, project)
             made = create(
-                self.engine, new_conversation_id(), meta, [self._setup(provider, model, system_prompt, tools)]
+                self.engine,
+                new_conversation_id(),
+                meta,
+                [self._setup(provider, model, system_prompt, tools)],
+                kind=kind,
             )
             if made is not None:
                 return _handle_on(made[0])
@@ -301,18 +322,26 @@ class Store:
         cursor: str | None = None,
         project: Path | None = None,
         metadata: Mapping[str, str] | None = None,
+        kind: str = CHAT,
+        key_prefix: str | None = None,
         total: bool = False,
         include_expired: bool = False,
     ) -> Page:
-        """Conversations by last activity, newest first: those of this project, and those whose metadata has all of
-        these pairs. `total=True` also counts them all, slow in large stores."""
+        """Conversations by last activity, newest first: those of this kind and project, those whose key begins so, and
+        those whose metadata has all of these pairs. `total=True` also counts them all, slow in large stores. A sealed
+        store reads every description to compare the beginning of a key."""
         self.engine.ensure_open()
         check_limit(limit)
         after = None
         if cursor is not None:
             at, id, _ = read_cursor(self.engine.backend, "conversations", cursor)
             after = Position(at, id)
-        wanted = Filter(folder(project), check_pairs(metadata))
+        wanted = Filter(
+            folder(project),
+            check_pairs(metadata),
+            check_kind(kind),
+            None if key_prefix is None else check_key(key_prefix),
+        )
         alive_at = None if include_expired else self.engine.clock()
         if wanted.metadata and not self.engine.workspace.meta.has_metadata_tags:
             self.engine.background.ask()  # it makes them; until then every description is read
@@ -320,11 +349,32 @@ class Store:
             places = list(islice(find_fitting(self.engine, where, after, wanted), limit + 1))
         else:
             where = wanted.where(self.engine.codec, alive_at)
-            places = page(self.engine, where, after, limit + 1)
+            if wanted.key_prefix is None or self.engine.codec.in_clear:
+                places = page(self.engine, where, after, limit + 1)
+            else:
+                places = list(islice(find_fitting(self.engine, where, after, wanted), limit + 1))
         last = places[limit - 1] if len(places) > limit else None
         more = None if last is None else write_cursor(self.engine.backend, "conversations", (last.at, last.id, 0))
         counted = count(self.engine, where, wanted) if total else None
         return Page(infos(self.engine, [place.id for place in places[:limit]], wanted), more, counted)
+
+    @property
+    def items(self) -> Items:
+        """The items of the workspace: named values with revisions."""
+        return Items(self.engine, self._find_items)
+
+    def _find_items(self, make: bool) -> ConversationState | None:  # a callback of `Items`
+        """Return the conversation that the workspace's items belong to; it is made with the first of them."""
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            row = find_by_key(self.engine, ITEMS, ITEMS)
+            if row is not None:
+                return self.engine.state_of(row)
+            if not make:
+                return None
+            made = create(self.engine, new_conversation_id(), Meta(key=ITEMS), [], kind=ITEMS)
+            if made is not None:
+                return made[0]
+        raise Busy("the workspace's items are made and removed by others at the same time")
 
     def _handle(self, row: ConversationRow) -> Conversation:
         return Conversation(
@@ -706,7 +756,7 @@ class Store:
     def stats(self) -> Stats:
         """How much there is. A sealed store reads and proves every conversation's row."""
         self.engine.ensure_open()
-        found = self.engine.backend.totals(CHAT) if self.engine.codec.in_clear else self._proven_totals()
+        found = self._totals() if self.engine.codec.in_clear else self._proven_totals()
         return Stats(
             conversations=found.conversations,
             messages=found.messages,
@@ -717,15 +767,27 @@ class Store:
             newest=None if found.newest is None else to_datetime(found.newest),
         )
 
+    def _totals(self) -> Totals:
+        """The sums over conversations of all kinds."""
+        found = [self.engine.backend.totals(kind) for kind in conversation_kinds(self.engine.backend)]
+        return Totals(
+            sum(one.conversations for one in found),
+            sum(one.messages for one in found),
+            sum(one.size for one in found),
+            min((one.oldest for one in found if one.oldest is not None), default=None),
+            max((one.newest for one in found if one.newest is not None), default=None),
+        )
+
     def _proven_totals(self) -> Totals:
         """The same of a sealed store, without what is in quarantine: each row has to be proven."""
         count = messages = size = 0
         times: list[int] = []
-        for row in conversations(self.engine.backend, Where(), oldest_first=True):
-            sound = self.engine.verified_row(row)
-            if sound is not None:
-                count, messages, size = count + 1, messages + sound.row.count, size + sound.row.size
-                times += [sound.row.created_at, sound.row.active_at]
+        for kind in conversation_kinds(self.engine.backend):
+            for row in conversations(self.engine.backend, Where(kind), oldest_first=True):
+                sound = self.engine.verified_row(row)
+                if sound is not None:
+                    count, messages, size = count + 1, messages + sound.row.count, size + sound.row.size
+                    times += [sound.row.created_at, sound.row.active_at]
         return Totals(count, messages, size, min(times, default=None), max(times, default=None))
 
     def activity(self, *, days: int = 30) -> dict[date, dict[str, int]]:

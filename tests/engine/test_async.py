@@ -15,7 +15,7 @@ import hitherto
 from hitherto import Conversation, HithertoError, Message, Saved, Store
 from hitherto.aio import AsyncConversation, AsyncStore, open_async
 from hitherto.backend import Batch, Outcome
-from hitherto.errors import NotFound
+from hitherto.errors import Conflict, NotFound
 from hitherto.listing import Page
 
 from ..support.waiting import PATIENCE
@@ -36,7 +36,7 @@ def test_both_colours_have_the_same_names_and_parameters(sync: type, twin: type)
             assert list(inspect.signature(mine).parameters) == list(inspect.signature(value).parameters), name
             for key, parameter in inspect.signature(value).parameters.items():
                 assert inspect.signature(mine).parameters[key].default == parameter.default, (name, key)
-            assert inspect.iscoroutinefunction(mine) or name in ("messages", "subscribe"), name
+            assert inspect.iscoroutinefunction(mine) or name in ("messages", "subscribe", "batch"), name
             assert mine.__name__ == name
             assert mine.__doc__ == value.__doc__ or name == "messages", name
 
@@ -218,3 +218,37 @@ def test_a_forked_child_waits_in_threads_of_its_own() -> None:
     """It has none of its parent's; one that counted on them would wait for ever."""
     done = subprocess.run([sys.executable, "-c", _FORKED], timeout=60, check=False)
     assert done.returncode == 0
+
+
+def test_items_and_batches_are_awaited() -> None:
+    async def go() -> None:
+        async with hitherto.open_async("memory:") as store:
+            assert await store.find("t") is None
+            talk = await store.ensure("t")
+            first = await talk.items.put("a/1", b"1", expect=None)
+            assert await talk.items.get("a/1") == first
+            with pytest.raises(Conflict):
+                await talk.items.put("a/1", b"2", expect=None)
+            async with talk.batch() as batch:
+                batch.append(Message.user("hi", key="k"))
+                batch.items["a/2"] = b"2"
+            assert [m.text for m in batch.saved] == ["hi"]
+            for n in range(3, 80):
+                batch = talk.batch()
+                batch.items[f"b/{n:02d}"] = b"x"
+                await batch.write()
+            assert [item.name async for item in talk.items.scan("a/")] == ["a/1", "a/2"]
+            assert len([item async for item in talk.items.scan("b/", reverse=True)]) == 77
+            await talk.items.delete("a/1")
+            lost = talk.batch()
+            lost.append(Message.user("lost"))
+            await lost.__aexit__(KeyError, KeyError(), None)
+            assert [m.text for m in await talk.get(keys=["k"])] == ["hi"]
+            found = await store.find("t")
+            assert found is not None
+            assert (await found.pop()).text == "hi"
+            await store.items.put("theme", b"dark")
+            assert (await store.items.get("theme")) is not None
+            assert store.sync.items["theme"] == b"dark"
+
+    asyncio.run(go())

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from .._engine.bodies import encode, meta_place, open_meta
 from .._sealing.codec import next_row
 from ..backend import (
-    CHAT,
+    INTERNAL_KINDS,
     WORKSPACE,
     AttachmentRow,
     Backend,
@@ -205,7 +205,7 @@ class WorkspaceCopier:
     def _missing(self) -> Iterator[ConversationRow]:
         for row, there in self._both():
             if _is_there(row, there):
-                self._unchanged += row.kind == CHAT
+                self._unchanged += row.kind not in INTERNAL_KINDS
             else:
                 yield row
 
@@ -228,7 +228,7 @@ class WorkspaceCopier:
 
     def _copy(self, row: ConversationRow, read: Content | None = None) -> None:
         """Copy this conversation, or queue it for a common commit. `read` is its content, if it was read already."""
-        if self._engine is not None and row.kind == CHAT and is_kept_in(self._engine, row):
+        if self._engine is not None and row.kind not in INTERNAL_KINDS and is_kept_in(self._engine, row):
             raise NotExportable(show_conversation_id(row.id))
         growing, found = _Growing(row, self._commit), read or content(self._source, row)
         try:
@@ -264,7 +264,7 @@ class WorkspaceCopier:
                 self._left.append(row.id)
 
     def _count(self, row: ConversationRow) -> None:
-        self._conversations += row.kind == CHAT
+        self._conversations += row.kind not in INTERNAL_KINDS
         self._messages += row.count
         self._progress(self._messages)
 
@@ -302,7 +302,7 @@ class WorkspaceCopier:
     def _compare_one(self, row: ConversationRow, there: ConversationRow | None, *, same: bool) -> bool:
         for _ in range(_LOOKS):
             if same:
-                self._compared += row.kind == CHAT
+                self._compared += row.kind not in INTERNAL_KINDS
                 return True
             if there is not None and _is_there(row, there) and self._tokens([row.id]).get(row.id) == row.token:
                 self._different.append(show_conversation_id(row.id))

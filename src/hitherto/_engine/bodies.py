@@ -336,8 +336,9 @@ def meta_place(conversation: bytes) -> tuple[object, ...]:
     return ("description", conversation)
 
 
-def item_place(conversation: bytes, key: bytes) -> tuple[object, ...]:
-    return ("item", conversation, key)
+def item_place(conversation: bytes, key: bytes, revision: int = 0) -> tuple[object, ...]:
+    """Return the place of an item. Items of users have revisions, and open as their own revision only."""
+    return ("item", conversation, key + revision.to_bytes(8, "big") if revision else key)
 
 
 def build_message(row: MessageRow, body: Body, names: Names, conversation: str, problem: str | None = None) -> Saved:

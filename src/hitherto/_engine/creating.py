@@ -20,6 +20,7 @@ from .bodies import Meta, open_setup
 from .committer import report_stored
 from .engine import Engine
 from .filters import description_tags
+from .items import Item, exchange, rows
 from .packs import Reader
 from .retry import retry
 from .setups import check_text, setup_item
@@ -38,6 +39,7 @@ class More(Struct, frozen=True):
     held: bool = False
     items: Callable[[ConversationState, list[Saved]], Iterable[ItemRow]] = lambda _, __: ()
     expires_at: int | None = None  # of its own
+    user_items: Sequence[Item] = ()
 
 
 def create(
@@ -47,6 +49,7 @@ def create(
     setups: Sequence[Setup],
     make: Callable[[ConversationState], list[EncodedMessage]] = lambda _: [],
     more: More | None = None,
+    kind: str = CHAT,
 ) -> tuple[ConversationState, list[Saved]] | None:
     """Create a conversation with its first messages, in one transaction; None if its id or key is taken."""
     if engine.redactor is not None:
@@ -55,7 +58,7 @@ def create(
 
     def attempt() -> tuple[ConversationState, list[Saved]] | None:
         try:
-            return _create_now(engine, id, meta, setups, make, more or More())
+            return _create_now(engine, id, meta, setups, make, more or More(), kind)
         except KeyChanged:  # of the workspace; or there is another policy
             engine.workspace.refresh()
             if meta.key is not None:
@@ -72,13 +75,14 @@ def _create_now(
     setups: Sequence[Setup],
     make: Callable[[ConversationState], list[EncodedMessage]],
     more: More,
+    kind: str,
 ) -> tuple[ConversationState, list[Saved]] | None:
     if more.expires_at is not None:
         engine.schedule.expect_expiry()
     require = engine.workspace.require
     key = None if meta.key is None else engine.codec.tag("conversation", meta.key)
     now = engine.clock()
-    row = new_row(engine.codec, id, CHAT, key, _choose_created_at(meta, now))
+    row = new_row(engine.codec, id, kind, key, _choose_created_at(meta, now))
     active = min(meta.created or now, now)
     state = ConversationState(
         engine, replace(row, active_at=active, held=more.held, expires_at=more.expires_at), new=True
@@ -94,8 +98,12 @@ def _create_now(
         state.stage(drafts)
         first, messages = state.prepare(row, drafts, Placement(None), head_at=more.head_at)
         change = first or Change(id, None, row)
-        items = (*put, *more.items(state, messages))
-        change = replace(change, expect=None, put=items, tag=(*change.tag, *tags))
+        own = tuple(rows(state.envelope, row, more.user_items))
+        after = change.row or row
+        if own:
+            after = exchange(state.envelope, after, own, (), sum(len(item.value) for item in more.user_items))
+        items = (*put, *own, *more.items(state, messages))
+        change = replace(change, expect=None, row=after, put=items, tag=(*change.tag, *tags))
         outcome = engine.committer.write(Batch((change,), require), tell=report_stored)
         if isinstance(outcome, Done):
             state.row = change.row or row

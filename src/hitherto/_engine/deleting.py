@@ -23,7 +23,7 @@ from .signals import RowChanged
 if TYPE_CHECKING:
     from .engine import Engine
 
-_FORGET_SECONDS = 0.05  # to wait for words to leave the search index; maintenance does the rest
+FORGET_SECONDS = 0.05  # to wait for words to leave the search index; maintenance does the rest
 
 
 def delete(engine: "Engine", ids: Sequence[str], *, recursive: bool, missing_ok: bool) -> list[str]:
@@ -42,7 +42,7 @@ def delete(engine: "Engine", ids: Sequence[str], *, recursive: bool, missing_ok:
         for change in changes:
             engine.adopt_row(change.conversation, change.row)
         engine.quota.count_again()
-        engine.search.forget(_FORGET_SECONDS, [change.conversation for change in changes])
+        engine.search.forget(FORGET_SECONDS, [change.conversation for change in changes])
         return [engine.message_ids.id(number) for change in changes for number in change.drop]
 
     return retry(attempt, "the conversation changes faster than this delete can be prepared")

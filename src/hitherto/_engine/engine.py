@@ -317,36 +317,60 @@ class Engine(StoreContext):
         """All messages of a conversation by sequence, without their content."""
         return self.backend.scan(conversation, limit=1 << 40, bodies=False)
 
-    def read_path(self, number: int, state: ConversationState, *, lazy: bool = False) -> list[Saved]:
-        """Return the messages from the root to this one, without a gap, or raise an error."""
-        try:
-            return self.read_path_now(number, state, lazy=lazy)
-        except Damaged:
-            culprit = self.find_damage(number, state)
-            return self.reread(state, lambda own: self.read_path_now(number, own, lazy=lazy), culprit)
+    def read_path(
+        self,
+        number: int,
+        state: ConversationState,
+        *,
+        lazy: bool = False,
+        last: int | None = None,
+        events: bool = True,
+    ) -> list[Saved]:
+        """Return the messages from the root to this one, without a gap, or raise an error. With `last`, the path may
+        begin as late as so many messages before its end; without `events`, these do not count."""
 
-    def read_path_now(self, number: int, state: ConversationState, *, lazy: bool) -> list[Saved]:
+        def read(state: ConversationState) -> list[Saved]:
+            return self.read_path_now(number, state, lazy=lazy, last=last, events=events)
+
+        try:
+            return read(state)
+        except Damaged:
+            return self.reread(state, read, self.find_damage(number, state))
+
+    def read_path_now(
+        self,
+        number: int,
+        state: ConversationState,
+        *,
+        lazy: bool,
+        last: int | None = None,
+        events: bool = True,
+    ) -> list[Saved]:
         stretches: list[list[Saved]] = []
-        last: int | None = number
+        below: int | None = number
+        counted = 0
         place = state.envelope, self.message_ids, state.name, partial(fill_holes, state, lazy=lazy)
         ledger = state.ledger
         for piece in self.backend.path(number):
             if isinstance(piece, PackRow):
-                stretch = build_pack_messages(piece, piece.first if last is None else last, *place)
-                first, last = piece.first, piece.parent
+                stretch = build_pack_messages(piece, piece.first if below is None else below, *place)
+                first, below = piece.first, piece.parent
             else:
                 stretch = build_stretch(piece, *place)
-                first, last = piece[0].number, piece[0].parent
+                first, below = piece[0].number, piece[0].parent
             if ledger is not None:
                 for n, message in enumerate(stretch, first):
                     ledger.check(n, message.revision)
             if stretches and stretch[-1].seq >= stretches[-1][0].seq:  # the way leads back in time, or nowhere
                 raise Damaged(f"message {stretch[-1].id} comes after one that answers it")
             stretches.append(stretch)
+            counted += sum(events or message.role != "event" for message in stretch) if last is not None else 0
+            if last is not None and counted >= last:
+                break
         if not stretches:
             raise NotFound("message", [self.message_ids.id(number)])
         top = stretches[-1][0]
-        if top.parent is not None:
+        if top.parent is not None and (last is None or counted < last):
             if not self.backend.messages(numbers=[number], bodies=False):
                 raise NotFound("message", [self.message_ids.id(number)])  # deleted while we read
             raise Damaged(f"message {top.parent}, which message {top.id} answers, is missing")

@@ -6,12 +6,13 @@ hash what a plain one finds by its text. The tags of a conversation are written 
 store is re-encrypted, all tags of a conversation have their old names, or all have their new ones.
 """
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct, json
 
 from .._sealing.codec import Codec
-from ..backend import CHAT, Tag, Where
+from ..backend import CHAT, INTERNAL_KINDS, Tag, Where
 from ..errors import InvalidArgument
 from ..model import check_strings
 from .bodies import Meta
@@ -54,10 +55,14 @@ class Filter(Struct, frozen=True):
 
     project: str | None = None
     metadata: tuple[tuple[str, str], ...] = ()
+    kind: str = CHAT
+    key_prefix: str | None = None
 
     def fits(self, meta: Meta) -> bool:
         """Return True if a conversation with this description matches."""
         if self.project is not None and meta.project != self.project:
+            return False
+        if self.key_prefix is not None and not (meta.key or "").startswith(self.key_prefix):
             return False
         return all(meta.metadata.get(key) == value for key, value in self.metadata)
 
@@ -67,7 +72,32 @@ class Filter(Struct, frozen=True):
         fields = [] if self.project is None else [("project", self.project)]
         fields += [_metadata_field(key, value) for key, value in self.metadata]
         names = zip(*(codec.tags(*field) for field in fields), strict=True) if fields else [()]
-        return [Where(CHAT, tags, alive_at) for tags in names]
+        prefix = None
+        if self.key_prefix is not None and codec.in_clear:  # in a sealed store the descriptions decide
+            prefix = codec.tag("conversation", self.key_prefix)
+        return [Where(self.kind, tags, alive_at, key_prefix=prefix) for tags in names]
+
+    @property
+    def is_kind_alone(self) -> bool:
+        """Return True if all conversations of a kind fit."""
+        return self == Filter(kind=self.kind)
+
+
+def check_kind(kind: str) -> str:
+    """Return the kind of conversations that is asked for; `InvalidArgument` if it cannot be one."""
+    if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_.-]{0,31}", kind):
+        hint = "a kind is a lowercase word of letters, digits, '_', '.' and '-', at most 32 characters"
+        raise InvalidArgument("this is no kind of conversation", hint=hint)
+    if kind in INTERNAL_KINDS:
+        raise InvalidArgument(f"the kind {kind} is taken", hint="choose another word")
+    return kind
+
+
+def check_key(key: str) -> str:
+    """Return the key of a conversation; `InvalidArgument` if it cannot be one."""
+    if not isinstance(key, str) or not key:
+        raise InvalidArgument("the key of a conversation is text, and not empty")
+    return key
 
 
 def check_pairs(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

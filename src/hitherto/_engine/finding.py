@@ -5,19 +5,21 @@ decide.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..backend import CHAT, ConversationRow, MessageRow, Position, Where
+from ..backend import INTERNAL_KINDS, ConversationRow, MessageRow, Position, Where
 from ..errors import Ambiguous, Damaged, InvalidArgument, InvalidID, NotFound
 from ..ids import is_conversation_prefix, parse_conversation_id, show_conversation_id
 from ..listing import ConversationInfo, conversations, count_all, infos, order
-from ..model import Saved
+from ..model import Saved, as_list
 from .bodies import VerifiedRow
 from .filters import Filter, check_pairs
+from .packs import Reader
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .state import ConversationState
 
 _DESCRIPTIONS = 200  # read at a time
 _PLACES = 5000  # the same
@@ -31,14 +33,17 @@ def find(engine: "Engine", id: str) -> tuple[ConversationRow, MessageRow | None]
     if not isinstance(id, str) or not 0 < len(id) <= 36:
         raise InvalidID(id)
     if len(id) == 36:
-        return engine.read_row(parse_conversation_id(id)), None
+        row = engine.read_row(parse_conversation_id(id))
+        if row.kind in INTERNAL_KINDS:
+            raise NotFound("conversation", [id])
+        return row, None
     if not (id.isascii() and id.replace("-", "").isalnum()):
         raise InvalidID(id)
     exact = engine.find_message_row(id)
     if exact is not None:
         return _with_row(engine, exact)
     rows = engine.backend.lookup(prefix=id.replace("-", ""), limit=3) if is_conversation_prefix(id) else []
-    rows = [row for row in rows if row.kind == CHAT]
+    rows = [row for row in rows if row.kind not in INTERNAL_KINDS]
     numbers = _messages_beginning(engine, id)
     if not rows and not numbers:
         raise NotFound("message or conversation", [id])
@@ -73,6 +78,46 @@ def _messages_beginning(engine: "Engine", prefix: str) -> list[int]:
     return found[:2]
 
 
+def find_by_key(engine: "Engine", kind: str, key: str) -> ConversationRow | None:
+    """Return the row of the conversation of this kind and key; None if there is none."""
+    for tag in reversed(engine.codec.tags("conversation", key)):  # what is re-encrypted moves from last to first
+        rows = engine.backend.lookup(key=(kind, tag))
+        if rows:
+            return rows[0]
+    return None
+
+
+def _check_keys(keys: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    for key in as_list(keys, "keys"):
+        if not isinstance(key, str) or not key:
+            raise InvalidArgument("the key of a message is text, and not empty")
+        found.append(key)
+    return found
+
+
+def find_by_keys(state: "ConversationState", keys: Iterable[str], *, missing_ok: bool) -> list[Saved]:
+    """Return the messages of a conversation that have these keys, in this order."""
+    engine, wanted = state.engine, _check_keys(keys)
+    for _ in range(2):  # the conversation may have another key for sealing by now, which names them anew
+        tags = {tag: key for key in wanted for tag in state.envelope.tags("key", key)}
+        rows = engine.backend.messages(keys=(state.id, list(tags))) if tags else []
+        if len(rows) == len(set(wanted)):
+            break
+        state.refresh()
+    reader = Reader(engine)
+    found: dict[str, Saved] = {}
+    for row in rows:
+        message = engine.read_message(row, state, reader=reader)
+        if row.key is None or message.key != tags[row.key]:
+            raise Damaged(f"message {message.id} is found by a key that is not its own")
+        found[message.key] = message
+    missing = [key for key in wanted if key not in found]
+    if missing and not missing_ok:
+        raise NotFound("message with this key", missing, hint="missing_ok=True leaves out what is not there")
+    return [found[key] for key in wanted if key in found]
+
+
 def where(engine: "Engine", project: Path | None, *, include_expired: bool) -> list[Where]:
     """Return the queries for a listing. There is more than one only while the store is re-encrypted."""
     return Filter(folder(project)).where(engine.codec, None if include_expired else engine.clock())
@@ -81,7 +126,7 @@ def where(engine: "Engine", project: Path | None, *, include_expired: bool) -> l
 def count(engine: "Engine", where: Sequence[Where], wanted: Filter) -> int:
     """How many of them are shown in all. Without a filter no row is opened. Nothing proves where a tag of a sealed
     store belongs, so with one the descriptions are asked."""
-    if wanted == Filter():
+    if wanted.is_kind_alone:
         return count_all(engine, where[0])
     if engine.codec.in_clear and (not wanted.metadata or engine.workspace.meta.has_metadata_tags):
         return sum(engine.backend.count(one) for one in where)
@@ -93,7 +138,7 @@ def _is_wanted(engine: "Engine", row: ConversationRow, wanted: Filter) -> bool:
     """Return True if the description of this conversation matches. One that cannot be read matches only no filter."""
     sound = VerifiedRow(row, engine.codec.envelope(row)) if engine.codec.in_clear else engine.verified_row(row)
     try:
-        return sound is not None and (wanted == Filter() or wanted.fits(sound.meta))
+        return sound is not None and (wanted.is_kind_alone or wanted.fits(sound.meta))
     except Damaged:
         return False
 

@@ -11,8 +11,8 @@ on its way, which would be lost.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -21,28 +21,13 @@ from ..events import CapacityWarning, warn
 from ..model import to_datetime
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
-    from .bodies import Attached
     from .context import StoreContext
-
-    class EncodedMessage(Protocol):
-        """A message that takes room: its content, and the attachments that come with it."""
-
-        @property
-        def data(self) -> bytes: ...
-        @property
-        def sources(self) -> "Iterable[Attached]": ...
-
 
 _LOOK_SECONDS: Final = 2.0  # after which the quota is looked at again
 _COUNT_SECONDS: Final = 5.0  # after which what is used is counted again
 _PATIENCE: Final = 20  # a count is not repeated before so many times as long as it took
 _NEARLY: Final = 0.9  # of the quota
 _HINT: Final = "purge conversations, which always works, or allow more: store.set_quota"
-
-
-D = TypeVar("D", bound="EncodedMessage")
 
 
 class Quota:
@@ -77,9 +62,9 @@ class Quota:
 
     # -- before a write
 
-    def admit(self, drafts: Sequence[D], new: Callable[[Sequence[D]], Sequence[D]]) -> None:
-        """Raise `StorageFull` if the messages do not fit. Called before every write, so without a quota it does next to
-        nothing. `new` selects the messages that are not stored already: only they take room."""
+    def admit(self, count: Callable[[], int]) -> None:
+        """Raise `StorageFull` if so many bytes do not fit. Called before every write, so without a quota it does next
+        to nothing, and does not count."""
         now = time.monotonic()
         if now > self._look_again:
             self._look_again = now + _LOOK_SECONDS
@@ -88,7 +73,7 @@ class Quota:
             except HithertoError as error:  # a missing key, say: the call that needs it raises
                 warn(f"the quota cannot be looked at: {type(error).__name__}")
         if self.limit:
-            self._admit(sum(len(one.data) + sum(a.size for a in one.sources) for one in new(drafts)), now)
+            self._admit(count(), now)
 
     def _admit(self, size: int, now: float) -> None:
         with self._lock:

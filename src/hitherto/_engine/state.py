@@ -24,10 +24,12 @@ from ..backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missi
 from ..errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
 from ..ids import RUN, new_token, show_conversation_id
 from ..model import Message, Saved, check, text_size, trace_of
+from . import items
 from .attachments import Sources, hole, open_attachment, spill, stage, unstage
 from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_place, open_meta, without_holes
 from .committer import PendingCommit, Tell, report_stored
 from .filters import description_fields, description_tags
+from .items import ItemWrite
 from .revisions import Ledger, read
 from .signals import KeyChanged, RowChanged
 from .steps import Steps, finish
@@ -149,6 +151,13 @@ class ConversationState:
         finally:
             self.is_row_locked = False
 
+    def read_stored_row(self) -> ConversationRow:
+        """Read the stored row, and adopt it. Writes of this process that are on their way are prepared again."""
+        row = self.engine.read_row(self.id)
+        if row.token != self.row.token:
+            self.adopt_row(row, self.epoch)
+        return row
+
     def refresh(self) -> None:
         rows = self.engine.backend.lookup(ids=[self.id])
         with self.lock:
@@ -255,22 +264,26 @@ class ConversationState:
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         unput: tuple[bytes, ...] = (),
         put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
+        writes: Sequence[ItemWrite] = (),
         *,
         is_bounded: bool = True,
     ) -> Steps[list[Saved]]:
         """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. The
-        items `unput` are removed in the same commit, and those that `put` returns are added. Without `is_bounded`, the
-        conversation may exceed its limit of bytes."""
+        items `unput` are removed in the same commit, those that `put` returns are added, and the `writes` of items are
+        made. Without `is_bounded`, the conversation may exceed its limit of bytes."""
 
         def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> "Prepared[list[Saved]]":
-            spot = choose(row)
+            spot = choose(self.read_stored_row() if writes else row)  # items are compared with the stored ones
             change, messages = self.prepare(self.row, drafts, spot, is_bounded=is_bounded)  # it may have looked again
             if change is not None and (unput or put is not None):
                 change = replace(change, unput=unput, put=() if put is None else put(self.envelope))
+            if writes:
+                change = items.join(self, self.row, change, writes)[0]
             return change, messages
 
         with self.engine.telemetry.span("append"):
-            return (yield from self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded))
+            steps = self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded, may_queue=not writes)
+            return (yield from steps)
 
     def write(
         self,
@@ -290,6 +303,7 @@ class ConversationState:
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         *,
         is_bounded: bool = True,
+        may_queue: bool = True,
     ) -> Steps[T]:
         """Commit the change that `prepare` makes of the drafts, with their large content; repeat as `commit` does."""
         while True:
@@ -297,7 +311,7 @@ class ConversationState:
             try:
                 stage_again()
                 again = partial(prepare, drafts)
-                return (yield from self.commit_steps(again, enqueued, stage_again, report_stored, may_queue=True))
+                return (yield from self.commit_steps(again, enqueued, stage_again, report_stored, may_queue=may_queue))
             except KeyChanged:
                 for one in drafts:
                     unstage(self, one.sources)
@@ -313,16 +327,16 @@ class ConversationState:
 
     def stage(self, drafts: Sequence[EncodedMessage], *, is_bounded: bool = True) -> None:
         """Stage the large content of these drafts, if the workspace and the conversation may hold them."""
-        self.engine.quota.admit(drafts, self._select_new)
+        self.engine.quota.admit(lambda: _count_bytes(self._select_new(drafts)))
         if is_bounded and self.engine.max_conversation_bytes is not None:
             new = self._select_new(drafts)
-            self._check_room(self.row.size + sum(len(one.data) for one in new), self._count_new_bytes(new))
+            self.check_room(self.row.size + sum(len(one.data) for one in new), self._count_new_bytes(new))
         for one in drafts:
             if one.sources:
                 self.engine.committer.check()
                 stage(self, one.sources, one.generation)
 
-    def _check_room(self, size: int, coming: int = 0) -> None:
+    def check_room(self, size: int, coming: int = 0) -> None:
         """Raise `ConversationFull` if the conversation would be too large: with messages of `size` bytes, and `coming`
         bytes of attachments beside those that are stored."""
         limit = self.engine.max_conversation_bytes
@@ -426,7 +440,7 @@ class ConversationState:
         if not rows:
             return None, messages
         if is_bounded:
-            self._check_room(size)  # again: another process may have written since, and this row is the one that counts
+            self.check_room(size)  # again: another process may have written since, and this row is the one that counts
         self._last = last, above
         if head_at is not None:
             head = None if head_at < 0 else placed[head_at]
@@ -439,6 +453,11 @@ class ConversationState:
         force_setattr(after, "proof", self.envelope.prove(after, total))
         change = Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags), attach=tuple(attach))
         return change, messages
+
+
+def _count_bytes(drafts: Sequence[EncodedMessage]) -> int:
+    """Return how many bytes the drafts take, with their attachments."""
+    return sum(len(one.data) + sum(attached.size for attached in one.sources) for one in drafts)
 
 
 def _resolve_number(number: int | None, placed: Sequence[int]) -> int | None:

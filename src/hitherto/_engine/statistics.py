@@ -8,9 +8,10 @@ cost nothing. In a plain store the backend counts; the conversations of a sealed
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ..backend import CHAT, ConversationRow, Position, Said, Where
+from ..backend import ConversationRow, Position, Said, Where, conversation_kinds
 from ..model import to_datetime
 
 if TYPE_CHECKING:
@@ -26,21 +27,19 @@ def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:
     today = engine.clock() // _DAY
     first = today - days + 1
     found: dict[int, Counter[str]] = {day: Counter() for day in range(first, today + 1)}
-    for said in (
-        engine.backend.said(CHAT, first * _DAY, _DAY)
-        if engine.codec.in_clear
-        else _count_verified(engine, first * _DAY)
-    ):
-        if said.day in found:  # and not of tomorrow, by another's clock
-            found[said.day][said.role] += said.count
+    for kind in conversation_kinds(engine.backend):
+        count = engine.backend.said if engine.codec.in_clear else partial(_count_verified, engine)
+        for said in count(kind, first * _DAY, _DAY):
+            if said.day in found:  # and not of tomorrow, by another's clock
+                found[said.day][said.role] += said.count
     return {_date(day): dict(roles) for day, roles in found.items()}
 
 
-def _count_verified(engine: "Engine", since: int) -> Iterator[Said]:
+def _count_verified(engine: "Engine", kind: str, since: int, _day: int) -> Iterator[Said]:
     """Yield the counts since then of the conversations of a sealed store that pass their integrity proof."""
     after: Position | None = None
     while True:
-        places = engine.backend.page(Where(), after, _PAGE)
+        places = engine.backend.page(Where(kind), after, _PAGE)
         recent = [place.id for place in places if place.at >= since]
         for row in engine.backend.lookup(ids=recent):
             if engine.verified_row(row) is not None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from .._copying.row_pages import ahead
 from .._sealing.codec import MODULUS
-from ..backend import CHAT, WORKSPACE, ConversationRow, MessageRow, Where
+from ..backend import INTERNAL_KINDS, WORKSPACE, ConversationRow, MessageRow, Where
 from ..errors import Busy, Closed, HithertoError, MissingAttachment, Unavailable
 from ..ids import RUN, show_conversation_id
 from ..listing import conversations
 from ..reports import Problem, VerifyReport
+from . import items
 from .attachments import stored_attachment
 from .bodies import Attached, decode_body, item_place, open_meta, open_setup
 from .filters import description_fields
@@ -79,7 +80,7 @@ class _Verification:
                 continue
             busy = 0
             self._problems += found
-            self._conversations += row.kind == CHAT  # the workspace has a row, too
+            self._conversations += row.kind not in INTERNAL_KINDS  # the workspace has rows, too
             self._messages += count
             self._progress(self._conversations)
 
@@ -252,7 +253,7 @@ class _Check:
                     self.envelope.open(item_place(self.row.id, item.key), item.body)
                 except HithertoError as error:
                     self.say(str(error))
-        if self.row.kind == "chat":
+        if self.row.kind != WORKSPACE:
             try:
                 meta = open_meta(self.envelope, self.row)
                 self.setups = meta.setups
@@ -362,8 +363,18 @@ class _Check:
         if there != {name: numbers for name, numbers in meant.items() if name not in lost}:
             self.say("the attachments that are kept are not those that its messages refer to")
 
+    def _items(self) -> None:
+        """Read the items of users, which count for the size of the conversation."""
+        for item in items.stored(self.engine, self.row.id):
+            self.total += self.envelope.weigh([item])
+            try:
+                self.size += items.measure(self.envelope, [item])
+            except HithertoError as error:
+                self.say(f"an item cannot be read: {error}")
+
     def _totals(self) -> None:
         row = self.row
+        self._items()
         for what, meant, is_ in (("messages", row.count, len(self.seen)), ("bytes", row.size, self.size)):
             if meant != is_:
                 self.say(f"{is_} {what} are stored, {meant} are meant to be")

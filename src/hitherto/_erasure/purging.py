@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from .._engine import items
 from .._engine.attachments import fill_holes
 from .._engine.bodies import open_pack_raw
 from .._engine.committer import report_deletion
@@ -173,8 +174,10 @@ def _without(engine: "Engine", row: ConversationRow, message: int) -> Change:
     packs = {pack.first: pack for pack in engine.backend.packs(sorted({run_of(number) for number in left}))}
     packs.update({pack.first: pack for pack in change.pack})
     kept = [pack for pack in packs.values() if pack.first not in change.unpack]
-    after = replace(change.row, count=len(left), size=sum(m.size for m in left.values()), proof=b"")
-    total = envelope.weigh(left.values()) + envelope.weigh(kept)
+    own = list(items.stored(engine, row.id))
+    size = sum(m.size for m in left.values()) + items.measure(envelope, own)
+    after = replace(change.row, count=len(left), size=size, proof=b"")
+    total = envelope.weigh(left.values()) + envelope.weigh(kept) + envelope.weigh(own)
     return replace(change, row=replace(after, proof=envelope.prove(after, total)))
 
 

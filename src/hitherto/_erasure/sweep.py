@@ -29,7 +29,18 @@ from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
 from .._engine.retry import retry
 from .._engine.signals import RowChanged
 from ..attachment import CHUNK
-from ..backend import CHAT, WORKSPACE, Batch, Change, ConversationRow, Done, Lifetime, Position, Stale, Where
+from ..backend import (
+    INTERNAL_KINDS,
+    Batch,
+    Change,
+    ConversationRow,
+    Done,
+    Lifetime,
+    Position,
+    Stale,
+    Where,
+    conversation_kinds,
+)
 from ..errors import (
     Closed,
     CommitUnknown,
@@ -143,12 +154,14 @@ def _lifetimes(engine: "Engine") -> Iterator[list[tuple[bytes, ConversationRow |
     """All conversations, in lists; None stands for a damaged one. A sealed store proves every row."""
     if engine.codec.in_clear:
         damaged = engine.quarantine.conversations()
-        for some in engine.backend.lifetimes(CHAT):
-            yield [(one.id, None if one.id in damaged else one) for one in some]
+        for kind in conversation_kinds(engine.backend):
+            for some in engine.backend.lifetimes(kind):
+                yield [(one.id, None if one.id in damaged else one) for one in some]
         return
-    for row in conversations(engine.backend, Where(), oldest_first=True):
-        found = engine.verified_row(row)
-        yield [(row.id, None if found is None else found.row)]
+    for kind in conversation_kinds(engine.backend):
+        for row in conversations(engine.backend, Where(kind), oldest_first=True):
+            found = engine.verified_row(row)
+            yield [(row.id, None if found is None else found.row)]
 
 
 def _candidate(engine: "Engine", row: ConversationRow | Lifetime, *, recorded: bool = False) -> Candidate:
@@ -231,10 +244,11 @@ def sweep_due(engine: "Engine", policy: RetentionPolicy | None, now: int) -> Swe
 def _quiet(engine: "Engine", policy: RetentionPolicy | None, now: int) -> Iterator[list[bytes]]:
     """Yield batches of conversations that may be due: the ones inactive for long enough, and the ones whose own expiry
     has passed. Reads no others."""
-    if policy is not None:
-        yield from _pages(engine, Where(), Position(now - policy.days * _DAY + 1, b""))
-    if engine.workspace.meta.expiring:
-        yield from _pages(engine, Where(expired_at=now), None)
+    for kind in conversation_kinds(engine.backend):
+        if policy is not None:
+            yield from _pages(engine, Where(kind), Position(now - policy.days * _DAY + 1, b""))
+        if engine.workspace.meta.expiring:
+            yield from _pages(engine, Where(kind, expired_at=now), None)
 
 
 def _pages(engine: "Engine", where: Where, after: Position | None) -> Iterator[list[bytes]]:
@@ -328,7 +342,7 @@ class Sweep:
             self.skipped[name] = "policy-changed"
 
     def _rows(self, ids: Sequence[bytes]) -> list[ConversationRow]:
-        rows = [row for row in self._engine.backend.lookup(ids=ids) if row.kind != WORKSPACE]
+        rows = [row for row in self._engine.backend.lookup(ids=ids) if row.kind not in INTERNAL_KINDS]
         for id in set(ids) - {row.id for row in rows} if len(rows) < len(ids) else ():
             self.skipped[show_conversation_id(id)] = "gone"
         return rows
@@ -511,7 +525,7 @@ def remember(engine: "Engine", ids: Sequence[bytes], now: int) -> None:
 
     def make(meta: WorkspaceMeta) -> WorkspaceMeta:
         known = {**meta.undated, **{id: now for id in ids if id not in meta.undated}}
-        there = {row.id for row in engine.backend.lookup(ids=list(known)) if row.kind != WORKSPACE}
+        there = {row.id for row in engine.backend.lookup(ids=list(known)) if row.kind not in INTERNAL_KINDS}
         return replace(meta, undated=dict([one for one in known.items() if one[0] in there][:_UNDATED]))
 
     engine.workspace.describe(make, always=True)

@@ -4,8 +4,8 @@ Each piece of content is closed at a **place** (its field, and the clear columns
 same place: the place is authenticated data. The plain codec detects damage with a checksum. Sealing (`sealed`) replaces
 the codec and nothing else. A codec makes one `Envelope` per conversation, because each conversation has its own keys.
 
-A conversation's row carries a **proof** of itself and of all its messages and packs, as a sum over their weights. The
-plain codec proves nothing.
+A conversation's row carries a **proof** of itself and of all its messages, packs and items of users, as a sum over
+their weights. The plain codec proves nothing.
 """
 
 import zlib
@@ -14,11 +14,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from ..backend import ConversationRow, MessageRow, PackRow
+from ..backend import ConversationRow, ItemRow, MessageRow, PackRow
 from ..errors import Damaged, InvalidArgument, KeyUnavailable
 from ..ids import new_token
 
 Place = tuple[object, ...]
+StoredRow = MessageRow | PackRow | ItemRow  # a row that has a weight; of items, those of users
 MODULUS = 1 << 128  # of the sums in proofs
 
 
@@ -58,8 +59,8 @@ class Envelope(Protocol):
     def tags(self, field: str, value: str) -> list[bytes]:
         """Return the tags of this value in this conversation. Write the first; search for all of them."""
 
-    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:
-        """Return the sum of the weights of these messages and packs, as they are stored."""
+    def weigh(self, rows: Iterable[StoredRow]) -> int:
+        """Return the sum of the weights of these messages, packs and items, as they are stored."""
 
     def total(self, row: ConversationRow) -> int:
         """Return the sum in the proof of this row. Raises `Damaged` if the row does not match its proof."""
@@ -93,8 +94,8 @@ class Codec(Protocol):
 def next_row(
     envelope: Envelope,
     row: ConversationRow,
-    came: Iterable[MessageRow | PackRow] = (),
-    went: Iterable[MessageRow | PackRow] = (),
+    came: Iterable[StoredRow] = (),
+    went: Iterable[StoredRow] = (),
     **fields: object,
 ) -> ConversationRow:
     """Return the row after one more write, with its proof, after adding `came` and removing `went`. A write that
@@ -169,7 +170,7 @@ class Plain:
     def is_current_name(self, name: bytes) -> bool:
         return len(name) == 32
 
-    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:  # noqa: ARG002  # plain conversations prove nothing
+    def weigh(self, rows: Iterable[StoredRow]) -> int:  # noqa: ARG002  # plain conversations prove nothing
         return 0
 
     def total(self, row: ConversationRow) -> int:  # noqa: ARG002

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
+from .._engine import items
 from .._engine.attachments import rename_attachments
 from .._engine.bodies import close_pack as closed_pack
 from .._engine.bodies import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, pack_message
@@ -64,7 +65,8 @@ class Begin:
         self._engine, self._state, self._id = engine, state, conversation
         self._codec = codec_of(state)
         self._seen: ConversationRow | None = None  # the row up to which messages are weighed
-        self._before = self._after = 0  # the sums by the old key and by the new one
+        self._before = self._after = 0  # the sums by the old key and by the new one, of messages and packs
+        self._items = 0  # the sum by the new one, of items
         self._fresh: Slot | None = None
 
     def run(self, *, anew: bool = False) -> None:
@@ -92,7 +94,7 @@ class Begin:
         if old.proves and not self._weigh(row, old, new):
             return False
         changed = next_row(Plain(), row, data_key=write_box(box), generation=generation)
-        changed = replace(changed, proof=new.prove(changed, self._after))
+        changed = replace(changed, proof=new.prove(changed, self._after + self._items))
         batch = Batch((Change(self._id, row.token, changed),), self._state.require)
         if not isinstance(self._engine.committer.write(batch), Done):
             self._state.confirm()
@@ -107,7 +109,9 @@ class Begin:
             self._before = self._after = 0
         for rows in _read_stored(self._engine, row, start, with_packs=self._seen is None):
             self._before, self._after = self._before + old.weigh(rows), self._after + new.weigh(rows)
-        if (self._before - old.total(row)) % MODULUS:
+        own = list(items.stored(self._engine, self._id))
+        self._items = new.weigh(own)
+        if (self._before + old.weigh(own) - old.total(row)) % MODULUS:
             if self._seen is None and self._engine.read_row(self._id).token == row.token:
                 raise Damaged("the proof over its messages does not match")
             self._seen = None
@@ -274,8 +278,11 @@ class Steps:
             meta=new.close(meta_place(self._id), encode(meta)),
             key=None if meta.key is None else codec.tag("conversation", meta.key),
         )
-        # If it was plain, only now is there something to prove.
-        total = weight if any(not slot.kind for slot in slots[1:]) else old.total(row)
+        own = [item for item in put if item.key.startswith(items.PREFIX)]
+        if any(not slot.kind for slot in slots[1:]):  # it was plain: only now is there something to prove
+            total = weight + new.weigh(own)
+        else:
+            total = old.total(row) + new.weigh(own) - old.weigh(items.stored(engine, self._id))
         changed = replace(changed, proof=new.prove(changed, total))
         found_by = [codec.tags(field, value) for field, value in description_fields(meta)]
         tags = [Tag(names[0]) for names in found_by]
@@ -559,7 +566,11 @@ def _items_anew(engine: "Engine", row: ConversationRow, old: Envelope, new: Enve
     anew = []
     for item in engine.backend.items(row.id):
         if not item.key.startswith(WORDS) and (item.key != LEDGER or (old.proves and new.proves)):
-            place = ledger_place(row.id, row.rewrites) if item.key == LEDGER else item_place(row.id, item.key)
+            place = (
+                ledger_place(row.id, row.rewrites)
+                if item.key == LEDGER
+                else item_place(row.id, item.key, item.revision)
+            )
             try:
                 anew.append(replace(item, body=new.close(place, old.open(place, item.body))))
             except Damaged:

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ..backend import ConversationRow, KeyShape, MessageRow, PackRow
+from ..backend import ConversationRow, ItemRow, KeyShape, MessageRow, PackRow
 from ..errors import Closed, Damaged, InvalidArgument, KeyUnavailable
 from . import primitives
-from .codec import MODULUS, Codec, Envelope, Fingerprint, Place, Plain
+from .codec import MODULUS, Codec, Envelope, Fingerprint, Place, Plain, StoredRow
 
 if TYPE_CHECKING:
     from ..keys import Key
@@ -528,7 +528,7 @@ class SealedEnvelope:
 
     # -- the proof
 
-    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:
+    def weigh(self, rows: Iterable[StoredRow]) -> int:
         """A message in a pack has no weight of its own."""
         key, total = self._prover.proof_key, 0
         for row in rows:
@@ -540,6 +540,9 @@ class SealedEnvelope:
             elif isinstance(row, PackRow):
                 place = ("pack", self._conversation, row.first, row.parent, row.count)
                 total += primitives.weight(key, self._bytes_of(place) + body)
+            elif isinstance(row, ItemRow):
+                at = ("item", self._conversation, row.key + row.revision.to_bytes(8, "big"))
+                total += primitives.weight(key, self._bytes_of(at) + body)
             else:
                 total += primitives.weight(key, self._message_place(row) + body)
         return total

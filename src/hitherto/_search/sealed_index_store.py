@@ -22,7 +22,7 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from .._engine.bodies import item_place
 from .._sealing.codec import next_row
-from ..backend import CHAT, Batch, Change, ConversationRow, Done, ItemRow
+from ..backend import INTERNAL_KINDS, Batch, Change, ConversationRow, Done, ItemRow
 from ..errors import CommitUnknown, Damaged, HithertoError
 from ..textindex import Known
 from .segments import Segment
@@ -111,7 +111,7 @@ def save(engine: "Engine", index: "WordIndex", ids: Sequence[bytes], deadline: f
 
 def _save(engine: "Engine", index: "WordIndex", ids: Sequence[bytes]) -> bool:
     complete = True
-    rows = {row.id: row for row in engine.backend.lookup(ids=ids) if row.kind == CHAT}
+    rows = {row.id: row for row in engine.backend.lookup(ids=ids) if row.kind not in INTERNAL_KINDS}
     changes: list[Change] = []
     parts = {id: index.parts(id) for id in ids}
     for id, (known, segments) in parts.items():
@@ -204,7 +204,7 @@ def drop_outdated(engine: "Engine", ids: Sequence[bytes]) -> bool:
 
     This is for a process without an index in memory. False if other processes write without a pause."""
     for _ in range(_TRIES):
-        rows = [row for row in engine.backend.lookup(ids=ids) if row.kind == CHAT]
+        rows = [row for row in engine.backend.lookup(ids=ids) if row.kind not in INTERNAL_KINDS]
         found = [change for row in rows if (change := _without_outdated(engine, row)) is not None]
         if len(_commit_all(engine, found)) == len(found):
             return True

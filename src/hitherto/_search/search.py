@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from heapq import merge
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from msgspec.structs import replace
 
 from .._engine.packs import Reader
 from ..attachment import Attachment
-from ..backend import CHAT, Changes, ConversationRow, MessageRow, Where
+from ..backend import INTERNAL_KINDS, Changes, ConversationRow, MessageRow, Where, conversation_kinds
 from ..errors import Busy, Closed, Damaged, HithertoError, NotFound, StorageError, StorageFull
 from ..events import warn
 from ..listing import conversations
@@ -407,7 +408,9 @@ class Search:
             yield from self._starts_of_moved(index, changes.moved, forget)
             return
         strangers = set(index.conversations())
-        for row in conversations(self._engine.backend, Where(CHAT), oldest_first=True):
+        backend = self._engine.backend
+        kinds = [conversations(backend, Where(kind), oldest_first=True) for kind in conversation_kinds(backend)]
+        for row in kinds[0] if len(kinds) == 1 else merge(*kinds, key=lambda row: row.created_at):
             yield _start(row, index if row.id in strangers else None, forget)
             strangers.discard(row.id)
         forget += strangers
@@ -417,7 +420,7 @@ class Search:
         found: list[_Start] = []
         for first in range(0, len(ids), _ROWS):
             rows = self._engine.backend.lookup(ids=ids[first : first + _ROWS])
-            found += [_start(row, index, forget) for row in rows if row.kind == CHAT]
+            found += [_start(row, index, forget) for row in rows if row.kind not in INTERNAL_KINDS]
         return sorted(found, key=lambda start: start.now.created_at)
 
     def _by_time(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from .._task_threads import Threads, outlast
+from ..backend import CHAT
 from ..conversation import Attachments, Conversation, OnConflict
 from ..events import Listener
 from ..listing import ConversationInfo, MessageListing
@@ -28,11 +29,12 @@ from ..opening import open as open_sync
 from ..reports import CloseReport, Hit, PurgeReport
 from ..store import Path, Store
 from ._append_queue import StoreThreads
+from ._state import AsyncBatch, AsyncItems
 
 if TYPE_CHECKING:
     from ..retention import RetentionPolicy
 
-__all__ = ["AsyncConversation", "AsyncMessageListing", "AsyncStore", "open_async"]
+__all__ = ["AsyncBatch", "AsyncConversation", "AsyncItems", "AsyncMessageListing", "AsyncStore", "open_async"]
 
 _AHEAD = 32  # messages of a listing fetched at a time
 
@@ -239,6 +241,20 @@ class AsyncConversation(_Facade[Conversation]):
     label = _make_async(Conversation.label)
     hold = _make_async(Conversation.hold)
     release = _make_async(Conversation.release)
+    get = _make_async(Conversation.get)
+    amend = _make_async(Conversation.amend)
+    pop = _make_async(Conversation.pop)
+    clear = _make_async(Conversation.clear)
+    copy_to = _make_async_handle(Conversation.copy_to)
+
+    @property
+    def items(self) -> AsyncItems:
+        """The items of the conversation, awaited."""
+        return AsyncItems(self._sync.items, self.threads)
+
+    @_documented_by(Conversation.batch)
+    def batch(self, *, on_conflict: OnConflict = "branch", expect_head: str | Saved | None = None) -> AsyncBatch:
+        return AsyncBatch(self._sync.batch(on_conflict=on_conflict, expect_head=expect_head), self.threads)
 
 
 class AsyncStore(_Facade[Store]):
@@ -262,6 +278,16 @@ class AsyncStore(_Facade[Store]):
     ensure = _make_async_handle(Store.ensure)
     restore = _make_async_handle(Store.restore)
     conversation = _make_async_handle(Store.conversation)
+
+    @_documented_by(Store.find)
+    async def find(self, key: str, *, kind: str = CHAT) -> AsyncConversation | None:
+        talk = await self._run(self._sync.find, key, kind=kind)
+        return None if talk is None else self._wrap(talk)
+
+    @property
+    def items(self) -> AsyncItems:
+        """The items of the workspace, awaited."""
+        return AsyncItems(self._sync.items, self.threads)
 
     @_documented_by(Store.latest)
     async def latest(self, *, project: Path | None = None) -> AsyncConversation | None:

@@ -243,6 +243,8 @@ class MemoryBackend:
                 continue
             if any((tag, row.id, None) not in self._tags for tag in where.tags):
                 continue
+            if where.key_prefix is not None and not (row.key or b"").startswith(where.key_prefix):
+                continue
             expired = row.expires_at is not None and not row.held
             if where.alive_at is not None and expired and (row.expires_at or 0) <= where.alive_at:
                 continue

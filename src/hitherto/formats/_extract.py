@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from .._engine.attachments import fill_holes
 from .._engine.bodies import build_message, open_setup
+from .._engine.items import scan
 from .._engine.packs import Reader
 from .._engine.record_items import read_about
 from .._engine.recovery import find_partials as found_partials
@@ -21,7 +22,7 @@ from ..backend import ConversationRow, MessageRow
 from ..errors import Damaged
 from ..ids import show_conversation_id
 from ..model import Message, Saved, from_datetime
-from ._types import PortableConversation, PortableMessage, PortablePartial
+from ._types import PortableConversation, PortableItem, PortableMessage, PortablePartial
 
 if TYPE_CHECKING:
     from .._engine.engine import Engine
@@ -98,6 +99,8 @@ def _extract(engine: "Engine", state: ConversationState) -> Extracted:
         partials=tuple(_halves(state, {names.id(number): id for number, id in ids.items()})),
         record=read_about(engine, state.envelope, row).portable,
         expires_us=row.expires_at,
+        kind=row.kind,
+        items=tuple(PortableItem(item.name, item.value) for item in scan(state)),
     )
     return Extracted(portable, {id: number for number, id in ids.items()}, row.rewrites, row.next_seq, meta.kept_in)
 

@@ -20,6 +20,9 @@ from msgspec.structs import replace
 
 from .._engine.bodies import Meta, encode, open_meta
 from .._engine.creating import More, create
+from .._engine.filters import check_kind
+from .._engine.finding import find_by_key
+from .._engine.items import Item, key_of
 from .._engine.record_items import About
 from .._engine.record_items import items as record_items
 from .._engine.recovery import close_item, encode_partial, keep, new_key
@@ -32,7 +35,7 @@ from .._engine.state import (
     check_size,
     encode_message,
 )
-from ..backend import CHAT, Change, ConversationRow, ItemRow
+from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
@@ -123,7 +126,7 @@ def _plan_once(store: "Store", portable: PortableConversation, format: str) -> P
     other = str(uuid.uuid5(_NAMESPACE, f"{wanted}/{digest(roots[0]) if roots else ''}"))
     for id in (wanted, other):
         if not store.backend.lookup(ids=[parse_conversation_id(id)]):
-            notes = [_WITHOUT_KEY] if _is_taken(store, portable.key) else []
+            notes = [_WITHOUT_KEY] if _is_taken(store, portable) else []
             return Plan(id, None, portable.messages, renamed=id != wanted, notes=tuple(notes))
         plan = _over(store, portable, id, extract(store.engine, parse_conversation_id(id)))
         if plan is not None:
@@ -185,6 +188,9 @@ def _differences(there: PortableConversation, coming: PortableConversation) -> t
     """Describe the fields that differ in the file. The conversation in the store keeps its own values."""
     fields = [("title", there.title, coming.title), ("project", there.project, coming.project)]
     different = [name for name, here, others in fields if others and here != others]
+    ours = {item.name: item.value for item in there.items}
+    if any(ours.get(item.name, item.value) != item.value for item in coming.items):
+        different.append("items")
     if coming.setup and _held_with(coming) != _held_with(there):
         different.append("setup")
     if coming.record not in (About(), there.record):
@@ -241,6 +247,7 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
             yield close_item(state.envelope, state.id, _half_key(store, places[half.parent], half), data)
         yield from record_items(state.envelope, state.id, portable.record)
 
+    own = [Item(item.value, 0, item.name) for item in portable.items]
     if portable.expires_us is not None:
         store.engine.schedule.expect_expiry()
     made = create(
@@ -249,7 +256,8 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
         meta,
         setups,
         lambda state: _drafts(state, plan, format, min(meta.created, store.engine.clock())),
-        More(head, portable.held, items, portable.expires_us),
+        More(head, portable.held, items, portable.expires_us, own),
+        kind=portable.kind,
     )
     if made is None:
         raise _Again
@@ -281,9 +289,9 @@ def _description(store: "Store", portable: PortableConversation) -> tuple[Meta, 
     return meta, setups
 
 
-def _is_taken(store: "Store", key: str | None) -> bool:
-    tags = () if key is None else store.engine.codec.tags("conversation", key)
-    return any(store.backend.lookup(key=(CHAT, tag)) for tag in tags)
+def _is_taken(store: "Store", portable: PortableConversation) -> bool:
+    key = portable.key
+    return key is not None and find_by_key(store.engine, portable.kind, key) is not None
 
 
 # -- one that is there
@@ -299,6 +307,7 @@ def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Ex
     _equip(store, portable, plan.new, there.portable, talk)
     ids = _add_messages(talk.state, portable, plan, there, format) if plan.new else {}
     _keep_halves(store, portable, plan, there, ids)
+    _put_missing_items(talk, portable, there.portable)
     return Admitted(store.conversation(plan.id), plan, ids)
 
 
@@ -370,6 +379,15 @@ def _keep_halves(
                 keep(state, _half_key(store, number, half), half.messages, half.at_us or None, complete=True)
 
 
+def _put_missing_items(talk: Conversation, portable: PortableConversation, there: PortableConversation) -> None:
+    """Put the items that the conversation lacks. Those that it has stay as they are."""
+    ours = {item.name for item in there.items}
+    with talk.batch() as batch:
+        for item in portable.items:
+            if item.name not in ours:
+                batch.items[item.name] = item.value
+
+
 def _half_key(store: "Store", parent: int, half: PortablePartial) -> bytes:
     """Return the key of an item, derived from its content: two simultaneous imports of a file store it once."""
     return new_key(parent, _digest(store, half.messages))
@@ -430,6 +448,11 @@ def check_tree(portable: PortableConversation) -> None:
         seen[said.id] = said
     if portable.head and not (portable.head in seen and seen[portable.head].main):
         raise InvalidArgument("the head is not a message of the main flow")
+    check_kind(portable.kind)
+    for item in portable.items:
+        key_of(item.name)
+    if len({item.name for item in portable.items}) < len(portable.items):
+        raise InvalidArgument("two items have the same name")
     for half in portable.partials:
         if half.parent not in seen:
             raise InvalidArgument("what had come of an answer is to a message that is missing")

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from .._engine.record_items import About
+from ..backend import CHAT
 from ..errors import Hint, InvalidArgument
 from ..keys import Key
 from ..model import Message, Setup
@@ -42,6 +43,13 @@ class PortablePartial(Struct, frozen=True, kw_only=True):
     at_us: int = 0
 
 
+class PortableItem(Struct, frozen=True):
+    """A named value beside the messages."""
+
+    name: str
+    value: bytes
+
+
 class PortableConversation(Struct, frozen=True, kw_only=True):
     """A whole conversation outside of a store: the tree, with all branches. Parents stand before their children."""
 
@@ -61,6 +69,8 @@ class PortableConversation(Struct, frozen=True, kw_only=True):
     partials: tuple[PortablePartial, ...] = ()
     record: About = About()  # the additional data of a record
     expires_us: int | None = None  # an expiry of its own
+    kind: str = CHAT
+    items: tuple[PortableItem, ...] = ()
     upto: str | None = None  # the message that a snapshot ends with, by its id where it was taken
 
 

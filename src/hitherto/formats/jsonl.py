@@ -34,12 +34,13 @@ from msgspec import Struct
 from .._engine.attachments import in_base64
 from .._engine.record_items import About, ConversationSummary, Details, Measure, Participant
 from ..attachment import CHUNK, Attachment
+from ..backend import CHAT
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidMessage, NewerFormat, NotSealed, PayloadTooLarge
 from ..keys import Key
 from ..model import DEEPEST, Block, Message, Setup, Usage, from_datetime, is_nested_deeper, to_datetime
 from ..snapshots import Unreadable
 from ._atomic_file import new_file, of_files
-from ._types import PortableConversation, PortableMessage, PortablePartial, Source
+from ._types import PortableConversation, PortableItem, PortableMessage, PortablePartial, Source
 
 name = "jsonl"
 suffixes = (".jsonl", ".jsonl.zst")
@@ -96,6 +97,8 @@ class _Conversation(Struct, omit_defaults=True, forbid_unknown_fields=True):
     partials: Annotated[int, Limits(ge=0)] = 0
     expires_at: str = ""
     record: _Record | None = None
+    kind: str | None = None  # chat
+    items: Annotated[int, Limits(ge=0)] = 0
 
 
 class _Block(Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -142,6 +145,11 @@ class _Half(Struct, omit_defaults=True, forbid_unknown_fields=True):
     messages: list[_Message]
 
 
+class _Item(Struct, forbid_unknown_fields=True):
+    name: str
+    data: str
+
+
 class _End(Struct, forbid_unknown_fields=True):
     conversations: int
     sha256: str
@@ -153,6 +161,7 @@ class _Line(Struct, omit_defaults=True, forbid_unknown_fields=True):
     message: _Message | None = None
     attachment: _Piece | None = None
     partial: _Half | None = None
+    item: _Item | None = None
     end: _End | None = None
 
 
@@ -228,6 +237,7 @@ def _write(talks: Iterable[PortableConversation], out: _Hashed) -> int:
             talk.id, len(talk.messages), talk.title, talk.key, talk.project, talk.metadata,
             len(talk.setups), talk.setup, talk.setup_at, talk.opening, head, talk.held,
             _format_time(talk.created_us), len(talk.partials), _expiry(talk.expires_us), _record_line(talk.record),
+            None if talk.kind == CHAT else talk.kind, len(talk.items),
         )  # fmt: skip
         out.line(_Line(conversation=about))
         for setup in talk.setups:
@@ -238,6 +248,8 @@ def _write(talks: Iterable[PortableConversation], out: _Hashed) -> int:
         for half in talk.partials:
             messages = [_message_line(PortableMessage(id="", message=message), attached) for message in half.messages]
             out.line(_Line(partial=_Half(half.parent, _format_time(half.at_us), messages)))
+        for item in talk.items:
+            out.line(_Line(item=_Item(item.name, base64.b64encode(item.value).decode())))
     out.line(_Line(end=_End(count, out.sha256)))
     out.finish()
     return count
@@ -521,6 +533,7 @@ class _Reading:
         self._setups: list[Setup] = []
         self._messages: list[PortableMessage] = []
         self._halves: list[PortablePartial] = []
+        self._items: list[PortableItem] = []
         self._attachments: dict[int, Attachment] = {}
         self._size = 0
         self._problem: Unreadable | None = None
@@ -533,8 +546,8 @@ class _Reading:
     def complete(self) -> bool:
         """True if all announced messages have arrived."""
         about = self._about
-        came = len(self._setups), len(self._messages), len(self._halves)
-        return about is None or came == (about.setups, about.messages, about.partials)
+        came = len(self._setups), len(self._messages), len(self._halves), len(self._items)
+        return about is None or came == (about.setups, about.messages, about.partials, about.items)
 
     def take(self, line: "_Line | str", size: int, number: int) -> None:
         if self._problem is not None or self._about is None:
@@ -560,6 +573,8 @@ class _Reading:
             messages = tuple(_portable_message(message, self._value).message for message in line.partial.messages)
             at = _time(line.partial.at)
             self._halves.append(PortablePartial(parent=line.partial.parent, messages=messages, at_us=at))
+        elif line.item is not None:
+            self._items.append(PortableItem(line.item.name, _bytes(line.item.data)))
 
     def _piece(self, piece: _Piece) -> None:
         path = self._folder / str(piece.number)
@@ -640,6 +655,8 @@ class _Reading:
                 partials=tuple(self._halves),
                 record=_portable_record(about.record),
                 expires_us=_time(about.expires_at) if about.expires_at else None,
+                kind=CHAT if about.kind is None else about.kind,
+                items=tuple(self._items),
             )
         except HithertoError as error:
             return Unreadable(self._name, str(error))

@@ -369,14 +369,14 @@ class _Writing:
         """Prepare the change from the stored row. The items beside it are read now too, and must belong to the same
         row."""
         while True:
-            row = self._fresh()
+            row = self._state.read_stored_row()
             if self._expected not in (None, revision_of(row)):
                 hint = "get the record again, and decide"
                 raise Conflict(expected=self._expected, head=revision_of(row), what="the revision", hint=hint)
             try:
                 return build_amendment(self._state, row, self._amendment, self._prepare_messages(row, drafts)), None
             except Damaged:
-                if self._fresh().token == row.token:
+                if self._state.read_stored_row().token == row.token:
                     raise
 
     def _prepare_messages(self, row: ConversationRow, drafts: Sequence[EncodedMessage]) -> Change | None:
@@ -387,10 +387,3 @@ class _Writing:
             path = read_thread(self._state.engine, self._state, row)
             check_places([self._new[n] for n in missing], len(record_messages(path)) + 1)
         return self._state.prepare(row, [drafts[n] for n in missing], Placement(row.head))[0]
-
-    def _fresh(self) -> ConversationRow:
-        """Read the stored row, and adopt it."""
-        row = self._state.engine.read_row(self._state.id)
-        if row.token != self._state.row.token:
-            self._state.adopt_row(row, self._state.epoch)
-        return row

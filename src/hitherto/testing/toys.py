@@ -19,7 +19,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from .._sealing.codec import MODULUS, Envelope, Fingerprint, Place
+from .._sealing.codec import MODULUS, Envelope, Fingerprint, Place, StoredRow
 from ..backend import (
     AttachmentRow,
     Backend,
@@ -117,7 +117,7 @@ class ToyEnvelope:
     def tags(self, field: str, value: str) -> list[bytes]:
         return [_digest(self._key, field, value)]
 
-    def weigh(self, rows: Iterable[MessageRow | PackRow]) -> int:
+    def weigh(self, rows: Iterable[StoredRow]) -> int:
         return sum(self._weight(row) for row in rows)
 
     def total(self, row: ConversationRow) -> int:
@@ -126,8 +126,8 @@ class ToyEnvelope:
     def prove(self, row: ConversationRow, total: int) -> bytes:
         return self.close(("row", _columns(row)), (total % MODULUS).to_bytes(16, "big"))
 
-    def _weight(self, row: MessageRow | PackRow) -> int:
-        if isinstance(row, PackRow):
+    def _weight(self, row: StoredRow) -> int:
+        if not isinstance(row, MessageRow):
             return int.from_bytes(_digest(self._key, row), "big")
         return int.from_bytes(_digest(self._key, _place(row), row.body), "big")
 

@@ -41,6 +41,7 @@ from ...backend import (
     Tag,
     Totals,
     Where,
+    after_prefix,
 )
 from ...errors import Hint, InvalidArgument, NotFound
 from ...ids import RUN, new_conversation_id
@@ -254,6 +255,10 @@ class PostgresBackend:
                 "AND t.conversation = c.id AND t.message = -1)"
             )
             values = (*values, self._w, tag)
+        if where.key_prefix is not None:
+            end = after_prefix(where.key_prefix)
+            condition += " AND c.key >= %s" + ("" if end is None else " AND c.key < %s")
+            values = (*values, where.key_prefix, *(() if end is None else (end,)))
         if where.alive_at is not None:
             condition += " AND (c.expires_at IS NULL OR c.expires_at > %s OR c.held)"
             values = (*values, where.alive_at)
@@ -396,8 +401,7 @@ class PostgresBackend:
         limit: int | None = None,
     ) -> list[ItemRow]:
         way, beyond = ("DESC", "<") if reverse else ("ASC", ">")
-        stem = prefix.rstrip(b"\xff")
-        end = stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+        end = after_prefix(prefix)
         query = (
             "SELECT conversation, key, revision, body FROM hitherto.item WHERE workspace_id = %s AND conversation = %s "
             f"AND key >= %s {'' if end is None else 'AND key < %s'} "

@@ -24,6 +24,7 @@ from ...backend import (
     Tag,
     Totals,
     Where,
+    after_prefix,
 )
 from ...ids import RUN
 from .connections import Pool
@@ -36,7 +37,6 @@ from .rows import (
     MESSAGE,
     PATH,
     WORKSPACE_BITS,
-    after_prefix,
     check_headers,
     conversation,
     fetch_all,
@@ -187,6 +187,12 @@ class Reader:
         index. The statement fixes this, because SQLite has no statistics to choose by."""
         source, condition = "FROM conversation c", "c.workspace = ? AND c.kind = ?"
         values: tuple[int | str | bytes, ...] = (self._workspace, where.kind)
+        if where.key_prefix is not None:
+            end = after_prefix(where.key_prefix)
+            condition += " AND c.key >= ?" + ("" if end is None else " AND c.key < ?")
+            values += (where.key_prefix,) if end is None else (where.key_prefix, end)
+            if first is None:
+                source += " INDEXED BY conversation_by_key"
         if first is not None:
             source = "FROM tag f CROSS JOIN conversation c ON c.place = f.conversation"  # CROSS JOIN fixes the order
             condition = f"f.workspace = ? AND f.value = ? AND f.message = -1 AND {condition}"

@@ -120,12 +120,6 @@ def slices(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
         yield values[start : start + size]
 
 
-def after_prefix(prefix: bytes) -> bytes | None:
-    """Return the first key after all keys that begin with `prefix`, or None if there is none."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
-
-
 def find_row(connection: apsw.Connection, workspace: int, id: bytes) -> ConversationRow | None:
     query = f"SELECT {CONVERSATION} FROM conversation WHERE id = ? AND workspace = ?"
     found = fetch_first(connection, query, (id, workspace))

@@ -48,6 +48,7 @@ from .rows import (
     update,
     way,
 )
+from .state import StateContract
 from .stores import (
     Changing,
     fill,
@@ -107,6 +108,7 @@ class StoreContract(
     DescribeContract,
     PackingContract,
     AttachingContract,
+    StateContract,
 ):
     """The public API over a backend, plain and sealed, calm and contrary."""
 
