@@ -1,4 +1,4 @@
-"""Plots of cost against size, as SVG: both axes logarithmic, a line for each series, labelled at its end."""
+"""Plots of cost against size, as SVG: both axes logarithmic, a line for each series, its name to the right."""
 
 import math
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from html import escape
 from ._table import Point
 
 _WIDTH, _HEIGHT = 720, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 40, 50
-_COLOURS = ("#0b6bcb", "#888888", "#7a3fb5", "#c2410c", "#15803d", "#a16207")
+_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 160, 40, 50
+_COLOURS = ("#888888", "#0b6bcb", "#7a3fb5", "#c2410c", "#15803d", "#a16207")  # by the order of the series
 _GAP = 14  # between labels
 
 _Places = list[tuple[float, float]]
@@ -83,11 +83,28 @@ def _line(places: _Places, colour: str) -> list[str]:
 
 
 def _labels(lines: dict[str, _Places]) -> list[str]:
-    """The name of each line at its end, moved down where two would overlap."""
+    """The names in a column, as near to the ends of their lines as they fit; a dotted line leads to the end of one that
+    stops earlier."""
     colours = dict(zip(lines, _COLOURS, strict=False))
-    parts, lowest = [], float("-inf")
-    for name, places in sorted(lines.items(), key=lambda line: line[1][-1][1]):
-        x, y = places[-1]
-        lowest = max(y + 4, lowest + _GAP)
-        parts.append(f'<text x="{x + 8:.1f}" y="{lowest:.1f}" fill="{colours[name]}">{escape(name)}</text>')
+    ends = sorted(((name, *places[-1]) for name, places in lines.items()), key=lambda end: end[2])
+    right, left = _WIDTH - _RIGHT, _WIDTH - _RIGHT + 14
+    parts = []
+    for (name, x, y), at in zip(ends, _spread([y for *_, y in ends]), strict=True):
+        colour = colours[name]
+        if x < right:
+            dots = f'stroke="{colour}" stroke-width="0.7" stroke-dasharray="1 4"'
+            parts.append(f'<path d="M{x + 5:.1f} {y:.1f}L{left - 3} {at:.1f}" fill="none" {dots}/>')
+        parts.append(f'<text x="{left}" y="{at + 4:.1f}" fill="{colour}">{escape(name)}</text>')
     return parts
+
+
+def _spread(wanted: list[float]) -> list[float]:
+    """Move these places apart, from above downwards, and up again where the last would be below the axis."""
+    found: list[float] = []
+    for y in wanted:
+        found.append(max([y, *(place + _GAP for place in found[-1:])]))
+    lowest = float(_HEIGHT - _BOTTOM)
+    for number in reversed(range(len(found))):
+        found[number] = min(found[number], lowest)
+        lowest = found[number] - _GAP
+    return found

@@ -56,6 +56,10 @@ def render_figures(order: list[str]) -> str:
     """The plots, and a table for each measurement, in this order."""
     results = read_results()
     parts = [f"![{TITLES[name]}](plots/{name}.svg)\n" for name in render_plots()]
+    if parts:
+        parts.append(
+            "Both axes of the plots are logarithmic. Their figures stand below, with their day and their spread.\n"
+        )
     parts += [_table(name, results[name]) for name in order if name in results]
     return "\n".join(parts)
 

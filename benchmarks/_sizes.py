@@ -47,10 +47,7 @@ def _talking(bench: Bench, size: int) -> list[Row]:
     rounds = 3 if size >= 100_000 else bench.pick(5, 9)
     ours = {side: Child(side, bench.place("sizes", size, side)) for side in SEALED_SIDES}
     peers = {name: Peer(name, bench.place("sizes", size, name)) for name in _peers(size)}
-    for child in ours.values():
-        child(_fill, size)
-    for peer in peers.values():
-        peer("fill", "long", size, _SAID)
+    _at_once(ours, peers, (_fill, size), ("fill", "long", size, _SAID))
     sides = [*ours, *peers]
 
     def append(side: str) -> float:
@@ -73,10 +70,7 @@ def _listing(bench: Bench, size: int) -> list[Row]:
     children = {side: Child(side, bench.place("listed", size, side)) for side in SEALED_SIDES}
     named = [name for name, peer in PEERS.items() if size <= peer.most_listed and are_installed()]
     peers = {name: Peer(name, bench.place("listed", size, name)) for name in named}
-    for child in children.values():
-        child(_fill_list, size)
-    for peer in peers.values():
-        peer("fill_list", size)
+    _at_once(children, peers, (_fill_list, size), ("fill_list", size))
 
     def ask(side: str) -> float:
         return peers[side]("list", _TURNS) if side in peers else children[side](_list)
@@ -87,6 +81,23 @@ def _listing(bench: Bench, size: int) -> list[Row]:
     for peer in peers.values():
         peer.close()
     return _rows(LIST, f"list 20 of {size:,}", size, times)
+
+
+def _at_once(
+    children: dict[str, Child],
+    peers: dict[str, Peer],
+    ours: tuple[Callable[[Raw | Ours, int], None], int],
+    theirs: tuple[object, ...],
+) -> None:
+    """Let all sides do something that is not timed, at the same time."""
+    for child in children.values():
+        child.send(*ours)
+    for peer in peers.values():
+        peer.send(str(theirs[0]), *theirs[1:])
+    for child in children.values():
+        child.receive()
+    for peer in peers.values():
+        peer.receive()
 
 
 def _peers(size: int) -> list[str]:

@@ -1,5 +1,6 @@
 """The figures of the documentation come from a run, and from nothing else."""
 
+import itertools
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def test_a_run_of_one_measurement_leaves_the_figures_of_the_others(page: Path) -
     assert text.index("2026-01-03; cores 4.") < text.index("2026-01-02; cores 2.")
     assert "| a turn | 2.50 | 2 to 3 | ≤ 1.1 | **not met** |" in text
     assert _report.published_figures() == _report.render_figures(["append", "resume"])
+
+
+def test_the_names_of_the_lines_of_a_plot_neither_meet_nor_leave_it() -> None:
+    points = [Point("append", f"series {n}", 10**k, 1 + n / 1000) for n in range(6) for k in range(1, 7 - n)]
+    root = ET.fromstring(draw("close together, at the bottom", points))
+    texts = [element for element in root.iter() if (element.text or "").startswith("series")]
+    places = sorted(float(element.attrib["y"]) for element in texts)
+    assert len(places) == 6
+    assert all(below - above >= 13 for above, below in itertools.pairwise(places))
+    assert places[-1] <= 360
+    assert {element.attrib["x"] for element in texts} == {texts[0].attrib["x"]}
 
 
 def test_a_plot_is_xml_with_a_line_and_a_label_for_each_series() -> None:
