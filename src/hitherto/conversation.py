@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -285,7 +286,8 @@ class Conversation:
         setup = self._setup_number()
         given = messages if type(messages) in (list, tuple) else as_messages(messages)
         clean: Sequence[Message] = [self._placeless(message) for message in given]
-        if not is_clean or self._label is not None:  # a label was just put on them, and is not checked yet
+        # A label that was just put on them is not checked yet.
+        if engine.redactor is not None and (not is_clean or self._label is not None):
             clean = clean_together(engine, clean)
         drafts = [encode_message(self.state, message, setup, is_clean=True) for message in clean]
         if not drafts:
@@ -295,9 +297,7 @@ class Conversation:
             items.check_room(self.state, writes, sum(len(draft.data) for draft in drafts))
         expected = self._expected_head(on_conflict, expect_head)
 
-        def choose(row: ConversationRow) -> Placement:
-            return self._choose_placement(row, on_conflict, expected)
-
+        choose = partial(self._choose_placement, on_conflict, expected)
         written = yield from self.state.add_steps(
             drafts, choose, self._note_enqueued, unput, put, writes, is_bounded=is_bounded
         )
@@ -310,6 +310,8 @@ class Conversation:
     def _placeless(self, message: object) -> Message:
         """A saved message is taken as a value: it gets a new place. A message that asks for a parent of its own is
         for `save`."""
+        if type(message) is Message and message.parent is None and self._label is None:
+            return message
         message = require_message(message)
         if not isinstance(message, Saved) and message.parent is not None:
             hint = "fork(at=parent) first, or use store.save([...])"
@@ -323,7 +325,7 @@ class Conversation:
         return (self._sure,) if on_conflict == "raise" else None
 
     def _choose_placement(
-        self, row: ConversationRow, on_conflict: OnConflict, expected: tuple[int | None] | None
+        self, on_conflict: OnConflict, expected: tuple[int | None] | None, row: ConversationRow
     ) -> Placement:
         """Return where the next message goes, given the current row. Called under the lock of the state."""
         if expected is not None:

@@ -65,9 +65,10 @@ class Names:
             if not 0 < more <= len(_pairs()):
                 raise Damaged("a stored message has a number that cannot be")
             return _pairs()[more - 1] + self.id(number)
-        x, y, z = _digits((number * self._step + self._start) % _SHORT)
+        rest = (number * self._step + self._start) % _SHORT
+        high = rest // _PAIR
         pairs = _pairs()
-        return pairs[x] + pairs[y] + pairs[z]
+        return pairs[high // _PAIR] + pairs[high % _PAIR] + pairs[rest % _PAIR]
 
     def number(self, id: str) -> int:
         """The number behind an id. `InvalidID` if it has not the shape of one, `NotFound` if no message can have it."""

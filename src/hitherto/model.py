@@ -426,19 +426,20 @@ def check(message: Message) -> None:
         check_name(m.role, "the role")
     if type(m.blocks) is not tuple and type(m.blocks) is not list:
         raise InvalidMessage(f"blocks is a {type(m.blocks).__name__}, not a list of blocks")
-    for block in m.blocks:
-        if type(block) is not Block or not _is_plain_text(block):
-            _check_block(block)
-    if (m.label, m.key, m.extra, m.raw, m.usage, m.privacy, m.tool_result_error) != _NOTHING:
+    for b in m.blocks:
+        is_plain = type(b) is Block and b.extra is None and b.id is None and b.mime_type == "text/plain"
+        if not is_plain or type(b.content) is not str or type(b.type) is not str or b.modality != "text":
+            _check_block(b)
+    if (
+        m.label is not None
+        or m.key is not None
+        or m.extra is not None
+        or m.raw is not None
+        or m.usage is not None
+        or m.privacy is not None
+        or m.tool_result_error is not False
+    ):
         _check_rest(m)
-
-
-def _is_plain_text(b: Block) -> bool:
-    kinds = type(b.content) is str and type(b.type) is str
-    return kinds and (b.modality, b.mime_type, b.id, b.extra) == ("text", "text/plain", None, None)
-
-
-_NOTHING = (None, None, None, None, None, None, False)
 
 
 def _check_rest(m: Message) -> None:

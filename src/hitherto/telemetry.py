@@ -89,14 +89,14 @@ _failed = False
 
 
 def _may_be_watched() -> bool:
-    """Is it time to check for a provider?"""
-    return "opentelemetry" in sys.modules and not _off and time.monotonic() >= _look_at
+    """Is it time to check for a provider, now that OpenTelemetry is loaded?"""
+    return not _off and time.monotonic() >= _look_at
 
 
 def _look() -> Instruments | None:
     """The instruments, made as soon as the program has loaded OpenTelemetry and set a provider. None before."""
     global _instruments, _off, _look_at  # noqa: PLW0603  # one set of instruments per process, as OpenTelemetry wants it
-    if _instruments is None and _may_be_watched():
+    if _instruments is None and "opentelemetry" in sys.modules and _may_be_watched():
         _look_at = time.monotonic() + _AGAIN_SECONDS
         try:
             from opentelemetry import metrics, trace  # noqa: PLC0415  # only if the program has loaded it
@@ -140,7 +140,7 @@ class Telemetry:
 
     @property
     def is_on(self) -> bool:
-        if _instruments is None and _may_be_watched():
+        if _instruments is None and "opentelemetry" in sys.modules and _may_be_watched():
             measure(lambda _: None)  # checks for a provider
         return _instruments is not None
 

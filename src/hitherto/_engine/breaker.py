@@ -105,7 +105,7 @@ class Pace:
         last.append(seconds)
         if seconds > SLOW_SECONDS:
             self._slow += 1
-        if 20 * self._slow <= len(last) or len(last) < _FEWEST:
+        if not self._slow or 20 * self._slow <= len(last) or len(last) < _FEWEST:
             return None
         now = self._clock()
         if self._said is not None and now - self._said < _AGAIN_SECONDS:

@@ -249,7 +249,7 @@ class Committer:
 
     def _begin_turn(self, entry: PendingCommit) -> "threading.Lock | None":
         """Make the owner of this entry the writer and return None; or return the lock that it sleeps on."""
-        if self._rebasing == threading.get_ident():
+        if self._rebasing is not None and self._rebasing == threading.get_ident():
             raise AssertionError("a batch that is made anew cannot wait for another: its thread is the writer")
         if self._writer is None or self._writer is entry:
             self._take_queue(entry)
@@ -387,7 +387,8 @@ class Committer:
                 return
             try:
                 for entry, outcome in zip(open_, self._apply(open_), strict=True):
-                    self._take_in(entry, outcome)
+                    if not (entry.unsure and outcome != DONE and self._settle_if_kept(entry)):
+                        self._settle(entry, outcome)  # if not with an earlier attempt, which may have been under way
                 return
             except CommitUnknown as error:
                 open_ = self._find_unkept(open_, error)
@@ -429,13 +430,6 @@ class Committer:
         finally:
             self._rebasing = None
             remake.lock.release()
-
-    def _take_in(self, entry: PendingCommit, outcome: Outcome) -> None:
-        """Note the outcome of an entry. If an earlier attempt was still under way when `is_committed` looked, a
-        conflict now may be with that attempt itself."""
-        if entry.unsure and outcome != DONE and self._settle_if_kept(entry):
-            return
-        self._settle(entry, outcome)
 
     def _settle(self, entry: PendingCommit, outcome: Outcome) -> None:
         tell, entry.tell = entry.tell, None  # at most once, even if this thread is interrupted

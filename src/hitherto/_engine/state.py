@@ -20,7 +20,7 @@ from msgspec.structs import force_setattr, replace
 
 from .._sealing.codec import Codec, Envelope, next_row
 from ..attachment import LARGE, Attachment
-from ..backend import Batch, Change, ConversationRow, ItemRow, MessageRow, Missing, Stale, Tag, Taken
+from ..backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, Missing, Stale, Tag
 from ..errors import Busy, Conflict, ConversationFull, Damaged, NotFound, PayloadTooLarge, StorageFull
 from ..ids import RUN, new_token, show_conversation_id
 from ..model import Message, Saved, check, text_size, trace_of
@@ -211,19 +211,19 @@ class ConversationState:
                 raise
             if again is not None and again.made is not None:
                 row, epoch, result = again.made
-            if isinstance(outcome, Stale) and outcome.conversation != self.id:
-                self._go_back(row, epoch)
-                raise RowChanged
+            if isinstance(outcome, Done):
+                self.engine.background.wrote()
+                return result
             if isinstance(outcome, Stale):
+                if outcome.conversation != self.id:
+                    self._go_back(row, epoch)
+                    raise RowChanged
                 self.adopt_row(outcome.row, epoch)
-            elif isinstance(outcome, Taken | Missing):
+            else:
                 if isinstance(outcome, Missing):
                     restage()
                 rows = self.engine.backend.lookup(ids=[self.id])
                 self.adopt_row(rows[0] if rows else None, epoch)
-            else:
-                self.engine.background.wrote()
-                return result
         raise Busy(f"conversation {self.name} changes faster than this write can be prepared")
 
     def _make_rebase(
@@ -281,8 +281,11 @@ class ConversationState:
                 change = items.join(self, self.row, change, writes)[0]
             return change, messages
 
+        steps = self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded, may_queue=not writes)
+        return self._measure(steps) if self.engine.telemetry.is_on else steps
+
+    def _measure(self, steps: Steps[T]) -> Steps[T]:
         with self.engine.telemetry.span("append"):
-            steps = self.write_steps(drafts, prepare, enqueued, is_bounded=is_bounded, may_queue=not writes)
             return (yield from steps)
 
     def write(
@@ -353,9 +356,12 @@ class ConversationState:
 
     def find_existing(self, drafts: Sequence[EncodedMessage]) -> dict[str, MessageRow]:
         """Return the messages that are stored already, by the caller's own key."""
+        for draft in drafts:
+            if draft.message.key is not None:
+                break
+        else:
+            return {}  # most messages have no key, and each append comes by here
         wanted = [draft.message.key for draft in drafts if draft.message.key is not None]
-        if not wanted:
-            return {}
         keys = {tag: key for key in wanted for tag in self.envelope.tags("key", key)}
         rows = self.engine.backend.messages(keys=(self.id, list(keys)))
         return {keys[row.key]: row for row in rows if row.key is not None}
@@ -376,12 +382,14 @@ class ConversationState:
     ) -> tuple[Change | None, list[Saved]]:
         """The change that adds the drafts to this row, and the messages as they will be. The last one on the main flow
         becomes the head, or the one of this place among the drafts."""
-        engine, close, name_of = self.engine, self.envelope.close_message, self.engine.message_ids.id
+        engine, envelope = self.engine, self.envelope
+        close, name_of = envelope.close_message, engine.message_ids.id
         known = self.find_existing(drafts)
         if known and self.is_row_locked:
             raise RowChanged  # reading the stored message may take more than a row: the owner does it
-        if any(d.sources and d.generation != self.envelope.generation for d in drafts):
-            raise KeyChanged
+        for d in drafts:
+            if d.sources and d.generation != envelope.generation:
+                raise KeyChanged
         token, now = new_token(), max(engine.clock(), row.active_at)
         at = row.active_at
         placed: list[int] = []
@@ -412,7 +420,7 @@ class ConversationState:
             else:
                 number = engine.new_run()
                 tips = (number, *tips[: _TIPS - 1])
-            tag = None if key is None else self.envelope.tags("key", key)[0]
+            tag = None if key is None else envelope.tags("key", key)[0]
             new = MessageRow(number, self.id, seq, parent, link, main, m.role, 0, at, None, tag, token, len(data))
             force_setattr(new, "body", close(new, data))  # no other code has seen it yet
             rows.append(new)
@@ -421,12 +429,13 @@ class ConversationState:
             if parent != last:
                 above = None if parent is None else name_of(parent)
             last = number
+            id = name_of(number)
             saved = Saved(
                 m.role, tuple(m.blocks), m.label, key, m.tool_result_error, m.extra, m.raw, m.usage, m.privacy,
-                above, name_of(number), self.name, seq, at, None if link is None else name_of(link), main,
+                above, id, self.name, seq, at, None if link is None else name_of(link), main,
             )  # fmt: skip
             messages.append(saved)
-            above = saved.id
+            above = id
             if m.label is not None:
                 tags += label_tags(engine.codec, m.label, number)
             if key is not None:
@@ -439,7 +448,7 @@ class ConversationState:
             parent, link = number, None
         if not rows:
             return None, messages
-        if is_bounded:
+        if is_bounded and engine.max_conversation_bytes is not None:
             self.check_room(size)  # again: another process may have written since, and this row is the one that counts
         self._last = last, above
         if head_at is not None:
@@ -449,8 +458,8 @@ class ConversationState:
             row.count + len(rows), size, row.rewrites, row.created_at, at, row.expires_at, row.held,
             row.data_key, row.meta, b"",
         )  # fmt: skip
-        total = self.envelope.total(row) + self.envelope.weigh(rows)
-        force_setattr(after, "proof", self.envelope.prove(after, total))
+        total = envelope.total(row) + envelope.weigh(rows)
+        force_setattr(after, "proof", envelope.prove(after, total))
         change = Change(self.id, row.token, after, add=tuple(rows), tag=tuple(tags), attach=tuple(attach))
         return change, messages
 
@@ -524,7 +533,9 @@ def _replace_sources(state: ConversationState, message: Message, body: Body, sou
 
 def check_size(drafts: Sequence[EncodedMessage], limit: int) -> None:
     """One write carries at most so much text and JSON."""
-    size = sum(len(d.data) + d.weight for d in drafts)
+    size = 0
+    for d in drafts:
+        size += len(d.data) + d.weight
     if size > limit:
         size = sum(text_size(d.message, len(d.data)) + d.weight for d in drafts)
         if size > limit:

@@ -124,7 +124,11 @@ class SqliteBackend(Reader):
         if not batches:
             return []  # every commit that a reader can see is synced already
         with self._connection() as connection:
-            weight = sum(len(m.body or b"") for batch in batches for change in batch.changes for m in change.add)
+            weight = 0
+            for batch in batches:
+                for change in batch.changes:
+                    for m in change.add:
+                        weight += len(m.body or b"")
             if weight > OFTEN or self._room.is_outgrown:
                 self._room.expect(connection, weight)
             try:
@@ -143,11 +147,12 @@ class SqliteBackend(Reader):
             return outcomes
 
     def _transact(
-        self, connection: apsw.Connection, batches: Sequence[Batch], begun: Callable[[], None] = lambda: None
+        self, connection: apsw.Connection, batches: Sequence[Batch], begun: Callable[[], None] | None = None
     ) -> list[Outcome]:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            begun()
+            if begun is not None:
+                begun()
             outcomes = [self._writer.commit_one(connection, batch) for batch in batches]
         except BaseException:
             if connection.in_transaction:

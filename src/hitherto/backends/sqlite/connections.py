@@ -76,6 +76,9 @@ class Lease:
         if type(self._connection) is Still and self._connection.before[:3] != _state(self._pool.path)[:3]:
             self._pool.drop(self._connection)
             raise Busy(f"{self._pool.path} was changed while it was read", hint="try again") from error
+        if error is None:
+            self._pool.give_back(self._connection)
+            return
         ours = map_error(error, self._pool.path, self._connection) if isinstance(error, apsw.Error) else None
         if self._pool.read_only and ours is not None:  # a writer got in the way: a new connection may succeed
             self._pool.drop(self._connection)

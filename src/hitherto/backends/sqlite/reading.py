@@ -6,6 +6,7 @@ order in which tables are visited: by CROSS JOIN, by INDEXED BY, or by a plus si
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import takewhile
 
 import apsw
@@ -27,7 +28,7 @@ from ...backend import (
     after_prefix,
 )
 from ...ids import RUN
-from .connections import Pool
+from .connections import Lease, Pool
 from .rows import (
     ATTACHED,
     CHUNK_BITS,
@@ -71,7 +72,7 @@ class Reader:
 
     def __init__(self, pool: Pool, workspace: int) -> None:
         self._pool = pool
-        self._connection = pool.lease
+        self._connection = partial(Lease, pool)
         self._workspace = workspace
         self._base = (workspace - 1) << WORKSPACE_BITS  # the first workspace has the small, short integers
 

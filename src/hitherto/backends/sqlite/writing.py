@@ -163,7 +163,25 @@ class Writer:
         place = self._write_row(connection, change.row, found)
         if change.rekey:
             execute("UPDATE conversation SET key = ? WHERE place = ?", (change.row.key, place))
-        for number, name in change.attach:  # before another message releases it
+        if change.attach or change.drop or change.detach:
+            self._apply_references(connection, change, place)
+        for start in range(0, len(change.add), _ROWS):
+            rows: list[str | bytes | int | None] = []
+            for m in change.add[start : start + _ROWS]:
+                rows += (
+                    self._base + m.number, place, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at,
+                    m.body, m.key, m.token, m.size,
+                )  # fmt: skip
+            execute(_INSERT_MESSAGES[len(rows) // 13], rows)
+        if change.amend or change.unpack or change.pack:
+            self._apply_bodies(connection, change, place)
+        if change.put or change.unput or change.untag or change.tag:
+            self._apply_items(connection, change, place)
+
+    def _apply_references(self, connection: apsw.Connection, change: Change, place: int) -> None:
+        """Attach, remove messages, and detach, in this order: what one message releases, another may refer to."""
+        execute = connection.execute
+        for number, name in change.attach:
             attachment = find_attachment(connection, self._workspace, change.conversation, name)[0]
             execute("INSERT OR IGNORE INTO reference VALUES (?, ?, ?)", (place, number, attachment))
         for number in change.drop:
@@ -176,20 +194,20 @@ class Writer:
             self._release_attachment(
                 connection, place, number, find_attachment(connection, self._workspace, change.conversation, name)[0]
             )
-        for start in range(0, len(change.add), _ROWS):
-            rows: list[str | bytes | int | None] = []
-            for m in change.add[start : start + _ROWS]:
-                rows += (
-                    self._base + m.number, place, m.seq, m.parent, m.link, m.main, m.role, m.revision, m.created_at,
-                    m.body, m.key, m.token, m.size,
-                )  # fmt: skip
-            execute(_INSERT_MESSAGES[len(rows) // 13], rows)
+
+    def _apply_bodies(self, connection: apsw.Connection, change: Change, place: int) -> None:
+        """Replace rows of messages, and packs."""
+        execute = connection.execute
         for m in change.amend:
             execute(_UPDATE_MESSAGE, (*message_values(m), self._base + m.number))
         for first in change.unpack:
             execute("DELETE FROM pack WHERE first = ?", (self._base + first,))
         for pack in change.pack:
             self._put_pack(connection, pack, place)
+
+    def _apply_items(self, connection: apsw.Connection, change: Change, place: int) -> None:
+        """Write the items and the tags."""
+        execute = connection.execute
         for item in change.put:
             query = "INSERT OR REPLACE INTO item (conversation, key, revision, body) VALUES (?, ?, ?, ?)"
             execute(query, (place, item.key, item.revision, item.body))
