@@ -225,6 +225,16 @@ class Committer:
     def wait(self, entry: PendingCommit) -> Outcome:
         """Return the outcome of a batch that this thread has enqueued. Commits the queue if there is no writer, or if
         this thread is made the writer."""
+        if entry.result is None:
+            self._wait_for_result(entry)
+        else:  # another thread has committed it, before this one had to sleep
+            entry.wake_next()
+            entry.remake = None  # or it would be a circle of references
+        if isinstance(entry.result, Exception):
+            raise entry.result
+        return cast("Outcome", entry.result)
+
+    def _wait_for_result(self, entry: PendingCommit) -> None:
         try:
             defer_warnings()
             while entry.result is None:
@@ -243,9 +253,6 @@ class Committer:
             entry.wake_next()
             entry.remake = None  # or it would be a circle of references
             resume_warnings()
-        if isinstance(entry.result, Exception):
-            raise entry.result
-        return entry.result
 
     def _begin_turn(self, entry: PendingCommit) -> "threading.Lock | None":
         """Make the owner of this entry the writer and return None; or return the lock that it sleeps on."""
