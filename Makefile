@@ -40,10 +40,10 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup chat test gates pythons lint format bench peers frameworks docs coverage wheel lock clean distclean
+.PHONY: help setup chat test gates pythons lint format bench peers frameworks test-frameworks docs coverage wheel lock clean distclean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 setup: $(PROJECT_DONE) ## Create or update .venv with everything development takes
 
@@ -134,6 +134,12 @@ peers: $(PEERS_DONE) ## Install those that `make bench` compares with
 
 frameworks: $(FRAMEWORKS_DONE) ## Install the frameworks that tests/frameworks records beneath
 
+# The adapters' frameworks, each in an environment of its own: ADAPTERS="langgraph adk" takes some of them.
+ADAPTERS ?= $(patsubst requirements/adapter-%.in,%,$(wildcard requirements/adapter-*.in))
+
+test-frameworks: setup $(ADAPTERS:%=.tools/adapters/%/.stamp) ## Run the frameworks' own suites over the adapters; takes long
+	@$(PY) scripts/framework_suites.py $(ADAPTERS)
+
 # There is no site to build so far: this runs the examples in the documentation.
 docs: setup ## Check the documentation by running its examples
 	$(PY) -m pytest tests/test_docs.py $(ARGS)
@@ -158,6 +164,7 @@ lock: $(UV_READY) ## Pin requirements/*.in into requirements/*.txt (ARGS=--upgra
 	$(COMPILE) $(ARGS) requirements/peers.in --output-file requirements/peers.txt
 	$(COMPILE) $(ARGS) requirements/frameworks-current.in --output-file requirements/frameworks-current.txt
 	$(COMPILE) $(ARGS) requirements/frameworks-earlier.in --output-file requirements/frameworks-earlier.txt
+	$(foreach one,$(wildcard requirements/adapter-*.in),$(COMPILE) $(ARGS) $(one) --output-file $(one:.in=.txt) &&) true
 
 clean: ## Remove build products, caches and coverage data
 	rm -rf dist build htmlcov .coverage .coverage.* .coverage-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -210,6 +217,13 @@ $(PEERS_DONE): requirements/peers.txt | $(UV_READY)
 	@echo "setup: installing requirements/frameworks-$*.txt into .tools/frameworks/$*, hashes checked" >&2
 	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/frameworks/$*
 	@$(UV) pip sync --quiet --python .tools/frameworks/$*/bin/python --require-hashes requirements/frameworks-$*.txt
+	@touch $@
+
+.tools/adapters/%/.stamp: requirements/adapter-%.txt | $(UV_READY)
+	@$(CHECK_PYTHON)
+	@echo "setup: installing requirements/adapter-$*.txt into .tools/adapters/$*, hashes checked" >&2
+	@$(UV) venv --quiet --clear --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .tools/adapters/$*
+	@$(UV) pip sync --quiet --python .tools/adapters/$*/bin/python --require-hashes requirements/adapter-$*.txt
 	@touch $@
 
 # Nothing that it comes with is run on installing, and no lock file is written: it would name whoever was asked.

@@ -70,7 +70,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("opening", "copying", "threads", "aio._append_queue", "aio._state"),
     ("aio.__init__",),
     ("recorder.*", "formats.*", "records.*"),
-    ("__init__", "testing.*", "testing.conformance.*"),
+    ("__init__", "testing.*", "testing.conformance.*", "adapters.*"),
     ("cli.*", "__main__"),
 )
 TITLES = (
@@ -87,7 +87,7 @@ TITLES = (
     "opening, copying, the narrow protocols",
     "the async facade",
     "recording, files, records",
-    "the public names; tools for tests",
+    "the public names; tools for tests; adapters for frameworks",
     "the command line",
 )
 FOR_BACKENDS = {"_forks", "_own_files", "backend", "errors", "ids", "textindex", "_search.query"}
