@@ -67,7 +67,7 @@ SRC := src/hitherto
 KEY_CODE := $(SRC)/keys.py $(SRC)/_sealing/primitives.py
 SWEEP_CODE := $(SRC)/retention.py $(SRC)/_erasure/sweep.py $(SRC)/_erasure/schedule.py
 CORE_CODE := $(addprefix $(SRC)/,store.py conversation.py listing.py model.py attachment.py ids.py backend.py \
-	textindex.py aio/_append_queue.py dialects/_missing_attachments.py _copying/row_pages.py _engine/*.py _erasure/*.py \
+	textindex.py items.py aio/_append_queue.py aio/_state.py dialects/_missing_attachments.py _copying/row_pages.py _engine/*.py _erasure/*.py \
 	_sealing/*.py _search/*.py backends/*.py backends/sqlite/*.py)
 CHAT_CODE := $(SRC)/chat/*.py
 SNAPSHOT_CODE := $(SRC)/snapshots/*.py
@@ -81,7 +81,7 @@ GATED_TESTS := $(addprefix tests/,sealing/test_keys.py sealing/test_primitives.p
 # Those that cover the core of the store, together with the ones above.
 CORE_TESTS := $(addprefix tests/,engine/test_append_queue.py engine/test_attachments.py engine/test_bad_input.py engine/test_breaker.py \
 	cli/test_stats.py erasure/test_shutdown.py engine/test_contract.py sqlite/test_erasure.py \
-	sqlite/test_released_formats.py searching/test_fts.py sqlite/test_full_disk.py copying/test_workspace_copy.py \
+	sqlite/test_released_formats.py searching/test_fts.py sqlite/test_full_disk.py copying/test_workspace_copy.py engine/test_items.py engine/test_async.py sealing/test_sealed_items.py \
 	engine/test_machine.py engine/test_metadata.py engine/test_missing_attachments.py engine/test_model.py \
 	engine/test_opening.py sqlite/test_own_files.py engine/test_committer.py copying/test_row_pages.py \
 	engine/test_processes.py erasure/test_purge_reaches.py engine/test_queueing.py engine/test_quota.py \
