@@ -69,7 +69,7 @@ from .breaker import CLOSED, HALF_OPEN, OPEN, SLOW_SECONDS, Breaker, Pace
 READS_ONLY = "it was opened to be read only"
 
 BATCH_SIZE = 512  # batches in one transaction
-MAX_COMMIT_ATTEMPTS = 8  # how often a commit of unknown outcome is written again
+MAX_UNKNOWN_ATTEMPTS = 8  # how often a commit of unknown outcome is written again
 _LOCK_SECONDS = 0.05  # that a batch waits to be made anew: the holder of its lock may wait for our connection
 _NAP_SECONDS = 1.0  # after which a sleeper looks by itself: the thread that wakes it may have been interrupted
 MAX_DURABILITY_WAITS = 3  # attempts to wait until rows that were read are durable
@@ -389,7 +389,7 @@ class Committer:
 
     def _commit(self, entries: list[PendingCommit]) -> None:
         open_ = [entry for entry in entries if not (entry.unsure and self._settle_if_kept(entry))]
-        for _ in range(MAX_COMMIT_ATTEMPTS):
+        for _ in range(MAX_UNKNOWN_ATTEMPTS):
             if not open_:
                 return
             try:
@@ -409,7 +409,7 @@ class Committer:
                     self._commit([entry])
                 return
         for entry in open_:
-            entry.result = CommitUnknown(f"the commit was interrupted {MAX_COMMIT_ATTEMPTS} times")
+            entry.result = CommitUnknown(f"the commit was interrupted {MAX_UNKNOWN_ATTEMPTS} times")
 
     def _apply(self, entries: Sequence[PendingCommit]) -> list[Outcome]:
         batches = [entry.batch for entry in entries]

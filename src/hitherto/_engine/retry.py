@@ -1,8 +1,9 @@
-"""The one loop that tries again: prepare, commit, and prepare again if another writer was faster.
+"""The loop that tries again: prepare, commit, and prepare again if another writer was faster.
 
 Nothing in a store waits for a lock that another process holds. A change is prepared from a row as it was read, and the
 commit is refused if the row has changed since. A read that takes several steps looks at the row once more at its end.
 Both raise `RowChanged` then, and `retry` makes another attempt. After many attempts in vain it raises `Busy`.
+`ConversationState.commit_steps` is a generator, and has a loop of its own.
 """
 
 from collections.abc import Callable

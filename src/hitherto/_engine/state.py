@@ -30,6 +30,7 @@ from .bodies import Attached, Body, HasAttachment, Meta, body_of, encode, meta_p
 from .committer import PendingCommit, Tell, report_stored
 from .filters import description_fields, description_tags
 from .items import ItemWrite
+from .retry import MAX_COMMIT_ATTEMPTS
 from .revisions import Ledger, read
 from .signals import KeyChanged, RowChanged
 from .steps import Steps, finish
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from .workspace import KeyState
 
 _TIPS = 8  # runs of one conversation that may grow at the same time: parallel branches and sub-agents
-MAX_COMMIT_ATTEMPTS = 1000  # how often a write is prepared again before we say the conversation is busy
 
 T = TypeVar("T")
 Prepared = tuple[Change | None, T]
@@ -170,10 +170,10 @@ class ConversationState:
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
-        state: "KeyState | None" = None,
+        keys: "KeyState | None" = None,
     ) -> T:
         """Run `commit_steps`, and wait."""
-        return finish(self.engine.committer, self.commit_steps(prepare, enqueued, restage, tell, state))
+        return finish(self.engine.committer, self.commit_steps(prepare, enqueued, restage, tell, keys))
 
     def commit_steps(
         self,
@@ -181,14 +181,14 @@ class ConversationState:
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
         restage: Callable[[], None] = lambda: None,
         tell: Tell | None = None,
-        state: "KeyState | None" = None,
+        keys: "KeyState | None" = None,
         *,
         may_queue: bool = False,
     ) -> Steps[T]:
         """Commit the change that `prepare` derives from the current row; prepare it again if another writer was faster.
 
         `prepare` may raise: then nothing is written. `enqueued` is called with each queued batch. Both are called under
-        the lock. `restage` is called if attachments have vanished. With `state`, nothing is written under other keys of
+        the lock. `restage` is called if attachments have vanished. With `keys`, nothing is written under other keys of
         the workspace than these: then it is `RowChanged`. With `may_queue`, the backend may have it prepared again
         while it holds the row; `enqueued` is then called once more.
         """
@@ -199,7 +199,7 @@ class ConversationState:
                 row, epoch = self.row, self.epoch  # `prepare` may have looked again
                 if change is None:
                     return result
-                batch = Batch((change,), () if state is None else state.require)
+                batch = Batch((change,), () if keys is None else keys.require)
                 entry = self.engine.committer.enqueue(batch, tell=tell, remake=again)
                 enqueued(entry, change)
                 if change.row is not None:
@@ -219,7 +219,7 @@ class ConversationState:
                     self._go_back(row, epoch)
                     raise RowChanged
                 self.adopt_row(outcome.row, epoch)
-            else:
+            else:  # Taken: another message has this number or key. Missing: an attachment is gone.
                 if isinstance(outcome, Missing):
                     restage()
                 rows = self.engine.backend.lookup(ids=[self.id])

@@ -549,7 +549,7 @@ class _Once:
             return built.change(self.envelope, row), True
 
         try:
-            return self._conversation.commit(prepare, state=state)
+            return self._conversation.commit(prepare, keys=state)
         except HithertoError:
             self._used = True
             raise
