@@ -119,7 +119,7 @@ pythons: setup ## Run a part of the tests on every other Python that is here
 lint: setup ## Check style, types and import arrows (ruff, mypy, tests/test_architecture.py)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy --num-workers=2 || $(PY) -m mypy  # its workers do not always find each other on a busy machine
+	$(PY) scripts/run_mypy.py
 	$(PY) scripts/check_example_types.py
 	$(PY) -m pytest -q tests/test_architecture.py
 

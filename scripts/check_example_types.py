@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from run_mypy import run_mypy
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/recording.md", "docs/web-backend.md")
 CALLS = "tests/recorder/test_types.py"  # the documented calls of all SDKs; mypy checks it with the other tests
@@ -21,8 +23,8 @@ _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         programs = [_program(ROOT / page, Path(folder)) for page in PAGES]
-        codes = [_run("-m", "mypy", "--num-workers=2", str(program)) for program in programs]
-        return max(*codes, _run_pyright(Path(folder)))
+        codes = run_mypy(*map(str, programs)), _run_pyright(Path(folder))  # both, so that both are seen
+        return int(any(codes))
 
 
 def _program(page: Path, folder: Path) -> Path:
@@ -43,11 +45,8 @@ def _run_pyright(folder: Path) -> int:
     }
     project = folder / "pyrightconfig.json"
     project.write_text(json.dumps(settings), encoding="utf-8")
-    return _run("-m", "basedpyright", "--project", str(project), "--pythonpath", sys.executable)
-
-
-def _run(*command: str) -> int:
-    return subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode
+    command = [sys.executable, "-m", "basedpyright", "--project", str(project), "--pythonpath", sys.executable]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def _with_lines_of(page: Path) -> str:
