@@ -319,7 +319,7 @@ class Setup(Struct, frozen=True, omit_defaults=True):
 
 def _given() -> Any:
     """The module that reads the messages of SDKs. It stands above this one, so it is loaded when it is used."""
-    return import_module(".dialects._given", __package__)
+    return import_module(".dialects._sdk_entries", __package__)
 
 
 def _read_given(dialect: str, given: object) -> Message:
