@@ -214,6 +214,9 @@ class MessageListing(Iterator[Saved]):
         self._listing = listing
         self._last: MessageRow | None = None
 
+    def __repr__(self) -> str:
+        return f"<MessageListing after {self.cursor or 'nothing'}>"
+
     def __iter__(self) -> "MessageListing":
         return self
 

@@ -74,6 +74,9 @@ class BlockType(StrEnum):
     METADATA = "metadata"
 
 
+_SHOWN = 60  # bytes of binary content that a repr shows
+
+
 class Modality(StrEnum):
     """The medium of a block's content."""
 
@@ -83,7 +86,7 @@ class Modality(StrEnum):
     VIDEO = "video"
 
 
-class Block(Struct, frozen=True, omit_defaults=True, gc=False):
+class Block(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, gc=False):
     """A piece of a message.
 
     >>> Block.text("hello").content
@@ -98,6 +101,16 @@ class Block(Struct, frozen=True, omit_defaults=True, gc=False):
     mime_type: str = "text/plain"
     id: str | None = None
     extra: dict[str, object] | None = None
+
+    def __repr__(self) -> str:
+        """Show what is not a default, and of long binary content its size."""
+        fields = [
+            f"{name}=<{len(value):,} bytes>"
+            if isinstance(value, bytes) and len(value) > _SHOWN
+            else f"{name}={value!r}"
+            for name, value in self.__rich_repr__()
+        ]
+        return f"Block({', '.join(fields)})"
 
     @classmethod
     def text(cls, text: str, **extra: object) -> "Block":
@@ -165,7 +178,7 @@ def _with_half_pairs(content: str | bytes) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
+class Usage(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, gc=False):
     """Tokens, as the provider counted them."""
 
     input_tokens: int = 0
@@ -193,7 +206,7 @@ class SDKObject(Protocol):
 Given: TypeAlias = Mapping[str, object] | SDKObject
 
 
-class Message(Struct, frozen=True, gc=False):
+class Message(Struct, frozen=True, repr_omit_defaults=True, gc=False):
     """A message: a role and its blocks.
 
     >>> Message.user("Why is the build failing?").text
@@ -307,7 +320,7 @@ class Saved(Message, frozen=True, gc=False):
         return to_datetime(self.created_us)
 
 
-class Setup(Struct, frozen=True, omit_defaults=True):
+class Setup(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The setup of a conversation: provider, model, system prompt and tools (name, description, parameters)."""
 
     provider: str = ""
