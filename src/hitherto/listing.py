@@ -5,7 +5,7 @@ messages of many conversations are merged by time while they are read, opening o
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from msgspec import Struct
 from ._engine.bodies import Meta, VerifiedRow
 from ._engine.filters import Filter
 from ._engine.packs import Reader
-from .backend import Backend, ConversationRow, MessageRow, Where
+from .backend import Backend, ConversationRow, MessageRow, Position, Where
 from .errors import Damaged, InvalidArgument, InvalidCursor, KeyUnavailable, NotFound
 from .ids import show_conversation_id
 from .model import Saved, approximate_tokens, to_datetime
@@ -258,13 +258,38 @@ def scan(backend: Backend, conversation: bytes, *, newest_first: bool) -> Iterat
 
 def conversations(backend: Backend, where: Where, *, oldest_first: bool) -> Iterator[ConversationRow]:
     """All conversations, a page at a time."""
-    after = None
-    while True:
-        places = backend.page(where, after, _PAGE, oldest_first=oldest_first)
+    for places in pages(backend, [where], oldest_first=oldest_first):
         yield from backend.lookup(ids=[place.id for place in places])
-        if len(places) < _PAGE:
+
+
+def pages(
+    backend: Backend,
+    where: Sequence[Where],
+    after: Position | None = None,
+    size: int = _PAGE,
+    *,
+    oldest_first: bool = False,
+) -> Iterator[list[Position]]:
+    """Yield the places of conversations that one of these conditions selects, page by page. `Damaged` if a page does
+    not come after the one before: an index that leads in a circle would have no end."""
+    while places := page(backend, where, after, size, oldest_first=oldest_first):
+        ends = (places[-1].at, places[-1].id)
+        if after is not None and (ends <= (after.at, after.id) if oldest_first else ends >= (after.at, after.id)):
+            raise Damaged("conversations are listed out of order")
+        yield places
+        if len(places) < size:
             return
         after = places[-1]
+
+
+def page(
+    backend: Backend, where: Sequence[Where], after: Position | None, size: int, *, oldest_first: bool = False
+) -> list[Position]:
+    """The next places after this one, each of them once."""
+    if len(where) == 1:
+        return backend.page(where[0], after, size, oldest_first=oldest_first)
+    found = {(at.at, at.id) for one in where for at in backend.page(one, after, size, oldest_first=oldest_first)}
+    return [Position(*place) for place in sorted(found, reverse=not oldest_first)[:size]]
 
 
 def count_all(engine: "Engine", where: Where) -> int:

@@ -34,7 +34,6 @@ from ._engine.finding import (
     find_fitting,
     find_tagged,
     folder,
-    page,
     tag_check,
     where,
 )
@@ -64,6 +63,7 @@ from .listing import (
     infos,
     merge,
     order,
+    page,
     read_cursor,
     scan,
     write_cursor,
@@ -297,7 +297,7 @@ class Store:
         self.engine.ensure_open()
         wheres = where(self.engine, project, include_expired=False)
         after: Position | None = None
-        while places := page(self.engine, wheres, after, 1):
+        while places := page(self.engine.backend, wheres, after, 1):
             rows = self.engine.backend.lookup(ids=[places[0].id])
             if not rows:  # purged in between, or an index is damaged: do not ask for ever
                 after = places[0] if after is None or places[0] != after else None
@@ -350,7 +350,7 @@ class Store:
         else:
             where = wanted.where(self.engine.codec, alive_at)
             if wanted.key_prefix is None or self.engine.codec.in_clear:
-                places = page(self.engine, where, after, limit + 1)
+                places = page(self.engine.backend, where, after, limit + 1)
             else:
                 places = list(islice(find_fitting(self.engine, where, after, wanted), limit + 1))
         last = places[limit - 1] if len(places) > limit else None

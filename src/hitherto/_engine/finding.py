@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..backend import INTERNAL_KINDS, ConversationRow, MessageRow, Position, Where
 from ..errors import Ambiguous, Damaged, InvalidArgument, InvalidID, NotFound
 from ..ids import is_conversation_prefix, parse_conversation_id, show_conversation_id
-from ..listing import ConversationInfo, conversations, count_all, infos, order
+from ..listing import ConversationInfo, conversations, count_all, infos, order, pages
 from ..model import Saved, as_list
 from .bodies import VerifiedRow
 from .filters import Filter, check_pairs
@@ -147,17 +147,9 @@ def find_fitting(
     engine: "Engine", where: Sequence[Where], after: Position | None, wanted: Filter
 ) -> Iterator[Position]:
     """The places of those that are wanted, found by reading the descriptions of all these."""
-    while places := page(engine, where, after, _DESCRIPTIONS):
+    for places in pages(engine.backend, where, after, _DESCRIPTIONS):
         rows = {row.id: row for row in engine.backend.lookup(ids=[place.id for place in places])}
         yield from (place for place in places if place.id in rows and _is_wanted(engine, rows[place.id], wanted))
-        after = places[-1]
-
-
-def page(engine: "Engine", where: Sequence[Where], after: Position | None, limit: int) -> list[Position]:
-    if len(where) == 1:
-        return engine.backend.page(where[0], after, limit)
-    found = {(place.at, place.id) for one in where for place in engine.backend.page(one, after, limit)}
-    return [Position(*place) for place in sorted(found, reverse=True)[:limit]]
 
 
 def newest_last(
@@ -178,10 +170,8 @@ def _places(engine: "Engine", wanted: Filter) -> Iterator[Position]:
     if wanted.metadata and not engine.workspace.meta.has_metadata_tags:  # until maintenance has made the tags
         yield from find_fitting(engine, Filter(wanted.project).where(engine.codec, engine.clock()), None, wanted)
         return
-    where, after = wanted.where(engine.codec, engine.clock()), None
-    while places := page(engine, where, after, _PLACES):
+    for places in pages(engine.backend, wanted.where(engine.codec, engine.clock()), size=_PLACES):
         yield from places
-        after = places[-1]
 
 
 def find_tagged(

@@ -11,13 +11,13 @@ from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..backend import ConversationRow, Position, Said, Where, conversation_kinds
+from ..backend import ConversationRow, Said, Where, conversation_kinds
+from ..listing import pages
 from ..model import to_datetime
 
 if TYPE_CHECKING:
     from .engine import Engine
 
-_PAGE = 200  # conversations read at a time
 _HEADERS = 1000  # messages read at a time
 _DAY = 86_400_000_000  # microseconds
 
@@ -37,16 +37,13 @@ def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:
 
 def _count_verified(engine: "Engine", kind: str, since: int, _day: int) -> Iterator[Said]:
     """Yield the counts since then of the conversations of a sealed store that pass their integrity proof."""
-    after: Position | None = None
-    while True:
-        places = engine.backend.page(Where(kind), after, _PAGE)
+    for places in pages(engine.backend, [Where(kind)]):
         recent = [place.id for place in places if place.at >= since]
         for row in engine.backend.lookup(ids=recent):
             if engine.verified_row(row) is not None:
                 yield from _count_messages(engine, row, since)
-        if len(recent) < _PAGE:
+        if len(recent) < len(places):
             return
-        after = places[-1]
 
 
 def _count_messages(engine: "Engine", row: ConversationRow, since: int) -> Iterator[Said]:

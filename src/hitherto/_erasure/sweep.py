@@ -55,7 +55,7 @@ from ..errors import (
 )
 from ..events import SweepFinished, as_failures
 from ..ids import parse_conversation_id, show_conversation_id
-from ..listing import conversations
+from ..listing import conversations, pages
 from ..model import from_datetime, to_datetime
 from ..retention import Candidate, RetentionPolicy, SweepPlan, SweepReport, decide, plan
 from .checkpoint_copies import note, reach
@@ -246,18 +246,12 @@ def _quiet(engine: "Engine", policy: RetentionPolicy | None, now: int) -> Iterat
     has passed. Reads no others."""
     for kind in conversation_kinds(engine.backend):
         if policy is not None:
-            yield from _pages(engine, Where(kind), Position(now - policy.days * _DAY + 1, b""))
+            since = Position(now - policy.days * _DAY + 1, b"")
+            for places in pages(engine.backend, [Where(kind)], since, _AT_ONCE):
+                yield [place.id for place in places]
         if engine.workspace.meta.expiring:
-            yield from _pages(engine, Where(kind, expired_at=now), None)
-
-
-def _pages(engine: "Engine", where: Where, after: Position | None) -> Iterator[list[bytes]]:
-    while places := engine.backend.page(where, after, _AT_ONCE):
-        last = places[-1]
-        if after is not None and (last.at, last.id) >= (after.at, after.id):
-            raise Damaged("conversations are listed out of order")
-        after = last
-        yield [place.id for place in places]
+            for places in pages(engine.backend, [Where(kind, expired_at=now)], None, _AT_ONCE):
+                yield [place.id for place in places]
 
 
 class Sweep:

@@ -9,12 +9,12 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .._engine.finding import page as page_of
 from .._engine.finding import where as where_of
 from .._engine.record_items import revision_of
 from ..backend import ConversationRow, Position, Where
 from ..errors import Damaged, InvalidArgument
-from ..listing import ConversationInfo, check_limit, count_all, infos, left_out, read_cursor, write_cursor
+from ..listing import ConversationInfo, check_limit, count_all, infos, left_out, pages, read_cursor, write_cursor
+from ..listing import page as page_of
 from ..model import to_datetime
 from ..retention import Candidate, RetentionPolicy, decide
 from ._types import RecordPage, RecordSummary, Retention
@@ -69,11 +69,9 @@ class _DueRecords:
         return {row.id for row in self._store.backend.lookup(ids=quiet) if self.has(row)} if quiet else set()
 
     def count(self, where: Sequence[Where]) -> int:
-        after, counted, out = Position(self.cut + 1, b""), 0, left_out(self._store.engine)
-        while places := page_of(self._store.engine, where, after, _BATCH_SIZE):
-            counted += len(self.among(places) - out)
-            after = places[-1]
-        return counted
+        out = left_out(self._store.engine)
+        quiet = pages(self._store.backend, where, Position(self.cut + 1, b""), _BATCH_SIZE)
+        return sum(len(self.among(places) - out) for places in quiet)
 
 
 def _places(
@@ -82,7 +80,7 @@ def _places(
     """The positions of the records of this list, newest first."""
     where = where_of(store.engine, None, include_expired=include_expired)
     while True:
-        places = page_of(store.engine, where, after, most)
+        places = page_of(store.backend, where, after, most)
         without = set() if due is None else due.among(places)
         yield from (place for place in places if place.id not in without)
         if len(places) < most:

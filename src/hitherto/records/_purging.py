@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from .._engine.deleting import check_not_held
 from .._erasure.purging import check_reason
 from .._erasure.sweep import Sweep
-from ..backend import ConversationRow, Position, Where
+from ..backend import ConversationRow, Where
 from ..errors import Damaged, NotFound
+from ..listing import pages
 from ..model import to_datetime
 from ..reports import PurgeReport
 from ..retention import SweepReport
@@ -38,11 +39,7 @@ def purge_all(store: "Store", reason: str, progress: Callable[[int, int], None] 
 
 
 def _all(store: "Store") -> Iterator[list[bytes]]:
-    after: Position | None = None
-    while places := store.backend.page(Where(), after, _BATCH_SIZE, oldest_first=True):
-        if after is not None and (places[-1].at, places[-1].id) <= (after.at, after.id):
-            raise Damaged("conversations are listed out of order")
-        after = places[-1]
+    for places in pages(store.backend, [Where()], size=_BATCH_SIZE, oldest_first=True):
         yield [place.id for place in places]
 
 
