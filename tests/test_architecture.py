@@ -28,12 +28,12 @@ PAGE = TESTS.parent / "docs" / "architecture.md"
 # From the ground up. A name with a star is a folder. The `__init__` of a folder that imports nothing needs no place.
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
-        *("errors", "events", "_forks", "_interrupts", "_own_files"),
+        *("errors", "events", "_system.forks", "_system.interrupts", "_system.own_files"),
         *("_sealing.primitives", "_engine.signals", "_engine.retry", "_erasure.purge"),
     ),
     (
         *("attachment", "ids", "keys", "model", "reports", "retention", "sanitiser.*", "telemetry"),
-        *("_config_file", "_locations", "_task_threads", "_terminal_text"),
+        *("_system.config_file", "_system.locations", "_system.task_threads", "_system.terminal_text"),
         *("_engine.breaker", "_engine.compression", "_engine.process", "_search.query"),
     ),
     ("dialects.*", "snapshots.*", "_http_hooks"),
@@ -90,7 +90,7 @@ TITLES = (
     "the public names; tools for tests; adapters for frameworks",
     "the command line",
 )
-FOR_BACKENDS = {"_forks", "_own_files", "backend", "errors", "ids", "textindex", "_search.query"}
+FOR_BACKENDS = {"_system.forks", "_system.own_files", "backend", "errors", "ids", "textindex", "_search.query"}
 LAZY = {
     ("opening", "backends.memory"),
     ("opening", "backends.sqlite.__init__"),

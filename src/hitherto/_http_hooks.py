@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from ._task_threads import shared_threads
+from ._system.task_threads import shared_threads
 
 _NAME = "hitherto"  # the key of our exchange in the extensions of a request
 

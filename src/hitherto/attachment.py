@@ -11,7 +11,7 @@ message with a hole can be copied and exported; the hole stays a hole.
 import os
 from collections.abc import Callable, Iterator
 
-from . import _own_files
+from ._system import own_files
 from .errors import AlreadyExists, InvalidArgument, MissingAttachment
 
 __all__ = ["Attachment"]
@@ -97,13 +97,13 @@ class Attachment:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the content to a new file, which appears when it is complete."""
         name = _path(path)
-        unfinished = _own_files.name_unfinished(name)
+        unfinished = own_files.name_unfinished(name)
         try:
-            with open(_own_files.create(unfinished), "wb") as file:
+            with open(own_files.create(unfinished), "wb") as file:
                 file.writelines(self)
                 file.flush()
                 os.fsync(file.fileno())
-            _own_files.publish(unfinished, name)
+            own_files.publish(unfinished, name)
         except FileExistsError:
             raise AlreadyExists("a file", name, hint="choose another name") from None
         except OSError as error:

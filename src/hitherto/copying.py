@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ._copying.row_pages import pages
 from ._copying.workspace_copy import WorkspaceCopier, find_workspace_row, holds_others, is_kept_in, workspace_row
-from ._locations import is_server, path_of
+from ._system.locations import is_server, path_of
 from .backend import Backend, ConversationRow, conversation_kinds
 from .errors import CannotOpen, InvalidArgument, NotExportable, ReadOnly
 from .ids import show_conversation_id

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from . import _forks
+from ._system import forks
 from .errors import Closed, HithertoError, InvalidArgument
 
 __all__ = [
@@ -258,7 +258,7 @@ class Listeners:
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._closed = False
         self._lock = threading.RLock()  # reentrant: a signal handler may close the store
-        self._forks = _forks.count()
+        self._forks = forks.count()
         self._dropped = 0  # of listeners that have ended
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
@@ -303,7 +303,7 @@ class Listeners:
 
     def _wait_for_each(self, some: tuple[_Subscription, ...], timeout_seconds: float) -> list[bool]:
         """For each listener: has it got all events so far? Each queue gets a mark, and all have the same deadline."""
-        if self._forks != _forks.count():  # the threads belong to the parent process
+        if self._forks != forks.count():  # the threads belong to the parent process
             return [True for _ in some]
         deadline = time.monotonic() + timeout_seconds
         marks = [threading.Event() for _ in some]

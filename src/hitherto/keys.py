@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, NoReturn, SupportsIndex, final
 
-from . import _own_files
+from ._system import own_files
 from .errors import AlreadyExists, Hint, InvalidArgument, InvalidKey, KeyUnavailable, StorageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _GRACE_SECONDS = 1.0  # for a killed process to end
 
 _POSIX = os.name == "posix"
 # A key file may be reached through a link, as secrets are mounted into a container: the opened file is checked.
-_TO_READ = _own_files.TO_READ_THROUGH_LINKS
+_TO_READ = own_files.TO_READ_THROUGH_LINKS
 
 _OURS = "hitherto-key-1:"
 # The last of 43 digits has two bits more than are needed: they are zero, or it is no base64 of 32 bytes.
@@ -402,7 +402,7 @@ def _check_file(info: os.stat_result, what: str, path: str, forbidden: int) -> P
 def _write_new(path: str, text: str) -> Problem | None:
     """Create the complete file durably, or no file at all."""
     try:
-        descriptor = _own_files.create(path)
+        descriptor = own_files.create(path)
     except FileExistsError:
         return _TAKEN
     except (OSError, ValueError) as error:
@@ -412,7 +412,7 @@ def _write_new(path: str, text: str) -> Problem | None:
             file.write(text.encode() + b"\n")
             file.flush()
             os.fsync(descriptor)
-        _own_files.sync_names(os.path.dirname(path))
+        own_files.sync_names(os.path.dirname(path))
     except OSError as error:
         _remove(path)
         return _write_problem(path, error)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from ._engine.committer import READS_ONLY
 from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
-from ._locations import find, is_server, path_of
+from ._system.locations import find, is_server, path_of
 from .backend import WORKSPACE, Backend
 from .errors import CannotOpen, InvalidArgument, KeyUnavailable, MissingExtra
 from .model import encodable

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from . import _forks
 from ._engine.bodies import Meta
 from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from ._engine.creating import create
@@ -48,6 +47,7 @@ from ._erasure.shutdown import Purges, close, patience
 from ._sealing.codec import Codec
 from ._sealing.quarantine import Quarantine
 from ._search.search import Asked, Search
+from ._system import forks
 from .backend import CHAT, ITEMS, Backend, ConversationRow, Position, Totals, Where, conversation_kinds
 from .conversation import Attachments, Conversation, is_lazy
 from .errors import AlreadyExists, Busy, Damaged, InvalidArgument, NotFound
@@ -169,7 +169,7 @@ class Store:
         """Wait for what is on its way, for about so long, then let go of everything; what could not be finished.
         Idempotent: another call gives the same report, or says that another thread is still closing it."""
         seconds = patience(timeout_seconds)
-        if self.engine.forks != _forks.count():
+        if self.engine.forks != forks.count():
             return close(self.engine, 0.0)
         patient = 0.0 if self.engine.listeners.are_here else seconds  # the thread that closes waits for listeners
         if not self._closing_lock.acquire(timeout=patient):

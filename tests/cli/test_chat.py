@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import Message, _terminal_text
+from hitherto import Message
+from hitherto._system import terminal_text
 from hitherto.chat import PROVIDERS
 from hitherto.chat._urls import is_loopback
 from hitherto.cli import _chat, _exit_codes, _main, _providers, _slash_commands, _terminal
@@ -688,7 +689,7 @@ def test_incognito_in_the_terminal_leaves_no_trace_either(world: World, terminal
 
 
 def test_text_is_made_harmless_and_cut_to_columns() -> None:
-    assert _terminal_text.escape_control_characters("a\tb\nc\r\nd\re\x7f\x85\u2066\ud800é😀") == (
+    assert terminal_text.escape_control_characters("a\tb\nc\r\nd\re\x7f\x85\u2066\ud800é😀") == (
         "a\tb\nc\nd\u240de\u2421<U+0085><U+2066>\ufffdé😀"
     )
     assert _terminal.line("漢字漢字", 6) == "漢字…"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import _config_file
+from hitherto._system import config_file
 
 from ..support.command import World
 
@@ -41,7 +41,7 @@ def test_comments_and_other_lines_survive_a_change(world: World, config: Path) -
     text = config.read_text()
     assert text.startswith("# mine\nmodel = ")
     assert text.endswith(' # the usual\n\nsystem = "Be terse."\n')
-    assert _config_file.load({"HITHERTO_CONFIG": str(config)}) == {"model": value, "system": "Be terse."}
+    assert config_file.load({"HITHERTO_CONFIG": str(config)}) == {"model": value, "system": "Be terse."}
 
 
 def test_a_value_on_several_lines_is_left_to_an_editor(world: World, config: Path) -> None:

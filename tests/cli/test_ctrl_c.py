@@ -11,14 +11,14 @@ import threading
 
 import pytest
 
-from hitherto._interrupts import uninterruptible
+from hitherto._system.interrupts import uninterruptible
 from hitherto.cli._ctrl_c import Stoppable
 
 from ..support.command import PATIENCE, World
 
 _PRESS_IN_PROCESS = """
 import os, signal, sys
-from hitherto import _interrupts
+from hitherto._system import interrupts
 from hitherto.{module} import {owner}
 from hitherto.cli import main
 
@@ -34,8 +34,8 @@ def press(self, *args, **kwargs):
 
 {owner}.{method} = press
 if {unprotected}:
-    _interrupts.uninterruptible.__enter__ = lambda self: None
-    _interrupts.uninterruptible.__exit__ = lambda self, *_: None
+    interrupts.uninterruptible.__enter__ = lambda self: None
+    interrupts.uninterruptible.__exit__ = lambda self, *_: None
 main(sys.argv[1:])
 """
 _QUESTION = ("recorder._recorder", "Recorder", "ask", "not pressed")

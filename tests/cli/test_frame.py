@@ -19,7 +19,8 @@ import click
 import pytest
 
 import hitherto
-from hitherto import Key, Message, _config_file, _terminal_text, errors
+from hitherto import Key, Message, errors
+from hitherto._system import config_file, terminal_text
 from hitherto.cli import _exit_codes, _hints, _main, _output, _search, _store_options, _terminal
 
 from ..support.command import COMMAND, Open, World
@@ -257,7 +258,7 @@ def test_the_configuration_is_where_the_user_keeps_such_files(world: World) -> N
 
 def test_every_name_of_the_configuration_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    for name in _config_file.NAMES:
+    for name in config_file.NAMES:
         assert f"| `{name}` |" in page, name
 
 
@@ -394,11 +395,11 @@ def test_the_newest_conversations_of_this_folder_are_called_at(world: World) -> 
 
 
 def test_json_never_holds_a_character_that_does_something_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "".join(map(chr, _terminal_text.SIGNS.keys() - set(range(0xD800, 0xE000)))) + 'é漢"\\'
+    text = "".join(map(chr, terminal_text.SIGNS.keys() - set(range(0xD800, 0xE000)))) + 'é漢"\\'
     _output.print_json({"text": text})
     shown = capsys.readouterr().out
     assert json.loads(shown) == {"text": text}
-    assert not set(map(chr, _terminal_text.SIGNS)) & set(shown.rstrip("\n"))
+    assert not set(map(chr, terminal_text.SIGNS)) & set(shown.rstrip("\n"))
     assert "é漢" in shown
 
 

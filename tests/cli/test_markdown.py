@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitherto._terminal_text import escape_control_characters
+from hitherto._system.terminal_text import escape_control_characters
 from hitherto.cli._markdown import Painter
 
 from ..support.command import Open, World

@@ -23,7 +23,8 @@ import psycopg
 import pytest
 
 import hitherto
-from hitherto import Key, Message, _locations
+from hitherto import Key, Message
+from hitherto._system import locations
 from hitherto.backends.postgres.server_report import Server as Seen
 from hitherto.backends.postgres.server_report import Standby
 from hitherto.cli import _server_checks
@@ -178,7 +179,7 @@ def test_every_command_works_and_none_shows_the_password(
 def test_the_password_would_be_found_if_one_command_showed_it(on_server: World, url: str) -> None:
     """The control of the test above."""
     well(on_server, "init")
-    with patch.object(_locations, "hide_credentials", str):
+    with patch.object(locations, "hide_credentials", str):
         said = [well(on_server, "where")]
     assert leaks(on_server, said) != []
     assert leaks(on_server, [well(on_server, "where")]) == []

@@ -14,7 +14,7 @@ import pytest
 
 import hitherto
 from hitherto import HithertoError, Message, Saved
-from hitherto._task_threads import MOST_THREADS
+from hitherto._system.task_threads import MOST_THREADS
 from hitherto.aio import AsyncConversation, AsyncStore, _append_queue, open_async
 from hitherto.aio._append_queue import AppendQueue, Outcome, PendingAppend, StoreThreads, are_small
 from hitherto.attachment import LARGE, Attachment

@@ -201,7 +201,7 @@ def test_a_store_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
 
 _FORKED = """
 import asyncio, os
-from hitherto._task_threads import shared_threads
+from hitherto._system.task_threads import shared_threads
 
 async def wait():
     return await shared_threads().run(lambda: 5)

@@ -20,7 +20,8 @@ import platformdirs
 import pytest
 
 import hitherto
-from hitherto import Message, _locations
+from hitherto import Message
+from hitherto._system import locations
 from hitherto.backends.sqlite import retrying_reader
 from hitherto.errors import (
     Busy,
@@ -89,7 +90,7 @@ def opened() -> str:
 def test_without_anything_the_user_s_data_directory_is_used(world: World) -> None:
     if sys.platform != "linux":
         pytest.skip("XDG_DATA_HOME is how Linux names the place")
-    assert _locations.find() == str(world.last_resort)
+    assert locations.find() == str(world.last_resort)
     assert opened() == str(world.last_resort)
     assert world.last_resort.stat().st_mode & 0o777 == 0o600
     assert world.last_resort.parent.stat().st_mode & 0o777 == 0o700
@@ -99,7 +100,7 @@ def test_without_anything_the_user_s_data_directory_is_used(world: World) -> Non
 def test_the_data_directory_is_the_one_that_platformdirs_names(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_DATA_HOME")
     expected = Path(platformdirs.user_data_dir("hitherto", appauthor=False)) / "hitherto.db"
-    assert _locations.find() == str(expected)
+    assert locations.find() == str(expected)
     assert str(expected).startswith(str(world.home))
 
 
@@ -178,8 +179,8 @@ def test_a_place_that_cannot_be_used_is_an_error_and_no_other_is_taken(
 
 def test_find_can_be_asked_about_another_environment_and_folder(world: World, tmp_path: Path) -> None:
     (tmp_path / "other" / ".hitherto").mkdir(parents=True)
-    assert _locations.find({}, tmp_path / "other" / "below") == str(tmp_path / "other" / ".hitherto" / "hitherto.db")
-    assert _locations.find({"HITHERTO_STORE": "x"}, tmp_path / "other") == "x"
+    assert locations.find({}, tmp_path / "other" / "below") == str(tmp_path / "other" / ".hitherto" / "hitherto.db")
+    assert locations.find({"HITHERTO_STORE": "x"}, tmp_path / "other") == "x"
     assert list((tmp_path / "other" / ".hitherto").iterdir()) == []  # finding makes nothing
 
 
@@ -573,14 +574,13 @@ def test_a_name_brings_its_own_module_and_not_the_backends() -> None:
 
 FIRST = [
     "_engine", "_engine.attachments", "_engine.bodies", "_engine.breaker", "_engine.committer", "_engine.compression",
-    "_engine.context", "_engine.creating", "_engine.engine", "_engine.filters", "_engine.finding", "_engine.lease",
-    "_engine.packing", "_engine.packs", "_engine.policy_memory", "_engine.process", "_engine.quota",
-    "_engine.revisions", "_engine.setups", "_engine.signals", "_engine.state", "_engine.steps", "_engine.workspace",
-    "_erasure", "_erasure.maintenance", "_erasure.purge",
-    "_erasure.purging", "_erasure.schedule", "_erasure.shutdown", "_forks",
-    "_locations", "_own_files", "_sealing", "_sealing.codec", "_sealing.quarantine", "_search", "_search.search",
-    "attachment", "backend", "conversation", "errors", "events", "ids", "listing", "model", "opening", "reports",
-    "store", "telemetry", "textindex",
+    "_engine.context", "_engine.creating", "_engine.engine", "_engine.filters", "_engine.finding", "_engine.items",
+    "_engine.lease", "_engine.packing", "_engine.packs", "_engine.policy_memory", "_engine.process", "_engine.quota",
+    "_engine.retry", "_engine.revisions", "_engine.setups", "_engine.signals", "_engine.state", "_engine.steps",
+    "_engine.workspace", "_erasure", "_erasure.maintenance", "_erasure.purge", "_erasure.purging", "_erasure.schedule",
+    "_erasure.shutdown", "_sealing", "_sealing.codec", "_sealing.quarantine", "_search", "_search.search", "_system",
+    "_system.forks", "_system.locations", "_system.own_files", "attachment", "backend", "conversation", "errors",
+    "events", "ids", "items", "listing", "model", "opening", "reports", "store", "telemetry", "textindex",
 ]  # fmt: skip
 
 

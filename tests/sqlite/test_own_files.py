@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 import hitherto
-from hitherto import HithertoError, Key, Message, _own_files, formats
+from hitherto import HithertoError, Key, Message, formats
+from hitherto._system import own_files
 from hitherto.backends.sqlite import ballast as _ballast
 from hitherto.backends.sqlite import foreign_files, fts
 
@@ -170,9 +171,9 @@ def test_what_was_planted_beside_a_store_is_untouched_and_nothing_is_lost(place:
 
 
 def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_own_files, "find_problem", lambda *_: None)
-    monkeypatch.setattr(_own_files, "_is_shm", lambda *_: True)
-    monkeypatch.setattr(_own_files, "_starts_as_own", lambda *_: True)
+    monkeypatch.setattr(own_files, "find_problem", lambda *_: None)
+    monkeypatch.setattr(own_files, "_is_shm", lambda *_: True)
+    monkeypatch.setattr(own_files, "_starts_as_own", lambda *_: True)
     monkeypatch.setattr(fts, "_is_own", lambda *_: True)
     monkeypatch.setattr(fts.FtsIndex, "_check_own", _truncate_short)
     monkeypatch.setattr(_ballast.Ballast, "_is_proven", lambda *_: True)
@@ -272,16 +273,16 @@ os._exit(0)
         subprocess.run([sys.executable, "-c", script, str(path), mode, str(count)], check=True, timeout=60)
         journal = Path(f"{path}-journal")
         seen.add(journal.exists())
-        _own_files.check_sidecars(str(path))
+        own_files.check_sidecars(str(path))
     assert True in seen
 
 
 def test_a_journal_that_was_not_synced_has_zeros_for_its_magic() -> None:
     header = bytes(20) + (512).to_bytes(4, "big") + (4096).to_bytes(4, "big")
-    assert _own_files._is_unsynced_journal(header)
-    assert not _own_files._is_unsynced_journal(bytes(20) + b"\0\0\2\1" + b"\0\0\x10\0")  # no power of two
-    assert not _own_files._is_unsynced_journal(b"x" + header[1:])
-    assert not _own_files._is_unsynced_journal(header[:20])
+    assert own_files._is_unsynced_journal(header)
+    assert not own_files._is_unsynced_journal(bytes(20) + b"\0\0\2\1" + b"\0\0\x10\0")  # no power of two
+    assert not own_files._is_unsynced_journal(b"x" + header[1:])
+    assert not own_files._is_unsynced_journal(header[:20])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -305,13 +306,13 @@ def test_a_ballast_is_read_once_and_not_with_every_write(place: Path, monkeypatc
     ballast = _ballast.Ballast(str(place))
     assert ballast.size
     reads: list[str] = []
-    real = _own_files.read_start
+    real = own_files.read_start
 
     def counted(path: str, size: int) -> bytes:
         reads.append(path)
         return real(path, size)
 
-    monkeypatch.setattr(_own_files, "read_start", counted)
+    monkeypatch.setattr(own_files, "read_start", counted)
     for _ in range(10):
         assert ballast.size
     assert reads == []
@@ -417,8 +418,8 @@ def test_the_module_says_what_each_kind_is(tmp_path: Path) -> None:
         path.parent.mkdir()
         Planted(kind, path)
         with pytest.raises(hitherto.CannotOpen, match=phrase):
-            _own_files.examine(str(path), None)
+            own_files.examine(str(path), None)
         shutil.rmtree(path.parent)
-    assert _own_files.examine(str(tmp_path / "nothing"), None) is None
-    assert "socket" in _own_files.describe_kind(stat.S_IFSOCK)
-    assert "device" in _own_files.describe_kind(stat.S_IFBLK)
+    assert own_files.examine(str(tmp_path / "nothing"), None) is None
+    assert "socket" in own_files.describe_kind(stat.S_IFSOCK)
+    assert "device" in own_files.describe_kind(stat.S_IFBLK)

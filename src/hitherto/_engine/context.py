@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .. import _forks
+from .._system import forks
 from ..backend import WORKSPACE, Backend, ConversationRow, Position
 from ..errors import Closed, InvalidArgument, NotFound
 from ..events import Listeners
@@ -81,7 +81,7 @@ class StoreContext:
         self.redactor = None if sanitiser is None else self.make_redactor(sanitiser)
         self.verified_rows: dict[bytes, VerifiedRow] = {}  # of a sealed store, listed lately
         self.opened = Opened()
-        self.forks = _forks.count()
+        self.forks = forks.count()
         self.at_close: dict[object, Callable[[], None]] = {}  # called before the store is closed, by owner
         self.waits_at_close: dict[object, Callable[[float], bool]] = {}  # and then, with the seconds they may take
         self.checkpoint_stores: dict[object, Prunes] = {}  # where checkpoints of this store may lie
@@ -117,7 +117,7 @@ class StoreContext:
         """Raise `Closed` unless the store is open, and in this process."""
         if self.opened.is_closed:
             raise Closed("the store is closed")
-        if self.forks != _forks.count():
+        if self.forks != forks.count():
             raise Closed("the store was opened before os.fork, in another process")
 
     def ensure_removable(self) -> None:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .. import _forks
 from .._engine.bodies import open_meta
 from .._engine.filters import description_tags
 from .._engine.packing import pack
 from .._sealing.codec import next_row
+from .._system import forks
 from ..backend import CHAT, Batch, Change, ConversationRow, Done, Loose, Where
 from ..errors import Closed, Damaged, NotFound, StorageFull
 from ..events import warn
@@ -269,7 +269,7 @@ class MaintenanceThread:
         if engine is None or engine.read_only:
             return None
         try:
-            with _forks.still:
+            with forks.still:
                 return maintain(engine, seconds, quiet_only=True)
         except Exception as error:  # noqa: BLE001  # the warning names it
             self._warn("maintenance", error)

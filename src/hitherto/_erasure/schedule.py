@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .. import _forks
 from .._engine.bodies import WorkspaceMeta
 from .._engine.lease import Lease
+from .._system import forks
 from ..backend import Where
 from ..errors import Closed, StorageFull
 from ..events import warn
@@ -173,7 +173,7 @@ class Schedule:
     def sweep(self, go_on: Callable[[], bool]) -> None:
         """Purge what is due, unless another process holds the lease. `go_on` returns False when the store is closed."""
         self._next = self._ticks_now() + _AGAIN
-        with _forks.still:
+        with forks.still:
             self._engine.workspace.refresh()
         news = self._news
         outdated = self.is_wanted and self._sweep(go_on)
@@ -185,14 +185,14 @@ class Schedule:
 
         self._engine.workspace.check_policy()
         policy = as_policy(self._engine.workspace.meta.retention_days)
-        with _forks.still:
+        with forks.still:
             self._compare()
         now = to_datetime(self.now())
-        job = Sweep(self._engine, policy, now, lambda: go_on() and self._lease.take(), lambda: _forks.still)
+        job = Sweep(self._engine, policy, now, lambda: go_on() and self._lease.take(), lambda: forks.still)
         try:
             job.sweep(go_on)
         finally:
-            with _forks.still:
+            with forks.still:
                 self._lease.release()
         if job.met is not None:
             raise job.met

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .. import _forks
+from .._system import forks
 from ..errors import CommitUnknown, HithertoError, InvalidArgument, StorageError
 from ..events import PurgeCompleted, warn
 from ..model import to_datetime
@@ -42,7 +42,7 @@ def patience(timeout_seconds: float) -> float:
 
 def close(engine: "Engine", timeout_seconds: float) -> CloseReport:
     """Finish the pending work that can be finished in this time, and close everything. Returns the report."""
-    if engine.forks != _forks.count():  # a child's inherited locks may never open; it owns none of the work
+    if engine.forks != forks.count():  # a child's inherited locks may never open; it owns none of the work
         _let_go(engine)
         return CloseReport()
     deadline = time.monotonic() + timeout_seconds

@@ -20,7 +20,7 @@ from math import log
 
 from msgspec import Struct
 
-from .. import _forks
+from .._system import forks
 from ..errors import Closed
 from ..ids import RUN
 from ..textindex import Entry, Found, Known
@@ -159,7 +159,7 @@ class WordIndex:
     def __init__(self) -> None:
         self.was_reset = False
         self._lock = threading.Lock()
-        self._forks = _forks.count()
+        self._forks = forks.count()
         self._closed = False
         self._stamp = int.from_bytes(os.urandom(7), "big")
         self._begin()
@@ -174,7 +174,7 @@ class WordIndex:
         self._parts: _Parts | None = None
 
     def _open(self) -> threading.Lock:
-        if self._forks != _forks.count():
+        if self._forks != forks.count():
             raise Closed("the index was opened before os.fork, in another process")
         if self._closed:
             raise Closed("the index is closed")

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
-from .._task_threads import Threads, outlast
+from .._system.task_threads import Threads, outlast
 from ..backend import CHAT
 from ..conversation import Attachments, Conversation, OnConflict
 from ..events import Listener

@@ -22,7 +22,7 @@ from contextvars import copy_context
 from typing import Any
 
 from .._engine.committer import PendingCommit
-from .._task_threads import MOST_THREADS, Threads
+from .._system.task_threads import MOST_THREADS, Threads
 from ..attachment import LARGE, Attachment
 from ..conversation import Conversation, OnConflict
 from ..errors import Closed

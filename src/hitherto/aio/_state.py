@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .._task_threads import Threads
+from .._system.task_threads import Threads
 from ..items import ANY, Batch, BatchItems, Item, Items
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar, overload, runtime_checkable
 
-from .._interrupts import uninterruptible
-from .._task_threads import shared_threads
+from .._system.interrupts import uninterruptible
+from .._system.task_threads import shared_threads
 from ..dialects import Answer, Assembly, Dialect, dialect
 from ..dialects._json import Pieces, as_object, decode_object
 from ..dialects._lossless import answer_as_it_is, keepable_answer

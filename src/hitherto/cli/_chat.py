@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from .. import errors
-from .._config_file import BadConfig, load
+from .._system.config_file import BadConfig, load
 from ._ids import find_conversation, here
 from ._providers import ADDRESS, PROVIDERS, ProviderName, find_keys, say_known
 from ._store_options import Place, with_place

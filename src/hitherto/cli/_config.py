@@ -7,10 +7,10 @@ import os
 
 import click
 
-from .. import _config_file
-from .._config_file import NAMES, BadConfig, change, check_name, load
-from .._locations import hide_credentials, is_server
-from .._terminal_text import escape_control_characters
+from .._system import config_file
+from .._system.config_file import NAMES, BadConfig, change, check_name, load
+from .._system.locations import hide_credentials, is_server
+from .._system.terminal_text import escape_control_characters
 from ._exit_codes import NOTHING
 from ._output import print_json
 from ._providers import PROVIDERS, say_known
@@ -31,7 +31,7 @@ def config() -> None:
 @config.command("path", short_help="Print where the file is.")
 def path_() -> None:
     """Print where the configuration file is, or would be."""
-    where = _config_file.path()
+    where = config_file.path()
     click.echo(escape_control_characters(where))
     if not os.path.lexists(where):
         say("there is nothing yet: hitherto config set NAME VALUE makes it")
@@ -79,7 +79,7 @@ def set_(name: str, value: str) -> None:
     check_name(name)
     _check_value(name, value)
     change(name, value)
-    say(f"{name} is set in {_config_file.path()}")
+    say(f"{name} is set in {config_file.path()}")
 
 
 @config.command("unset", short_help="Remove a value.")

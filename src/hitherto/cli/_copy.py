@@ -175,7 +175,7 @@ def _row_counts(done: "StoreCopy") -> dict[str, object]:
 
 
 def _way_fields(way: _Way, how: str) -> dict[str, object]:
-    from .._locations import hide_credentials  # noqa: PLC0415  # help needs none
+    from .._system.locations import hide_credentials  # noqa: PLC0415  # help needs none
 
     return {
         "source": hide_credentials(way.source.location),

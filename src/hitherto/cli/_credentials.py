@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .. import _own_files
+from .._system import own_files
 from ..errors import CannotOpen, Denied, Hint, HithertoError, StorageError
 from ..keys import Problem, real_keyrings
 
@@ -124,7 +124,7 @@ def _failure(error: Exception) -> StorageError:
 def _load() -> dict[str, dict[str, str]]:
     where = path()
     try:
-        with _own_files.open_descriptor(where, _own_files.TO_READ_THROUGH_LINKS) as descriptor:
+        with own_files.open_descriptor(where, own_files.TO_READ_THROUGH_LINKS) as descriptor:
             problem = _find_problem(os.fstat(descriptor))
             data = b"" if problem is not None else os.read(descriptor, _LARGEST)
     except (FileNotFoundError, NotADirectoryError):
@@ -147,7 +147,7 @@ def _parse(data: bytes, where: str) -> dict[str, dict[str, str]]:
 
 def _find_problem(found: os.stat_result) -> str | None:
     if not stat.S_ISREG(found.st_mode):
-        return f"is {_own_files.describe_kind(found.st_mode)}"
+        return f"is {own_files.describe_kind(found.st_mode)}"
     if os.name != "posix":  # access lists there, which Python does not show
         return None
     if found.st_uid != os.geteuid():
@@ -162,7 +162,7 @@ def _write(entries: dict[str, dict[str, str]]) -> None:
     try:
         if entries:
             os.makedirs(os.path.dirname(where), mode=0o700, exist_ok=True)
-            _own_files.replace_with(where, text.encode())
+            own_files.replace_with(where, text.encode())
         else:
             with suppress(FileNotFoundError):
                 os.unlink(where)

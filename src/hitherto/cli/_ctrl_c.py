@@ -9,7 +9,7 @@ import signal
 import threading
 from types import FrameType
 
-from .._interrupts import defer_interrupt, forget_interrupts
+from .._system.interrupts import defer_interrupt, forget_interrupts
 
 
 class Stoppable:

@@ -11,8 +11,9 @@ from textwrap import wrap
 
 import click
 
-from .. import _config_file, errors
-from .._terminal_text import escape_control_characters
+from .. import errors
+from .._system import config_file
+from .._system.terminal_text import escape_control_characters
 from ._doctor_checks import CHECKS, OK, PROBLEM, WARNING, Case, Finding, content, run_check
 from ._exit_codes import FAILED, LOCKED, UNSOUND
 from ._options import options
@@ -51,7 +52,7 @@ def _case(store: str | None, workspace: str | None, key: str | None) -> Case:
     """Return the subject of the checks. An unusable configuration file or key source does not stop the other checks."""
     settings, bad_config = {}, None
     try:
-        settings = _config_file.load()
+        settings = config_file.load()
     except errors.HithertoError as error:
         bad_config = error
     try:

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from .. import __version__, _config_file, errors
+from .. import __version__, errors
+from .._system import config_file
 from . import _open_files
 from ._exit_codes import FAILED, LOCKED, UNSOUND, exit_code_of
 from ._hints import hint_of
@@ -144,7 +145,7 @@ def encoding(_: Case) -> Iterator[Finding]:
 
 
 def configuration(case: Case) -> Iterator[Finding]:
-    path = _config_file.path()
+    path = config_file.path()
     if case.bad_config is not None:
         yield Finding("configuration", PROBLEM, str(case.bad_config), case.bad_config.hint)
     elif not os.path.exists(path):

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from .. import errors
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ._completion import complete_ids
 from ._exit_codes import PARTIAL, exit_code_of
 from ._hints import hint_of

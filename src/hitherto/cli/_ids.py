@@ -27,7 +27,7 @@ _RECENT = re.compile(r"@(?:~(\d{1,6}))?")
 def here() -> str | None:
     """Return the current project: the nearest folder with a `.hitherto`, here or above, else this folder. None if it is
     gone."""
-    from .._locations import near  # noqa: PLC0415  # help needs none
+    from .._system.locations import near  # noqa: PLC0415  # help needs none
 
     try:
         found = near()

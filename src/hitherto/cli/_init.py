@@ -8,8 +8,8 @@ import os
 import click
 
 from .. import errors
-from .._config_file import path as config_path
-from .._terminal_text import escape_control_characters
+from .._system.config_file import path as config_path
+from .._system.terminal_text import escape_control_characters
 from ._output import print_json
 from ._store_options import Place, with_place
 from ._terminal import say
@@ -40,7 +40,7 @@ def init(place: Place) -> None:
     With --key the store is sealed. The folder tells git to leave it alone, and is open to you only. Where --store or
     HITHERTO_STORE names a database, its tables are made if need be, and the workspace in them.
     """
-    from .._locations import FILE_NAME, FOLDER_NAME  # noqa: PLC0415  # help needs none
+    from .._system.locations import FILE_NAME, FOLDER_NAME  # noqa: PLC0415  # help needs none
 
     if place.is_server and place.named_by in ("--store", "HITHERTO_STORE"):
         _make_workspace(place)

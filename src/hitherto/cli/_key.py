@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .. import _config_file, errors
-from .._terminal_text import escape_control_characters
+from .. import errors
+from .._system import config_file
+from .._system.terminal_text import escape_control_characters
 from ._exit_codes import LOCKED, UNSOUND
 from ._options import without_asking
 from ._output import Meter, confirm, print_json
@@ -204,7 +205,7 @@ def _report(done: "RotationReport", after: str, to: str | None) -> int:
         say("not complete: what is damaged still needs the old key, so keep it; hitherto verify names it")
     if done.scrub_pending:
         say("old bytes are still in the file, because a reader has it open; they go when the reader has ended")
-    named = {"HITHERTO_KEY": os.environ.get("HITHERTO_KEY"), _config_file.path(): _config_file.load().get("key")}
+    named = {"HITHERTO_KEY": os.environ.get("HITHERTO_KEY"), config_file.path(): config_file.load().get("key")}
     for where, source in named.items():
         if source and source != to:
             say(f"{where} says {source}: {'remove that' if to is None else f'change that to {to}'}")

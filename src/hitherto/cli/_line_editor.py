@@ -26,7 +26,7 @@ from prompt_toolkit.layout.processors import Processor, Transformation, Transfor
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from .._terminal_text import SIGNS
+from .._system.terminal_text import SIGNS
 
 _HARMLESS = {code: "\ufffd" for code in SIGNS if code >= 0xA0}  # the editor replaces the lower ones itself
 

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ._terminal import Output, colours
 
 _PLAIN = "\x1b[0m"

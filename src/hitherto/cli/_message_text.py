@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ._output import paint
 from ._terminal import is_terminal, line, moment, width
 from ._tree import Brief, brief_line, role_tag, summarise_blocks

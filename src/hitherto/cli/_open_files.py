@@ -10,7 +10,7 @@ import struct
 import sys
 from contextlib import suppress
 
-from .. import _own_files
+from .._system import own_files
 
 WRITING, OPEN = 120, 128  # the bytes that SQLite locks
 
@@ -20,7 +20,7 @@ def holder(path: str, byte: int) -> str | None:
     if not sys.platform.startswith(("linux", "darwin")) or struct.calcsize("P") != 8:
         return None
     try:
-        with _own_files.open_descriptor(f"{path}-shm") as file:
+        with own_files.open_descriptor(f"{path}-shm") as file:
             pid = _lock_holder(file, byte)
     except FileNotFoundError:
         return ""

@@ -18,7 +18,7 @@ from typing import TextIO
 
 import click
 
-from .._terminal_text import SIGNS
+from .._system.terminal_text import SIGNS
 from ._terminal import colours, is_terminal, line, say, width, write_stderr
 
 _PLAIN = "\x1b[0m"
@@ -63,9 +63,9 @@ def _pager() -> list[str] | None:
         return None
     import shlex  # noqa: PLC0415  # a pipe needs no pager
 
-    from .. import _config_file  # noqa: PLC0415  # as above
+    from .._system import config_file  # noqa: PLC0415  # as above
 
-    for setting in (os.environ.get("HITHERTO_PAGER"), _config_file.load().get("pager"), os.environ.get("PAGER")):
+    for setting in (os.environ.get("HITHERTO_PAGER"), config_file.load().get("pager"), os.environ.get("PAGER")):
         if setting is not None:
             try:
                 words = shlex.split(setting)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Protocol
 
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ..errors import MissingExtra
 from ._terminal import is_terminal, say
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ._completion import complete_ids
 from ._exit_codes import BUSY, UNSOUND
 from ._ids import find_conversation, is_message

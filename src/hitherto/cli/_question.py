@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ..errors import InvalidArgument
 from ._terminal import is_terminal
 

@@ -96,21 +96,21 @@ class Place:
     @property
     def path(self) -> str | None:
         """The path of the store's file; None if it is not a file."""
-        from .._locations import path_of  # noqa: PLC0415  # as above
+        from .._system.locations import path_of  # noqa: PLC0415  # as above
 
         return path_of(self.location)
 
     @property
     def is_server(self) -> bool:
         """True if the store is a database on a server."""
-        from .._locations import is_server  # noqa: PLC0415  # as above
+        from .._system.locations import is_server  # noqa: PLC0415  # as above
 
         return is_server(self.location)
 
     @property
     def display_name(self) -> str:
         """The location without user and password, for output."""
-        from .._locations import hide_credentials  # noqa: PLC0415  # as above
+        from .._system.locations import hide_credentials  # noqa: PLC0415  # as above
 
         return self.path or hide_credentials(self.location)
 
@@ -154,7 +154,7 @@ def place_of(
 ) -> Place:
     """Return the place that these options name. `settings` replaces the configuration file."""
     if settings is None:
-        from .._config_file import load  # noqa: PLC0415  # help needs none
+        from .._system.config_file import load  # noqa: PLC0415  # help needs none
 
         settings = load()
     location, named_by = _location(store, settings)
@@ -165,7 +165,7 @@ def place_of(
         except click.UsageError as error:
             if key != settings.get("key"):
                 raise
-            from .._config_file import BadConfig, path  # noqa: PLC0415  # as above
+            from .._system.config_file import BadConfig, path  # noqa: PLC0415  # as above
 
             raise BadConfig(f"{path()}: {error.message}", hint='key = "file:…"') from None
     return Place(
@@ -181,7 +181,7 @@ def _sanitise(settings: dict[str, str]) -> str | None:
     """Return the sanitiser's name from the environment or the configuration file. A misspelt name is an error."""
     named = os.environ.get("HITHERTO_SANITISE") or settings.get("sanitise") or "off"
     if named not in SANITISED:
-        from .._config_file import BadConfig  # noqa: PLC0415  # as above
+        from .._system.config_file import BadConfig  # noqa: PLC0415  # as above
 
         hint = f"HITHERTO_SANITISE, and sanitise in the configuration file, are one of {', '.join(SANITISED)}"
         raise BadConfig(f"not a sanitiser: {named!r:.40}", hint=hint)
@@ -189,7 +189,7 @@ def _sanitise(settings: dict[str, str]) -> str | None:
 
 
 def _location(store: str | None, settings: dict[str, str]) -> tuple[str, str]:
-    from .._locations import find, near  # noqa: PLC0415  # help needs none
+    from .._system.locations import find, near  # noqa: PLC0415  # help needs none
 
     if store:
         warn_of_password(store)
@@ -215,7 +215,7 @@ def warn_of_password(location: str) -> None:
 
 def has_password(location: str) -> bool:
     """Return True if the location is a server's address with a password."""
-    from .._locations import is_server  # noqa: PLC0415  # as above
+    from .._system.locations import is_server  # noqa: PLC0415  # as above
 
     authority = location.partition("://")[2].rpartition("@")[0]
     return is_server(location) and (":" in authority or "password=" in location)

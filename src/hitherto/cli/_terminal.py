@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ..errors import shorten
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from errno import EBUSY, EDQUOT, ENOSPC, ENOTDIR, ENOTEMPTY
 from pathlib import Path
 from typing import IO
 
-from .. import _own_files
+from .._system import own_files
 from ..errors import AlreadyExists, CannotOpen, Denied, Hint, HithertoError, InvalidArgument, StorageError, StorageFull
 from ..keys import Key
 from ..snapshots import Unreadable
@@ -31,11 +31,11 @@ def new_path(path: Path) -> Iterator[Path]:
     try:
         if os.path.lexists(path):
             raise FileExistsError
-        os.close(_own_files.create(str(unfinished)))
+        os.close(own_files.create(str(unfinished)))
         try:
             yield unfinished
-            _own_files.sync(str(unfinished))
-            _own_files.publish(str(unfinished), str(path))
+            own_files.sync(str(unfinished))
+            own_files.publish(str(unfinished), str(path))
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(unfinished)
@@ -48,7 +48,7 @@ def new_path(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield the unfinished file, open for writing."""
-    flags = os.O_WRONLY | _own_files.CAREFUL
+    flags = os.O_WRONLY | own_files.CAREFUL
     with new_path(path) as unfinished, open(os.open(unfinished, flags), "wb") as file:
         yield file
 
@@ -93,7 +93,7 @@ def new_directory(path: Path) -> Iterator[Path]:
             os.chmod(unfinished, 0o700)  # independent of the umask
             yield unfinished
             os.rename(unfinished, place)  # which replaces what is empty, and nothing else
-            _own_files.sync_names(str(place.parent))
+            own_files.sync_names(str(place.parent))
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)  # gone after success; an error was raised already
     except OSError as error:
@@ -113,7 +113,7 @@ def _in_the_way(error: OSError, place: Path) -> HithertoError | None:
 
 def _beside(path: Path) -> Path:
     """Return a temporary name in the same directory."""
-    return Path(_own_files.name_unfinished(str(path)))
+    return Path(own_files.name_unfinished(str(path)))
 
 
 def _check(path: Path) -> None:

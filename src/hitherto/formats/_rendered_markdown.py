@@ -14,7 +14,7 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
 
-from .._terminal_text import SIGNS
+from .._system.terminal_text import SIGNS
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

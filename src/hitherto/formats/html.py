@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import IO
 
-from .._terminal_text import escape_control_characters
+from .._system.terminal_text import escape_control_characters
 from ..attachment import Attachment
 from ..dialects._missing_attachments import has_hole
 from ..model import Block, Setup

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta
-from .._task_threads import shared_threads
+from .._system.task_threads import shared_threads
 from ..chat._claude_local import ClaudeLocal
 from ..chat._clients import AsyncClaudeLocal, AsyncClient, Client
 from ..chat._turn import Restored

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .._http_hooks import Exchange, Listener, Sent
-from .._task_threads import shared_threads
+from .._system.task_threads import shared_threads
 
 
 async def listen_to_aiohttp(request: Any, send: Callable[[], Awaitable[Any]], listener: Listener) -> Any:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._erasure.checkpoint_copies import is_there
-from .._interrupts import uninterruptible
+from .._system.interrupts import uninterruptible
 from ..conversation import Conversation
 from ..dialects import Answer, Assembly
 from ..errors import InvalidArgument, NotExportable, NotFound

@@ -7,7 +7,7 @@ kept yet. So no piece waits for the store, and a stream that stalls is kept as f
 import threading
 from collections.abc import Callable, Mapping
 
-from .._interrupts import uninterruptible
+from .._system.interrupts import uninterruptible
 from ..dialects import Answer, Assembly
 from ..dialects._lossless import keepable_answer
 from ..errors import HithertoError

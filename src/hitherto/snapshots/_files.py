@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Final, Protocol, Self
 
-from .._own_files import NO_LINKS, TO_CHANGE, TO_CREATE, TO_READ, describe_kind
+from .._system.own_files import NO_LINKS, TO_CHANGE, TO_CREATE, TO_READ, describe_kind
 from ..errors import (
     Busy,
     CannotOpen,

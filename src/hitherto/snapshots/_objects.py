@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from .. import _forks
+from .._system import forks
 from ..errors import (
     Busy,
     CannotOpen,
@@ -327,8 +327,8 @@ _first_use: int | None = None  # the count of forks when obstore's threads were 
 def _must_have_its_threads() -> None:
     global _first_use  # noqa: PLW0603  # there is one such set of threads in a process
     if _first_use is None:
-        _first_use = _forks.count()
-    elif _first_use != _forks.count():
+        _first_use = forks.count()
+    elif _first_use != forks.count():
         hint = "start processes with the method 'spawn', or make no request before os.fork"
         raise Closed("obstore was used before os.fork, and does not work after it", hint=hint)
 

@@ -29,7 +29,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from ... import _forks
+from ..._system import forks
 from ...errors import Busy, CannotOpen, Closed, Hint, HithertoError, ReadOnly, Unavailable
 from . import schema
 from .address import Address, is_local
@@ -76,7 +76,7 @@ class Shared:
         self.timeline = 0  # the highest seen
         self.durable = True
         self.trouble: Exception | None = None  # why the last attempt to connect failed
-        self._forks = _forks.count()
+        self._forks = forks.count()
         self._renewed = 0.0
         self._renewing, self._opening, self._knowing = threading.Lock(), threading.Lock(), threading.Lock()
         self._lent: set[Link] = set()
@@ -102,7 +102,7 @@ class Shared:
     def of(cls, address: Address) -> "Shared":
         """Return the shared pool of this address, created if needed. The caller has to `release` it."""
         how = (address.pool_size, address.read_only, address.by_transaction)
-        place = (address.conninfo, _forks.count(), *how)
+        place = (address.conninfo, forks.count(), *how)
         with cls._lock:
             shared = cls._all.get(place)
             if shared is None:
@@ -111,7 +111,7 @@ class Shared:
             return shared
 
     def release(self) -> None:
-        if self._forks != _forks.count():  # it belongs to the parent process; this one has only copies of its locks
+        if self._forks != forks.count():  # it belongs to the parent process; this one has only copies of its locks
             return
         with self._lock:
             self.users -= 1
@@ -294,7 +294,7 @@ class Shared:
     # -- lending
 
     def take(self, deadline: float) -> Link:
-        if self._forks != _forks.count():
+        if self._forks != forks.count():
             raise Closed("the store is closed")
         while True:
             patience = max(0.01, deadline - time.monotonic())
@@ -347,7 +347,7 @@ class Bound:
         self.retries = 0
         self._inner = threading.local()  # the connection of a thread that reads through its commit's connection
         self._closed = False
-        self._process = _forks.count()
+        self._process = forks.count()
 
     def close(self) -> None:
         if not self._closed:
@@ -357,7 +357,7 @@ class Bound:
     @contextmanager
     def lease(self, deadline: float | None = None) -> Iterator[Connection]:
         """Lease a bound connection. Behind a transaction pooler it is not bound: each transaction binds itself."""
-        if self._closed or self._process != _forks.count():
+        if self._closed or self._process != forks.count():
             raise Closed("the store is closed")
         connection: Link | None = None
         try:

@@ -7,7 +7,7 @@ import os
 
 import apsw
 
-from ... import _own_files
+from ..._system import own_files
 from ...errors import (
     AlreadyExists,
     Busy,
@@ -34,7 +34,7 @@ def write_backup(pool: Pool, path: str) -> None:
     target = os.path.abspath(expanded)
     if os.path.lexists(target):
         raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites")
-    unfinished = _own_files.name_unfinished(target)
+    unfinished = own_files.name_unfinished(target)
     make_private(unfinished)
     unfinished = os.path.realpath(unfinished)  # SQLite follows no link, not even in the path to the folder
     try:
@@ -53,7 +53,7 @@ def write_backup(pool: Pool, path: str) -> None:
         finally:
             copy.close()
         sync(unfinished)
-        _own_files.publish(unfinished, target)
+        own_files.publish(unfinished, target)
     except FileExistsError:
         raise AlreadyExists("a file", target, hint="choose another name; a backup never overwrites") from None
     except apsw.Error as error:

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import apsw
 
-from ... import _own_files
+from ..._system import own_files
 from ...errors import CannotOpen, StorageError
 from .connections import transaction
 from .files import free_bytes, sync
@@ -54,15 +54,15 @@ class Ballast:
         if _state(found) != self._proven:
             if found.st_size > MOST:
                 return False
-            if _own_files.read_start(self.path, found.st_size) != bytes(found.st_size):
+            if own_files.read_start(self.path, found.st_size) != bytes(found.st_size):
                 return False
             self._proven = _state(found)
         return True
 
     def _truncate(self, size: int) -> None:
         """Truncate by a descriptor, so that it is the examined file or none."""
-        with _own_files.open_descriptor(self.path, _own_files.TO_CHANGE) as descriptor:
-            if _own_files.find_problem(os.fstat(descriptor), None) is None:
+        with own_files.open_descriptor(self.path, own_files.TO_CHANGE) as descriptor:
+            if own_files.find_problem(os.fstat(descriptor), None) is None:
                 os.ftruncate(descriptor, size)
 
     @property
@@ -87,7 +87,7 @@ class Ballast:
     def is_own(self) -> bool:
         """Tell whether the file is a ballast. It is empty if `give_for_opening` took all of it."""
         try:
-            found = _own_files.examine(self.path, _own_files.trusted_owners(self._store))
+            found = own_files.examine(self.path, own_files.trusted_owners(self._store))
             return found is not None and self._is_proven(found)
         except (CannotOpen, OSError):
             return False
@@ -129,7 +129,7 @@ class Ballast:
         if size <= self.size:
             return self.size > 0
         try:  # an existing file that counts as none is foreign, and is left alone
-            descriptor = os.open(self.path, _own_files.TO_CHANGE) if self.is_own else _own_files.create(self.path)
+            descriptor = os.open(self.path, own_files.TO_CHANGE) if self.is_own else own_files.create(self.path)
         except OSError:
             return False
         try:

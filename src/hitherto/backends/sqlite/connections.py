@@ -19,8 +19,8 @@ from contextlib import contextmanager
 
 import apsw
 
-from ... import _forks
-from ..._own_files import check_sidecars
+from ..._system import forks
+from ..._system.own_files import check_sidecars
 from ...errors import Busy, CannotOpen, Closed, Damaged, Hint, NotAStore, StorageError
 from .files import lacks_room, make_private, map_error, sync
 
@@ -31,7 +31,7 @@ _in_use: set[str] = set()
 
 
 def _before_fork() -> None:
-    _forks.still.acquire()
+    forks.still.acquire()
     for pool in list(_pools):
         pool.close_idle()
         if pool.made:
@@ -40,11 +40,11 @@ def _before_fork() -> None:
 
 def _after_fork_in_parent() -> None:
     _in_use.clear()
-    _forks.still.release()
+    forks.still.release()
 
 
 def _after_fork_in_child() -> None:
-    _forks.still = threading.RLock()
+    forks.still = threading.RLock()
     _out_of_bounds.update(_in_use)
     _inherited.extend(list(_pools))
 
@@ -114,7 +114,7 @@ class Pool:
         self.make_room: Callable[[], bool] = lambda: False  # called on a full disk; True if it freed space
         self.vfs = vfs
         self.read_only = read_only
-        self._forks = _forks.count()
+        self._forks = forks.count()
         self._closed = False
         self._lock = threading.Lock()
         if read_only or not create:
@@ -189,7 +189,7 @@ class Pool:
         self.made -= 1
 
     def take(self) -> apsw.Connection:
-        if self._closed or self._forks != _forks.count():
+        if self._closed or self._forks != forks.count():
             raise self._closed_error()
         try:
             found = self.idle.pop()
@@ -210,7 +210,7 @@ class Pool:
             self.close_idle()
 
     def _closed_error(self) -> Closed:
-        if self._forks == _forks.count():
+        if self._forks == forks.count():
             return Closed("the store is closed")
         return Closed("the store was opened before os.fork, in another process")
 
@@ -225,12 +225,12 @@ class Pool:
     def close(self, *, untouched: bool = False) -> None:
         """Close all connections. With `untouched` the WAL is not checkpointed."""
         self._closed = True
-        for connection in self.idle if untouched and self._pending and self._forks == _forks.count() else ():
+        for connection in self.idle if untouched and self._pending and self._forks == forks.count() else ():
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.close_idle()
 
     def close_idle(self) -> None:
-        if self._forks == _forks.count():
+        if self._forks == forks.count():
             with self._lock, self.mapping_errors():
                 while self.idle:
                     self.drop(self.idle.pop())

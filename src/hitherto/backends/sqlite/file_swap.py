@@ -18,7 +18,7 @@ from errno import EDQUOT, ENOSPC
 
 import apsw
 
-from ... import _own_files
+from ..._system import own_files
 from ...errors import AlreadyExists, Busy, StorageError, StorageFull
 from .files import map_error, sync
 from .fts import is_own_index
@@ -32,11 +32,11 @@ def put_in_place(new: str, path: str, *, replace: bool) -> str | None:
     An existing file is kept under the name that is returned. Raises `AlreadyExists` for it without `replace`, `Busy` if
     a process has it open, and `CannotOpen` if a file beside it is not SQLite's."""
     path = os.path.realpath(path)
-    _own_files.check_sidecars(path)
+    own_files.check_sidecars(path)
     try:
         if not os.path.lexists(path):
             _put_aside(path, _free_name(path))  # SQLite would take a WAL without its database for that of the new file
-            _own_files.publish(new, path)
+            own_files.publish(new, path)
             return None
         if not replace:
             raise FileExistsError
@@ -53,7 +53,7 @@ def _replace(new: str, path: str, *, locked: bool) -> str:
     kept = _free_name(path)
     os.link(path, kept)
     if locked:  # its sidecar files are empty
-        _remove(path, _own_files.SIDECARS)
+        _remove(path, own_files.SIDECARS)
     else:
         _put_aside(path, kept)
     os.replace(new, path)
@@ -95,7 +95,7 @@ def _lock(connection: apsw.Connection, path: str) -> bool:
 
 def _free_name(path: str) -> str:
     name = f"{path}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    is_free = not any(os.path.lexists(name + suffix) for suffix in ("", *_own_files.SIDECARS))
+    is_free = not any(os.path.lexists(name + suffix) for suffix in ("", *own_files.SIDECARS))
     return name if is_free else f"{name}-{os.urandom(4).hex()}"
 
 
@@ -103,7 +103,7 @@ def _put_aside(path: str, kept: str) -> None:
     """Rename the WAL and journal of a missing or unreadable database: they may still be of use."""
     for suffix in ("-wal", "-journal"):
         with suppress(FileNotFoundError):
-            _own_files.put_aside(path + suffix, kept + suffix)
+            own_files.put_aside(path + suffix, kept + suffix)
     _remove(path, ("-shm",))
 
 
@@ -115,8 +115,8 @@ def _remove(path: str, suffixes: tuple[str, ...]) -> None:
 
 def _remove_index(path: str) -> None:
     """Remove the search index of the old store; the next search rebuilds it. A file that is no index stays."""
-    if not _own_files.remove_own(path, is_own_index):
+    if not own_files.remove_own(path, is_own_index):
         return
-    owners = _own_files.trusted_owners(path)
-    for suffix in _own_files.SIDECARS:
-        _own_files.remove_own(path + suffix, lambda name: _own_files.check_sidecar(name, owners))
+    owners = own_files.trusted_owners(path)
+    for suffix in own_files.SIDECARS:
+        own_files.remove_own(path + suffix, lambda name: own_files.check_sidecar(name, owners))

@@ -9,7 +9,7 @@ from errno import EDQUOT, EFBIG, ENOSPC
 
 import apsw
 
-from ... import _own_files
+from ..._system import own_files
 from ...errors import (
     Busy,
     CannotOpen,
@@ -30,7 +30,7 @@ def make_private(path: str) -> None:
             folder = os.path.dirname(path)
             _make_folder(folder)
             try:
-                os.close(_own_files.create(path))
+                os.close(own_files.create(path))
                 sync(folder)
             except FileExistsError:  # another process was faster
                 pass
@@ -82,7 +82,7 @@ def _look_at(path: str) -> None:
 
 def sync(path: str) -> None:
     """Make the content of a file, or the names in a directory, durable."""
-    _own_files.sync(path)
+    own_files.sync(path)
 
 
 def free_bytes(path: str) -> int:

@@ -7,7 +7,7 @@ is created. `hitherto doctor` finds all of them at once, and changes nothing.
 import os
 from collections.abc import Iterator
 
-from ... import _own_files
+from ..._system import own_files
 from ...errors import StorageError
 from .ballast import Ballast
 from .fts import is_own_index
@@ -15,17 +15,17 @@ from .fts import is_own_index
 
 def find_foreign(store: str) -> Iterator[tuple[str, str | None]]:
     """Yield the problem and the hint for each foreign file. `store` is the real path, without a link."""
-    owners = _own_files.trusted_owners(store)
-    for suffix in (*_own_files.SIDECARS, "-search", *(f"-search{suffix}" for suffix in _own_files.SIDECARS)):
+    owners = own_files.trusted_owners(store)
+    for suffix in (*own_files.SIDECARS, "-search", *(f"-search{suffix}" for suffix in own_files.SIDECARS)):
         path = f"{store}{suffix}"
         try:
             if suffix == "-search":
                 is_own_index(path)
             else:
-                _own_files.check_sidecar(path, owners)
+                own_files.check_sidecar(path, owners)
         except StorageError as error:
             yield str(error), error.hint
     ballast = Ballast(store)
     if os.path.isfile(ballast.path) and not ballast.is_own:
         what = f"{ballast.path} is not the store's ballast: on a full disk nothing can be purged"
-        yield what, _own_files.MOVE_IT
+        yield what, own_files.MOVE_IT

@@ -30,8 +30,8 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from ... import _forks, _own_files
 from ..._search.query import Query, words
+from ..._system import forks, own_files
 from ...errors import CannotOpen, Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
 from ...textindex import Entry, Found, IndexDamaged, Known
 from .connections import Pool, empty_wal, ensure_wal, transaction, view
@@ -127,21 +127,21 @@ class FtsIndex:
         patience = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         pool = Pool(path, prepare, vfs=self._vfs, timeout_seconds=patience)
         if self._known_file is None:  # the pool has created it
-            self._known_file = _own_files.identify(os.lstat(path))
+            self._known_file = own_files.identify(os.lstat(path))
         return pool
 
     def _check_own(self, path: str) -> None:
         """Raise for a foreign file. A missing file, or one of ours, damaged or not, passes.
 
         A file that is too short for SQLite to notice the damage is emptied."""
-        found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
+        found = own_files.examine(path, own_files.trusted_owners(path.removesuffix("-search")))
         if found is None:
             self._known_file = None
             return
         with _raw_file(path, found.st_size, self._vfs) as file:
-            if _own_files.identify(found) != self._known_file and not _is_own(file):
+            if own_files.identify(found) != self._known_file and not _is_own(file):
                 raise NotAStore(f"{path} is not a search index", hint=_FOREIGN)
-            self._known_file = _own_files.identify(found)
+            self._known_file = own_files.identify(found)
             if 0 < file.size < _SMALLEST_DATABASE:
                 file.truncate()
                 self.was_reset = True
@@ -577,7 +577,7 @@ class _Memory:
     def __init__(self) -> None:
         self._connection = apsw.Connection(":memory:")
         self._lock = threading.Lock()
-        self._forks = _forks.count()
+        self._forks = forks.count()
         self._closed = False
 
     def lease(self) -> AbstractContextManager[apsw.Connection]:
@@ -585,7 +585,7 @@ class _Memory:
 
     @contextmanager
     def _lease(self) -> Iterator[apsw.Connection]:
-        if self._forks != _forks.count():
+        if self._forks != forks.count():
             raise Closed("the index was opened before os.fork, in another process")
         with self._lock:
             if self._closed:
@@ -596,7 +596,7 @@ class _Memory:
                 raise map_error(error, ":memory:") from error
 
     def close(self) -> None:
-        if self._forks == _forks.count():
+        if self._forks == forks.count():
             with self._lock:
                 self._closed = True
                 self._connection.close()
@@ -652,7 +652,7 @@ def _has_own_table(file: _RawFile) -> bool:
 
 def is_own_index(path: str) -> bool:
     """Tell whether a search index is at this path; raise for another file."""
-    found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
+    found = own_files.examine(path, own_files.trusted_owners(path.removesuffix("-search")))
     if found is None:
         return False
     with _raw_file(path, found.st_size, None) as file:
@@ -663,11 +663,11 @@ def is_own_index(path: str) -> bool:
 
 def _remove_index(path: str, known: tuple[int, int] | None) -> None:
     """Remove a damaged index that SQLite cannot reset, with its WAL and journal."""
-    found = _own_files.examine(path, _own_files.trusted_owners(path.removesuffix("-search")))
-    if found is not None and _own_files.identify(found) != known:
+    found = own_files.examine(path, own_files.trusted_owners(path.removesuffix("-search")))
+    if found is not None and own_files.identify(found) != known:
         raise NotAStore(f"{path} is not a search index", hint=_FOREIGN)
-    _own_files.check_sidecars(path)
-    for suffix in ("", *_own_files.SIDECARS):
+    own_files.check_sidecars(path)
+    for suffix in ("", *own_files.SIDECARS):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + suffix)
 

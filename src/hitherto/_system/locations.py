@@ -8,7 +8,7 @@ no other fallback: a location that cannot be used is an error, and never a reaso
 import os
 from collections.abc import Mapping
 
-from .errors import InvalidArgument
+from ..errors import InvalidArgument
 
 FILE_NAME = "hitherto.db"
 FOLDER_NAME = ".hitherto"
@@ -36,7 +36,7 @@ def find(environment: Mapping[str, str] | None = None, directory: str | os.PathL
     found = near(directory)
     if found is not None:
         return found
-    from ._config_file import load  # noqa: PLC0415  # only these last two need it
+    from .config_file import load  # noqa: PLC0415  # only these last two need it
 
     configured = load(environment).get("store")
     if configured:

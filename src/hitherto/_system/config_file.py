@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 
-from . import _own_files
-from .errors import CannotOpen, HithertoError
+from ..errors import CannotOpen, HithertoError
+from . import own_files
 
 NAMES = {  # each allowed name, with its meaning
     "store": "the store, if neither an option nor a .hitherto folder names one",
@@ -60,7 +60,7 @@ def load(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     environment = os.environ if environment is None else environment
     where = path(environment)
     try:
-        data = _own_files.read_start(where, _LARGEST + 1, _own_files.TO_READ_THROUGH_LINKS)
+        data = own_files.read_start(where, _LARGEST + 1, own_files.TO_READ_THROUGH_LINKS)
         import tomllib  # noqa: PLC0415  # most users have no such file
 
         if len(data) > _LARGEST:
@@ -103,7 +103,7 @@ def change(name: str, value: str | None) -> None:
     check_name(name)
     where = os.path.realpath(path())
     try:
-        text = _own_files.read_start(where, _LARGEST + 1).decode()
+        text = own_files.read_start(where, _LARGEST + 1).decode()
         before = load()
     except FileNotFoundError:
         text, before = "", {}
@@ -134,7 +134,7 @@ def _change_line(text: str, name: str, value: str | None) -> str:
 def _replace(where: str, text: str) -> None:
     try:
         os.makedirs(os.path.dirname(where), mode=0o700, exist_ok=True)
-        _own_files.replace_with(where, text.encode())
+        own_files.replace_with(where, text.encode())
     except OSError as error:
         hint = "check that the folder is yours, and that there is space"
         raise BadConfig(f"{where} cannot be written: {error.strerror}", hint=hint) from None

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from .errors import CannotOpen
+from ..errors import CannotOpen
 
 NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0)
 CAREFUL: Final = NO_LINKS | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from .errors import Closed
+from ..errors import Closed
 
 MOST_THREADS = 64  # of one store; they are started on demand
 
