@@ -16,6 +16,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_input
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
@@ -56,12 +57,12 @@ class Editor:
         self._short: PromptSession[str] = PromptSession(key_bindings=_keys(), input=self._input, output=output)
 
     def read(self) -> str:
-        return self._ask(self._session, self._prompt)
+        return self._ask(self._session, [("bold ansigreen", self._prompt)])
 
     def answer(self, prompt: str) -> str:
         return self._ask(self._short, prompt)
 
-    def _ask(self, session: PromptSession[str], prompt: str) -> str:
+    def _ask(self, session: PromptSession[str], prompt: str | StyleAndTextTuples) -> str:
         typed = _read_typed()
         with self._input.raw_mode():  # Enter is no longer translated
             typed += _read_typed()
