@@ -15,7 +15,7 @@ import pytest
 import hitherto
 from hitherto.cli import _question, _slash_commands
 
-from ..support.command import COMMAND, Open, Terminal, World
+from ..support.command import COMMAND, PATIENCE, Open, Terminal, World
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 SOURCE = Path(hitherto.__file__).parent
@@ -397,10 +397,11 @@ def test_what_is_typed_while_an_answer_comes_is_not_lost(world: World, terminal:
     at = shell.read("> ")
     shell.press("one\r")
     at = shell.read("The beginning", at)
-    shell.press("two\r")
-    shell.read("two", at)
+    assert world.service.waiting.wait(PATIENCE)
+    shell.press("two\r")  # it is not shown before the answer has ended
     world.service.go.set()
     at = shell.read("and end.", at)
+    at = shell.read("two", at)
     at = shell.read("and end.", at)
     shell.read("> ", at)
     shell.press("\x04")
