@@ -88,11 +88,11 @@ def test_an_answer_whose_keeping_was_interrupted_is_kept_later(
     with monkeypatch.context() as patch:
         original = RecordedConversation.write
 
-        def write(self: RecordedConversation, place: Any, messages: Any, **how: Any) -> Any:
+        def write(self: RecordedConversation, place: Any, messages: Any, *given: Any, **how: Any) -> Any:
             if messages[0].role == "assistant":
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)  # which is meant
-            return original(self, place, messages, **how)
+            return original(self, place, messages, *given, **how)
 
         patch.setattr(RecordedConversation, "write", write)
         Dialogue(session).take_turn("two")
@@ -282,10 +282,10 @@ def test_an_answer_that_is_held_is_kept_before_anything_is_taken_back(
     with monkeypatch.context() as patch:
         original = RecordedConversation._write
 
-        def refuse(self: RecordedConversation, place: Any, messages: Any, **how: Any) -> Any:
+        def refuse(self: RecordedConversation, place: Any, messages: Any, *given: Any, **how: Any) -> Any:
             if messages[0].role == "assistant":
                 raise hitherto.errors.StorageFull("full")
-            return original(self, place, messages, **how)
+            return original(self, place, messages, *given, **how)
 
         patch.setattr(RecordedConversation, "_write", refuse)
         Dialogue(session).take_turn("two")

@@ -28,6 +28,7 @@ from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from .._system.terminal_text import SIGNS
+from ._terminal import colours
 
 _HARMLESS = {code: "\ufffd" for code in SIGNS if code >= 0xA0}  # the editor replaces the lower ones itself
 
@@ -39,7 +40,8 @@ class Editor:
         self, prompts: tuple[str, str], commands: Sequence[str], history: Sequence[str], screen: TextIO
     ) -> None:
         """`prompts` are shown before the first line of a message and before each further line."""
-        self._prompt, further = prompts
+        first, further = prompts
+        self._prompt = [("bold ansigreen" if colours(screen) else "", first)]
         self._input, output = create_input(sys.stdin), create_output(screen)
         self._session: PromptSession[str] = PromptSession(
             multiline=True,
@@ -57,7 +59,7 @@ class Editor:
         self._short: PromptSession[str] = PromptSession(key_bindings=_keys(), input=self._input, output=output)
 
     def read(self) -> str:
-        return self._ask(self._session, [("bold ansigreen", self._prompt)])
+        return self._ask(self._session, self._prompt)
 
     def answer(self, prompt: str) -> str:
         return self._ask(self._short, prompt)

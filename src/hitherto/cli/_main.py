@@ -94,8 +94,8 @@ class Commands(click.Group):
         except click.UsageError as error:
             from difflib import get_close_matches  # noqa: PLC0415  # only a mistyped name needs it
 
-            near = get_close_matches(args[0], [*COMMANDS, *ALIASES], n=1)
-            raise click.UsageError(error.message + (f" Did you mean {near[0]!r}?" if near else ""), ctx) from None
+            near = " or ".join(map(repr, get_close_matches(args[0], [*COMMANDS, *ALIASES], n=2)))
+            raise click.UsageError(error.message + (f" Did you mean {near}?" if near else ""), ctx) from None
         return ALIASES.get(name or "", name), command, rest
 
     def invoke(self, ctx: click.Context) -> object:
