@@ -57,7 +57,7 @@ def commands(bench: Bench) -> list[Row]:
         "search --help": [*ours, "search", "--help"],
         "log": [*ours, "log"],
         "conversation list": [*ours, "conversation", "list"],
-        "conversation list --titles": [*ours, "conversation", "list", "--titles"],
+        "list": [*ours, "list"],
     }
     if shutil.which("git") is not None:
         sides["git log"] = ["git", "-C", _repository(bench.place("git")), "log"]

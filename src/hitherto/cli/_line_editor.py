@@ -41,7 +41,7 @@ class Editor:
     ) -> None:
         """`prompts` are shown before the first line of a message and before each further line."""
         first, further = prompts
-        self._prompt = [("bold ansigreen" if colours(screen) else "", first)]
+        self._prompt: StyleAndTextTuples = [("bold ansigreen" if colours(screen) else "", first)]
         self._input, output = create_input(sys.stdin), create_output(screen)
         self._session: PromptSession[str] = PromptSession(
             multiline=True,
