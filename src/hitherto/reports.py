@@ -1,7 +1,7 @@
 """The results of calls, as values.
 
-The store and its services fill them in, and decide nothing here. What a listing returns is in `listing`, what a sweep
-returns in `retention`, what a conversation says of itself in `conversation`.
+The store and its services fill them in, and decide nothing here. The pages of listings are in `listing`, the report of
+a sweep in `retention`.
 """
 
 from datetime import datetime
@@ -9,9 +9,10 @@ from datetime import datetime
 from msgspec import Struct
 
 from .events import PurgeFailure
-from .model import Message, Saved
+from .model import Message, Saved, Setup, Usage
 
 __all__ = [
+    "Branch",
     "CloseReport",
     "Hit",
     "Maintenance",
@@ -22,7 +23,9 @@ __all__ = [
     "Repair",
     "RotationProgress",
     "RotationReport",
+    "SetupChange",
     "Stats",
+    "ThreadUsage",
     "VerifyReport",
 ]
 
@@ -59,6 +62,30 @@ class Hit(Struct, frozen=True):
     snippet: str
     spans: tuple[tuple[int, int], ...]  # the matching places in the snippet: from, to
     score: float  # higher is better; 0 unless ranked
+
+
+class Branch(Struct, frozen=True):
+    """A leaf of the tree."""
+
+    id: str
+    depth: int  # messages from the root to here
+    active_at: datetime
+    label: str | None
+    main: bool
+
+
+class SetupChange(Struct, frozen=True):
+    """The message of a thread from which on a setup was in force."""
+
+    message_id: str
+    setup: Setup
+
+
+class ThreadUsage(Usage, frozen=True, array_like=False):
+    """The tokens of one thread: as providers counted them, and an estimate from its size."""
+
+    messages: int = 0
+    approximate_tokens: int = 0
 
 
 class Partial(Struct, frozen=True):

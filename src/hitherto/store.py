@@ -3,7 +3,7 @@
 `Store` builds the engine (`_engine.engine`) and its services, checks the arguments of each call, and delegates to the
 modules of `_engine`, `_erasure`, `_sealing` and `_search`. These take the engine, and none of them knows `Store`. All
 decisions are made above the backends, so each promise holds on every backend. docs/architecture.md shows where each is
-made: the place of a message and conflicts in `conversation`; ids, sequence and head in `_engine.state`.
+made: the place of a message and conflicts in `_engine.appending`; ids, sequence and head in `_engine.state`.
 
 The store is thread-safe. Conversation handles and listings come from it and are used with it; after `close` they raise
 `Closed`.

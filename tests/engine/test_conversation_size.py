@@ -16,6 +16,7 @@ import pytest
 
 import hitherto
 from hitherto import Block, Conversation, Key, Message, Store, formats
+from hitherto._engine import appending
 from hitherto.chat import Client, Config, new_client
 from hitherto.errors import ConversationFull, InvalidArgument
 from hitherto.records import Records
@@ -339,12 +340,12 @@ def test_a_client_of_ours_refuses_the_next_question(bounded: Store, talker: Prov
 def test_control_an_answer_that_is_bounded_is_lost(
     bounded: Store, sdk: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extend = Conversation._extend
+    extend = appending.extend
 
-    def bounded_too(self: Conversation, *given: Any, **how: Any) -> Any:
-        return extend(self, *given, **{**how, "is_bounded": True})
+    def bounded_too(*given: Any, **how: Any) -> Any:
+        return extend(*given, **{**how, "is_bounded": True})
 
-    monkeypatch.setattr(Conversation, "_extend", bounded_too)
+    monkeypatch.setattr(appending, "extend", bounded_too)
     client = hitherto.record(sdk, bounded)
     client.chat.completions.create(model="m", messages=[user("q" * 3000)])
     assert bounded.stats().messages == 1

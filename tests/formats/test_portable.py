@@ -71,8 +71,8 @@ def rich(store: Store) -> str:
     side.append(Message.assistant("aside"))
     store.delete([gone.id])
     end = store.conversation(talk.id)
-    assert end._at is not None
-    recovery.keep(end.state, recovery.new_key(end._at), [Message.assistant("half an ans")])
+    assert end.position.at is not None
+    recovery.keep(end.state, recovery.new_key(end.position.at), [Message.assistant("half an ans")])
     return talk.id
 
 
@@ -457,7 +457,7 @@ def test_two_who_load_the_same_file_at_once_add_it_once(store: Store, tmp_path: 
     first = out(store, tmp_path)
     talk.configure(model="two")
     talk.extend([Message.user(f"m{n}") for n in range(100)])
-    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk.position.at or 0), [Message.assistant("half")])
     grown = out(store, tmp_path)
     database = tmp_path / "s.db"
     failed: list[Exception] = []
@@ -493,7 +493,7 @@ def test_what_grows_brings_its_setups_its_hold_and_what_had_come_of_answers(
     talk.configure(model="two", system_prompt="Be terse.")
     talk.append(Message.assistant("by two"))
     talk.hold()
-    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk.position.at or 0), [Message.assistant("half")])
     path = out(store, tmp_path)
     for added in (1, 0):
         assert formats.load(path, other).messages == added
@@ -511,7 +511,7 @@ def test_a_new_conversation_comes_with_its_hold_and_its_partials_or_not_at_all(
     talk = store.start()
     talk.append(Message.user("start"))
     talk.hold()
-    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk.position.at or 0), [Message.assistant("half")])
     path = out(store, tmp_path)
     commits: list[object] = []
     commit = other.backend.commit
@@ -633,7 +633,7 @@ def test_what_had_come_of_an_answer_is_not_brought_back_beside_the_answer(
 ) -> None:
     talk = store.start()
     talk.append(Message.user("q"))
-    recovery.keep(talk.state, recovery.new_key(talk._at or 0), [Message.assistant("half")])
+    recovery.keep(talk.state, recovery.new_key(talk.position.at or 0), [Message.assistant("half")])
     path = out(store, tmp_path)
     formats.load(path, other)
     there = other.conversation(talk.id)

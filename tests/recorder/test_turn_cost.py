@@ -12,11 +12,12 @@ import pytest
 import hitherto
 from benchmarks._posting import DIALECTS, Posting, turns
 from hitherto import Sanitiser
+from hitherto._engine import describing
+from hitherto._engine.appending import HandlePosition
 from hitherto.backends.memory import MemoryBackend
-from hitherto.conversation import Conversation
 from hitherto.dialects import _json
 from hitherto.dialects import dialect as find_dialect
-from hitherto.recorder import _body
+from hitherto.recorder import _body, _recorder
 from hitherto.recorder._sent_requests import SentRequests
 from hitherto.sanitiser import values
 from hitherto.sanitiser.values import KnownTexts
@@ -82,13 +83,12 @@ def test_a_turn_is_two_commits_and_reads_one_row(dialect: str) -> None:
 
 def test_without_a_note_of_the_setup_each_turn_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control of the test above."""
-    whole = Conversation._configure
 
-    def forgetful(self: Conversation, *args: Any, **kwargs: Any) -> None:
-        self._compared = None
-        whole(self, *args, **kwargs)
+    def forgetful(position: HandlePosition, *args: Any, **kwargs: Any) -> None:
+        position.compared_setup = None
+        describing.configure(position, *args, **kwargs)
 
-    monkeypatch.setattr(Conversation, "_configure", forgetful)
+    monkeypatch.setattr(_recorder, "configure", forgetful)
     assert _one_turn("openai-chat", 10)["items"] == 1
 
 

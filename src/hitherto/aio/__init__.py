@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
+from .._engine.appending import OnConflict
 from .._system.task_threads import Threads, outlast
 from ..backend import CHAT
-from ..conversation import Attachments, Conversation, OnConflict
+from ..conversation import Attachments, Conversation
 from ..events import Listener
 from ..listing import ConversationInfo, MessageListing
 from ..model import Message, Saved, Setup

@@ -21,10 +21,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
+from .._engine.appending import OnConflict, extend_steps
 from .._engine.committer import PendingCommit
 from .._system.task_threads import MOST_THREADS, Threads
 from ..attachment import LARGE, Attachment
-from ..conversation import Conversation, OnConflict
+from ..conversation import Conversation
 from ..errors import Closed
 from ..model import Block, Message, Saved
 
@@ -56,7 +57,7 @@ class PendingAppend:
         self.outcome = outcome
         self.is_long = not are_small(messages)
         self._context = copy_context()
-        self._steps = handle._extend_steps(messages, on_conflict, expect_head)
+        self._steps = extend_steps(handle.position, messages, on_conflict, expect_head)
         self._entry: PendingCommit | None = None  # the batch whose outcome it needs
         self._result: list[Saved] | None = None
         self._error: BaseException | None = None

@@ -20,8 +20,9 @@ from ._terminal import columns, line, moment, say
 from ._tree import Brief, brief_line, make_brief
 
 if TYPE_CHECKING:
-    from ..conversation import Branch, Conversation
+    from ..conversation import Conversation
     from ..model import Saved
+    from ..reports import Branch
     from ..store import Store
     from ..threads import Comparison
 

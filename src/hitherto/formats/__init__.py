@@ -502,7 +502,7 @@ def thread_to(talk: Conversation) -> PortableConversation:
     """Return the conversation with only the thread that ends at this handle's position. For the command line."""
     found = _leaving(talk.engine, parse_conversation_id(talk.id))
     for id, number in found.numbers.items():
-        if number == talk._sure:
+        if number == talk.position.at:
             return upto(found.portable, id)
     raise NotFound("message", [talk.at or ""])
 

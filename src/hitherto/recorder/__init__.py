@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from .._engine.bodies import Meta
+from .._engine.reading import read_thread
 from .._system.task_threads import shared_threads
 from ..chat._claude_local import ClaudeLocal
 from ..chat._clients import AsyncClaudeLocal, AsyncClient, Client
@@ -300,7 +301,7 @@ def resume(
     if isinstance(client, (ClaudeLocal, AsyncClaudeLocal)):
         raise Unsupported("claude-local cannot be given a history", hint="resume with another provider: convert=True")
     if isinstance(client, (Client, AsyncClient)):
-        path = talk._path()
+        path = read_thread(talk.state, talk.position.at)
         restored = client.resume(path, talk.setup, convert=convert)
         _attach(client, kept, Meta(), talk, partial_seconds, None, sanitiser)
         if isinstance(client.listener, OwnListener):
@@ -316,7 +317,7 @@ def _check_spoken(client: object, talk: Conversation, *, convert: bool) -> None:
     if found is None or convert:
         return
     spoken = dialects_of(found.provider)
-    for message in talk._path(lazy=True):
+    for message in read_thread(talk.state, talk.position.at, lazy=True):
         written = (message.extra or {}).get("dialect")
         if isinstance(written, str) and written not in spoken:
             hint = f"resume(…, convert=True), and send history(talk, {spoken[0]!r})"
@@ -366,7 +367,7 @@ def history(
     handle = _talk(talk)
     if handle is None:
         raise InvalidArgument(f"a {type(talk).__name__} where a conversation is wanted")
-    path, setup = handle._path(), handle.setup
+    path, setup = read_thread(handle.state, handle.position.at), handle.setup
     while path and not unanswered and _was_sent(path[-1]) and not _is_answered(handle, path[-1].id):
         path.pop()
     known = _spoken.get(handle, setup.provider) if not path and not setup.provider else setup.provider

@@ -86,14 +86,14 @@ class KnownConversations:
     def look_up(self, talk: Conversation) -> RecordedConversation:
         """The recorded conversation of a handle. It counts as the one that was used last."""
         with self._lock:
-            found = self._conversations.get((talk.id, talk._label))
+            found = self._conversations.get((talk.id, talk.position.label))
         return self.use(found or RecordedConversation(talk, self._dialect))
 
     def use(self, recorded: RecordedConversation) -> RecordedConversation:
         """Remember a conversation as the one that was used last. If another thread has found the same conversation
         meanwhile, return that thread's."""
         with self._lock:
-            name = (recorded.talk.id, recorded.talk._label)
+            name = (recorded.talk.id, recorded.talk.position.label)
             recorded = self._conversations.pop(name, recorded)
             self._conversations[name] = recorded
             self._candidates.pop(recorded.talk.id, None)
@@ -110,7 +110,7 @@ class KnownConversations:
     def keep(self, recorded: RecordedConversation) -> None:
         """Remember a conversation that holds answers, even if it was forgotten meanwhile."""
         with self._lock:
-            self._conversations.setdefault((recorded.talk.id, recorded.talk._label), recorded)
+            self._conversations.setdefault((recorded.talk.id, recorded.talk.position.label), recorded)
 
     def _abandon(self, recorded: RecordedConversation) -> None:
         """Queue a conversation to be ended by the next recorder that passes by: we may be in the middle of a write."""

@@ -12,6 +12,7 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._engine.describing import configure
 from .._erasure.checkpoint_copies import is_there
 from .._system.interrupts import uninterruptible
 from ..conversation import Conversation
@@ -121,7 +122,7 @@ class OwnListener:
         recorded = self.place.recorded
         with uninterruptible(), recorded.lock:
             recorded.flush()
-            self.place.handle._configure(replace(setup, provider=setup.provider or self.recorder.provider))
+            configure(self.place.handle.position, replace(setup, provider=setup.provider or self.recorder.provider))
             saved: Saved = self.place.handle.compact(summary)
             self.place.lead()
             recorded.note_written([saved])

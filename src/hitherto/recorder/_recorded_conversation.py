@@ -15,6 +15,7 @@ from weakref import ref
 
 from msgspec import Struct, field
 
+from .._engine import appending
 from .._engine.recovery import marks
 from .._sealing.codec import Envelope
 from ..backend import ItemRow
@@ -47,7 +48,7 @@ class Place(Struct, eq=False, weakref=True):
     def lead(self) -> None:
         """Move the handle of the caller to this place."""
         if self.follower is not None:
-            self.follower._move_to(self.handle)
+            self.follower.position.move_to(self.handle.position)
 
 
 class CleanRequest(Struct, frozen=True):
@@ -84,7 +85,7 @@ class RecordedConversation:
         self.lock = threading.RLock()
         self.tree = Tree(dialect)
         # The roots of a sub-agent's run that begins here: another run may have its label, and begin with its question.
-        self._roots: set[str] | None = set() if talk._label is not None and talk.at is None else None
+        self._roots: set[str] | None = set() if talk.position.label is not None and talk.at is None else None
         self._handles: dict[str | None, Conversation] = {}
         self._responses: dict[str, str] = {}  # the last message of each answer, by the provider's name of the answer
         self._pending: list[tuple[Place, list[Message]]] = []
@@ -112,7 +113,7 @@ class RecordedConversation:
 
     def _is_ours(self, message: Saved) -> bool:
         """Is the message on the flow that is recorded: this run of a sub-agent, or the main flow?"""
-        own = self.talk._label
+        own = self.talk.position.label
         if own is None:
             return (message.label or "").startswith(_SIDE_CALL_PREFIX) or trace_of(message.label) is None
         began_here = self._roots is None or message.id in self._roots or self.tree.has(message.parent)
@@ -148,7 +149,7 @@ class RecordedConversation:
     @property
     def has_main_flow(self) -> bool:
         """Was a question on the main flow answered, or may one still be?"""
-        return self.tree.has_main_answer or any(place.handle._main for place in self._unanswered_places())
+        return self.tree.has_main_answer or any(place.handle.position.main for place in self._unanswered_places())
 
     def open_side_call(self) -> Conversation:
         """A handle for a request that does not continue the conversation: a root of its own, off the main flow, linked
@@ -179,7 +180,7 @@ class RecordedConversation:
     @property
     def newest(self) -> str | None:
         """The newest message of the flow that is recorded."""
-        return self.talk.head if self.talk._label is None else self.tree.newest
+        return self.talk.head if self.talk.position.label is None else self.tree.newest
 
     def find_response(self, name: str | None) -> str | None:
         """The last message of the answer that the provider calls by this name."""
@@ -193,8 +194,8 @@ class RecordedConversation:
         if at == self.talk.at:
             return self.talk.fork()
         found = Conversation(self.talk.state, None) if at is None else self.talk.fork(at=at)
-        if self.talk._label is None and found._label is None:
-            found._main = True  # a request that continues another choice makes that choice the main flow
+        if self.talk.position.label is None and found.position.label is None:
+            found.position.main = True  # a request that continues another choice makes that choice the main flow
         return found
 
     def put_back(self, handle: Conversation) -> None:
@@ -217,8 +218,13 @@ class RecordedConversation:
     def _write(
         self, place: Place, messages: Sequence[Message], history: History = (), *, is_answer: bool
     ) -> list[Saved]:
-        saved = place.handle._extend(
-            messages, unput=place.partials, put=self._missing_mark(), is_bounded=not is_answer, is_clean=True
+        saved = appending.extend(
+            place.handle.position,
+            messages,
+            unput=place.partials,
+            put=self._missing_mark(),
+            is_bounded=not is_answer,
+            is_clean=True,
         )
         place.partials = ()
         place.lead()

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from .._engine.bodies import Meta
 from .._engine.creating import More, create
+from .._engine.describing import configure
 from .._engine.recovery import drop, keep, new_key, new_mark
 from .._engine.setups import check_setup
 from .._engine.state import ConversationState, EncodedMessage, check_size, encode_message
@@ -248,7 +249,9 @@ class Recorder:
         """Move the session and the handle of the caller to the place of a request."""
         if session is not None:
             self._conversations.remember_session(session, place.recorded)
-        if place.handle._label == place.recorded.talk._label:  # a side call leaves the caller's handle where it is
+        if (
+            place.handle.position.label == place.recorded.talk.position.label
+        ):  # a side call leaves the caller's handle where it is
             place.follower = follower
             place.lead()
 
@@ -301,7 +304,7 @@ class Recorder:
         again. The trace of a sub-agent takes every request of the sub-agent.
         """
         history, setup = request.history, request.setup
-        if recorded.talk._label is not None:
+        if recorded.talk.position.label is not None:
             return True
         if found.proven or recorded.tree.last_answer(history, is_bound=True):
             return True
@@ -381,7 +384,8 @@ class Recorder:
             if messages:
                 place.partials = ()  # a partial of an answer that broke off stays where it belongs
             if setup is not None:
-                place.handle._configure(replace(setup, provider=setup.provider or self.provider), is_clean=True)
+                named = replace(setup, provider=setup.provider or self.provider)
+                configure(place.handle.position, named, is_clean=True)
             saved = recorded.write(place, [self._complete(m) for m in messages], history) if messages else []
             place.asked = time.perf_counter()
             return saved

@@ -181,7 +181,7 @@ class Records:
         )
         state = self._open_state(id)
         talk = Conversation(state, state.row.head)
-        drafts = _drafts(state, new, talk._setup_number(), amendment)
+        drafts = _drafts(state, new, talk.position.setup_number(), amendment)
         if isinstance(amendment.expires_at, int):
             self._store.engine.schedule.expect_expiry()
         _Writing(state, new, amendment, expected).run(drafts)
