@@ -22,15 +22,24 @@ SUITES = ROOT / "tests" / "adapters" / "suites.toml"
 STORES = ("sqlite", "sealed", "postgres")
 
 
+def _fetcher() -> Path:
+    """Return a Python with pip, which .venv does not have."""
+    folder = TOOLS / "fetcher"
+    if not (folder / "bin" / "pip").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    return folder / "bin" / "python"
+
+
 def _source(name: str, suite: dict[str, str]) -> Path:
     """Return the folder of a source distribution, fetched and unpacked once; its hash is checked."""
     folder = TOOLS / name / "source" / suite["sdist"]
     if folder.exists():
         return folder
     fetched = TOOLS / name / "fetched"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-    command += ["--no-build-isolation", "--dest", str(fetched), suite["sdist"]]
-    subprocess.run(command, check=True)
+    # pip looks into what it downloads with the tools that build it, which it fetches as wheels.
+    package = suite["sdist"].partition("==")[0]
+    command = [str(_fetcher()), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", package]
+    subprocess.run([*command, "--dest", str(fetched), suite["sdist"]], check=True)
     (archive,) = fetched.glob("*.tar.gz")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != suite["sha256"]:
@@ -43,7 +52,8 @@ def _source(name: str, suite: dict[str, str]) -> Path:
 def _run(name: str, number: int, suite: dict[str, object], store: str) -> str | None:
     """Run a suite on one kind of store. Return the trouble in words, or None."""
     folder = ROOT if "sdist" not in suite else next(_source(name, {k: str(v) for k, v in suite.items()}).iterdir())
-    environment = {**os.environ, "HITHERTO_ADAPTER_STORE": store, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    places = os.pathsep.join(str(place) for place in (ROOT / "src", ROOT / "tests" / "adapters", ROOT))
+    environment = {**os.environ, "HITHERTO_ADAPTER_STORE": store, "PYTHONPATH": places}
     arguments = [str(one) for one in suite["arguments"]]  # type: ignore[attr-defined]  # a list, as the file has it
     command = [str(TOOLS / name / "bin" / "python"), "-m", "pytest", "-q", "-p", str(suite["plugin"]), *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

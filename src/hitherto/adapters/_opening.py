@@ -5,6 +5,7 @@ install.
 """
 
 import os
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -31,18 +32,22 @@ def open_any(store: Store | AsyncStore | Location) -> Store:
     return open_store(location)
 
 
-def import_framework(module: str, package: str, extra: str, tried: str) -> ModuleType:
-    """Import a module of a framework. `MissingExtra` says how to install it; if it is there and too old or too new, the
-    error says which versions were `tried`."""
+def import_framework(module: str, package: str, extra: str, tried: str, *names: str) -> ModuleType:
+    """Import a module of a framework that has these names. `MissingExtra` says how to install it; if it is too
+    old or too new, it says which versions were `tried`."""
     try:
-        return import_module(module)
+        found = import_module(module)
     except ImportError as error:
-        try:
-            here = version(package)
-        except PackageNotFoundError:
-            raise MissingExtra(package, extra) from None
-        found = MissingExtra(package, extra)
-        found.replace_hint(
-            f"{package} {here} has no {error.name or module}; tried with {tried}: pip install '{package}{tried}'"
-        )
-        raise found from error
+        raise _missing(error.name or module, package, extra, tried) from error
+    for name in names:
+        if not hasattr(found, name):
+            raise _missing(f"{module}.{name}", package, extra, tried)
+    return found
+
+
+def _missing(what: str, package: str, extra: str, tried: str) -> MissingExtra:
+    error = MissingExtra(package, extra)
+    with suppress(PackageNotFoundError):
+        here = version(package)
+        error.replace_hint(f"{package} {here} has no {what}; tried with {tried}: pip install '{package}{tried}'")
+    return error
