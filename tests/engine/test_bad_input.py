@@ -1212,10 +1212,17 @@ def backed_up(store: Store, _: Conversation) -> None:
             store.backup(os.path.join(folder, "copy.db"))
 
 
+def batched(_: Store, talk: Conversation) -> None:
+    with talk.batch() as batch:
+        batch.append(Message.user("x"))
+
+
 STORE_CALLS: dict[str, Call] = {
     "start": lambda store, _: store.start(),
     "ensure": lambda store, _: store.ensure("key"),
     "restore": lambda store, _: store.restore(Snapshot.new("openai", "m", "", [{"role": "user", "content": "x"}])),
+    "find": lambda store, _: store.find("key"),
+    "items": lambda store, _: store.items.put("name", b"value"),
     "conversation": lambda store, talk: store.conversation(talk.id),
     "latest": lambda store, _: store.latest(),
     "conversations": lambda store, _: store.conversations(),
@@ -1264,6 +1271,13 @@ CONVERSATION_CALLS: dict[str, Call] = {
     "fork": lambda _, talk: talk.fork(str(talk.at)),
     "undo": lambda _, talk: talk.undo(),
     "follow": lambda _, talk: talk.follow(),
+    "get": lambda _, talk: (talk.append(Message.user("x", key="step-1")), talk.get(keys=["step-1"])),
+    "amend": lambda _, talk: talk.amend(str(talk.at), Message.user("y")),
+    "pop": lambda _, talk: (talk.append(Message.user("x")), talk.pop()),
+    "clear": lambda _, talk: talk.clear(),
+    "copy_to": lambda _, talk: talk.copy_to("another-key"),
+    "items": lambda _, talk: talk.items.get("name"),
+    "batch": batched,
     "subagent": lambda _, talk: talk.subagent("a", "1"),
     "rename": lambda _, talk: talk.rename("x"),
     "describe": lambda _, talk: talk.describe({}),

@@ -22,7 +22,7 @@ import pytest
 
 import hitherto
 from hitherto import Block, Message, Store
-from hitherto._engine import deleting
+from hitherto._engine import deleting, editing
 from hitherto._search import timeline
 from hitherto.backend import MessageRow
 from hitherto.backends.memory import MemoryBackend
@@ -268,7 +268,8 @@ def test_deleting_takes_the_words_out_of_the_files(
     tmp_path: Path, patience_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With enough time before it returns; without any, maintenance does it soon, and nobody has to call for it."""
-    monkeypatch.setattr(deleting, "_FORGET_SECONDS", patience_seconds)
+    for module in (deleting, editing):
+        monkeypatch.setattr(module, "FORGET_SECONDS", patience_seconds)
     word = "zyxwvutmarker"
     with hitherto.open(tmp_path / "store.db") as store:
         talk = store.start()
@@ -312,10 +313,10 @@ def test_a_delete_by_a_process_that_was_killed_before_it_told_the_index_is_made_
         store = hitherto.open(sys.argv[1])
         store.delete([sys.argv[2]]) if sys.argv[3] == "delete" else store.purge(sys.argv[2], reason="user-requested")
     """
-    for id, how in ((saved.id, "delete"), (purged.id, "purge")):
+    for id, how, word in ((saved.id, "delete", "unforgettable"), (purged.id, "purge", "unpurgeable")):
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(program), path, id, how], check=False, timeout=60)
         assert done.returncode == -9
-    assert traces(tmp_path, "unforgettable") != []  # the control: it was killed in time
+        assert traces(tmp_path, word) != []  # the control: it was killed in time
     with hitherto.open(path) as store:
         assert store.search("un*") == []
         assert store.scrub()

@@ -224,6 +224,8 @@ def check_room(state: "ConversationState", writes: Sequence[ItemWrite], beside: 
     if size:
         engine.quota.admit(lambda: size)
         state.check_room(state.row.size + size)
+    if any(one.data is None for one in writes):
+        engine.quota.count_again()
 
 
 def join(

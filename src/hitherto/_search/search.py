@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from heapq import merge
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -407,6 +406,8 @@ class Search:
         if not changes.everything:
             yield from self._starts_of_moved(index, changes.moved, forget)
             return
+        from heapq import merge  # noqa: PLC0415  # opening a store needs none
+
         strangers = set(index.conversations())
         backend = self._engine.backend
         kinds = [conversations(backend, Where(kind), oldest_first=True) for kind in conversation_kinds(backend)]
