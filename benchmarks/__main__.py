@@ -35,7 +35,8 @@ _LONG = (
     "load",
     "tasks_postgres",
     "growth",
-)  # each takes minutes; the last three run on PostgreSQL
+    "adapters",
+)  # each takes minutes; load, tasks_postgres and growth run on PostgreSQL, adapters in the frameworks' environments
 _USUAL = [name for name in MEASUREMENTS if name not in _LONG]
 
 

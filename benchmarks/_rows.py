@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from . import _churn
+from ._adapters import adapters
 from ._attachments import attachments
 from ._children import Child, once
 from ._commands import commands
@@ -620,6 +621,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "sanitiser": sanitising,
     "sizes": sizes,
     "peers": peers,
+    "adapters": adapters,
     "million": million,
     "overview": overview,
     "load": load,
