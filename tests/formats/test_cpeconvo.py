@@ -33,7 +33,7 @@ from hitherto.errors import (
     HithertoError,
     InvalidArgument,
 )
-from hitherto.formats import _cpe_file, cpeconvo, cpeconvo_first
+from hitherto.formats import _cpe_file, _sqlite_file, cpeconvo, cpeconvo_first
 from hitherto.formats._cpe_file import _BLOCKS, FIRST, LATER
 from hitherto.formats._types import PortableConversation, PortableMessage, Source
 from hitherto.model import Setup, Usage
@@ -458,7 +458,7 @@ def test_rows_that_share_pages_cannot_claim_more_than_the_file_is_long(
 def test_too_many_rows_and_too_large_a_cell_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path / "f", message("a"), message("b", "a"), message("c", "b"), block("c", "z" * 5000, order=1))
     assert len(talks(path)[0].messages) == 3
-    monkeypatch.setattr(_cpe_file, "_LARGEST_CELL", 4000)
+    monkeypatch.setattr(_sqlite_file, "LARGEST_CELL", 4000)
     [problem] = parts(path)[1]
     assert (problem.name, "larger" in problem.reason) == ("message c", True)
     monkeypatch.undo()
@@ -734,7 +734,7 @@ def test_whatever_goes_wrong_nothing_is_left_behind(tmp_path: Path, monkeypatch:
     for place in (tmp_path / "no" / "f", tmp_path / "a\0b"):
         with pytest.raises(CannotOpen):
             cpeconvo.write([full()], place, None)
-    monkeypatch.setattr(_cpe_file, "_LARGEST_CELL", 1000)
+    monkeypatch.setattr(_sqlite_file, "LARGEST_CELL", 1000)
     with pytest.raises(InvalidArgument):
         cpeconvo.write(
             [PortableConversation(id="t", messages=(replace(one, message=Message.user("x" * 2000)),))],
@@ -784,7 +784,7 @@ def test_a_file_that_is_locked_is_busy(tmp_path: Path, monkeypatch: pytest.Monke
     path = made(tmp_path / "f", message("a"))
     holder = apsw.Connection(str(path))
     holder.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(_cpe_file, "_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(_sqlite_file, "_TIMEOUT_SECONDS", 0.05)
     with pytest.raises(Busy):
         parts(path)
     holder.close()
