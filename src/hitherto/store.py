@@ -11,36 +11,23 @@ The store is thread-safe. Conversation handles and listings come from it and are
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
-from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from ._engine.bodies import Meta
 from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
-from ._engine.creating import create
+from ._engine.creating import build_meta, create, create_from_snapshot
 from ._engine.engine import Engine
-from ._engine.filters import Filter, check_key, check_kind, check_pairs
-from ._engine.finding import (
-    count,
-    filter_by_project,
-    find,
-    find_by_key,
-    find_fitting,
-    find_tagged,
-    folder,
-    tag_check,
-    where,
-)
+from ._engine.filters import Filter, Path, check_key, check_kind, check_pairs, folder
+from ._engine.finding import find, find_by_key, find_or_create
 from ._engine.lease import Lease
 from ._engine.packs import Reader
 from ._engine.quota import Quota
-from ._engine.setups import check_setup, check_text, setup_in_force
-from ._engine.state import ConversationState, EncodedMessage, check_size, encode_message
+from ._engine.selection import filter_by_project, find_latest, list_conversations, list_messages
+from ._engine.setups import Tools, check_setup, check_text, setup_in_force
+from ._engine.state import ConversationState
 from ._erasure.maintenance import MaintenanceThread, maintain
 from ._erasure.schedule import Schedule
 from ._erasure.shutdown import Purges, close, patience
@@ -48,38 +35,14 @@ from ._sealing.codec import Codec
 from ._sealing.quarantine import Quarantine
 from ._search.search import Asked, Search
 from ._system import forks
-from .backend import CHAT, ITEMS, Backend, ConversationRow, Position, Totals, Where, conversation_kinds
+from .backend import CHAT, ITEMS, Backend, ConversationRow
 from .conversation import Attachments, Conversation, is_lazy
-from .errors import AlreadyExists, Busy, Damaged, InvalidArgument, NotFound
+from .errors import AlreadyExists, InvalidArgument, NotFound
 from .events import Listener, Quarantined, warn
 from .ids import check_message_id, new_conversation_id, parse_conversation_id
 from .items import Items
-from .listing import (
-    ConversationInfo,
-    MessageListing,
-    Page,
-    check_limit,
-    conversations,
-    infos,
-    merge,
-    order,
-    page,
-    read_cursor,
-    scan,
-    write_cursor,
-)
-from .model import (
-    Message,
-    Saved,
-    Setup,
-    approximate_tokens,
-    as_list,
-    check_strings,
-    encodable,
-    from_datetime,
-    id_of,
-    to_datetime,
-)
+from .listing import ConversationInfo, MessageListing, Page, check_limit
+from .model import Message, Saved, Setup, as_list, encodable, from_datetime, id_of
 from .reports import CloseReport, Hit, Maintenance, PurgeReport, Stats
 from .telemetry import with_span
 
@@ -94,14 +57,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Store"]
 
-_EVER_SECONDS = 1e9
-_SCRUB_PATIENCE_SECONDS, _SCRUB_PAUSE_SECONDS = 1.0, 0.01  # for readers that are done in a moment
 _DEEPEST = 1_000_000  # hits that can be passed over
 _MOST_DAYS = 10_000  # to count messages of
-MAX_COMMIT_ATTEMPTS = 1000  # how often a write is prepared again before we say the conversation is busy
-
-Path = str | os.PathLike[str]
-Tools = Sequence[Mapping[str, object]]
 
 
 class Store:
@@ -198,17 +155,18 @@ class Store:
         """Start a conversation. `id` is a UUID of the caller's choice; if it is taken, `AlreadyExists`."""
         self.engine.ensure_open()
         chosen = new_conversation_id() if id is None else parse_conversation_id(str(id))
-        meta = self._build_meta(title, None, metadata, project)
-        made = create(self.engine, chosen, meta, [self._setup(provider, model, system_prompt, tools)])
+        meta = build_meta(self.engine, title, None, metadata, project)
+        setup = check_setup(provider, model, system_prompt, tools, self.engine.max_write_bytes)
+        made = create(self.engine, chosen, meta, [setup])
         if made is None:
             raise AlreadyExists("a conversation with this id", str(id))
-        return _handle_on(made[0])
+        return Conversation(made[0], made[0].row.head)
 
     def find(self, key: str, *, kind: str = CHAT) -> Conversation | None:
         """The conversation of that name, or None; makes nothing."""
         self.engine.ensure_open()
         row = find_by_key(self.engine, check_kind(kind), check_key(key))
-        return None if row is None else self._handle(row)
+        return None if row is None else _handle(self.engine.state_of(row), row)
 
     def ensure(
         self,
@@ -227,60 +185,27 @@ class Store:
 
         A kind of its own keeps conversations out of `latest` and of lists that do not ask for it."""
         self.engine.ensure_open()
-        check_key(key), check_kind(kind)
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            row = find_by_key(self.engine, kind, key)
-            if row is not None:
-                return self._handle(row)
-            meta = self._build_meta(title, key, metadata, project)
-            made = create(
-                self.engine,
-                new_conversation_id(),
-                meta,
-                [self._setup(provider, model, system_prompt, tools)],
-                kind=kind,
-            )
-            if made is not None:
-                return _handle_on(made[0])
-        raise Busy("the conversation is made and removed by others at the same time")
+        limit = self.engine.max_write_bytes
 
-    def _build_meta(
-        self, title: str, key: str | None, metadata: Mapping[str, str] | None, project: Path | None
-    ) -> Meta:
-        check_text(title, "the title", self.engine.max_write_bytes)
-        return Meta(title, key, folder(project), check_strings(metadata, "metadata"))
+        def describe() -> tuple[Meta, list[Setup]]:
+            meta = build_meta(self.engine, title, key, metadata, project)
+            return meta, [check_setup(provider, model, system_prompt, tools, limit)]
 
-    def _setup(self, provider: str, model: str, system_prompt: str, tools: Tools) -> Setup:
-        return check_setup(provider, model, system_prompt, tools, self.engine.max_write_bytes)
+        return _handle(*find_or_create(self.engine, check_kind(kind), check_key(key), describe))
 
     def restore(self, snapshot: "Snapshot", *, title: str | None = None, project: Path | None = None) -> Conversation:
         """A new conversation that holds what a snapshot holds: its messages, its system prompt, its tools."""
         self.engine.ensure_open()
-        from .snapshots._thread import about, thread_of  # noqa: PLC0415  # most never need it
-
-        messages, setup = thread_of(snapshot)
-        named, metadata = about(snapshot)
-        meta = self._build_meta(named if title is None else title, None, metadata, project)
-        checked = self._setup(setup.provider, setup.model, setup.system_prompt, setup.tools)
-
-        def make(state: ConversationState) -> list[EncodedMessage]:
-            drafts = [encode_message(state, message, 1) for message in messages]
-            for one in drafts:  # as if they were appended one by one
-                check_size([one], self.engine.max_write_bytes)
-            return drafts
-
-        made = create(self.engine, new_conversation_id(), meta, [checked], make)
-        if made is None:
-            raise Busy("the conversation could not be started")
-        return _handle_on(made[0])
+        state = create_from_snapshot(self.engine, snapshot, title, project)
+        return Conversation(state, state.row.head)
 
     def conversation(self, id: "str | UUID | ConversationInfo | Saved") -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""
         self.engine.ensure_open()
         row, message = find(self.engine, id_of(id))
-        if message is None:
-            return self._handle(row)
         state = self.engine.state_of(row)
+        if message is None:
+            return _handle(state, row)
         message, body = self.engine.read_body(message, state)
         return Conversation(
             state,
@@ -295,25 +220,8 @@ class Store:
         """The conversation that was active last, or None if there is none. One that has nothing but traces of
         sub-agents does not count."""
         self.engine.ensure_open()
-        wheres = where(self.engine, project, include_expired=False)
-        after: Position | None = None
-        while places := page(self.engine.backend, wheres, after, 1):
-            rows = self.engine.backend.lookup(ids=[places[0].id])
-            if not rows:  # purged in between, or an index is damaged: do not ask for ever
-                after = places[0] if after is None or places[0] != after else None
-            if rows and not self.engine.quarantine.has(rows[0].id) and not self._has_traces_only(rows[0]):
-                try:
-                    talk = self._handle(rows[0])
-                except Damaged:
-                    talk = None
-                if talk is not None and (
-                    self.engine.codec.in_clear or talk.project == (folder(project) or talk.project)
-                ):
-                    return talk
-                after = places[0]
-            elif rows:
-                after = places[0]
-        return None
+        found = find_latest(self.engine, project)
+        return None if found is None else _handle(*found)
 
     def conversations(
         self,
@@ -332,31 +240,15 @@ class Store:
         store reads every description to compare the beginning of a key."""
         self.engine.ensure_open()
         check_limit(limit)
-        after = None
-        if cursor is not None:
-            at, id, _ = read_cursor(self.engine.backend, "conversations", cursor)
-            after = Position(at, id)
         wanted = Filter(
             folder(project),
             check_pairs(metadata),
             check_kind(kind),
             None if key_prefix is None else check_key(key_prefix),
         )
-        alive_at = None if include_expired else self.engine.clock()
-        if wanted.metadata and not self.engine.workspace.meta.has_metadata_tags:
-            self.engine.background.ask()  # it makes them; until then every description is read
-            where = replace(wanted, metadata=()).where(self.engine.codec, alive_at)
-            places = list(islice(find_fitting(self.engine, where, after, wanted), limit + 1))
-        else:
-            where = wanted.where(self.engine.codec, alive_at)
-            if wanted.key_prefix is None or self.engine.codec.in_clear:
-                places = page(self.engine.backend, where, after, limit + 1)
-            else:
-                places = list(islice(find_fitting(self.engine, where, after, wanted), limit + 1))
-        last = places[limit - 1] if len(places) > limit else None
-        more = None if last is None else write_cursor(self.engine.backend, "conversations", (last.at, last.id, 0))
-        counted = count(self.engine, where, wanted) if total else None
-        return Page(infos(self.engine, [place.id for place in places[:limit]], wanted), more, counted)
+        return list_conversations(
+            self.engine, wanted, limit=limit, cursor=cursor, include_expired=include_expired, total=total
+        )
 
     @property
     def items(self) -> Items:
@@ -365,21 +257,10 @@ class Store:
 
     def _find_items(self, make: bool) -> ConversationState | None:  # a callback of `Items`
         """Return the conversation that the workspace's items belong to; it is made with the first of them."""
-        for _ in range(MAX_COMMIT_ATTEMPTS):
-            row = find_by_key(self.engine, ITEMS, ITEMS)
-            if row is not None:
-                return self.engine.state_of(row)
-            if not make:
-                return None
-            made = create(self.engine, new_conversation_id(), Meta(key=ITEMS), [], kind=ITEMS)
-            if made is not None:
-                return made[0]
-        raise Busy("the workspace's items are made and removed by others at the same time")
-
-    def _handle(self, row: ConversationRow) -> Conversation:
-        return Conversation(
-            self.engine.state_of(row), row.head, rewrites=row.rewrites
-        )  # not the optimistic row of the state
+        if make:
+            return find_or_create(self.engine, ITEMS, ITEMS, lambda: (Meta(key=ITEMS), []))[0]
+        row = find_by_key(self.engine, ITEMS, ITEMS)
+        return None if row is None else self.engine.state_of(row)
 
     # -- the narrow protocols: save, get, list, delete
 
@@ -418,7 +299,7 @@ class Store:
         """Messages by id, in the order asked for. `NotFound` names every one that is missing."""
         self.engine.ensure_open()
         lazy, reader = is_lazy(attachments), Reader(self.engine)
-        wanted = _ids(ids)
+        wanted = _check_ids(ids)
         found, missing = self.engine.message_rows(wanted, bodies=True)
         if missing:
             raise NotFound("message", missing)
@@ -457,32 +338,23 @@ class Store:
         self.engine.ensure_open()
         if type(offset) is not int or offset < 0:
             raise InvalidArgument("the offset is a number from 0 up")
-        listing = f"messages, {'newest' if newest_first else 'oldest'} first"
-        after = None if cursor is None else read_cursor(self.engine.backend, listing, cursor)
         for what, value in (("label", label), ("subagent", subagent)):
             if value is not None:
                 check_text(value, what, self.engine.max_write_bytes)
-        if label is not None or subagent is not None:
-            rows = find_tagged(self.engine, label, subagent, newest_first=newest_first)
-            if conversation is not None:
-                mine = self._id_of(conversation)
-                rows = (row for row in rows if row.conversation == mine)
-        elif conversation is not None:
-            rows = scan(self.engine.backend, self._id_of(conversation), newest_first=newest_first)
-        else:
-            rows = merge(self.engine.backend, newest_first=newest_first)
-        if after is not None:
-            rows = (row for row in rows if (order(row) < after if newest_first else order(row) > after))
-        for _ in range(offset):
-            if next(rows, None) is None:
-                break
-        return MessageListing(self.engine, rows, listing, lazy=is_lazy(attachments), fits=tag_check(label, subagent))
+        return list_messages(
+            self.engine,
+            None if conversation is None else self._id_of(conversation),
+            label=label,
+            subagent=subagent,
+            newest_first=newest_first,
+            offset=offset,
+            cursor=cursor,
+            lazy=is_lazy(attachments),
+        )
 
     def _id_of(self, conversation: str | Conversation | ConversationInfo) -> bytes:
         if isinstance(conversation, Conversation):
-            if conversation.engine is not self.engine:
-                raise InvalidArgument("this conversation is of another store", hint="pass its id")
-            return conversation.state.id
+            return self._state_of(conversation).id
         return find(self.engine, id_of(conversation))[0].id
 
     def delete(self, ids: Iterable[str | Saved], *, recursive: bool = False, missing_ok: bool = False) -> list[str]:
@@ -494,8 +366,7 @@ class Store:
         self.engine.ensure_open()
         from ._engine.deleting import delete  # noqa: PLC0415  # rare
 
-        wanted = [check_message_id(id_of(id)) for id in as_list(ids, "ids")]
-        return delete(self.engine, wanted, recursive=recursive, missing_ok=missing_ok)
+        return delete(self.engine, _check_ids(ids), recursive=recursive, missing_ok=missing_ok)
 
     @with_span
     def search(
@@ -744,51 +615,16 @@ class Store:
         False if a reader delays it, or the disk has no room for that. Readers that are done within a second, such as
         this store's own maintenance thread, are waited for."""
         self.engine.ensure_open()
-        if not self.engine.backend.is_scrubbed():
-            self.engine.backend.maintain(_EVER_SECONDS)
-        deadline = time.monotonic() + _SCRUB_PATIENCE_SECONDS
-        while not (self.engine.purges.retry(self.engine.scrub) if self.engine.purges.pending else self.engine.scrub()):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_SCRUB_PAUSE_SECONDS)
-        return True
+        from ._erasure.maintenance import scrub_patiently  # noqa: PLC0415  # rare
+
+        return scrub_patiently(self.engine)
 
     def stats(self) -> Stats:
         """How much there is. A sealed store reads and proves every conversation's row."""
         self.engine.ensure_open()
-        found = self._totals() if self.engine.codec.in_clear else self._proven_totals()
-        return Stats(
-            conversations=found.conversations,
-            messages=found.messages,
-            content_bytes=found.size,
-            approximate_tokens=approximate_tokens(found.size),
-            stored_bytes=self.engine.backend.size() + self.engine.search.size(),
-            oldest=None if found.oldest is None else to_datetime(found.oldest),
-            newest=None if found.newest is None else to_datetime(found.newest),
-        )
+        from ._engine.statistics import stats  # noqa: PLC0415  # rare
 
-    def _totals(self) -> Totals:
-        """The sums over conversations of all kinds."""
-        found = [self.engine.backend.totals(kind) for kind in conversation_kinds(self.engine.backend)]
-        return Totals(
-            sum(one.conversations for one in found),
-            sum(one.messages for one in found),
-            sum(one.size for one in found),
-            min((one.oldest for one in found if one.oldest is not None), default=None),
-            max((one.newest for one in found if one.newest is not None), default=None),
-        )
-
-    def _proven_totals(self) -> Totals:
-        """The same of a sealed store, without what is in quarantine: each row has to be proven."""
-        count = messages = size = 0
-        times: list[int] = []
-        for kind in conversation_kinds(self.engine.backend):
-            for row in conversations(self.engine.backend, Where(kind), oldest_first=True):
-                sound = self.engine.verified_row(row)
-                if sound is not None:
-                    count, messages, size = count + 1, messages + sound.row.count, size + sound.row.size
-                    times += [sound.row.created_at, sound.row.active_at]
-        return Totals(count, messages, size, min(times, default=None), max(times, default=None))
+        return stats(self.engine)
 
     def activity(self, *, days: int = 30) -> dict[date, dict[str, int]]:
         """How many messages of which role were said on each of the last days, in UTC, today the last. Reads the headers
@@ -811,13 +647,6 @@ class Store:
 
         return verify(self.engine, progress)
 
-    # -- for the modules beside this one
-
-    def _has_traces_only(self, row: ConversationRow) -> bool:
-        """Was something said in this conversation, and nothing on the main flow? There is no head either where all
-        turns were undone."""
-        return row.head is None and row.count > 0 and not any(m.main for m in self.engine.read_headers(row.id))
-
 
 def as_key(key: "Key | bytes") -> "Key":
     """A key, also from its 32 bytes; `InvalidKey` otherwise."""
@@ -826,10 +655,10 @@ def as_key(key: "Key | bytes") -> "Key":
     return key if isinstance(key, Key) else Key(key)
 
 
-def _ids(ids: Iterable[str | Saved]) -> list[str]:
+def _check_ids(ids: Iterable[str | Saved]) -> list[str]:
     return [check_message_id(id_of(id)) for id in as_list(ids, "ids")]
 
 
-def _handle_on(state: ConversationState) -> Conversation:
-    """Return a handle that stands at the head."""
-    return Conversation(state, state.row.head)
+def _handle(state: ConversationState, row: ConversationRow) -> Conversation:
+    """Return a handle that stands at the head of a row: the stored one, not the optimistic one of the state."""
+    return Conversation(state, row.head, rewrites=row.rewrites)

@@ -661,7 +661,7 @@ def test_a_scrub_waits_for_a_reader_that_is_done_in_a_moment(
         assert store.scrub()
         thread.join()
         with monkeypatch.context() as patch:
-            patch.setattr("hitherto.store._SCRUB_PATIENCE_SECONDS", 0.0)
+            patch.setattr("hitherto._erasure.maintenance._SCRUB_PATIENCE_SECONDS", 0.0)
             thread = read_for_a_moment(30)
             store.purge(talks[1], reason="user-requested")
             assert not store.scrub()

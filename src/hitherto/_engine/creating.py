@@ -5,7 +5,7 @@ caller looks for the conversation that has it.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,22 +14,23 @@ from msgspec.structs import replace
 from ..backend import CHAT, Batch, Change, Done, ItemRow, Stale, Taken
 from ..errors import Busy, StorageFull
 from ..ids import new_conversation_id
-from ..model import Saved, Setup
+from ..model import Saved, Setup, check_strings
 from .attachments import unstage
 from .bodies import Meta, open_setup
 from .committer import report_stored
 from .engine import Engine
-from .filters import description_tags
+from .filters import Path, description_tags, folder
 from .items import Item, exchange, rows
 from .packs import Reader
 from .retry import retry
-from .setups import check_text, setup_item
+from .setups import check_setup, check_text, setup_item
 from .signals import KeyChanged, RowChanged
-from .state import ConversationState, EncodedMessage, Placement, close_meta, encode_message
+from .state import ConversationState, EncodedMessage, Placement, check_size, close_meta, encode_message
 from .workspace import add_description, new_row
 
 if TYPE_CHECKING:
     from ..sanitiser.redactor import Redactor
+    from ..snapshots import Snapshot
 
 
 class More(Struct, frozen=True):
@@ -53,7 +54,7 @@ def create(
 ) -> tuple[ConversationState, list[Saved]] | None:
     """Create a conversation with its first messages, in one transaction; None if its id or key is taken."""
     if engine.redactor is not None:
-        meta = _clean(meta, engine.redactor)
+        meta = clean_meta(meta, engine.redactor)
         setups = [engine.redactor.setup(setup) for setup in setups]
 
     def attempt() -> tuple[ConversationState, list[Saved]] | None:
@@ -169,7 +170,39 @@ def copy_thread(
     return made[0]
 
 
-def _clean(meta: Meta, redactor: "Redactor") -> Meta:
+def create_from_snapshot(
+    engine: Engine, snapshot: "Snapshot", title: str | None, project: Path | None
+) -> ConversationState:
+    """Create a conversation that holds the messages, the system prompt and the tools of a snapshot."""
+    from ..snapshots._thread import about, thread_of  # noqa: PLC0415  # most never need it
+
+    messages, setup = thread_of(snapshot)
+    named, metadata = about(snapshot)
+    meta = build_meta(engine, named if title is None else title, None, metadata, project)
+    limit = engine.max_write_bytes
+    checked = check_setup(setup.provider, setup.model, setup.system_prompt, setup.tools, limit)
+
+    def make(state: ConversationState) -> list[EncodedMessage]:
+        drafts = [encode_message(state, message, 1) for message in messages]
+        for one in drafts:  # as if they were appended one by one
+            check_size([one], limit)
+        return drafts
+
+    made = create(engine, new_conversation_id(), meta, [checked], make)
+    if made is None:
+        raise Busy("the conversation could not be started")
+    return made[0]
+
+
+def build_meta(
+    engine: Engine, title: str, key: str | None, metadata: Mapping[str, str] | None, project: Path | None
+) -> Meta:
+    """Return the description of a new conversation, from the arguments of a caller."""
+    check_text(title, "the title", engine.max_write_bytes)
+    return Meta(title, key, folder(project), check_strings(metadata, "metadata"))
+
+
+def clean_meta(meta: Meta, redactor: "Redactor") -> Meta:
     """Return the description of a conversation, redacted."""
     redactor.name(meta.key, "the key")
     redactor.folder(meta.project)

@@ -6,6 +6,7 @@ hash what a plain one finds by its text. The tags of a conversation are written 
 store is re-encrypted, all tags of a conversation have their old names, or all have their new ones.
 """
 
+import os
 import re
 from collections.abc import Mapping
 
@@ -20,6 +21,7 @@ from .bodies import Meta
 MOST_PAIRS = 32  # of metadata in one filter
 _LONG = 200  # bytes of a pair; a longer one is found by its hash, because an index takes no long values
 
+Path = str | os.PathLike[str]
 Field = tuple[str, str]  # the name of a field, and its value
 
 
@@ -106,3 +108,13 @@ def check_pairs(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ..
     if len(pairs) > MOST_PAIRS:
         raise InvalidArgument(f"{len(pairs)} pairs of metadata are asked for: at most {MOST_PAIRS} can be")
     return pairs
+
+
+def folder(project: Path | None) -> str | None:
+    """Return the absolute path of a project, which is a directory; `InvalidArgument` if it cannot be one."""
+    if project is None:
+        return None
+    place = os.fspath(project) if isinstance(project, os.PathLike) else project
+    if not isinstance(place, str):
+        raise InvalidArgument(f"a project is a directory, not a {type(project).__name__}")
+    return os.path.abspath(os.path.expanduser(place))

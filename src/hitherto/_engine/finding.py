@@ -1,30 +1,24 @@
-"""Finding conversations and messages: by id, by the beginning of one, by project, metadata and label.
+"""Finding one conversation or message: by its id, by the beginning of one, or by its key.
 
-A tag finds candidates. In a sealed store nothing proves that a tag is where it belongs, so there the descriptions
-decide.
+Lists of many are in `selection`.
 """
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..backend import INTERNAL_KINDS, ConversationRow, MessageRow, Position, Where
+from ..backend import INTERNAL_KINDS, ConversationRow, MessageRow
 from ..errors import Ambiguous, Damaged, InvalidArgument, InvalidID, NotFound
-from ..ids import is_conversation_prefix, parse_conversation_id, show_conversation_id
-from ..listing import ConversationInfo, conversations, count_all, infos, order, pages
-from ..model import Saved, as_list
-from .bodies import VerifiedRow
-from .filters import Filter, check_pairs
+from ..ids import is_conversation_prefix, new_conversation_id, parse_conversation_id, show_conversation_id
+from ..model import Saved, Setup, as_list
+from .bodies import Meta
+from .creating import create
 from .packs import Reader
+from .retry import retry
+from .signals import RowChanged
+from .state import ConversationState
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .state import ConversationState
-
-_DESCRIPTIONS = 200  # read at a time
-_PLACES = 5000  # the same
-
-Path = str | os.PathLike[str]
 
 
 def find(engine: "Engine", id: str) -> tuple[ConversationRow, MessageRow | None]:
@@ -96,7 +90,7 @@ def _check_keys(keys: Iterable[str]) -> list[str]:
     return found
 
 
-def find_by_keys(state: "ConversationState", keys: Iterable[str], *, missing_ok: bool) -> list[Saved]:
+def find_by_keys(state: ConversationState, keys: Iterable[str], *, missing_ok: bool) -> list[Saved]:
     """Return the messages of a conversation that have these keys, in this order."""
     engine, wanted = state.engine, _check_keys(keys)
     for _ in range(2):  # the conversation may have another key for sealing by now, which names them anew
@@ -118,104 +112,20 @@ def find_by_keys(state: "ConversationState", keys: Iterable[str], *, missing_ok:
     return [found[key] for key in wanted if key in found]
 
 
-def where(engine: "Engine", project: Path | None, *, include_expired: bool) -> list[Where]:
-    """Return the queries for a listing. There is more than one only while the store is re-encrypted."""
-    return Filter(folder(project)).where(engine.codec, None if include_expired else engine.clock())
+def find_or_create(
+    engine: "Engine", kind: str, key: str, describe: Callable[[], tuple[Meta, Sequence[Setup]]]
+) -> tuple[ConversationState, ConversationRow]:
+    """Return the conversation of this kind and key, with its row. If there is none, it is created with this description
+    and these setups."""
 
+    def attempt() -> tuple[ConversationState, ConversationRow]:
+        row = find_by_key(engine, kind, key)
+        if row is not None:
+            return engine.state_of(row), row
+        meta, setups = describe()
+        made = create(engine, new_conversation_id(), meta, setups, kind=kind)
+        if made is None:
+            raise RowChanged
+        return made[0], made[0].row
 
-def count(engine: "Engine", where: Sequence[Where], wanted: Filter) -> int:
-    """How many of them are shown in all. Without a filter no row is opened. Nothing proves where a tag of a sealed
-    store belongs, so with one the descriptions are asked."""
-    if wanted.is_kind_alone:
-        return count_all(engine, where[0])
-    if engine.codec.in_clear and (not wanted.metadata or engine.workspace.meta.has_metadata_tags):
-        return sum(engine.backend.count(one) for one in where)
-    rows = {row.id: row for one in where for row in conversations(engine.backend, one, oldest_first=True)}
-    return sum(_is_wanted(engine, row, wanted) for row in rows.values())
-
-
-def _is_wanted(engine: "Engine", row: ConversationRow, wanted: Filter) -> bool:
-    """Return True if the description of this conversation matches. One that cannot be read matches only no filter."""
-    sound = VerifiedRow(row, engine.codec.envelope(row)) if engine.codec.in_clear else engine.verified_row(row)
-    try:
-        return sound is not None and (wanted.is_kind_alone or wanted.fits(sound.meta))
-    except Damaged:
-        return False
-
-
-def find_fitting(
-    engine: "Engine", where: Sequence[Where], after: Position | None, wanted: Filter
-) -> Iterator[Position]:
-    """The places of those that are wanted, found by reading the descriptions of all these."""
-    for places in pages(engine.backend, where, after, _DESCRIPTIONS):
-        rows = {row.id: row for row in engine.backend.lookup(ids=[place.id for place in places])}
-        yield from (place for place in places if place.id in rows and _is_wanted(engine, rows[place.id], wanted))
-
-
-def newest_last(
-    engine: "Engine", project: Path | None = None, metadata: Mapping[str, str] | None = None
-) -> Iterator[ConversationInfo]:
-    """Yield the conversations by last activity, the newest last. Only their ids are read before the first one; each is
-    opened, and in a sealed store proven, when its turn comes."""
-    wanted = Filter(folder(project), check_pairs(metadata))
-    ids = [place.id for place in _places(engine, wanted)]
-    while ids:
-        some = ids[-_DESCRIPTIONS:]
-        del ids[-_DESCRIPTIONS:]
-        yield from reversed(infos(engine, some, wanted))
-
-
-def _places(engine: "Engine", wanted: Filter) -> Iterator[Position]:
-    """Yield the places of these conversations, the newest first."""
-    if wanted.metadata and not engine.workspace.meta.has_metadata_tags:  # until maintenance has made the tags
-        yield from find_fitting(engine, Filter(wanted.project).where(engine.codec, engine.clock()), None, wanted)
-        return
-    for places in pages(engine.backend, wanted.where(engine.codec, engine.clock()), size=_PLACES):
-        yield from places
-
-
-def find_tagged(
-    engine: "Engine", label: str | None, subagent: str | None, *, newest_first: bool
-) -> Iterator[MessageRow]:
-    wanted = [(field, value) for field, value in (("label", label), ("subagent", subagent)) if value is not None]
-    found = [
-        {n for tag in engine.codec.tags(field, value) for _, n in engine.backend.tagged(tag) if n is not None}
-        for field, value in wanted
-    ]
-    rows = engine.backend.messages(numbers=sorted(set.intersection(*found)))
-    return iter(sorted(rows, key=order, reverse=newest_first))
-
-
-def filter_by_project(engine: "Engine", project: Path | None, chosen: list[bytes] | None) -> list[bytes] | None:
-    """Return those of the chosen conversations (None: of all) that are of this project; None for all."""
-    place = folder(project)
-    if place is None:
-        return chosen
-    tags = engine.codec.tags("project", place)
-    found = list({id: None for tag in tags for id, message in engine.backend.tagged(tag) if message is None})
-    if not engine.codec.in_clear:  # a tag may have been written by another program
-        found = [info._id for info in infos(engine, found, Filter(place))]
-    return found if chosen is None else [id for id in found if id in chosen]
-
-
-def tag_check(label: str | None, subagent: str | None) -> Callable[[Saved], bool] | None:
-    """Return the check for messages found by a tag: a tag may have been written by another program."""
-    if label is None and subagent is None:
-        return None
-    begins = None if subagent is None else f"subagent:{subagent}:"
-
-    def fits(message: Saved) -> bool:
-        own = message.label or ""
-        return label in (None, own) and (begins is None or f"{own}:".startswith(begins))
-
-    return fits
-
-
-def folder(project: Path | None) -> str | None:
-    """A project is a directory, by its absolute path."""
-    if project is None:
-        return None
-    place = os.fspath(project) if isinstance(project, os.PathLike) else project
-    if not isinstance(place, str):
-        raise InvalidArgument(f"a project is a directory, not a {type(project).__name__}")
-    return os.path.abspath(os.path.expanduser(place))
+    return retry(attempt, "the conversation is made and removed by others at the same time")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .state import ConversationState
 
 
+Tools = Sequence[Mapping[str, object]]
+
+
 def setup_key(number: int) -> bytes:
     """Return the key of the item that holds this setup."""
     return b"setup/%06d" % number
@@ -32,7 +35,7 @@ def check_setup(
     provider: str,
     model: str,
     system_prompt: str,
-    tools: Sequence[Mapping[str, object]],
+    tools: Tools,
     limit: int,
     raw: object = None,
 ) -> Setup:

@@ -1,4 +1,4 @@
-"""Activity: how many messages there were on each day, by role.
+"""Statistics: how much a store holds, and how many messages there were on each day, by role.
 
 Times never fall along a conversation. So only conversations that were active in the period are looked at, each from its
 end backwards until the period begins, and of each message only its header is read. Older messages
@@ -11,15 +11,55 @@ from datetime import date, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..backend import ConversationRow, Said, Where, conversation_kinds
-from ..listing import pages
-from ..model import to_datetime
+from ..backend import ConversationRow, Said, Totals, Where, conversation_kinds
+from ..listing import conversations, pages
+from ..model import approximate_tokens, to_datetime
+from ..reports import Stats
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 _HEADERS = 1000  # messages read at a time
 _DAY = 86_400_000_000  # microseconds
+
+
+def stats(engine: "Engine") -> Stats:
+    """Return how much a store holds."""
+    found = _totals(engine) if engine.codec.in_clear else _proven_totals(engine)
+    return Stats(
+        conversations=found.conversations,
+        messages=found.messages,
+        content_bytes=found.size,
+        approximate_tokens=approximate_tokens(found.size),
+        stored_bytes=engine.backend.size() + engine.search.size(),
+        oldest=None if found.oldest is None else to_datetime(found.oldest),
+        newest=None if found.newest is None else to_datetime(found.newest),
+    )
+
+
+def _totals(engine: "Engine") -> Totals:
+    """Return the sums over conversations of all kinds."""
+    found = [engine.backend.totals(kind) for kind in conversation_kinds(engine.backend)]
+    return Totals(
+        sum(one.conversations for one in found),
+        sum(one.messages for one in found),
+        sum(one.size for one in found),
+        min((one.oldest for one in found if one.oldest is not None), default=None),
+        max((one.newest for one in found if one.newest is not None), default=None),
+    )
+
+
+def _proven_totals(engine: "Engine") -> Totals:
+    """Return the same of a sealed store, without the conversations in quarantine: each row has to be proven."""
+    count = messages = size = 0
+    times: list[int] = []
+    for kind in conversation_kinds(engine.backend):
+        for row in conversations(engine.backend, Where(kind), oldest_first=True):
+            sound = engine.verified_row(row)
+            if sound is not None:
+                count, messages, size = count + 1, messages + sound.row.count, size + sound.row.size
+                times += [sound.row.created_at, sound.row.active_at]
+    return Totals(count, messages, size, min(times, default=None), max(times, default=None))
 
 
 def activity(engine: "Engine", days: int) -> dict[date, dict[str, int]]:

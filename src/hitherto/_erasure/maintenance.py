@@ -46,6 +46,7 @@ _QUIET = 600 * 1_000_000  # microseconds after which a conversation's last run i
 _ABANDONED = 24 * 3600 * 1_000_000  # microseconds after which staged chunks that no message adopted are removed
 _RUNS = 16  # packed in one commit
 _EVER = 1e9  # seconds
+_SCRUB_PATIENCE_SECONDS, _SCRUB_PAUSE_SECONDS = 1.0, 0.01  # for readers that are done in a moment
 _DESCRIBED = 200  # conversations whose metadata is tagged in one commit
 _LISTED = 256  # runs looked at at a time
 
@@ -305,3 +306,16 @@ class MaintenanceThread:
             self._sweep()
         if not self._never and (self.writes != self._done or self._asked):
             self._attempt(_AT_CLOSE_SECONDS)
+
+
+def scrub_patiently(engine: "Engine") -> bool:
+    """Take deleted bytes out of the files now. Return False if a reader delays it for more than about a second, or if
+    the disk has no room for it."""
+    if not engine.backend.is_scrubbed():
+        engine.backend.maintain(_EVER)
+    deadline = time.monotonic() + _SCRUB_PATIENCE_SECONDS
+    while not (engine.purges.retry(engine.scrub) if engine.purges.pending else engine.scrub()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_SCRUB_PAUSE_SECONDS)
+    return True

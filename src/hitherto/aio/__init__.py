@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from .._engine.appending import OnConflict
+from .._engine.filters import Path
 from .._system.task_threads import Threads, outlast
 from ..backend import CHAT
 from ..conversation import Attachments, Conversation
@@ -28,7 +29,7 @@ from ..listing import ConversationInfo, MessageListing
 from ..model import Message, Saved, Setup
 from ..opening import open as open_sync
 from ..reports import CloseReport, Hit, PurgeReport
-from ..store import Path, Store
+from ..store import Store
 from ._append_queue import StoreThreads
 from ._state import AsyncBatch, AsyncItems
 

@@ -146,7 +146,7 @@ class Listing:
 
     def lines(self, project: str | None, metadata: dict[str, str], limit: int | None, width: int) -> Iterator[str]:
         """Yield the trees of the conversations, the newest last. Each conversation is read when its turn comes."""
-        from .._engine.finding import newest_last  # noqa: PLC0415  # help needs none
+        from .._engine.selection import newest_last  # noqa: PLC0415  # help needs none
 
         infos = (
             newest_last(self._store.engine, project, metadata)

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from msgspec.structs import replace
-
 from .._engine.bodies import Meta
+from .._engine.creating import build_meta, clean_meta
+from .._engine.filters import Path
 from .._engine.reading import read_thread
 from .._system.task_threads import shared_threads
 from ..chat._claude_local import ClaudeLocal
@@ -30,7 +30,7 @@ from ..errors import HithertoError, InvalidArgument, ProviderMismatch, Unsupport
 from ..events import warn
 from ..model import Saved, as_list
 from ..snapshots._thread import dialect_name, spoken_in
-from ..store import Path, Store
+from ..store import Store
 from ._calls import find, listen, listening_to, unlisten
 from ._checkpoints import Checkpoints
 from ._closing import open_recordings
@@ -199,7 +199,7 @@ def record(
     """
     kept = _store(store)
     _check_seconds(partial_seconds)
-    about = kept._build_meta(title, None, metadata, project)
+    about = build_meta(kept.engine, title, None, metadata, project)
     talk = None if conversation is None else _find_conversation(kept, conversation)
     if subagent is not None:
         talk = trace(subagent, run_id, None if within is None else _recorder_of(within))
@@ -209,9 +209,7 @@ def record(
         raise InvalidArgument("checkpoints are to go nowhere", hint="checkpoint=FileStore(…), or a function")
     due = None if checkpoint is None else Checkpoints(checkpoint, checkpoint_turns, checkpoint_seconds, checkpoint_keep)
     if sanitiser is not None:
-        redactor = kept.engine.make_redactor(sanitiser)
-        redactor.folder(about.project)
-        about = replace(about, title=redactor.text(about.title), metadata=redactor.strings(about.metadata))
+        about = clean_meta(about, kept.engine.make_redactor(sanitiser))
     return _attach(client, kept, about, talk, float(partial_seconds), due, sanitiser, dialect)
 
 

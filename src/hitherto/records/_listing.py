@@ -9,8 +9,8 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .._engine.finding import where as where_of
 from .._engine.record_items import revision_of
+from .._engine.selection import where as where_of
 from ..backend import ConversationRow, Position, Where
 from ..errors import Damaged, InvalidArgument
 from ..listing import ConversationInfo, check_limit, count_all, infos, left_out, pages, read_cursor, write_cursor
