@@ -206,6 +206,8 @@ def extend_steps(
         position.settle()
         if written[-1].key is not None:  # it may have been there already, and nothing was written
             position.at = position.below = engine.message_ids.number(written[-1].id)
+    if writes:
+        items.note_removals(engine, writes)
     return written
 
 

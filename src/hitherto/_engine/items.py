@@ -211,6 +211,7 @@ def write(state: "ConversationState", writes: Sequence[ItemWrite]) -> list[Item 
         return change
 
     engine.change(state.id, make, tell=report_stored)
+    note_removals(engine, writes)
     return found
 
 
@@ -224,6 +225,10 @@ def check_room(state: "ConversationState", writes: Sequence[ItemWrite], beside: 
     if size:
         engine.quota.admit(lambda: size)
         state.check_room(state.row.size + size)
+
+
+def note_removals(engine: "Engine", writes: Sequence[ItemWrite]) -> None:
+    """Let the quota be counted again if one of these writes has removed an item."""
     if any(one.data is None for one in writes):
         engine.quota.count_again()
 
