@@ -59,3 +59,12 @@ def test_with_the_editor_nothing_is_said_about_it(terminal: Open) -> None:
     shell.press("\x04")
     assert shell.end() == 0
     assert "hitherto[cli]" not in shell.shown
+
+
+def test_the_prompt_is_styled_where_there_are_colours(terminal: Open) -> None:
+    for env, styled in (({}, True), ({"NO_COLOR": "1"}, False)):
+        shell = terminal(**env)
+        shell.read("> ")
+        shell.press("\x04")
+        assert shell.end() == 0
+        assert ("\x1b[0;32;1m> " in shell.shown) == styled, repr(shell.shown)

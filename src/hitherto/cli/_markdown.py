@@ -5,7 +5,8 @@ character at a time and holds back as little as possible: the beginning of a lin
 and a marker that may become longer. The boundaries of the pieces make no difference.
 
 No character is left out: an unclosed marker would have been text, and text copied from the terminal must be the model's
-own. Styles end with their line, and with the answer.
+own. Styles end with their line, and with the answer. On a terminal lines are broken between words (`_line_breaks`),
+except those of code and of tables.
 """
 
 import re
@@ -13,7 +14,8 @@ import sys
 from collections.abc import Callable
 
 from .._system.terminal_text import escape_control_characters
-from ._terminal import Output, colours
+from ._line_breaks import LineBreaker
+from ._terminal import Output, colours, width
 
 _PLAIN = "\x1b[0m"
 _BOLD, _DIM, _ITALIC, _CODE, _MARK = "1", "2", "3", "36", "33"
@@ -36,7 +38,7 @@ class Painted:
     """Standard output for Markdown in pieces."""
 
     def __init__(self) -> None:
-        self._painter = Painter()
+        self._painter = Painter(LineBreaker(width))
 
     def write(self, piece: str) -> None:
         sys.stdout.write(self._painter.feed(piece))
@@ -44,16 +46,18 @@ class Painted:
 
     def finish(self) -> None:
         """End the answer: flush, and begin a new line if necessary."""
-        painter, self._painter = self._painter, Painter()
+        painter, self._painter = self._painter, Painter(LineBreaker(width))
         sys.stdout.write(painter.finish() + ("" if painter.at_line_start else "\n"))
         sys.stdout.flush()
 
 
 class Painter:
-    """Takes text in pieces and returns it painted. It only inserts styles between the characters."""
+    """Takes text in pieces and returns it painted. It only inserts styles between the characters, and with a breaker
+    line breaks."""
 
-    def __init__(self) -> None:
+    def __init__(self, breaker: LineBreaker | None = None) -> None:
         self.at_line_start = True  # of the output
+        self._breaker = breaker
         self._given: list[str] = []
         self._style = ""  # the style that the terminal shows now
         self._return = ""  # a carriage return that ended a piece: its line feed may begin the next
@@ -95,8 +99,13 @@ class Painter:
         for part in re.split("(\n)", text):
             if part:
                 self._wear("" if part == "\n" else style)
-                self._given.append(escape_control_characters(part))
+                self._put(escape_control_characters(part))
                 self.at_line_start = part == "\n"
+
+    def _put(self, text: str) -> None:
+        if self._breaker is not None:
+            text = self._breaker.feed(text, self._style, breaks=not self._fence)
+        self._given.append(text)
 
     def _wear(self, style: str) -> None:
         if style != self._style:
