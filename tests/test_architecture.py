@@ -73,7 +73,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("opening", "copying", "threads", "aio._append_queue", "aio._state"),
     ("aio.__init__",),
     ("recorder.*", "formats.*", "records.*"),
-    ("__init__", "testing.*", "testing.conformance.*", "adapters.*"),
+    ("__init__", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*"),
     ("cli.*", "__main__"),
 )
 TITLES = (
@@ -90,7 +90,7 @@ TITLES = (
     "opening, copying, the narrow protocols",
     "the async facade",
     "recording, files, records",
-    "the public names; tools for tests; adapters for frameworks",
+    "the public names; tools for tests; adapters for frameworks; the viewer",
     "the command line",
 )
 FOR_BACKENDS = {"_system.forks", "_system.own_files", "backend", "errors", "ids", "textindex", "_search.query"}

@@ -38,6 +38,7 @@ COMMANDS = {
     "conversation": Entry("_conversation", "Their messages as a tree; print and delete them (convo, conv).", _LOOKING),
     "log": Entry("_log", "The messages of a conversation, a line each; --graph draws its branches.", _LOOKING),
     "show": Entry("_conversation", "Print a conversation, tool calls folded.", _LOOKING),
+    "serve": Entry("_serve", "Read the conversations in a browser, on this machine alone.", _LOOKING),
     "search": Entry("_search", "Find messages by their words.", _LOOKING),
     "branches": Entry("_log", "List the branches of a conversation.", _LOOKING),
     "compare": Entry("_log", "Compare two threads: the shared part, and the rest of each.", _LOOKING),

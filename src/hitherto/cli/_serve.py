@@ -1,0 +1,78 @@
+"""`hitherto serve`: the conversations of a store as a page in the browser of this machine.
+
+The address with its one-time token goes to standard output, so that a program can read it; everything else goes to
+standard error. The store is opened to read; Ctrl+C ends it, and nothing is left behind.
+"""
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import errors
+from ._store_options import Place, with_place
+from ._terminal import say
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+_PATIENCE_SECONDS = 2.0  # to wait for other writers, before it is opened read-only
+
+
+@click.command(short_help="Read the conversations in a browser, on this machine alone.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="The port; 0, the default, takes a free one.")
+@click.option("--no-open", is_flag=True, help="Print the address alone, and open no browser.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Another name of the page. Repeatable.")
+@click.option("--base-path", default="", metavar="PATH", help="The path below which a proxy shows the page.")
+@click.option("--openapi", is_flag=True, help="Print the description of the JSON of every page, and end.")
+@with_place
+def serve(place: Place, port: int, no_open: bool, hosts: tuple[str, ...], base_path: str, openapi: bool) -> None:
+    """Show the conversations of the store as a page: find, read, see the branches.
+
+    It answers on 127.0.0.1 alone. The address that it prints opens the page once; the browser that opens it is let in
+    until the command ends. Nothing can be changed on the page. Ctrl+C ends it.
+    """
+    base = _check_base(base_path)
+    try:
+        from ..viewer import app, server  # noqa: PLC0415  # only this command needs a web server
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "nh3", "pygments"):
+            raise
+        raise errors.MissingExtra(error.name or "starlette", "viewer") from None
+
+    if openapi:
+        from ..viewer.openapi import describe  # noqa: PLC0415  # as above
+
+        click.echo(json.dumps(describe(base), indent=2))
+        return
+    with _open(place) as store:
+        listening = server.listen(port)
+        with listening.socket:
+            door = app.build(store, hosts=list(hosts), cookie=f"hitherto_{listening.port}", base=base)
+            address = f"http://127.0.0.1:{listening.port}{base}/?token={door.token}"
+            click.echo(address)
+            say(f"{place.display_name}: Ctrl+C ends it")
+            if not no_open:
+                click.launch(address)
+            server.serve(door, listening)
+
+
+def _check_base(path: str) -> str:
+    """Return the path with a slash at its beginning and none at its end."""
+    base = path.strip("/")
+    if not all(
+        part and part.replace("-", "").replace("_", "").isalnum() and part.isascii() for part in base.split("/")
+    ):
+        if base:
+            raise click.UsageError("--base-path is a path of letters, digits, - and _")
+        return ""
+    return f"/{base}"
+
+
+def _open(place: Place) -> "Store":
+    """Open the store so that what a search reads stays indexed; if it cannot be written to, read-only. Nothing is
+    purged: maintenance is off."""
+    try:
+        return place.open(timeout_seconds=_PATIENCE_SECONDS, maintenance=False)
+    except (errors.Busy, errors.Denied, errors.ReadOnly, errors.StorageFull, errors.CannotOpen):
+        return place.read()

@@ -1,0 +1,251 @@
+"""The routes: each reads values from the store, and answers with a page or with the values as JSON.
+
+Store calls block, so every route is a plain function, which starlette runs in a thread. Errors of the library become
+pages with their hint; anything else is a bug, and is shown as one without its details.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Scope
+
+from ..errors import (
+    Ambiguous,
+    Busy,
+    Closed,
+    Damaged,
+    HithertoError,
+    InvalidArgument,
+    KeyUnavailable,
+    NotFound,
+    StorageError,
+)
+from ..formats._message_html import INLINE_IMAGES
+from ..formats._sections import text_in
+from .door import Door, TooLarge
+from .frame import STATIC, STATIC_TYPES, Links, static_file, static_version
+from .lists import conversations_page, problem_page, search_page
+from .openapi import describe
+from .queries import FIRST_WINDOW, WINDOW, StoreView, media_of
+from .reading import chunk, conversation_page, text_page
+from .values import Problem
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+__all__ = ["Viewer", "build"]
+
+_STATUS: tuple[tuple[type[HithertoError], int, str], ...] = (
+    (NotFound, 404, "It is not here"),
+    (Ambiguous, 404, "Several begin so"),
+    (InvalidArgument, 400, "That cannot be asked"),
+    (KeyUnavailable, 423, "The store is locked"),
+    (Closed, 503, "The store is closed"),
+    (Busy, 503, "The store is busy"),
+    (Damaged, 500, "This cannot be read as it was written"),
+    (StorageError, 503, "The store cannot be reached"),
+)
+_MEDIA_POLICY = "default-src 'none'; sandbox"
+_PLAYABLE = re.compile(r"(?:audio|video)/[a-z0-9.+-]+")
+_FOREVER = "public, max-age=31536000, immutable"
+
+T = TypeVar("T")
+
+
+class Viewer:
+    """The pages over one store."""
+
+    def __init__(self, store: "Store", *, base: str = "") -> None:
+        self.view = StoreView(store)
+        self.links = Links(base)
+
+    def routes(self) -> list[Route]:
+        def route(path: str, endpoint: Callable[[Request], Response]) -> Route:
+            return Route(f"{self.links.base}{path}", endpoint, methods=["GET"])
+
+        return [
+            route("/", self.home),
+            route("/index.json", self.home),
+            route("/openapi.json", self.openapi),
+            route("/search", self.search),
+            route("/search.json", self.search),
+            route("/static/{hash}/{name}", self.static),
+            route("/c/{conversation}.json", self.conversation),
+            route("/c/{conversation}", self.conversation),
+            route("/c/{conversation}/m/{message}.json", self.conversation),
+            route("/c/{conversation}/m/{message}", self.conversation),
+            route("/c/{conversation}/m/{message}/window", self.window),
+            route("/c/{conversation}/m/{message}/text", self.text),
+            route("/c/{conversation}/m/{message}/media/{block:int}", self.media),
+        ]
+
+    # -- lists
+
+    def home(self, request: Request) -> Response:
+        """The conversations, the most recently active first."""
+        asked = request.query_params
+        kind, project, label = asked.get("kind") or "chat", asked.get("project") or None, asked.get("label") or None
+        cursor = asked.get("cursor") or None
+        found = self.view.conversations(kind=kind, project=project, label=label, cursor=cursor)
+        return _answer(
+            request,
+            found,
+            lambda: conversations_page(
+                self.links, found, kind=kind, project=project, label=label, first=cursor is None
+            ),
+        )
+
+    def search(self, request: Request) -> Response:
+        """The messages that have these words."""
+        asked = request.query_params
+        ranked, role = bool(asked.get("best")), asked.get("role") or None
+        found = self.view.search(asked.get("q", ""), offset=_number(asked, "offset") or 0, ranked=ranked, role=role)
+        return _answer(request, found, lambda: search_page(self.links, found, ranked=ranked, role=role))
+
+    # -- a conversation
+
+    def conversation(self, request: Request) -> Response:
+        """A conversation from its beginning, or around a message on the branch of that message."""
+        id, message = request.path_params["conversation"], request.path_params.get("message")
+        view = self.view.open(id)
+        if view.id != id:  # by the beginning of its id, or by a message
+            rest = f"/m/{message}" if message else f"/m/{id}" if view.talk.at and view.talk.at.startswith(id) else ""
+            return RedirectResponse(self.links.conversation(view.id, rest + _suffix(request)), 303)
+        count = _number(request.query_params, "count") or FIRST_WINDOW
+        found = self.view.window(view, through=message, start=_number(request.query_params, "from"), count=count)
+        query = request.query_params.get("q", "")
+        return _answer(request, found.value, lambda: conversation_page(self.links, found, query=query))
+
+    def window(self, request: Request) -> Response:
+        """A part of a path as HTML, for the script of the page."""
+        view = self.view.open(request.path_params["conversation"])
+        asked = request.query_params
+        found = self.view.window(
+            view,
+            through=request.path_params["message"],
+            start=_number(asked, "from") or 0,
+            count=_number(asked, "count") or WINDOW,
+        )
+        return HTMLResponse(chunk(self.links, found), headers={"X-Length": str(len(found.path))})
+
+    def text(self, request: Request) -> Response:
+        """A long text in full."""
+        id, message = request.path_params["conversation"], request.path_params["message"]
+        view = self.view.open(id)
+        blocks = view.messages([view.number(message)])[0].blocks
+        place = _number(request.query_params, "block") or 0
+        text = text_in(blocks[place]) if place < len(blocks) else None
+        if text is None:
+            raise NotFound("text in this message", [message])
+        return HTMLResponse(text_page(self.links, view.talk.title, view.id, message, text))
+
+    def media(self, request: Request) -> Response:
+        """The binary content of a block. It is named as what it is if a browser cannot run it, and is a file to keep
+        otherwise; a page of its own has no rights at all."""
+        view = self.view.open(request.path_params["conversation"])
+        message = request.path_params["message"]
+        blocks = view.messages([view.number(message)])[0].blocks
+        place = request.path_params["block"]
+        found = media_of(blocks[place]) if place < len(blocks) else None
+        if found is None:
+            raise NotFound("media in this message", [message])
+        mime, pieces = found
+        is_shown = mime in INLINE_IMAGES or _PLAYABLE.fullmatch(mime) is not None
+        how = "inline" if is_shown and not request.query_params.get("keep") else "attachment"
+        return StreamingResponse(
+            iter(pieces),
+            media_type=mime if is_shown else "application/octet-stream",
+            headers={
+                "Content-Security-Policy": _MEDIA_POLICY,
+                "Content-Disposition": f'{how}; filename="{message}-{place}.{_ending(mime)}"',
+            },
+        )
+
+    def openapi(self, _: Request) -> Response:
+        """The description of the JSON twins."""
+        return _json(describe(self.links.base))
+
+    def static(self, request: Request) -> Response:
+        """A file of ours. Its address holds a hash of its content, so it may be kept."""
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise NotFound("file", [name])
+        is_exact = request.path_params["hash"] == static_version()
+        kind = STATIC_TYPES[name.rpartition(".")[2]]
+        return Response(static_file(name), media_type=kind, headers={"Cache-Control": _FOREVER} if is_exact else None)
+
+    # -- errors
+
+    def refuse(self, scope: Scope, status: int, title: str, explanation: str) -> Response:
+        """Return what somebody sees who is not let in."""
+        problem = Problem(error=title, hint=explanation)
+        if scope["path"].endswith(".json"):
+            return _json(problem, status)
+        return HTMLResponse(problem_page(self.links, title, problem, bare=True), status)
+
+    def on_error(self, request: Request, error: Exception) -> Response:
+        """Return an error of the library, with its hint."""
+        assert isinstance(error, HithertoError)
+        status, title = next(((s, t) for kind, s, t in _STATUS if isinstance(error, kind)), (500, "That did not work"))
+        others = list(error.candidates) if isinstance(error, Ambiguous) else []
+        problem = Problem(error=str(error), hint=error.hint, candidates=others)
+        if request.url.path.endswith(".json"):
+            return _json(problem, status)
+        return HTMLResponse(problem_page(self.links, title, problem), status)
+
+    def on_unknown(self, request: Request, _: Exception) -> Response:
+        return self.refuse(request.scope, 404, "There is no such page", "The list of conversations is a good start.")
+
+    def on_too_large(self, request: Request, _: Exception) -> Response:
+        return self.refuse(request.scope, 413, "That is too much", "No form of this page sends as much.")
+
+
+def build(store: "Store", *, hosts: list[str] | None = None, cookie: str = "hitherto", base: str = "") -> Door:
+    """Return the application."""
+    viewer = Viewer(store, base=base)
+    app = Starlette(
+        routes=viewer.routes(),
+        exception_handlers={
+            HithertoError: viewer.on_error,
+            TooLarge: viewer.on_too_large,
+            404: viewer.on_unknown,
+            405: viewer.on_unknown,
+        },
+    )
+    return Door(app, hosts=hosts or (), cookie=cookie, base=base, refuse=viewer.refuse)
+
+
+def _answer(request: Request, value: msgspec.Struct, page: Callable[[], str]) -> Response:
+    """Answer with a page, or with its JSON twin."""
+    return _json(value) if request.url.path.endswith(".json") else HTMLResponse(page())
+
+
+def _json(value: object, status: int = 200) -> Response:
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
+        data = json.dumps(msgspec.to_builtins(value)).encode()
+    return Response(data, status, media_type="application/json")
+
+
+def _suffix(request: Request) -> str:
+    query = request.url.query
+    return (".json" if request.url.path.endswith(".json") else "") + (f"?{query}" if query else "")
+
+
+def _number(asked: Mapping[str, str], name: str) -> int | None:
+    """Return a number that was asked for; None if there is none, or no number."""
+    given = asked.get(name, "")
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 10 else None
+
+
+def _ending(mime: str) -> str:
+    ending = mime.partition("/")[2].partition("+")[0]
+    return ending if ending.isalnum() and ending.isascii() else "bin"

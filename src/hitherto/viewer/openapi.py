@@ -1,0 +1,96 @@
+"""The OpenAPI description of the JSON twins.
+
+It is made from the values that they answer with, so it cannot say anything else.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .. import __version__
+from .values import ConversationList, ConversationWindow, Problem, SearchResults
+
+__all__ = ["TWINS", "Parameter", "Twin", "describe"]
+
+
+class Parameter(NamedTuple):
+    """A parameter of the query."""
+
+    name: str
+    about: str
+    kind: str = "string"
+
+
+class Twin(NamedTuple):
+    """A page's JSON twin."""
+
+    path: str
+    value: type[msgspec.Struct]
+    summary: str
+    query: tuple[Parameter, ...] = ()
+
+
+_WINDOW = (
+    Parameter("from", "The position of the first message.", "integer"),
+    Parameter("count", "How many messages, at most 100.", "integer"),
+)
+TWINS = (
+    Twin(
+        "/index.json",
+        ConversationList,
+        "Conversations, the most recently active first.",
+        (
+            Parameter("cursor", "The `next` of the page before."),
+            Parameter("kind", "A kind other than chat."),
+            Parameter("project", "Only conversations of this folder."),
+            Parameter("label", "Only those with a message of this label."),
+        ),
+    ),
+    Twin(
+        "/search.json",
+        SearchResults,
+        "Messages that have these words.",
+        (
+            Parameter("q", "The words."),
+            Parameter("best", "The best first, if it is 1."),
+            Parameter("role", "Only messages of this role."),
+            Parameter("offset", "How many hits to pass over.", "integer"),
+        ),
+    ),
+    Twin("/c/{conversation}.json", ConversationWindow, "The path to the head of a conversation.", _WINDOW),
+    Twin("/c/{conversation}/m/{message}.json", ConversationWindow, "The path through a message, around it.", _WINDOW),
+)
+
+
+def describe(base: str = "") -> dict[str, Any]:
+    """Return the description."""
+    kinds = [*dict.fromkeys(twin.value for twin in TWINS), Problem]
+    schemas, components = msgspec.json.schema_components(
+        kinds, schema_hook=lambda _: {"description": "Any JSON."}, ref_template="#/components/schemas/{name}"
+    )
+    schema_of = dict(zip(kinds, schemas, strict=True))
+    paths = {twin.path: {"get": _operation(twin, schema_of[twin.value], schema_of[Problem])} for twin in TWINS}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "hitherto serve", "version": __version__, "description": (__doc__ or "").strip()},
+        "servers": [{"url": base or "/"}],
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(twin: Twin, schema: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
+    names = [part[1:-1] for part in twin.path.removesuffix(".json").split("/") if part.startswith("{")]
+    given = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    given += [
+        {"name": one.name, "in": "query", "description": one.about, "schema": {"type": one.kind}} for one in twin.query
+    ]
+
+    def answer(words: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"description": words, "content": {"application/json": {"schema": schema}}}
+
+    return {
+        "summary": twin.summary,
+        "parameters": given,
+        "responses": {"200": answer("The value.", schema), "default": answer("An error.", problem)},
+    }

@@ -1,0 +1,3 @@
+// Sets the chosen theme before the page is painted.
+const chosen = localStorage.getItem("hitherto-theme");
+if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
