@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from hitherto import Block, Message
 from hitherto.attachment import Attachment
 from hitherto.dialects import dialect
+from hitherto.dialects._openai_blocks import accepts_strict
 from hitherto.dialects._sse import DONE, Events
-from hitherto.dialects.openai_chat import OpenAIChat, accepts_strict
+from hitherto.dialects.openai_chat import OpenAIChat
 from hitherto.errors import HithertoError, InvalidMessage
 from hitherto.model import Setup, Usage, check
 

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from hitherto._search.query import Query, parse
 from hitherto._search.sealed_index import WordIndex
 from hitherto.backends.sqlite import fts
-from hitherto.backends.sqlite.fts import APPLICATION_ID, FORMAT, FtsIndex
+from hitherto.backends.sqlite.fts import FtsIndex
+from hitherto.backends.sqlite.fts_file import APPLICATION_ID, FORMAT
 from hitherto.errors import CannotOpen, Closed, InvalidQuery, NotAStore
 from hitherto.textindex import Entry, IndexDamaged, Known, TextIndex
 

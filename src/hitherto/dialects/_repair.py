@@ -22,8 +22,8 @@ from ..model import Block, Message
 from ..reports import Repair
 from ._lossless import own_raw
 from ._missing_attachments import holes_in, tell_holes
+from ._openai_blocks import load_block
 from ._types import Dialect, calls
-from .openai_chat import load_block
 
 INTERRUPTED = "This tool call was interrupted: its result is not known."
 

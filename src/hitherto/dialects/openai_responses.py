@@ -20,8 +20,7 @@ from ..errors import InvalidMessage
 from ..model import Block, Message, Setup, Usage, check_name
 from ._canonical import Likeness, Saying
 from ._json import deep_copy, entries, entry, from_base64, inner, is_entries, join_pieces, number, text
-from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw
-from .openai_chat import (
+from ._openai_blocks import (
     SYSTEM,
     accepts_strict,
     arguments_text,
@@ -43,6 +42,7 @@ from .openai_chat import (
     with_id,
     without_nulls,
 )
+from ._types import NO_NAMES, Answer, Encoded, ParsedRequest, Raw
 
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 # The calls that wait for an answer of ours, the name that each tool has, and where its arguments are.

@@ -21,7 +21,7 @@ import apsw
 from ..._system import own_files
 from ...errors import AlreadyExists, Busy, StorageError, StorageFull
 from .files import map_error, sync
-from .fts import is_own_index
+from .fts_file import is_own_index
 
 _PATIENCE_MS = 500  # how long to wait for processes that are closing the file
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ..._system import own_files
 from ...errors import StorageError
 from .ballast import Ballast
-from .fts import is_own_index
+from .fts_file import is_own_index
 
 
 def find_foreign(store: str) -> Iterator[tuple[str, str | None]]:

@@ -26,31 +26,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
 from ..._search.query import Query, words
 from ..._system import forks, own_files
-from ...errors import CannotOpen, Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
+from ...errors import Closed, Damaged, HithertoError, InvalidQuery, NotAStore, StorageError, StorageFull
 from ...textindex import Entry, Found, IndexDamaged, Known
 from .connections import Pool, empty_wal, ensure_wal, transaction, view
 from .disk_space import shrink_files, sparing_writes
 from .erasure import vacuum
 from .files import map_error
-
-APPLICATION_ID: Final = 0x48544853  # "HTHS"
-FORMAT: Final = 1
-PER_CONNECTION: Final = (
-    "synchronous = NORMAL",
-    "secure_delete = ON",
-    "journal_size_limit = 4194304",
-    "temp_store = MEMORY",
-)
+from .fts_file import APPLICATION_ID, FOREIGN, FORMAT, HINT, is_own, look_at, open_raw, prepare, remove_index, wipe
 
 _SMALLEST_DATABASE = 512  # bytes; SQLite would take a shorter file for an empty one
-_CHUNK = 1 << 20  # bytes read at once
-_LARGEST_PAGE = 1 << 16  # bytes
 _SLICE = 256  # pages of FTS5 that one step of a merge may write: about 10 ms
 _FEW = 32  # conversations: with so few, it pays to look up where they begin and end
 _FREED = 512  # pages that one step returns
@@ -111,7 +101,7 @@ class FtsIndex:
     # -- opening, and beginning again
 
     def _open(self, path: str) -> None:
-        self._pool = self._new_pool(path, _prepare)
+        self._pool = self._new_pool(path, prepare)
         try:
             self._run(self._ensure)
         except IndexDamaged:
@@ -138,9 +128,9 @@ class FtsIndex:
         if found is None:
             self._known_file = None
             return
-        with _raw_file(path, found.st_size, self._vfs) as file:
-            if own_files.identify(found) != self._known_file and not _is_own(file):
-                raise NotAStore(f"{path} is not a search index", hint=_FOREIGN)
+        with open_raw(path, found.st_size, self._vfs) as file:
+            if own_files.identify(found) != self._known_file and not is_own(file):
+                raise NotAStore(f"{path} is not a search index", hint=FOREIGN)
             self._known_file = own_files.identify(found)
             if 0 < file.size < _SMALLEST_DATABASE:
                 file.truncate()
@@ -150,7 +140,7 @@ class FtsIndex:
         """Create missing tables."""
         if self._path is not None:
             with view(connection):
-                is_ours = _look_at(connection)
+                is_ours = look_at(connection)
             if not is_ours:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()  # only an empty file can choose it
             ensure_wal(connection, self._timeout_seconds)
@@ -282,13 +272,13 @@ class FtsIndex:
                 raise
             with contextlib.suppress(HithertoError):
                 pool.close()
-            _remove_index(path, known=self._known_file)
-            self._pool = self._new_pool(path, _prepare)
+            remove_index(path, known=self._known_file)
+            self._pool = self._new_pool(path, prepare)
             self._run(self._ensure)
 
     def _reset(self, path: str) -> None:
         """Reset the file through a connection that runs no checks."""
-        resetting = self._new_pool(path, _wipe, timeout_seconds=min(1.0, self._timeout_seconds))
+        resetting = self._new_pool(path, wipe, timeout_seconds=min(1.0, self._timeout_seconds))
         try:
             with resetting.lease():
                 pass
@@ -310,11 +300,11 @@ class FtsIndex:
                         self._ensure(connection)
                         return work(connection)
                 except _BROKEN as error:
-                    raise IndexDamaged(f"{self._path} is damaged ({type(error).__name__})", hint=_HINT) from error
+                    raise IndexDamaged(f"{self._path} is damaged ({type(error).__name__})", hint=HINT) from error
         except (Damaged, StorageError) as error:
             cause = error.__cause__
             if isinstance(cause, _BROKEN) and not isinstance(error, IndexDamaged):  # from opening the connection
-                raise IndexDamaged(f"{self._path} is damaged ({type(cause).__name__})", hint=_HINT) from cause
+                raise IndexDamaged(f"{self._path} is damaged ({type(cause).__name__})", hint=HINT) from cause
             raise
 
     # -- writing
@@ -564,13 +554,6 @@ class FtsIndex:
         return sum(os.path.getsize(file) for file in files if os.path.exists(file))
 
 
-_HINT = "nothing is lost: the index is made again from the store"
-_FOREIGN = (
-    "it was not changed; look at what it is and move it away, or delete it if it is what is left of an index: the next "
-    "search makes a new one"
-)
-
-
 class _Memory:
     """The only connection to a database in memory, leased to one thread at a time."""
 
@@ -602,108 +585,6 @@ class _Memory:
                 self._connection.close()
 
 
-class _RawFile:
-    """The bytes of a database file, read through SQLite: closing a descriptor of our own would drop this process's
-    locks on the file."""
-
-    def __init__(self, path: str, size: int, vfs: str | None) -> None:
-        flags = [apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_MAIN_DB, 0]
-        self._file = apsw.VFSFile(vfs or "", path, flags)
-        self.size = size
-
-    def read(self, start: int, size: int) -> bytes:
-        size = min(size, self.size - start)
-        return self._file.xRead(size, start) if size > 0 else b""
-
-    def truncate(self) -> None:
-        self._file.xTruncate(0)
-        self.size = 0
-
-    def close(self) -> None:
-        self._file.xClose()
-
-
-@contextmanager
-def _raw_file(path: str, size: int, vfs: str | None) -> Iterator[_RawFile]:
-    try:
-        with contextlib.closing(_RawFile(path, size, vfs)) as file:
-            yield file
-    except apsw.Error as error:
-        raise map_error(error, path) from error
-
-
-def _is_own(file: _RawFile) -> bool:
-    """Recognise an index by the application id in its header, even if the rest is damaged.
-
-    A file of zeros, which a power cut can leave, and a database without tables also pass: nothing is lost with them."""
-    start = file.read(0, 108)
-    if start[68:72] == APPLICATION_ID.to_bytes(4, "big"):
-        return True
-    if start.startswith(b"SQLite format 3\0"):
-        is_empty_leaf = start[100:101] == b"\x0d" and start[103:105] == b"\0\0"
-        return is_empty_leaf or _has_own_table(file)
-    return not any(any(file.read(at, _CHUNK)) for at in range(0, file.size, _CHUNK))
-
-
-def _has_own_table(file: _RawFile) -> bool:
-    """Recognise an index whose application id was changed: the names of our tables are on its first page."""
-    return b"CREATE TABLE hitherto_search" in file.read(0, _LARGEST_PAGE)
-
-
-def is_own_index(path: str) -> bool:
-    """Tell whether a search index is at this path; raise for another file."""
-    found = own_files.examine(path, own_files.trusted_owners(path.removesuffix("-search")))
-    if found is None:
-        return False
-    with _raw_file(path, found.st_size, None) as file:
-        if not _is_own(file):
-            raise CannotOpen(f"{path} is not a search index", hint=_FOREIGN)
-    return True
-
-
-def _remove_index(path: str, known: tuple[int, int] | None) -> None:
-    """Remove a damaged index that SQLite cannot reset, with its WAL and journal."""
-    found = own_files.examine(path, own_files.trusted_owners(path.removesuffix("-search")))
-    if found is not None and own_files.identify(found) != known:
-        raise NotAStore(f"{path} is not a search index", hint=_FOREIGN)
-    own_files.check_sidecars(path)
-    for suffix in ("", *own_files.SIDECARS):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path + suffix)
-
-
-def _wipe(connection: apsw.Connection) -> None:
-    """Reset a database that other processes may have open, whatever its content: SQLite's own way."""
-    connection.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
-    try:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
-        connection.execute("VACUUM").fetchall()
-    finally:
-        connection.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 0)
-
-
-def _prepare(connection: apsw.Connection) -> None:
-    with view(connection):
-        _look_at(connection)
-    for pragma in PER_CONNECTION:
-        connection.execute(f"PRAGMA {pragma}").fetchall()
-
-
-def _look_at(connection: apsw.Connection) -> bool:
-    """Refuse the file of another program. True for an index, False for an empty file."""
-    application, version = connection.pragma("application_id"), connection.pragma("user_version")
-    if application == APPLICATION_ID and version == FORMAT:
-        if connection.readonly("main"):  # the permissions allow writing: so a byte in the header is damaged
-            raise IndexDamaged(f"{connection.filename} says that it may not be written", hint=_HINT)
-        return True
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    if not (application or version or tables):
-        return False
-    if application == APPLICATION_ID or "hitherto_search" in tables:
-        raise IndexDamaged(f"{connection.filename} has another format", hint=_HINT)
-    raise NotAStore(f"{connection.filename} is a SQLite database of another program")
-
-
 def _all(connection: apsw.Connection, query: str, values: Sequence[str | bytes | int | None] = ()) -> list[Any]:
     return connection.execute(query, values).fetchall()
 
@@ -730,13 +611,13 @@ def _integers(rows: list[Any], *, only_first: bool = False) -> list[Any]:
     for row in rows:
         for value in row[:1] if only_first else row:
             if type(value) is not int:
-                raise IndexDamaged("the index holds something that is no number", hint=_HINT)
+                raise IndexDamaged("the index holds something that is no number", hint=HINT)
     return rows
 
 
 def _bytes(value: object) -> bytes:
     if type(value) is not bytes:
-        raise IndexDamaged("the index holds something that is no bytes", hint=_HINT)
+        raise IndexDamaged("the index holds something that is no bytes", hint=HINT)
     return value
 
 
@@ -747,7 +628,7 @@ def _structure(record: bytes) -> tuple[bool, bool]:
     a counter; then for every level how many of its segments are being merged and how many there are; for each of these
     its id, first and last page, first and last origin, and its tombstones: pages of them, entries, and all entries."""
     if record[4:8] != b"\xff\x00\x00\x01":
-        raise IndexDamaged("FTS5's list of segments has another format", hint=_HINT)
+        raise IndexDamaged("FTS5's list of segments has another format", hint=HINT)
     numbers = _varints(record[8:])
     merging = marked = False
     try:
@@ -758,7 +639,7 @@ def _structure(record: bytes) -> tuple[bool, bool]:
                 segment = [next(numbers) for _ in range(8)]
                 marked |= segment[5] > 0 or segment[6] > 0
     except StopIteration:
-        raise IndexDamaged("FTS5's list of segments is cut off", hint=_HINT) from None
+        raise IndexDamaged("FTS5's list of segments is cut off", hint=HINT) from None
     return merging, marked
 
 
