@@ -112,23 +112,17 @@ NO_NAMES = {"utils", "util", "helpers", "helper", "common", "managers", "manager
 # How often a module reaches into another object's private names (`other._x`, where `other` is not `self` or `cls`).
 # The numbers may only fall, and a module that is not here reaches into nothing.
 PRIVATE_REACHES: dict[str, int] = {
-    "_engine.attachments": 8,
     "_engine.workspace": 1,
     "_erasure.checkpoint_copies": 5,
     "_sealing.sealed": 5,
-    "attachment": 2,
     "chat._llama": 1,
     "chat._wires": 4,
-    "dialects._missing_attachments": 3,
-    "formats.jsonl": 4,
     "formats.vpconv": 1,
     "keys": 2,
     "listing": 4,
     "recorder._calls": 5,
     "records._listing": 2,
-    "records._types": 1,
     "sanitiser.__init__": 2,
-    "sanitiser.values": 2,
     "snapshots._file_layouts": 4,
     "snapshots._files": 1,
     "testing.conformance.deleting": 4,

@@ -28,8 +28,6 @@ class Attachment:
     `size` is in bytes; `text` is true for content that was text before it was stored (a long string in `raw`).
     """
 
-    __slots__ = ("_base64", "_is_hole", "_name", "_pieces", "in_memory", "size", "text")
-
     def __init__(
         self, size: int, pieces: Callable[[], Iterator[bytes]], *, text: bool = False, in_memory: bool = False
     ) -> None:
@@ -40,27 +38,16 @@ class Attachment:
         self.size = size
         self.text = text
         self._pieces = pieces
-        self._name: bytes | None = None  # its fingerprint, if it is in a store
-        self._base64: tuple[Attachment, int, str] | None = (
-            None  # the bytes that this text encodes, and the form of the encoding
-        )
-        self._is_hole = False
-
-    @classmethod
-    def _hole(cls, size: int, *, text: bool, name: bytes) -> "Attachment":
-        """Stand in for content that is lost. `name` tells two holes of one message apart."""
-
-        def pieces() -> Iterator[bytes]:
-            raise MissingAttachment(size)
-
-        hole = cls(size, pieces, text=text)
-        hole._name, hole._is_hole = name, True
-        return hole
+        # Set by this library: its fingerprint in a store; the bytes that this text encodes, with the form of the
+        # encoding; whether it stands for content that is lost.
+        self.stored_name: bytes | None = None
+        self.encodes: tuple[Attachment, int, str] | None = None
+        self.is_hole = False
 
     @property
     def is_missing(self) -> bool:
         """True if the bytes are lost: reading them raises `MissingAttachment`."""
-        return self._is_hole if self._base64 is None else self._base64[0].is_missing
+        return self.is_hole if self.encodes is None else self.encodes[0].is_missing
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Attachment":
@@ -111,6 +98,17 @@ class Attachment:
         finally:
             if os.path.exists(unfinished):
                 os.unlink(unfinished)
+
+
+def hole_of(size: int, *, text: bool, name: bytes) -> Attachment:
+    """Return the hole for content that is lost. `name` tells two holes of one message apart."""
+
+    def pieces() -> Iterator[bytes]:
+        raise MissingAttachment(size)
+
+    hole = Attachment(size, pieces, text=text)
+    hole.stored_name, hole.is_hole = name, True
+    return hole
 
 
 def _path(path: str | os.PathLike[str]) -> str:

@@ -16,7 +16,7 @@ import hitherto
 from hitherto import Block, HithertoError, Message, formats
 from hitherto.dialects import dialect
 from hitherto.errors import PartialImport
-from hitherto.formats import PortableConversation, PortableMessage, jsonl
+from hitherto.formats import PortableConversation, PortableMessage, _jsonl_reading
 from hitherto.model import DEEPEST, Setup, is_nested_deeper
 from hitherto.records import Records
 from hitherto.snapshots import Snapshot
@@ -86,7 +86,7 @@ def test_one_conversation_of_a_file_of_lines_that_is_too_deep_takes_no_other_wit
 def test_control_without_the_check_the_rest_is_lost(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "all.jsonl"
     lines(path, text(500, kind))
-    monkeypatch.setattr(jsonl, "is_nested_deeper", lambda *_: False)
+    monkeypatch.setattr(_jsonl_reading, "is_nested_deeper", lambda *_: False)
     with pytest.raises(RecursionError):
         loaded(path)
 

@@ -22,7 +22,7 @@ from hitherto import Block, Key, Message, Store, formats
 from hitherto._engine import recovery
 from hitherto._engine.engine import Engine
 from hitherto.backends.memory import MemoryBackend
-from hitherto.formats import PortableConversation, PortableMessage, Source, _extract, _importing, jsonl
+from hitherto.formats import PortableConversation, PortableMessage, Source, _extract, _importing, _jsonl_reading, jsonl
 from hitherto.ids import parse_conversation_id
 from hitherto.model import Usage
 from hitherto.snapshots import FileStore, Snapshot, Unreadable
@@ -946,7 +946,7 @@ def test_a_file_of_a_newer_version_is_refused_by_name(store: Store, tmp_path: Pa
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "_LINE", 1 << 20)
+    monkeypatch.setattr(_jsonl_reading, "LONGEST_LINE", 1 << 20)
     bomb = zstandard.ZstdCompressor().compress(HEADER + b"\n" + ABOUT + b"\n" + b" " * (1 << 28))
     assert len(bomb) < 100_000  # a quarter of a gigabyte
     (tmp_path / "x.jsonl.zst").write_bytes(bomb)
@@ -958,10 +958,11 @@ def test_a_small_file_that_swells_is_refused_before_it_fills_the_disk(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attachments are put down on the way: thousands of lines, each of them harmless."""
-    monkeypatch.setattr(jsonl, "_LINE", 1 << 20)
+    monkeypatch.setattr(_jsonl_reading, "LONGEST_LINE", 1 << 20)
     piece = b'{"attachment":{"number":0,"data":"' + b"AAAA" * 10_000 + b'"}}\n'
     bomb = zstandard.ZstdCompressor().compress(HEADER + b"\n" + ABOUT + b"\n" + piece * 2000)
-    assert len(bomb) * jsonl._SWELLS + jsonl._LINE < 2000 * len(piece)  # the control: it would become more
+    most = len(bomb) * _jsonl_reading._SWELLS + (1 << 20)
+    assert most < 2000 * len(piece)  # the control: it would become more
     (tmp_path / "x.jsonl.zst").write_bytes(bomb)
     with pytest.raises(hitherto.PartialImport) as caught:
         formats.load(tmp_path / "x.jsonl.zst", store)
@@ -974,7 +975,7 @@ def test_what_no_reader_would_take_is_not_written(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save([Message.user("x" * 10_000)])
-    monkeypatch.setattr(jsonl, "_LINE", 5_000)
+    monkeypatch.setattr(jsonl, "LONGEST_LINE", 5_000)
     with pytest.raises(hitherto.PayloadTooLarge):
         formats.save(store, tmp_path / "x.jsonl")
     assert os.listdir(tmp_path) == []
@@ -1001,7 +1002,7 @@ def test_what_is_deleted_while_it_is_written_ends_the_export_with_nothing_left(
 def test_a_conversation_without_end_is_refused_before_it_fills_the_memory(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "_MOST", 1 << 16)
+    monkeypatch.setattr(_jsonl_reading, "_MOST", 1 << 16)
     lines = [line(id=str(n), raw="x" * 100) for n in range(1000)]
     (tmp_path / "x.jsonl").write_bytes(b"\n".join([HEADER, ABOUT, *lines, b""]))
     with pytest.raises(hitherto.PartialImport, match="65,536"):

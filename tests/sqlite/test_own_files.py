@@ -24,7 +24,7 @@ import hitherto
 from hitherto import HithertoError, Key, Message, formats
 from hitherto._system import own_files
 from hitherto.backends.sqlite import ballast as _ballast
-from hitherto.backends.sqlite import foreign_files, fts
+from hitherto.backends.sqlite import foreign_files, fts, fts_file
 
 PRECIOUS = b"the only copy of something\n" * 300  # longer than a header, and no multiple of a page
 WORD = "remember"
@@ -174,7 +174,7 @@ def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_files, "find_problem", lambda *_: None)
     monkeypatch.setattr(own_files, "_is_shm", lambda *_: True)
     monkeypatch.setattr(own_files, "_starts_as_own", lambda *_: True)
-    monkeypatch.setattr(fts, "_is_own", lambda *_: True)
+    monkeypatch.setattr(fts_file, "is_own", lambda *_: True)
     monkeypatch.setattr(fts.FtsIndex, "_check_own", _truncate_short)
     monkeypatch.setattr(_ballast.Ballast, "_is_proven", lambda *_: True)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from .._sealing.codec import Envelope
-from ..attachment import CHUNK, Attachment
+from ..attachment import CHUNK, Attachment, hole_of
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage, MissingAttachment, NotFound, PayloadTooLarge
 from .bodies import Attached, Body, chunk_place, decode_body, utf8, with_holes, without_holes
 from .compression import compress, decompress
@@ -70,12 +70,12 @@ def spill(state: "AttachmentOwner", envelope: Envelope, body: Body) -> tuple[Bod
 
     def fill(value: str | bytes | Attachment) -> Attached:
         given = value if isinstance(value, Attachment) else _in_memory(value)
-        source, way, prefix = given._base64 or (given, 0, "")
+        source, way, prefix = given.encodes or (given, 0, "")
         limit = state.engine.max_attachment
         if source.size > limit:
             raise PayloadTooLarge(source.size, limit, what="one attachment")
         if source.is_missing:
-            return Attached(_hole_name(envelope, source._name or b""), source.size, source.text, way, prefix)
+            return Attached(_hole_name(envelope, source.stored_name or b""), source.size, source.text, way, prefix)
         attached = Attached(_name(envelope, source), source.size, source.text, way, prefix)
         sources[attached] = given
         return attached
@@ -93,7 +93,7 @@ def _hole_name(envelope: Envelope, name: bytes) -> bytes:
 
 def hole(attached: Attached) -> Attachment:
     """Return the placeholder that a message holds instead of a missing attachment."""
-    return _as_given(Attachment._hole(attached.size, text=attached.text, name=attached.name), attached)
+    return _as_given(hole_of(attached.size, text=attached.text, name=attached.name), attached)
 
 
 def _name(envelope: Envelope, source: Attachment) -> bytes:
@@ -187,7 +187,7 @@ def in_base64(source: Attachment, way: int, prefix: str) -> Attachment:
     code = -(-source.size * 4 // 3) if (way - 1) & _UNPADDED else -(-source.size // 3) * 4
     size = len(prefix.encode()) + code
     text = Attachment(size, lambda: _to_base64(source, way, prefix), text=True, in_memory=source.in_memory)
-    text._base64 = source, way, prefix
+    text.encodes = source, way, prefix
     return text
 
 
@@ -206,7 +206,7 @@ def stage(state: "AttachmentOwner", sources: Sources, generation: int) -> None:
     there = {row.name for row in state.engine.backend.attachments(state.id, names) if row.chunks}
     for attached, source in sources.items():
         if attached.name not in there:
-            _stage(state, envelope, attached.name, source._base64[0] if source._base64 else source)
+            _stage(state, envelope, attached.name, source.encodes[0] if source.encodes else source)
             there.add(attached.name)
 
 
@@ -266,7 +266,7 @@ def open_attachment(state: "AttachmentOwner", attached: Attached) -> Attachment:
             raise _explain_absence(state, attached) from None
 
     source = Attachment(attached.size, pieces, text=attached.text)
-    source._name = attached.name
+    source.stored_name = attached.name
     return _as_given(source, attached)
 
 
@@ -318,7 +318,7 @@ def stored_attachment(state: "AttachmentOwner", attached: Attached) -> Attachmen
             raise Damaged(f"an attachment has {size} bytes that are not the {attached.size} that were kept")
 
     made = Attachment(attached.size, pieces, text=attached.text)
-    made._name = attached.name
+    made.stored_name = attached.name
     return made
 
 

@@ -23,8 +23,8 @@ def holes_in(message: Message) -> list[Attachment]:
     def look(value: object) -> None:
         if isinstance(value, Attachment):
             if value.is_missing:
-                source = value if value._base64 is None else value._base64[0]
-                found.setdefault(source._name or id(source), source)
+                source = value if value.encodes is None else value.encodes[0]
+                found.setdefault(source.stored_name or id(source), source)
         elif isinstance(value, dict):
             for item in value.values():
                 look(item)

@@ -266,7 +266,7 @@ def _reference(message: Saved, number: int, content: bytes | Attachment, modalit
 def _checksum(conversation: str, content: bytes | Attachment, sums: Sums) -> str:
     """The SHA-256 of content. In a plain store it is the name of the attachment; in a sealed one the content is read
     once."""
-    name = content._name if isinstance(content, Attachment) else None
+    name = content.stored_name if isinstance(content, Attachment) else None
     if name is not None and len(name) == hashlib.sha256().digest_size:
         return name.hex()
     if name is not None and (conversation, name) in sums:

@@ -321,8 +321,8 @@ class Cleaning:
         cleaned text, and when it is stored. A missing attachment is returned as it is."""
         if attachment.is_missing:
             return attachment
-        if attachment._base64 is not None:
-            source, _, prefix = attachment._base64
+        if attachment.encodes is not None:
+            source, _, prefix = attachment.encodes
             same = self.attachment(source, prefix.removeprefix("data:")) is source
             return attachment if same else self._clean_base64(attachment.read().decode(), kind)
         encoding = "utf-8" if attachment.text else _detect_encoding(_first_piece(attachment), kind, cut=True)
