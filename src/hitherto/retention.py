@@ -9,6 +9,9 @@ policy: it is a promise for this conversation, which is purged then even if no p
 a conversation that is being recorded is never purged. A plan names the reason that decides: a conversation on hold that
 is not due is kept because it is not due.
 
+What was brought in from a file of another program counts from its import: otherwise a sweep would destroy on the same
+day what was rescued.
+
 A last interaction from before the first models was written by a clock with a wrong time. The true age of such a
 conversation is unknown; it is counted from the first sweep that saw it.
 """
@@ -32,7 +35,7 @@ DATED = datetime(2020, 1, 1, tzinfo=UTC)  # there were no chats with models befo
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 Action = Literal["keep", "purge"]
-Reason = Literal["expired", "own-expiry", "recent", "undated", "held", "being-recorded", "damaged", "off"]
+Reason = Literal["expired", "own-expiry", "recent", "imported", "undated", "held", "being-recorded", "damaged", "off"]
 
 
 class RetentionPolicy(Struct, frozen=True):
@@ -72,6 +75,7 @@ class Candidate(Struct, frozen=True, gc=False):
     held: bool = False
     recorded: bool = False  # an answer is being recorded into it
     seen_at: datetime | None = None  # by the first sweep; only if its last interaction cannot be right
+    imported_at: datetime | None = None  # when it was last brought in from a file of another program
 
 
 class SweepItem(Struct, frozen=True, gc=False):
@@ -168,6 +172,9 @@ def decide(one: Candidate, policy: RetentionPolicy | None, now: datetime) -> Swe
         due, young, old = one.expires_at, "own-expiry", "own-expiry"
     elif policy is None:
         return SweepItem(id, active, None, "keep", "off")
+    elif one.imported_at is not None and one.imported_at > active:
+        active, young = one.imported_at, "imported"
+        due = _later(active, policy.days)
     elif active < DATED <= now:
         due, young = _later(one.seen_at or now, policy.days), "undated"
     else:
@@ -201,6 +208,7 @@ def _why(item: SweepItem) -> str:
     return {
         "expired": f"last active {active}, due since {due}",
         "recent": f"last active {active}, due {due}",
+        "imported": f"imported {active}, due {due}",
         "undated": f"last active {active}, which cannot be; counted from when a sweep saw it first, due {due}",
         "held": f"on hold, due since {due}",
         "being-recorded": f"an answer is being recorded, due since {due}",

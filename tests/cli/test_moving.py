@@ -101,7 +101,7 @@ except apsw.Error as error:
 def test_the_formats_that_help_names_are_those_that_are_written() -> None:
     assert list(_export_import.FORMATS) == formats.names(writable=True)
     assert set(_export_import._STREAMED) == {
-        name for name in _export_import.FORMATS if hasattr(formats._find_format(name), "write_to")
+        name for name in _export_import.FORMATS if hasattr(formats._registry.find_format(name), "write_to")
     }
 
 

@@ -690,7 +690,7 @@ def test_a_dry_run_refuses_what_would_be_refused(said: PortableConversation, sto
             with pytest.raises(hitherto.PartialImport):
                 formats.load(os.devnull, store, format="values", dry_run=dry)
     finally:
-        formats._added.clear()
+        formats._registry._added.clear()
 
 
 def test_a_dry_run_says_what_would_be_left_out(store: Store, other: Store, tmp_path: Path) -> None:
@@ -1136,7 +1136,7 @@ def load_values(values: list[Any], store: Store) -> formats.Loaded:
     try:
         return formats.load(os.devnull, store, format="values")
     finally:
-        formats._added.clear()
+        formats._registry._added.clear()
 
 
 def test_a_format_of_somebody_elses_is_recognised_and_loaded_like_ours(store: Store, tmp_path: Path) -> None:
@@ -1147,7 +1147,7 @@ def test_a_format_of_somebody_elses_is_recognised_and_loaded_like_ours(store: St
         assert "values" not in formats.names(writable=True)
         assert formats.load(tmp_path / "x", store).format == "values"
     finally:
-        formats._added.clear()
+        formats._registry._added.clear()
     assert [info.title for info in store.conversations().items] == ["theirs"]
     nameless: Any = Values([])
     nameless.suffixes = None

@@ -89,6 +89,8 @@ class Meta(Struct, frozen=True, omit_defaults=True):
     kept_in: bool = False  # it must not leave its store
     checkpoints: tuple[str, ...] = ()  # where checkpoints of it are kept
     record: int = 0  # which state of what lies beside a record is the one that counts; 0: there is none
+    imported: int = 0  # when something of it was last brought in from a file of another program, microseconds; 0: never
+    imported_title: str = ""  # the title that it came with; it is replaced by a newer one as long as it stands
 
 
 class WorkspaceMeta(Struct, frozen=True, omit_defaults=True):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .._engine.bodies import WorkspaceMeta
+from .._engine.bodies import WorkspaceMeta, open_meta
 from .._engine.committer import report_deletion
 from .._engine.recovery import MARK, PARTIAL, open_mark, open_partial
 from .._engine.retry import retry
@@ -140,14 +140,13 @@ def plan_sweep(
 
 def _candidates(engine: "Engine", policy: RetentionPolicy | None, now: datetime, recorded: bool) -> Iterator[Candidate]:
     for some in _lifetimes(engine):
-        answered = (
-            _find_recorded(engine, [one for _, one in some if one is not None], policy, now) if recorded else set()
-        )
+        rows = _whole_rows(engine, [one for _, one in some if one is not None], policy, now)
+        answered = {id for id, row in rows.items() if _being_recorded(engine, row)} if recorded else set()
         for id, one in some:
             if one is None:
                 yield Candidate(show_conversation_id(id), None)
             else:
-                yield _candidate(engine, one, recorded=id in answered)
+                yield _candidate(engine, rows.get(id, one), recorded=id in answered)
 
 
 def _lifetimes(engine: "Engine") -> Iterator[list[tuple[bytes, ConversationRow | Lifetime | None]]]:
@@ -168,24 +167,35 @@ def _candidate(engine: "Engine", row: ConversationRow | Lifetime, *, recorded: b
     """Make a retention candidate from a row."""
     name = show_conversation_id(row.id)
     seen = engine.workspace.meta.undated.get(row.id)
+    imported = _imported_at(engine, row) if isinstance(row, ConversationRow) else 0
     try:
         expires_at = None if row.expires_at is None else to_datetime(row.expires_at)
         seen_at = None if seen is None else to_datetime(seen)
-        return Candidate(name, to_datetime(row.active_at), expires_at, bool(row.held), recorded, seen_at)
+        imported_at = to_datetime(imported) if imported else None
+        return Candidate(name, to_datetime(row.active_at), expires_at, bool(row.held), recorded, seen_at, imported_at)
     except Damaged:
         return Candidate(name, None)
 
 
-def _find_recorded(
+def _imported_at(engine: "Engine", row: ConversationRow) -> int:
+    """Return when a conversation was last imported from a file of another program; 0 if it never was, or if its
+    description cannot be read: then the sweep goes by the row."""
+    try:
+        return open_meta(engine.codec.envelope(row), row).imported
+    except Damaged:
+        return 0
+
+
+def _whole_rows(
     engine: "Engine", rows: Sequence[ConversationRow | Lifetime], policy: RetentionPolicy | None, now: datetime
-) -> set[bytes]:
-    """Return the conversations of these that may be due, and are being recorded."""
+) -> dict[bytes, ConversationRow]:
+    """Return the whole rows of those conversations that may be due."""
     at = from_datetime(now, "now")
     due = [row for row in rows if _may_be_due(row, policy, at)]
-    whole = [row for row in due if isinstance(row, ConversationRow)] or engine.backend.lookup(
-        ids=[row.id for row in due]
-    )
-    return {row.id for row in whole if _being_recorded(engine, row)}
+    whole = [row for row in due if isinstance(row, ConversationRow)]
+    if len(whole) < len(due):
+        whole = engine.backend.lookup(ids=[row.id for row in due])
+    return {row.id: row for row in whole}
 
 
 def _may_be_due(row: ConversationRow | Lifetime, policy: RetentionPolicy | None, now: int) -> bool:

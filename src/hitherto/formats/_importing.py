@@ -50,10 +50,11 @@ if TYPE_CHECKING:
 _NAMESPACE = uuid.UUID("6f0e4cf4-9c1f-5c3c-9d43-0a4c3f0f6d5e")  # of the UUIDs that other ids become; never changed
 _EARLIEST = 1 << 41  # microseconds: some weeks into 1970, so that there is a time before it
 _TRIES = 100
+OWN = "jsonl"  # the format of our own files
 _PROVENANCE = ("imported_id", "snapshot")  # metadata that says where a conversation came from
 
 
-class _Again(Exception):
+class Again(Exception):
     """The conversation has changed since it was read, by another writer or by the import itself. Plan again."""
 
 
@@ -118,7 +119,7 @@ def _plan(store: "Store", portable: PortableConversation, format: str) -> Plan:
 
 def _plan_once(store: "Store", portable: PortableConversation, format: str) -> Plan:
     check_tree(portable)
-    _description(store, portable)
+    describe(store, portable)
     for said in portable.messages:
         _check_message(store, said.message)
     wanted = conversation_id(portable.id, format)
@@ -215,7 +216,7 @@ def admit(store: "Store", portable: PortableConversation, format: str) -> Admitt
             if plan.there is None:
                 return _create(store, portable, plan, format)
             return _grown(store, portable, plan, plan.there, format)
-        except (NotFound, _Again):  # NotFound: deleted since it was read
+        except (NotFound, Again):  # NotFound: deleted since it was read
             continue
     raise Busy(f"conversation {plan.id} changes faster than it can be loaded")
 
@@ -232,11 +233,13 @@ def conversation_id(id: str, format: str) -> str:
 
 
 def _create(store: "Store", portable: PortableConversation, plan: Plan, format: str) -> Admitted:
-    meta, setups = _description(store, portable)
+    meta, setups = describe(store, portable)
     if plan.id != portable.id:
         meta.metadata.setdefault("imported_id", portable.id)
     if _WITHOUT_KEY in plan.notes:
         meta = replace(meta, key=None)
+    if format != OWN:  # a conversation in our own lines, or from another store, is as old as it was there
+        meta = replace(meta, imported=store.engine.clock())
     head = next((n for n, said in enumerate(portable.messages) if said.id == portable.head), None)
     head = -1 if portable.head == "" else head
 
@@ -260,14 +263,14 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
         kind=portable.kind,
     )
     if made is None:
-        raise _Again
+        raise Again
     state = made[0]
     return Admitted(
         Conversation(state, state.row.head), plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)}
     )
 
 
-def _description(store: "Store", portable: PortableConversation) -> tuple[Meta, list[Setup]]:
+def describe(store: "Store", portable: PortableConversation) -> tuple[Meta, list[Setup]]:
     """Return a conversation's metadata and setups. Raises an error if they cannot be stored."""
     limit = store.engine.max_write_bytes
     created = portable.created_us or next((said.created_us for said in portable.messages), 0)
@@ -299,12 +302,12 @@ def _is_taken(store: "Store", portable: PortableConversation) -> bool:
 
 def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Extracted, format: str) -> Admitted:
     """Add the new messages to an existing conversation. A missing hold or setup is written first, and then raises
-    `_Again`."""
+    `Again`."""
     talk = store.conversation(plan.id)
     if portable.held and not talk.held:
         talk.hold()
-        raise _Again
-    _equip(store, portable, plan.new, there.portable, talk)
+        raise Again
+    equip(store, portable, plan.new, there.portable, talk)
     ids = _add_messages(talk.state, portable, plan, there, format) if plan.new else {}
     _keep_halves(store, portable, plan, there, ids)
     _put_missing_items(talk, portable, there.portable)
@@ -314,35 +317,35 @@ def _grown(store: "Store", portable: PortableConversation, plan: Plan, there: Ex
 def _add_messages(
     state: ConversationState, portable: PortableConversation, plan: Plan, there: Extracted, format: str
 ) -> dict[str, str]:
-    numbers = _setup_numbers(portable, there.portable)
+    numbers = setup_numbers(portable, there.portable)
     new = tuple(replace(said, setup=numbers.get(said.setup, 0)) for said in plan.new)
     drafts = _drafts(state, replace(plan, new=new), format, 0)
 
     def choose(row: ConversationRow) -> Placement:
         if (row.next_seq, row.rewrites) != (there.next_seq, there.rewrites):
-            raise _Again
+            raise Again
         return Placement(row.head)
 
     return {said.id: m.id for said, m in zip(plan.new, state.add(drafts, choose), strict=True)}
 
 
-def _setup_numbers(portable: PortableConversation, there: PortableConversation) -> dict[int, int]:
+def setup_numbers(portable: PortableConversation, there: PortableConversation) -> dict[int, int]:
     """Map the file's setup numbers to the store's. Setups that the store lacks are left out."""
     ours = [encode(setup) for setup in there.setups]  # as bytes: NaN is not equal to itself, and 1 is equal to True
     theirs = [encode(setup) for setup in portable.setups]
     return {n: ours.index(setup) + 1 for n, setup in enumerate(theirs, 1) if setup in ours}
 
 
-def _equip(
+def equip(
     store: "Store",
     portable: PortableConversation,
     new: Sequence[PortableMessage],
     there: PortableConversation,
     talk: Conversation,
 ) -> None:
-    """Add the setups of the new messages to a conversation, and set the one that is current after them. Raises `_Again`
+    """Add the setups of the new messages to a conversation, and set the one that is current after them. Raises `Again`
     if something was written."""
-    numbers, count = _setup_numbers(portable, there), len(there.setups)
+    numbers, count = setup_numbers(portable, there), len(there.setups)
     missing = [n for n in dict.fromkeys(said.setup for said in new if said.setup) if n not in numbers]
     numbers |= {n: count + place for place, n in enumerate(missing, 1)}
     last = next((numbers[said.setup] for said in reversed(new) if said.main and said.setup), there.setup)
@@ -353,14 +356,14 @@ def _equip(
     def make(row: ConversationRow) -> Change:
         envelope = state.check(row)
         if open_meta(envelope, row).setups != count:
-            raise _Again
+            raise Again
         force = {} if last == there.setup else {"setup": last, "setup_seq": row.next_seq}
         change = build_description_change(state, row, setups=count + len(missing), **force)
         items = [setup_item(envelope, state.id, numbers[n], portable.setups[n - 1]) for n in missing]
         return replace(change, put=(*change.put, *items))
 
     store.engine.change(state.id, make)
-    raise _Again
+    raise Again
 
 
 def _keep_halves(
@@ -412,13 +415,13 @@ def _drafts(state: ConversationState, plan: Plan, format: str, earliest: int) ->
             said.main,
             None if said.link is None else places.get(said.link),
         )
-        drafts.append(encode_message(state, _mark_origin(said, format, at), said.setup, spot, said.origin, at))
+        drafts.append(encode_message(state, mark_origin(said, format, at), said.setup, spot, said.origin, at))
         check_size(drafts[-1:], limit)
         places[said.id] = ~number
     return drafts
 
 
-def _mark_origin(said: PortableMessage, format: str, at: int) -> Message:
+def mark_origin(said: PortableMessage, format: str, at: int) -> Message:
     """Return the message with a note of its origin: its id in the file, and its time if the store could not keep it."""
     extra = said.message.extra
     came: dict[str, object] = {"id": said.id, "format": said.format or format}

@@ -17,7 +17,7 @@ from ..keys import Key
 from ..model import Message, Setup
 from ..snapshots import Unreadable
 
-HEAD = 4096  # bytes of a file that a format may look at to recognise it
+HEAD = 1 << 16  # bytes of a file that a format may look at to recognise it
 
 
 class PortableMessage(Struct, frozen=True, kw_only=True):
@@ -33,6 +33,23 @@ class PortableMessage(Struct, frozen=True, kw_only=True):
     setup: int = 0  # which of the conversation's setups it was made with, from 1; 0: none
     origin: str | None = None  # conversation/message it was copied from, by detach
     format: str | None = None  # of the file that gave it its id, if that is another one than this
+    also: tuple[str, ...] = ()  # ids of further records of the file that it was made of; imported by identity only
+
+
+class SourceRecord(Struct, frozen=True, kw_only=True):
+    """Something in a file that is no message: kept beside the conversation, and counted by its type."""
+
+    type: str
+    data: object  # JSON
+    id: str | None = None  # unique within the conversation; without one its content decides
+    known: bool = False  # the importer knows this type: bookkeeping of the program
+
+
+class Waiting(Struct, frozen=True):
+    """The end of a file that is being written: not whole yet, and no failure."""
+
+    name: str
+    reason: str
 
 
 class PortablePartial(Struct, frozen=True, kw_only=True):
@@ -72,6 +89,12 @@ class PortableConversation(Struct, frozen=True, kw_only=True):
     kind: str = CHAT
     items: tuple[PortableItem, ...] = ()
     upto: str | None = None  # the message that a snapshot ends with, by its id where it was taken
+    by_id: bool = False  # the same message has the same id in every file: imported by identity (`_by_identity`)
+    aliases: tuple[str, ...] = ()  # other ids that mean the same tree, such as that of the session it was forked from
+    records: tuple[SourceRecord, ...] = ()  # imported by identity only
+
+
+Found = PortableConversation | Unreadable | Waiting  # what a reader yields
 
 
 class Source(Struct, frozen=True):
@@ -104,7 +127,7 @@ class Format(Protocol):
         """Return the evidence in the content that it is this format, in words, or None. Never raises."""
         ...
 
-    def read(self, path: Path, key: Key | None) -> Iterator[PortableConversation | Unreadable]:
+    def read(self, path: Path, key: Key | None) -> Iterator[Found]:
         """Yield the conversations in a file, and an `Unreadable` for each part that cannot be read. Raises
         `InvalidArgument` or `Damaged` if the file is not in this format at all, and `KeyUnavailable` without the key
         that it needs."""
