@@ -15,7 +15,11 @@ from pathlib import Path
 from run_mypy import run_mypy
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/recording.md", "docs/web-backend.md")
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("tutorial", "recording", "web-backend", "local-servers", "other-tools")),
+    *(f"docs/{name}.md" for name in ("snapshots", "records", "sanitiser", "keys")),
+)
 CALLS = "tests/recorder/test_types.py"  # the documented calls of all SDKs; mypy checks it with the other tests
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

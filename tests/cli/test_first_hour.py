@@ -336,9 +336,13 @@ def test_a_conversation_with_the_local_model_goes_on_with_a_server_that_is_named
     with world.store() as store:
         talk = store.start(provider="local", project=str(world.here))
         talk.extend([Message.user("one"), Message.assistant("two")])
-    done = world.command("chat", "--base-url", world.service.url, "--model", "m", "three")
+    given = ("chat", "--base-url", world.service.url, "--model", "m", "three")
+    done = world.command(*given, HITHERTO_PROVIDER="local")  # as `make chat` sets it
     assert done.returncode == 0, done.stderr
     assert [text for _, text in world.service.asked()] == ["one", "two", "three"]
+    done = world.command(*given, "--provider", "local")
+    assert done.returncode == 2
+    assert "--provider openai-compatible" in done.stderr
 
 
 def test_an_address_elsewhere_is_not_taken_from_a_store(world: World) -> None:

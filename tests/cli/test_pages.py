@@ -3,6 +3,7 @@
 Only addresses and keys are replaced: those of servers become that of a service on loopback.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -107,3 +108,17 @@ def test_the_commands_of_the_page_on_other_tools_work(stranger: World) -> None:
     assert titles[0].startswith("Failing build|")
     assert found == [f"{answer.id}|An unused import breaks the lint step."]
     assert [line.split("|")[:2] for line in models] == [["gpt-5", "1"]]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize(("named", "provider"), [({}, "local"), ({"HITHERTO_PROVIDER": "openai"}, "openai")], ids=str)
+def test_make_chat_spends_nobodys_money(tmp_path: Path, named: dict[str, str], provider: str) -> None:
+    """Whatever keys there are, it names the local model, unless a provider is given."""
+    command = tmp_path / "hitherto"
+    command.write_text('#!/bin/sh\necho "$HITHERTO_PROVIDER: $*"\n')
+    command.chmod(0o755)
+    env = {"PATH": os.environ["PATH"], "OPENAI_API_KEY": "sk-x", "ANTHROPIC_API_KEY": "sk-x"} | named
+    typed = ["make", "--dry-run", "--no-print-directory", "chat", f"BIN={tmp_path}", "ARGS=-n hello"]
+    recipe = subprocess.run(typed, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(["sh", "-c", recipe.splitlines()[-1]], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{provider}: chat -n hello\n"

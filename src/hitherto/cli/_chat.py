@@ -161,8 +161,9 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
     An address and a model belong to the provider that the configuration names with them. So no key is sent to another
     provider's address."""
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
-    if own == "local" and options.base_url is not None:  # which has no address: another server goes on
-        own = None
+    if options.base_url is not None:  # the local model has none: another server is meant
+        own = None if own == "local" else own
+        options = _forget_usual_local(options)
     provider = options.provider or own or settings.get("provider") or _choose_provider(options, settings)
     usual = settings.get("provider", "openai-compatible") == provider
     address = options.base_url or (settings.get("base_url") if usual else None)
@@ -182,6 +183,16 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
         base_url=address,
         model_path=options.model_path or (settings.get("model_path") if provider == "local" else None),
     )
+
+
+def _forget_usual_local(options: Options) -> Options:
+    """Return the options without the local model, if only the environment names it: `make chat` always does."""
+    if options.provider != "local":
+        return options
+    if click.get_current_context().get_parameter_source("provider") is ParameterSource.COMMANDLINE:
+        hint = "--provider openai-compatible is for a server; the local model is named by --model-path"
+        raise errors.InvalidArgument("the local model has no address", hint=hint)
+    return replace(options, provider=None)
 
 
 def _choose_provider(options: Options, settings: dict[str, str]) -> str:
