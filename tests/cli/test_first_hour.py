@@ -4,6 +4,7 @@ What fails here is tried as a user would. Each case of the list makes its troubl
 that the user needs.
 """
 
+import importlib.util
 import json
 import os
 import socket
@@ -301,7 +302,18 @@ def test_where_there_is_a_keyring_the_key_is_in_it_and_in_no_file(
     assert SECRET not in str(caught.value)
     assert caught.value.__context__ is None  # the error of the keyring may hold the key
     monkeypatch.setattr(_credentials, "real_keyrings", lambda: Problem("there is none", ""))
-    assert _credentials.find_keyring() == "there is none"
+    assert _credentials.find_keyring() == Problem("there is none", "")
+
+
+def test_without_the_keyring_library_login_says_how_to_get_it(world: World) -> None:
+    command = [sys.executable, "-c", _WITHOUT.format("keyring"), "login", "openai", "--yes"]
+    done = world.plain(*command, said=f"{SECRET}\n")
+    assert done.returncode == 0
+    assert 'pip install "hitherto[keyring]"' in done.stderr
+    null = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}  # as where the system has none
+    if importlib.util.find_spec("keyring") is not None:
+        done = world.command("login", "openai", "--yes", said=f"{SECRET}\n", **null)
+        assert "the operating system has none here" in done.stderr
 
 
 # -- a server on this machine

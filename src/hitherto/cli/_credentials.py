@@ -51,10 +51,10 @@ def fetch(provider: str) -> str | None:
     return key
 
 
-def find_keyring() -> "KeyringBackend | str":
-    """Return the keyring of the operating system, or the reason why there is none."""
+def find_keyring() -> "KeyringBackend | Problem":
+    """Return the keyring of the operating system, or the reason why none can be used."""
     rings = real_keyrings()
-    return rings.what if isinstance(rings, Problem) else rings[0]
+    return rings if isinstance(rings, Problem) else rings[0]
 
 
 def keep(provider: str, key: str, ring: "KeyringBackend | None") -> None:
@@ -89,8 +89,8 @@ def forget(provider: str) -> bool:
 
 def _ask_keyring(provider: str) -> str | None:
     ring = find_keyring()
-    if isinstance(ring, str):
-        raise Denied(f"the key of {provider} is in the keyring, and there is none here: {ring}", hint=_HINT)
+    if isinstance(ring, Problem):
+        raise Denied(f"the key of {provider} is in the keyring, and there is none here: {ring.what}", hint=_HINT)
     try:
         found: str | None = ring.get_password(_SERVICE, provider)
     except Exception as error:  # noqa: BLE001  # as above
@@ -104,7 +104,7 @@ def _delete_from_keyring(provider: str) -> None:
     if _ask_keyring(provider) is None:  # removed by other means
         return
     ring = find_keyring()
-    assert not isinstance(ring, str)
+    assert not isinstance(ring, Problem)
     try:
         ring.delete_password(_SERVICE, provider)
     except Exception as error:  # noqa: BLE001  # as above

@@ -5,10 +5,12 @@ The key is typed without being shown, or comes on standard input. It is never an
 
 import os
 import sys
+from importlib.util import find_spec
 
 import click
 
 from .. import errors
+from ..keys import Problem
 from . import _credentials
 from ._exit_codes import NOTHING
 from ._options import without_asking
@@ -16,6 +18,7 @@ from ._providers import PROVIDERS, ProviderName, find_keys
 from ._terminal import is_terminal, say
 
 _LONGEST = 4096  # characters of a key
+_NO_KEYRING = "keyring.backends.fail."  # the library's, where there is nothing
 
 
 @click.command(short_help="Keep the key of a provider.")
@@ -33,13 +36,16 @@ def login(name: str, yes: bool) -> None:
             hint = "for a server that wants one, set OPENAI_API_KEY and OPENAI_BASE_URL together"
         raise errors.InvalidArgument(f"hitherto keeps no key for {name}", hint=hint)
     ring = _credentials.find_keyring()
-    if isinstance(ring, str):
-        say(f"there is no keyring of the operating system here: {ring}")
+    if isinstance(ring, Problem):
+        what = "the operating system has none here" if _NO_KEYRING in ring.what else ring.what
+        say(f"the key cannot go into a keyring: {what}")
+        if find_spec("keyring") is None:
+            say(f"to use the one of the operating system, where there is one: {ring.hint}, and log in again")
         say(f"so the key goes into a file that only you can read: {_credentials.path()}")
         _ask_for_file(yes=yes)
     key = _read_key(name)
-    _credentials.keep(name, key, None if isinstance(ring, str) else ring)
-    where = f"in {_credentials.path()}" if isinstance(ring, str) else "in the keyring"
+    _credentials.keep(name, key, None if isinstance(ring, Problem) else ring)
+    where = f"in {_credentials.path()}" if isinstance(ring, Problem) else "in the keyring"
     say(f"the key of {name} is kept {where}; hitherto logout {name} removes it")
     variable = find_keys().get(name)
     if variable is not None:
