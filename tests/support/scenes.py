@@ -121,6 +121,16 @@ def coding(store: Store) -> Conversation:
     )
     talk.append(Message.tool_result("c2", "\n".join(f"{n:>4}  line {n} of the file" for n in range(1, 420))))
     asked = talk.append(Message.assistant(ANSWER, usage=Usage(3900, 520, 3100)))
+    other = talk.fork(at=asked.id)
+    other.append(Message.user("Keep it for now, and silence the rule on that line instead."))
+    other.append(
+        Message.assistant(
+            "I would rather not: the next reader takes it for a mistake. But here it is:\n\n```python\nimport json  # noqa: F401\n```"
+        )
+    )
+    third = talk.fork(at=asked.id)
+    third.append(Message.user("What would you do about the generated file?"))
+    third.append(Message.assistant("Exclude it in `pyproject.toml`."))
     talk.append(Message.user("Remove it, and run everything."))
     call = talk.append(
         Message.assistant(
@@ -172,18 +182,6 @@ def coding(store: Store) -> Conversation:
             ]
         )
     )
-    other = talk.fork(at=asked.id)
-    other.append(Message.user("Keep it for now, and silence the rule on that line instead."))
-    other.append(
-        Message.assistant(
-            "I would rather not: the next reader takes it for a mistake. But here it is:\n\n```python\nimport json  # noqa: F401\n```"
-        )
-    )
-    third = talk.fork(at=asked.id)
-    third.append(Message.user("What would you do about the generated file?"))
-    third.append(Message.assistant("Exclude it in `pyproject.toml`."))
-    talk.follow()
-    talk = store.conversation(talk.id).fork(at=talk.branches()[0].id)
     main = store.conversation(talk.id)
     main.compact("So far: the unused import is gone, the linter is quiet, 214 tests pass. Open: the generated file.")
     main.append(Message.user("Now the generated file, please."))

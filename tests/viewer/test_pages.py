@@ -146,9 +146,8 @@ def test_every_twin_is_described_and_fits_its_description(store: Store, client: 
     described = client.get("/openapi.json").json()
     assert json.loads(json.dumps(openapi.describe())) == described
     for twin in openapi.TWINS:
-        path = twin.path.format(conversation=talk.id, message=talk.head) + (
-            "?q=import" if "search" in twin.path else ""
-        )
+        path = twin.path.format(conversation=talk.id, message=talk.head)
+        path += f"?q=import&left={talk.head}&right={talk.branches()[-1].id}"
         answer = client.get(path)
         assert answer.status == 200, path
         msgspec.json.decode(answer.body, type=twin.value)

@@ -129,6 +129,7 @@ def gist_of(blocks: Sequence[Block]) -> str:
         text = ", ".join(block.modality for block in blocks if block.modality != "text")
     if not text and blocks and not any(map(_is_context, blocks)):
         text = " ".join((text_in(blocks[0]) or "")[: 4 * _LONGEST_GIST].split())
+    text = text.replace("**", "").removeprefix("# ")
     return text if len(text) <= _LONGEST_GIST else f"{text[:_LONGEST_GIST]}…"
 
 

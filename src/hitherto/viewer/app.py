@@ -29,12 +29,14 @@ from ..errors import (
 )
 from ..formats._message_html import INLINE_IMAGES
 from ..formats._sections import text_in
+from .branch_map import draw, make_map
 from .door import Door, TooLarge
 from .frame import STATIC, STATIC_TYPES, Links, static_file, static_version
 from .lists import conversations_page, problem_page, search_page
 from .openapi import describe
 from .queries import FIRST_WINDOW, WINDOW, StoreView, media_of
-from .reading import chunk, conversation_page, text_page
+from .reading import compare_page, conversation_page, map_page, text_page
+from .thread_view import chunk
 from .values import Problem
 
 if TYPE_CHECKING:
@@ -77,11 +79,17 @@ class Viewer:
             route("/search", self.search),
             route("/search.json", self.search),
             route("/static/{hash}/{name}", self.static),
+            route("/c/{conversation}/map", self.map),
+            route("/c/{conversation}/map.json", self.map),
             route("/c/{conversation}.json", self.conversation),
             route("/c/{conversation}", self.conversation),
             route("/c/{conversation}/m/{message}.json", self.conversation),
             route("/c/{conversation}/m/{message}", self.conversation),
+            route("/c/{conversation}/compare", self.compare),
+            route("/c/{conversation}/compare.json", self.compare),
             route("/c/{conversation}/m/{message}/window", self.window),
+            route("/c/{conversation}/m/{message}/find.json", self.find),
+            route("/c/{conversation}/m/{message}/skeleton.json", self.skeleton),
             route("/c/{conversation}/m/{message}/text", self.text),
             route("/c/{conversation}/m/{message}/media/{block:int}", self.media),
         ]
@@ -123,6 +131,15 @@ class Viewer:
         query = request.query_params.get("q", "")
         return _answer(request, found.value, lambda: conversation_page(self.links, found, query=query))
 
+    def map(self, request: Request) -> Response:
+        """The branches of a conversation."""
+        view = self.view.open(request.path_params["conversation"])
+        at = request.query_params.get("at") or None
+        found = make_map(self.view, view, at=at, everything=bool(request.query_params.get("all")))
+        if request.query_params.get("part"):
+            return HTMLResponse(draw(self.links, found, at=at))
+        return _answer(request, found, lambda: map_page(self.links, found, at=at))
+
     def window(self, request: Request) -> Response:
         """A part of a path as HTML, for the script of the page."""
         view = self.view.open(request.path_params["conversation"])
@@ -134,6 +151,23 @@ class Viewer:
             count=_number(asked, "count") or WINDOW,
         )
         return HTMLResponse(chunk(self.links, found), headers={"X-Length": str(len(found.path))})
+
+    def find(self, request: Request) -> Response:
+        """The messages of a path that hold a text."""
+        view, message = self.view.open(request.path_params["conversation"]), request.path_params["message"]
+        return _json(self.view.find(view, message, request.query_params.get("q", "")))
+
+    def skeleton(self, request: Request) -> Response:
+        """The prompts and forks of a path."""
+        view, message = self.view.open(request.path_params["conversation"]), request.path_params["message"]
+        return _json(self.view.skeleton(view, message))
+
+    def compare(self, request: Request) -> Response:
+        """Two branches side by side, from where they part."""
+        view = self.view.open(request.path_params["conversation"])
+        asked = request.query_params
+        found = self.view.compare(view, asked.get("left", ""), asked.get("right", ""))
+        return _answer(request, found, lambda: compare_page(self.links, view, found))
 
     def text(self, request: Request) -> Response:
         """A long text in full."""

@@ -28,7 +28,18 @@ __all__ = [
     "static_version",
 ]
 
-STATIC = ("reading.css", "viewer.css", "viewer.js", "reader.js", "theme.js", "icon.svg")
+STATIC = (
+    "reading.css",
+    "viewer.css",
+    "viewer.js",
+    "reader.js",
+    "map.js",
+    "find.js",
+    "keys.js",
+    "code.js",
+    "theme.js",
+    "icon.svg",
+)
 STATIC_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
 
@@ -121,6 +132,7 @@ def page(
         tag(
             "nav",
             bar,
+            tag("button", "?", type="button", data_action="keys", title="Keys (?)", aria_label="Keys", class_="wide"),
             tag("button", "◐", type="button", data_action="theme", title="Dark or light", aria_label="Dark or light"),
             aria_label="Pages",
         ),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import __version__
-from .values import ConversationList, ConversationWindow, Problem, SearchResults
+from .values import BranchMap, Comparison, ConversationList, ConversationWindow, Found, Problem, SearchResults, Skeleton
 
 __all__ = ["TWINS", "Parameter", "Twin", "describe"]
 
@@ -58,6 +58,31 @@ TWINS = (
         ),
     ),
     Twin("/c/{conversation}.json", ConversationWindow, "The path to the head of a conversation.", _WINDOW),
+    Twin(
+        "/c/{conversation}/map.json",
+        BranchMap,
+        "The tree of a conversation, stretches without forks as rows.",
+        (
+            Parameter("at", "A message on the path that is shown as active."),
+            Parameter("all", "All sub-agents, if it is 1."),
+        ),
+    ),
+    Twin(
+        "/c/{conversation}/compare.json",
+        Comparison,
+        "Two paths, from where they part.",
+        (
+            Parameter("left", "A message of the one."),
+            Parameter("right", "A message of the other."),
+        ),
+    ),
+    Twin(
+        "/c/{conversation}/m/{message}/find.json",
+        Found,
+        "The messages of a path that hold a text.",
+        (Parameter("q", "The text, as it stands; letters of another case count as the same."),),
+    ),
+    Twin("/c/{conversation}/m/{message}/skeleton.json", Skeleton, "The prompts and forks of a path."),
     Twin("/c/{conversation}/m/{message}.json", ConversationWindow, "The path through a message, around it.", _WINDOW),
 )
 

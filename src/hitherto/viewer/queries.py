@@ -10,29 +10,34 @@ import binascii
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ..attachment import Attachment
 from ..backend import CHAT, conversation_kinds
 from ..errors import Damaged, HithertoError, InvalidArgument, InvalidID, InvalidQuery, NotFound
 from ..formats._message_html import gist_of
+from ..formats._sections import text_in
 from ..model import Block, Saved, to_datetime
 from ..retention import Candidate, decide
 from .outline import Outline
 from .values import (
+    Comparison,
     ConversationCard,
     ConversationList,
     ConversationWindow,
+    Found,
     Header,
     MessageRecord,
     Place,
     SearchHit,
     SearchResults,
     Siblings,
+    Skeleton,
 )
 
 if TYPE_CHECKING:
@@ -338,7 +343,60 @@ class StoreView:
     def _label(self, view: View, number: int) -> str | None:
         return next((message.label for message in view.messages([number])), None)
 
+    def skeleton(self, view: View, through: str) -> Skeleton:
+        """Return the prompts and forks of the path through a message."""
+        outline, path = view.outline, view.outline.path(view.number(through))
+        places = [(at, number, view.name(number)) for at, number in enumerate(path)]
+        return Skeleton(
+            prompts=[(at, id) for at, number, id in places if outline.rows[number].role == "user"],
+            forks=[(at, id) for at, number, id in places if len(outline.siblings(number)) > 1],
+            ends=[(at, id) for at, _, id in (places[0], places[-1])],
+        )
+
+    def compare(self, view: View, left: str, right: str) -> Comparison:
+        """Return the two paths through these messages, from where they part; of a long one its first messages."""
+        outline = view.outline
+        paths = [outline.path(view.number(one)) for one in (left, right)]
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*paths, strict=False)))
+        sides = [
+            [_record(view, message, at) for at, message in enumerate(view.messages(path[shared:][:WINDOW]), shared)]
+            for path in paths
+        ]
+        return Comparison(
+            conversation=self.header(view),
+            shared=shared,
+            fork=view.name(paths[0][shared - 1]) if shared else None,
+            left=sides[0],
+            right=sides[1],
+            left_length=len(paths[0]) - shared,
+            right_length=len(paths[1]) - shared,
+        )
+
     # -- searching
+
+    def find(self, view: View, through: str, text: str) -> Found:
+        """Return the messages of the path that hold a text anywhere: also in what is folded, and in calls and their
+        results. The others are counted."""
+        wanted = text.casefold()
+        path = {number: at for at, number in enumerate(view.outline.path(view.number(through)))}
+        here: list[tuple[int, str]] = []
+        elsewhere: list[str] = []
+        listing = self.store.messages(conversation=view.talk, newest_first=False, attachments="lazy")
+        for message in listing if wanted.strip() else ():
+            if message.problem is None and any(wanted in words.casefold() for words in _texts(message)):
+                at = path.get(self.store.engine.message_ids.number(message.id))
+                if at is None:
+                    elsewhere.append(message.id)
+                else:
+                    here.append((at, message.id))
+        here.sort()
+        return Found(
+            query=text,
+            ids=[id for _, id in here],
+            positions=[at for at, _ in here],
+            elsewhere=len(elsewhere),
+            first_elsewhere=elsewhere[0] if elsewhere else None,
+        )
 
     def search(self, query: str, *, offset: int = 0, ranked: bool = False, role: str | None = None) -> SearchResults:
         """Return a page of what the search of the store finds."""
@@ -411,6 +469,28 @@ def _record(view: View, message: Saved, position: int) -> MessageRecord:
         sums_up=view.name(link) if outline.rows[number].main and link in outline.rows and link is not None else None,
         problem=message.problem,
     )
+
+
+def _texts(message: Saved) -> Iterator[str]:
+    """Yield the texts of a message, as they are shown."""
+    for block in message.blocks:
+        if block.type == "tool_call":
+            yield from (block.tool_name or "", *_strings(block.arguments))
+        elif (text := text_in(block)) is not None:
+            yield text
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Yield the texts in plain JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
 
 
 def block_record(block: Block) -> dict[str, object]:

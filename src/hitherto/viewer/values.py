@@ -9,6 +9,7 @@ from msgspec import Struct
 
 __all__ = [
     "BranchMap",
+    "Comparison",
     "ConversationCard",
     "ConversationList",
     "ConversationWindow",
@@ -21,6 +22,7 @@ __all__ = [
     "SearchHit",
     "SearchResults",
     "Siblings",
+    "Skeleton",
 ]
 
 
@@ -151,6 +153,26 @@ class Found(Struct, frozen=True, kw_only=True):
     first_elsewhere: str | None = None
 
 
+class Skeleton(Struct, frozen=True, kw_only=True):
+    """The places on a path that one jumps to: position and id of each."""
+
+    prompts: list[tuple[int, str]]
+    forks: list[tuple[int, str]]
+    ends: list[tuple[int, str]]  # the first message and the last
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """Two paths of a conversation: how many messages they share, and what each has after that."""
+
+    conversation: Header
+    shared: int
+    fork: str | None  # the last message that they share
+    left: list[MessageRecord]
+    right: list[MessageRecord]
+    left_length: int
+    right_length: int
+
+
 class MapRow(Struct, frozen=True, kw_only=True):
     """A stretch of messages without forks."""
 
@@ -161,6 +183,7 @@ class MapRow(Struct, frozen=True, kw_only=True):
     kind: str  # "branch", "compaction" or "subagent"
     parent: int | None  # the row that it leaves
     active: bool  # it is on the path that is shown
+    position: int | None = None  # of its first message there
     head: bool  # the head is in it
     begun_at: datetime
     active_at: datetime
@@ -175,6 +198,7 @@ class BranchMap(Struct, frozen=True, kw_only=True):
     conversation: Header
     rows: list[MapRow]
     lanes: int
+    hidden_agents: int = 0  # traces of sub-agents that are left out: ask with all=1
 
 
 class Problem(Struct, frozen=True, kw_only=True):

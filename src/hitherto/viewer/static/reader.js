@@ -3,18 +3,15 @@
 const CHUNK = 100; // messages fetched at a time
 const MOST = 500; // messages in the page; one more chunk may be on its way
 const AHEAD = 2500; // pixels before the edge at which the next chunk is fetched
-
-export function startReader(thread) {
-  const reader = new Reader(thread);
-  reader.start();
-  return reader;
-}
+const LINE = 120; // pixels below the top: what stands here is read now
 
 export class Reader {
   constructor(thread) {
     this.thread = thread;
     this.length = Number(thread.dataset.length);
     this.busy = null;
+    this.current = null; // the message that is read now
+    this.sticky = makeSticky((id) => this.reveal(document.getElementById(`m-${id}`)));
   }
 
   get chunks() { return [...this.thread.querySelectorAll(":scope > .chunk")]; }
@@ -27,25 +24,57 @@ export class Reader {
     const element = target && document.getElementById(`m-${target}`);
     if (element) this.reveal(element);
     this.mend();
-    addEventListener("scroll", () => this.look(), { passive: true });
-    addEventListener("resize", () => this.look(), { passive: true });
+    let waiting = false;
+    const later = () => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => { waiting = false; this.look(); });
+    };
+    addEventListener("scroll", later, { passive: true });
+    addEventListener("resize", later, { passive: true });
     this.look();
+    return this;
   }
 
   // Open what is folded around an element, and bring it into view.
   reveal(element, block = "start") {
+    if (!element) return;
     for (let at = element; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
-    const inner = element.querySelector(":scope > details.tool");
-    if (element.classList.contains("result") && inner) inner.open = true;
     element.scrollIntoView({ block, behavior: "instant" });
   }
 
   look() {
+    this.notice();
     if (this.busy) return;
     const box = this.thread.getBoundingClientRect();
     if (box.bottom < innerHeight + AHEAD && this.stop < this.length) this.busy = this.more("after");
     else if (box.top > -AHEAD && this.first > 0) this.busy = this.more("before");
-    this.busy?.finally(() => { this.busy = null; requestAnimationFrame(() => this.look()); });
+    this.busy
+      ?.catch((error) => console.info(error))
+      .finally(() => { this.busy = null; requestAnimationFrame(() => this.look()); });
+  }
+
+  // Which message stands at the line, and whose prompt it answers.
+  notice() {
+    const element = this.at(LINE);
+    if (!element || element === this.current) return;
+    this.current = element;
+    this.sticky(element);
+    const position = Number(element.dataset.position);
+    document.dispatchEvent(new CustomEvent("reading", { detail: { id: element.dataset.id, position } }));
+  }
+
+  at(line) {
+    const chunk = this.chunks.find((one) => one.getBoundingClientRect().bottom > line);
+    const elements = chunk ? [...chunk.querySelectorAll(":scope > article")] : [];
+    let low = 0;
+    let high = elements.length - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (elements[middle].getBoundingClientRect().bottom > line) high = middle;
+      else low = middle + 1;
+    }
+    return elements[low] ?? null;
   }
 
   async fetchChunk(from, count) {
@@ -53,7 +82,7 @@ export class Reader {
     url.searchParams.set("from", from);
     url.searchParams.set("count", count);
     const answer = await fetch(url, { credentials: "same-origin" });
-    if (!answer.ok) throw new Error(`the page could not be read: ${answer.status}`);
+    if (!answer.ok) throw new Error(`the messages could not be read: ${answer.status}`);
     this.length = Number(answer.headers.get("X-Length"));
     const holder = document.createElement("template");
     holder.innerHTML = await answer.text();
@@ -64,59 +93,81 @@ export class Reader {
     const from = where === "after" ? this.stop : Math.max(0, this.first - CHUNK);
     const count = where === "after" ? CHUNK : this.first - from;
     const chunk = await this.fetchChunk(from, count);
-    const anchor = this.anchor();
+    const element = this.at(0);
+    const top = element?.getBoundingClientRect().top;
     if (where === "after") this.chunks.at(-1).after(chunk);
     else this.chunks[0].before(chunk);
-    this.trim(where);
-    this.mend();
-    this.keep(anchor);
-  }
-
-  // Take out what is farthest from where people read.
-  trim(where) {
+    // Take out what is farthest from where people read.
     while (this.chunks.length > 1 && this.stop - this.first > MOST) {
       (where === "after" ? this.chunks[0] : this.chunks.at(-1)).remove();
     }
-  }
-
-  // The message that is read now, and where it stands in the window.
-  anchor() {
-    for (const chunk of this.chunks) {
-      if (chunk.getBoundingClientRect().bottom <= 0) continue;
-      for (const element of chunk.children) {
-        const box = element.getBoundingClientRect();
-        if (box.bottom > 0) return { element, top: box.top };
-      }
+    this.mend();
+    if (element?.isConnected) {
+      const moved = element.getBoundingClientRect().top - top;
+      if (Math.abs(moved) > 1) scrollBy({ top: moved, behavior: "instant" });
     }
-    return null;
   }
 
-  keep(anchor) {
-    if (!anchor?.element.isConnected) return;
-    const moved = anchor.element.getBoundingClientRect().top - anchor.top;
-    if (Math.abs(moved) > 1) scrollBy({ top: moved, behavior: "instant" });
-  }
-
-  // The links for those without scripts say what is not in the page.
+  // The links for those without scripts say what is not in the page: here it comes by itself.
   mend() {
     for (const link of this.thread.querySelectorAll(":scope > .more")) link.remove();
-    this.thread.dispatchEvent(new CustomEvent("chunks", { bubbles: true }));
+    document.dispatchEvent(new CustomEvent("chunks"));
   }
+
+  element(id) { return this.thread.querySelector(`[data-id="${CSS.escape(id)}"]`); }
 
   // Bring a message of this path into view, from the page or from the server.
   async go(id, position, block = "start") {
-    let element = document.querySelector(`[data-id="${CSS.escape(id)}"]`);
-    if (!element) {
+    if (!this.element(id)) {
       await this.busy;
-      const from = Math.max(0, position - CHUNK / 2);
-      const chunk = await this.fetchChunk(from, CHUNK);
-      this.thread.querySelectorAll(":scope > .chunk").forEach((one) => one.remove());
+      const chunk = await this.fetchChunk(Math.max(0, position - CHUNK / 2), CHUNK);
+      for (const one of this.chunks) one.remove();
       this.thread.append(chunk);
       this.mend();
-      element = document.querySelector(`[data-id="${CSS.escape(id)}"]`);
     }
-    if (element) this.reveal(element, block);
+    const element = this.element(id);
+    this.reveal(element, block);
     this.look();
     return element;
   }
+
+  // Move to the message before or after, wherever it is.
+  step(by) {
+    const all = [...this.thread.querySelectorAll("article")];
+    const at = all.indexOf(this.picked?.isConnected ? this.picked : this.at(LINE));
+    this.pick(all[at + by] ?? all[at]);
+  }
+
+  pick(element) {
+    if (!element) return;
+    this.picked?.classList.remove("at");
+    this.picked = element.closest("article") ?? element;
+    this.picked.classList.add("at");
+    this.picked.focus({ preventScroll: true });
+    this.reveal(element);
+  }
+}
+
+// A line below the bar with the prompt that the text answers.
+function makeSticky(go) {
+  const line = document.createElement("button");
+  line.className = "sticky-prompt";
+  line.hidden = true;
+  line.tabIndex = -1;
+  line.setAttribute("aria-hidden", "true");
+  const holder = document.createElement("div");
+  holder.className = "sticky-holder";
+  holder.append(line);
+  document.querySelector(".column").prepend(holder);
+  line.addEventListener("click", () => go(line.dataset.id));
+  return (element) => {
+    let prompt = element;
+    while (prompt && !prompt.matches?.("article.user:not(.injected)")) {
+      prompt = prompt.previousElementSibling ?? prompt.parentElement?.previousElementSibling?.lastElementChild;
+    }
+    line.hidden = !prompt || prompt === element;
+    if (line.hidden) return;
+    line.dataset.id = prompt.dataset.id;
+    line.textContent = prompt.querySelector(".body")?.textContent.trim().slice(0, 300) ?? "";
+  };
 }

@@ -1,9 +1,24 @@
 // Starts what the page needs. Reading, searching and following branches work without any of it.
-import { startReader } from "./reader.js";
+import { startCode } from "./code.js";
+import { Find, ranges } from "./find.js";
+import { openMap, startKeys } from "./keys.js";
+import { startMap } from "./map.js";
+import { Reader } from "./reader.js";
 
-document.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-action]");
-  if (button?.dataset.action === "theme") switchTheme();
+const thread = document.getElementById("thread");
+const reader = thread?.dataset.length > 0 ? new Reader(thread).start() : null;
+const find = reader ? new Find(reader) : null;
+startCode();
+startKeys({ reader, find });
+startMap(document.getElementById("side"), reader);
+
+addEventListener("click", (event) => {
+  const action = event.target.closest("[data-action]")?.dataset.action;
+  if (action === "theme") switchTheme();
+  if (action === "map" && document.getElementById("side")?.hidden === false) {
+    event.preventDefault();
+    openMap();
+  }
 });
 
 function switchTheme() {
@@ -13,5 +28,22 @@ function switchTheme() {
   localStorage.setItem("hitherto-theme", root.dataset.theme);
 }
 
-const thread = document.getElementById("thread");
-if (thread?.dataset.length > 0) startReader(thread);
+// The list of conversations, in the order in which it was seen last: what [ and ] go through.
+if (document.body.dataset.page === "list") {
+  const ids = [...document.querySelectorAll(".card > a:first-child")].map((one) => one.href.split("/c/")[1]);
+  sessionStorage.setItem("hitherto-list", JSON.stringify(ids));
+}
+
+// A hit of a search marks its words in the message that it leads to.
+const words = document.body.dataset.hit;
+const target = document.querySelector("[data-target='1']");
+if (words && target && CSS.highlights) {
+  const found = words.replace(/["*()]/g, " ").split(/\s+/).filter((word) => word && !word.startsWith("-") && word !== "OR");
+  CSS.highlights.set("hit", new Highlight(...found.flatMap((word) => ranges(target, word))));
+}
+const asked = new URLSearchParams(location.search).get("find");
+if (asked && find) {
+  find.open();
+  find.input.value = asked;
+  find.ask();
+}
