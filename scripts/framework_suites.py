@@ -1,9 +1,10 @@
 """Run the frameworks' own test suites over the adapters: `make test-frameworks`.
 
 `tests/adapters/suites.toml` says for each framework which tests are its own: files of its source distribution, pinned
-by hash, or modules that it installs. A plugin of pytest in `tests/adapters/plugins` puts the adapter in the place of
-the framework's own class. Each suite runs on SQLite, on sealed SQLite and, where there is one, on PostgreSQL, in the
-framework's own environment below `.tools/adapters`. The run fails if a suite passes fewer tests than the file says.
+by hash, a file of its repository, pinned likewise, or modules that it installs. A plugin of pytest in
+`tests/adapters/plugins` puts the adapter in the place of the framework's own class. Each suite runs on SQLite, on
+sealed SQLite and, where there is one, on PostgreSQL, in the framework's own environment below `.tools/adapters`. The
+run fails if a suite passes fewer tests than the file says.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +30,20 @@ def _fetcher() -> Path:
     if not (folder / "bin" / "pip").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
     return folder / "bin" / "python"
+
+
+def _file(name: str, suite: dict[str, str]) -> Path:
+    """Return the folder of a file of tests, fetched once; its hash is checked."""
+    folder = TOOLS / name / "source" / suite["sha256"]
+    file = folder / suite["url"].rpartition("/")[2]
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with urllib.request.urlopen(suite["url"], timeout=60) as answer:
+            file.write_bytes(answer.read())
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if found != suite["sha256"]:
+        raise SystemExit(f"{file} has another hash than tests/adapters/suites.toml says: {found}")
+    return folder
 
 
 def _source(name: str, suite: dict[str, str]) -> Path:
@@ -51,7 +67,11 @@ def _source(name: str, suite: dict[str, str]) -> Path:
 
 def _run(name: str, number: int, suite: dict[str, object], store: str) -> str | None:
     """Run a suite on one kind of store. Return the trouble in words, or None."""
-    folder = ROOT if "sdist" not in suite else next(_source(name, {k: str(v) for k, v in suite.items()}).iterdir())
+    folder, plain = ROOT, {key: str(value) for key, value in suite.items()}
+    if "sdist" in suite:
+        folder = next(_source(name, plain).iterdir())
+    elif "url" in suite:
+        folder = _file(name, plain)
     places = os.pathsep.join(str(place) for place in (ROOT / "src", ROOT / "tests" / "adapters", ROOT))
     environment = {**os.environ, "HITHERTO_ADAPTER_STORE": store, "PYTHONPATH": places}
     arguments = [str(one) for one in suite["arguments"]]  # type: ignore[attr-defined]  # a list, as the file has it

@@ -6,7 +6,7 @@
 import asyncio
 import copy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 import hitherto
-from hitherto import Key, Message
+from hitherto import Message, Store
 from hitherto.adapters.claude_agent import SessionStore
 from hitherto.errors import Closed, HithertoError, InvalidArgument, MissingExtra
-from tests.support.databases import new_database
 
 KEY = {"project_key": "-home-ada-project", "session_id": "0b7a3c1e-5c0e-4b7b-9d0c-2f4a1d0e9a11"}
 SUB = {**KEY, "subpath": "subagents/agent-7"}
@@ -35,18 +34,6 @@ def sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("claude_agent_sdk")
     module.fold_session_summary = fold  # type: ignore[attr-defined]  # a stand-in
     monkeypatch.setitem(sys.modules, "claude_agent_sdk", module)
-
-
-@pytest.fixture(params=["sqlite", "sealed", "memory", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[hitherto.Store]:
-    if request.param == "postgres":
-        opened = hitherto.open(new_database().url())
-    elif request.param == "memory":
-        opened = hitherto.open("memory:")
-    else:
-        opened = hitherto.open(tmp_path / "c.db", key=Key.generate() if request.param == "sealed" else None)
-    with opened:
-        yield opened
 
 
 def user(uuid: str, parent: str | None, text: Any, **more: Any) -> Entry:
@@ -95,26 +82,26 @@ def run(work: Any) -> Any:
     return asyncio.run(work)
 
 
-def talk_of(store: hitherto.Store) -> hitherto.Conversation:
-    (info,) = store.conversations().items
-    return store.conversation(info)
+def talk_of(any_store: Store) -> hitherto.Conversation:
+    (info,) = any_store.conversations().items
+    return any_store.conversation(info)
 
 
-def test_what_is_appended_is_loaded_equal_and_in_order(store: hitherto.Store) -> None:
+def test_what_is_appended_is_loaded_equal_and_in_order(any_store: Store) -> None:
     """E1"""
-    kept, entries = SessionStore(store), session()
+    kept, entries = SessionStore(any_store), session()
     given = copy.deepcopy(entries)
     for at in range(0, len(entries), 3):
         run(kept.append(KEY, entries[at : at + 3]))
     assert run(kept.load(KEY)) == given
     assert entries == given, "the entries of the caller are as they were"
-    assert run(SessionStore(store).load({**KEY, "session_id": "another"})) is None
+    assert run(SessionStore(any_store).load({**KEY, "session_id": "another"})) is None
 
 
-def test_a_session_reads_as_a_conversation(store: hitherto.Store) -> None:
+def test_a_session_reads_as_a_conversation(any_store: Store) -> None:
     """E1: people see words, in one thread, also if two tools ran at once; each token counts once."""
-    run(SessionStore(store).append(KEY, session()))
-    talk = talk_of(store)
+    run(SessionStore(any_store).append(KEY, session()))
+    talk = talk_of(any_store)
     said = [(str(message.role), message.text) for message in talk.thread()]
     assert said == [
         ("user", "Which files are here?"),
@@ -130,25 +117,25 @@ def test_a_session_reads_as_a_conversation(store: hitherto.Store) -> None:
     assert len(talk.branches()) == 1
     assert talk.title == "Files here"
     assert (talk.usage().input_tokens, talk.usage().output_tokens) == (30, 9 + 4 + 5)
-    assert [hit.message_id for hit in store.search("welcome")] == [talk.at]
+    assert [hit.message_id for hit in any_store.search("welcome")] == [talk.at]
     assert talk.metadata["session_id"] == KEY["session_id"]
 
 
-def test_a_turn_that_is_said_anew_is_a_branch(store: hitherto.Store) -> None:
-    kept = SessionStore(store)
+def test_a_turn_that_is_said_anew_is_a_branch(any_store: Store) -> None:
+    kept = SessionStore(any_store)
     entries = [*session(), user("u3", "a4", "Delete it."), assistant("a6", "u3", text("Done."), id="msg_4")]
     entries += [user("u4", None, "Quite another thing"), {"type": "last-prompt", "leafUuid": "a6"}]
     run(kept.append(KEY, entries))
     assert run(kept.load(KEY)) == entries
-    talk = talk_of(store)
+    talk = talk_of(any_store)
     assert [message.text for message in talk.thread()] == ["Quite another thing"]
     threads = [[message.text for message in talk.fork(at=leaf.id).thread()] for leaf in talk.branches()]
     assert ["Thank you.", "You are welcome."] in [thread[-2:] for thread in threads]
     assert ["One file.", "Delete it.", "Done."] in [thread[-3:] for thread in threads]
 
 
-def test_what_is_sent_twice_is_kept_once(store: hitherto.Store) -> None:
-    kept, entries = SessionStore(store), [entry for entry in session() if "uuid" in entry]
+def test_what_is_sent_twice_is_kept_once(any_store: Store) -> None:
+    kept, entries = SessionStore(any_store), [entry for entry in session() if "uuid" in entry]
     run(kept.append(KEY, entries[:6]))
     run(kept.append(KEY, entries))
     run(kept.append(SUB, entries[:2]))
@@ -157,9 +144,9 @@ def test_what_is_sent_twice_is_kept_once(store: hitherto.Store) -> None:
     assert run(kept.load(SUB)) == entries[:3]
 
 
-def test_a_sub_agent_is_a_trace_and_goes_with_its_session(store: hitherto.Store) -> None:
+def test_a_sub_agent_is_a_trace_and_goes_with_its_session(any_store: Store) -> None:
     """E1, C12"""
-    kept, entries = SessionStore(store), session()
+    kept, entries = SessionStore(any_store), session()
     other = {**KEY, "subpath": "subagents/workflows/w/agent:8"}
     run(kept.append(KEY, entries[:6]))
     run(kept.append(SUB, [{"type": "agent_metadata", "name": "reviewer"}, user("s1", None, "Review.")]))
@@ -169,8 +156,12 @@ def test_a_sub_agent_is_a_trace_and_goes_with_its_session(store: hitherto.Store)
     assert run(kept.load(KEY)) == entries
     assert [entry.get("uuid") for entry in run(kept.load(SUB))] == [None, "s1", "s2"]
     assert sorted(run(kept.list_subkeys(KEY))) == [SUB["subpath"], other["subpath"]]
-    talk = talk_of(store)
-    assert [m.text for m in store.messages(subagent="subagents", newest_first=False)] == ["", "Review.", "It is fine."]
+    talk = talk_of(any_store)
+    assert [m.text for m in any_store.messages(subagent="subagents", newest_first=False)] == [
+        "",
+        "Review.",
+        "It is fine.",
+    ]
     assert "Review." not in [message.text for message in talk.thread()]
 
     run(kept.delete(SUB))
@@ -181,11 +172,11 @@ def test_a_sub_agent_is_a_trace_and_goes_with_its_session(store: hitherto.Store)
     assert run(kept.load(KEY)) is None
     assert run(kept.load(other)) is None
     assert run(kept.list_sessions(KEY["project_key"])) == []
-    assert not store.conversations().items
+    assert not any_store.conversations().items
 
 
-def test_sessions_are_listed_by_project_with_their_summaries(store: hitherto.Store) -> None:
-    kept = SessionStore(store)
+def test_sessions_are_listed_by_project_with_their_summaries(any_store: Store) -> None:
+    kept = SessionStore(any_store)
     run(kept.append(KEY, session()[:5]))
     run(kept.append(KEY, session()[5:]))
     run(kept.append({**KEY, "project_key": "-another"}, session()))
@@ -225,8 +216,8 @@ HOSTILE: list[dict[str, str]] = [
 ]
 
 
-def test_any_id_is_a_session_of_its_own(store: hitherto.Store) -> None:
-    kept = SessionStore(store)
+def test_any_id_is_a_session_of_its_own(any_store: Store) -> None:
+    kept = SessionStore(any_store)
     for number, key in enumerate(HOSTILE):
         run(kept.append(key, [{"type": "x", "n": number}]))
         run(kept.append({**key, "subpath": "sub\0path"}, [{"type": "x", "n": -number}]))
@@ -253,12 +244,12 @@ def test_any_json_comes_back(tmp_path: Path, value: object) -> None:
         assert talk_of(store).thread()[-1].text.endswith("said")
 
 
-def test_what_is_no_entry_is_refused_and_nothing_is_kept(store: hitherto.Store) -> None:
-    kept = SessionStore(store)
+def test_what_is_no_entry_is_refused_and_nothing_is_kept(any_store: Store) -> None:
+    kept = SessionStore(any_store)
     wrong: Any
     key: Any
     for wrong in ("text", {"type": "x", "at": object()}, {"type": "x", "set": {1}}):
-        with pytest.raises(InvalidArgument, match="entry"):
+        with pytest.raises(InvalidArgument, match="JSON"):
             run(kept.append(KEY, [user("u1", None, "Hello"), wrong]))
     assert run(kept.load(KEY)) is None
     for key in (
@@ -271,10 +262,10 @@ def test_what_is_no_entry_is_refused_and_nothing_is_kept(store: hitherto.Store) 
             run(kept.append(key, session()))
 
 
-def test_a_conversation_of_that_key_that_holds_other_messages_stays(store: hitherto.Store) -> None:
-    kept = SessionStore(store)
+def test_a_conversation_of_that_key_that_holds_other_messages_stays(any_store: Store) -> None:
+    kept = SessionStore(any_store)
     run(kept.append(KEY, session()))
-    talk_of(store).append(Message.user("from the command line"))
+    talk_of(any_store).append(Message.user("from the command line"))
     run(kept.append(KEY, [user("u9", "a5", "Go on")]))
     assert run(kept.load(KEY)) == [*session(), user("u9", "a5", "Go on")]
 

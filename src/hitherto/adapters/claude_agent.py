@@ -24,7 +24,9 @@ from ..errors import Busy, Conflict, InvalidArgument, NotFound
 from ..listing import ConversationInfo
 from ..model import Message, Saved, Usage
 from ..store import Store
-from ._claude_entries import Entry, EntryReader, begins_turn, entry_of, first_words, parent_of, title_of, uuid_of
+from ._claude_entries import ENTRIES, EntryReader, begins_turn, parent_of, title_of, uuid_of
+from ._kept import Whole as Entry
+from ._kept import first_words
 from ._names import escape, key_of, unescape
 from ._opening import Location, import_framework, open_any
 
@@ -251,7 +253,7 @@ class SessionStore:
         else:
             said = self.store.messages(conversation=talk, newest_first=False)
             messages = (message for message in said if message.main)
-        return [entry for message in messages if (entry := entry_of(message)) is not None] or None
+        return [entry for message in messages if (entry := ENTRIES.whole(message)) is not None] or None
 
     def _sessions(self, project_key: str) -> Iterator[ConversationInfo]:
         wanted = {"framework": _FRAMEWORK, "project_key": escape(project_key)}
