@@ -1,4 +1,7 @@
-"""Entries of Claude Code's transcripts as messages, in the words of Anthropic's API. What is none is an event."""
+"""Entries of Claude Code's transcripts as messages, in the words of Anthropic's API.
+
+What is no message is an event. Several entries may be parts of one answer, and are messages of their own.
+"""
 
 from collections.abc import Mapping
 from typing import Final

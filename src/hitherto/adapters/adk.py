@@ -54,6 +54,7 @@ _pydantic = import_framework("pydantic_core", "pydantic-core", "adk", ">=2", "to
 _FRAMEWORK: Final = "google-adk"
 _SESSION: Final = "adk/session"  # the item with the times and the revision of a session
 _STATE: Final = "adk/state"  # the item with the state that is the session's own
+_MARKER: Final = "_storage_update_marker"  # where a session object of ADK has the revision that it has seen
 _APPLIED: Final = 200  # changes of shared state that are remembered as applied
 _PAGE: Final = 1000
 _STALE: Final = "The session has been modified in storage since it was loaded. Load it again before appending to it."
@@ -146,11 +147,11 @@ class SessionService(_Base):
         event = self._trim_temp_delta_state(event)
         name = _Name(session.app_name, session.user_id, session.id)
         whole = event.model_dump(mode="json", by_alias=True, exclude_none=True)
-        seen = getattr(session, "_storage_update_marker", None)
+        seen = getattr(session, _MARKER, None)
         last = session.events[-1].id if session.events else None
         record = await _in_thread(lambda: self._append(name, whole, seen, last))
         session.last_update_time = record.updated
-        session._storage_update_marker = record.marker
+        setattr(session, _MARKER, record.marker)
         self._update_session_state(session, event)
         session.events.append(event)
         return event
@@ -255,7 +256,7 @@ class SessionService(_Base):
             events=events,
             last_update_time=record.updated,
         )
-        session._storage_update_marker = record.marker
+        setattr(session, _MARKER, record.marker)
         return session
 
     def _shared_state(self, item: str) -> State:
