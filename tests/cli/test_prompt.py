@@ -68,3 +68,11 @@ def test_the_prompt_is_styled_where_there_are_colours(terminal: Open) -> None:
         shell.press("\x04")
         assert shell.end() == 0
         assert ("\x1b[0;32;1m> " in shell.shown) == styled, repr(shell.shown)
+
+
+def test_what_is_missing_for_a_conversation_is_one_command(world: World, terminal: Open) -> None:
+    without = f"import sys; sys.modules['openai'] = None; {_WITHOUT.removeprefix('import sys; ')}"
+    one = terminal(command=[sys.executable, "-c", without, "chat", "--provider", "openai"], OPENAI_API_KEY="sk-x")
+    assert one.end() == 1
+    assert "hint: pip install 'hitherto[cli,openai]'" in one.plain
+    assert not world.place.exists()

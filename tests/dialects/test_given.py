@@ -152,6 +152,9 @@ def test_a_picture_in_an_object_of_google_is_kept() -> None:
 
 
 WRONG: list[tuple[Reader, object, str]] = [
+    (Message.from_openai, "Why?", 'Message.user("…")'),
+    (Message.from_gemini, {"role": "user", "content": "Why?"}, '"parts"'),
+    (Message.from_gemini, {"role": "model", "content": "So."}, '"parts"'),
     (Message.from_openai, {"role": "user", "parts": [{"text": "hi"}]}, "Message.from_gemini({…})"),
     (Message.from_anthropic, {"role": "tool", "tool_call_id": "x", "content": "y"}, "Message.from_openai({…})"),
     (

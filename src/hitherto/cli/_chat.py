@@ -99,8 +99,19 @@ def chat(place: Place, **given: object) -> int:
     with ExitStack() as stack:
         try:
             return _chat(options, place, stack)
+        except errors.MissingExtra as error:
+            raise WordedError(error, _hint_to_install(error)) from error
         except errors.HithertoError as error:
             raise WordedError(error, hint_for_question(error, is_kept=False)) from error
+
+
+def _hint_to_install(error: errors.MissingExtra) -> str | None:
+    """Return the hint, together with the editor if that is missing as well: one command and not two in a row."""
+    from importlib.util import find_spec  # noqa: PLC0415  # only a missing package needs it
+
+    if not error.extra or not is_terminal(sys.stdin) or find_spec("prompt_toolkit") is not None:
+        return error.hint
+    return f"pip install 'hitherto[cli,{error.extra}]'"
 
 
 def _check(options: Options) -> None:

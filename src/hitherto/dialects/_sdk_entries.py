@@ -67,11 +67,15 @@ _CONTENT = ("content", "parts", "tool_calls", "function_call", "refusal", "audio
 
 def read_given(name: str, given: object) -> Message:
     """Return what a caller has from the SDK of this dialect as a message. Raises `InvalidMessage`."""
+    if isinstance(given, str):
+        raise InvalidMessage("a text is not yet a message", hint='Message.user("…") or Message.assistant("…")')
     found = copy_entry(entry(_as_json(given), "a message"))
     meant = _dialect_of(found)
     if meant is not None and meant != name:
         raise InvalidMessage("this is a message of another API", hint=f"Message.{_SHAPES[meant].method}({{…}})")
     message = _one_of(dialect(name), found) if _is_response(found) else dialect(name).parse(found)
+    if name == "gemini" and "content" in found and not _is_response(found) and "parts" not in found:
+        raise InvalidMessage("a message without parts", hint='Gemini\'s API has "parts": [{"text": "…"}]')
     if not _is_response(found) and "role" in found and not any(field in found for field in _CONTENT):
         raise InvalidMessage("a message without content", hint='it has a "content", or in Gemini\'s API "parts"')
     # A recorder marks a question that was sent with the dialect alone. This one is yet to be sent.
