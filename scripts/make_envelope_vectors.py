@@ -30,12 +30,12 @@ from hitherto._engine.bodies import (
     chunk_place,
     close_pack,
     encode,
-    item_place,
     meta_place,
     pack_message,
     pack_place,
 )
 from hitherto._engine.compression import decompress
+from hitherto._engine.typed_items import item_place
 from hitherto._sealing import primitives, sealed
 from hitherto._sealing.codec import MODULUS, Plain
 from hitherto._sealing.quarantine import _key as quarantine_key

@@ -41,7 +41,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backend", "textindex", "_search.snippets", "_search.segments"),
     (
         *("backends.*", "backends.sqlite.*", "backends.postgres.*", "_sealing.codec", "_sealing.sealed"),
-        *("_engine.bodies", "_engine.committer", "_copying.row_pages", "_search.timeline", "_search.sealed_index"),
+        *(
+            "_engine.bodies",
+            "_engine.typed_items",
+            "_engine.committer",
+            "_copying.row_pages",
+            "_search.timeline",
+            "_search.sealed_index",
+        ),
     ),
     (
         *(

@@ -578,11 +578,11 @@ FIRST = [
     "_engine.filters", "_engine.finding", "_engine.items", "_engine.lease", "_engine.packing", "_engine.packs",
     "_engine.policy_memory", "_engine.process", "_engine.quota", "_engine.reading", "_engine.retry",
     "_engine.revisions", "_engine.selection", "_engine.setups", "_engine.signals", "_engine.state", "_engine.steps",
-    "_engine.workspace", "_erasure", "_erasure.maintenance", "_erasure.purge", "_erasure.purging",
-    "_erasure.schedule", "_erasure.shutdown", "_sealing", "_sealing.codec", "_sealing.quarantine", "_search",
-    "_search.search", "_system", "_system.forks", "_system.locations", "_system.own_files", "attachment", "backend",
-    "conversation", "errors", "events", "ids", "items", "listing", "model", "opening", "reports", "store",
-    "telemetry", "textindex",
+    "_engine.typed_items", "_engine.workspace", "_erasure", "_erasure.maintenance", "_erasure.purge",
+    "_erasure.purging", "_erasure.schedule", "_erasure.shutdown", "_sealing", "_sealing.codec",
+    "_sealing.quarantine", "_search", "_search.search", "_system", "_system.forks", "_system.locations",
+    "_system.own_files", "attachment", "backend", "conversation", "errors", "events", "ids", "items", "listing",
+    "model", "opening", "reports", "store", "telemetry", "textindex",
 ]  # fmt: skip
 
 

@@ -28,8 +28,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 import hitherto
 from hitherto import Block, Key, Message
 from hitherto._engine import revisions
-from hitherto._engine.bodies import chunk_place, item_place, meta_place, pack_place
+from hitherto._engine.bodies import chunk_place, meta_place, pack_place
 from hitherto._engine.compression import decompress
+from hitherto._engine.typed_items import item_place
 from hitherto._sealing import primitives
 from hitherto._sealing.codec import MODULUS
 from hitherto._sealing.sealed import AES, Sealed, SealedEnvelope, Secret, _slot_place, read_box, write_box

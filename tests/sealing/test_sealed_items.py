@@ -39,10 +39,13 @@ SWAP = (
     f"UPDATE item SET key = {key_of('b')} WHERE key = x'00'",
 )
 AGE = (f"UPDATE item SET revision = revision + 1 WHERE key = {key_of('a')}",)
+BELOW_ZERO = (f"UPDATE item SET revision = -1 WHERE key = {key_of('a')}",)
 FLIP = (f"UPDATE item SET body = zeroblob(length(body)) WHERE key = {key_of('a')}",)
 
 
-@pytest.mark.parametrize("statements", [SWAP, AGE, FLIP], ids=["swapped", "aged", "overwritten"])
+@pytest.mark.parametrize(
+    "statements", [SWAP, AGE, BELOW_ZERO, FLIP], ids=["swapped", "aged", "below zero", "overwritten"]
+)
 def test_a_value_opens_in_its_own_place_only(tmp_path: Path, statements: tuple[str, ...]) -> None:
     path = tmp_path / "s.db"
     fill(path)

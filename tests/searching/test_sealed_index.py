@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitherto import Message, Store
-from hitherto._engine.bodies import item_place
+from hitherto._engine.typed_items import item_place
 from hitherto._search import sealed_index as wordindex
 from hitherto._search import sealed_index_store as cache
 from hitherto._search import segments

@@ -160,7 +160,6 @@ _pack = msgpack.Decoder(tuple[Packed, ...], ext_hook=_unhook).decode
 _pack_raw = msgpack.Decoder(tuple[PackedRaw, ...]).decode
 _meta = msgpack.Decoder(Meta).decode
 _workspace = msgpack.Decoder(WorkspaceMeta).decode
-_setup = msgpack.Decoder(Setup).decode
 
 _UNREADABLE = (_DecodeError, _ValidationError, ValueError)
 
@@ -327,20 +326,8 @@ def open_workspace(envelope: Envelope, row: ConversationRow) -> WorkspaceMeta:
         raise Damaged(f"the description of the workspace cannot be read: {error}") from None
 
 
-def open_setup(envelope: Envelope, conversation: bytes, key: bytes, body: bytes) -> Setup:
-    try:
-        return _setup(envelope.open(item_place(conversation, key), body))
-    except _UNREADABLE as error:
-        raise Damaged(f"a setup cannot be read: {error}") from None
-
-
 def meta_place(conversation: bytes) -> tuple[object, ...]:
     return ("description", conversation)
-
-
-def item_place(conversation: bytes, key: bytes, revision: int = 0) -> tuple[object, ...]:
-    """Return the place of an item. Items of users have revisions, and open as their own revision only."""
-    return ("item", conversation, key + revision.to_bytes(8, "big") if revision else key)
 
 
 def build_message(row: MessageRow, body: Body, names: Names, conversation: str, problem: str | None = None) -> Saved:

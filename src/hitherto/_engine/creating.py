@@ -16,14 +16,14 @@ from ..errors import Busy, StorageFull
 from ..ids import new_conversation_id
 from ..model import Saved, Setup, check_strings
 from .attachments import unstage
-from .bodies import Meta, open_setup
+from .bodies import Meta
 from .committer import report_stored
 from .engine import Engine
 from .filters import Path, description_tags, folder
 from .items import Item, exchange, rows
 from .packs import Reader
 from .retry import retry
-from .setups import check_setup, check_text, setup_item
+from .setups import check_setup, check_text, open_setups, setup_item
 from .signals import KeyChanged, RowChanged
 from .state import ConversationState, EncodedMessage, Placement, check_size, close_meta, encode_message
 from .workspace import add_description, new_row
@@ -157,8 +157,7 @@ def copy_thread(
             drafts.append(encode_message(state, message, made_with[message.id], root, origin))
         return drafts
 
-    items = engine.backend.items(source.id, b"setup/")
-    setups = [open_setup(source.envelope, source.id, item.key, item.body) for item in items]
+    setups = open_setups(source)
     meta = replace(source.meta, key=None, opening=None, setup=setup, setup_seq=len(path), created=0, checkpoints=())
     if title is not None:
         meta = replace(meta, title=check_text(title, "the title", engine.max_write_bytes))

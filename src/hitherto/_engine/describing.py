@@ -10,9 +10,9 @@ from ..backend import Change, ConversationRow, Tag
 from ..errors import Damaged, PayloadTooLarge
 from ..model import Setup, text_size
 from .appending import HandlePosition
-from .bodies import encode, open_meta, open_setup
+from .bodies import encode, open_meta
 from .packs import Rewrite
-from .setups import setup_item, setup_key
+from .setups import SETUP, setup_item, setup_key
 from .state import ConversationState, build_description_change, build_row_change, label_fields, label_tags
 
 
@@ -84,11 +84,10 @@ def read_setup(state: ConversationState, number: int, message: int | None) -> Se
 
 
 def _read_setup_now(state: ConversationState, number: int) -> Setup:
-    key = setup_key(number)
-    items = state.engine.backend.items(state.id, key)
+    items = state.engine.backend.items(state.id, setup_key(number))
     if not items:
         raise Damaged(f"a setup of conversation {state.name} is missing")
-    return open_setup(state.envelope, state.id, key, items[0].body)
+    return SETUP.open(state.envelope, items[0])
 
 
 def setup_at(position: HandlePosition) -> Setup:

@@ -15,12 +15,13 @@ from ..errors import AlreadyExists, Damaged, InvalidArgument, InvalidMessage
 from ..ids import new_conversation_id
 from ..model import Message, Saved
 from . import items
-from .bodies import Body, open_setup
+from .bodies import Body
 from .committer import report_stored
 from .creating import More, create
 from .deleting import FORGET_SECONDS, deletion
 from .packs import Reader, Rewrite
 from .recovery import PARTIAL
+from .setups import open_setups
 from .signals import RowChanged
 from .state import ConversationState, EncodedMessage, Placement, check_size, encode_message, label_fields, label_tags
 
@@ -122,10 +123,7 @@ def copy_to(source: ConversationState, key: str, kind: str, title: str | None) -
     rows = engine.read_headers(source.id)
     reader = Reader(engine)
     places = {row.number: n for n, row in enumerate(rows)}
-    setups = [
-        open_setup(source.envelope, source.id, item.key, item.body)
-        for item in engine.backend.items(source.id, b"setup/")
-    ]
+    setups = open_setups(source)
     kept = list(items.scan(source))
 
     def make(state: ConversationState) -> list[EncodedMessage]:

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from .._sealing.codec import Envelope, next_row
 from ..backend import Change, ConversationRow, ItemRow
 from ..errors import Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
-from .bodies import item_place
 from .committer import report_stored
+from .typed_items import close_item, open_item
 
 if TYPE_CHECKING:
     from .context import StoreContext
@@ -188,8 +188,7 @@ def _find(engine: "Engine", conversation: bytes, key: bytes) -> ItemRow | None:
 
 
 def _open(envelope: Envelope, row: ItemRow) -> Item:
-    data = envelope.open(item_place(row.conversation, row.key, row.revision), row.body)
-    return Item(data, row.revision, row.key[len(PREFIX) :].decode("utf-8", "replace"))
+    return Item(open_item(envelope, row, row.revision), row.revision, row.key[len(PREFIX) :].decode("utf-8", "replace"))
 
 
 def measure(envelope: Envelope, rows: Iterable[ItemRow]) -> int:
@@ -260,8 +259,7 @@ def join(
             grown -= len(_open(envelope, there).value)
         if one.data is not None:
             grown += len(one.data)
-            body = envelope.close(item_place(row.id, one.key, revision), one.data)
-            put.append(ItemRow(row.id, one.key, revision, body))
+            put.append(close_item(envelope, row.id, one.key, one.data, revision))
             items.append(Item(one.data, revision, one.name))
         else:
             items.append(None)
@@ -301,6 +299,4 @@ def stored(engine: "StoreContext", conversation: bytes) -> Iterator[ItemRow]:
 def rows(envelope: Envelope, row: ConversationRow, items: Iterable[Item]) -> Iterator[ItemRow]:
     """Yield items as they are stored in a new conversation."""
     for item in items:
-        key = key_of(item.name)
-        body = envelope.close(item_place(row.id, key, row.version), item.value)
-        yield ItemRow(row.id, key, row.version, body)
+        yield close_item(envelope, row.id, key_of(item.name), item.value, row.version)

@@ -16,9 +16,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
-from msgspec import UNSET, DecodeError, Struct, UnsetType, ValidationError, convert, msgpack, to_builtins
+from msgspec import UNSET, Struct, UnsetType, convert, to_builtins
 from msgspec import Meta as Limits
 from msgspec.structs import replace
 
@@ -26,10 +26,11 @@ from .._sealing.codec import Envelope, next_row
 from ..backend import Change, ConversationRow, ItemRow
 from ..errors import Busy, Damaged, HithertoError, InvalidMessage
 from ..model import Saved
-from .bodies import Meta, item_place, open_meta
+from .bodies import Meta, open_meta
 from .recovery import MARK, Unmarked, remove_own_name
 from .revisions import read as read_ledger
 from .state import ConversationState, close_meta
+from .typed_items import ItemType
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -113,9 +114,8 @@ class Amendment(Struct, frozen=True):
 
 
 _NOTHING = Details(number=1)
-_encode = msgpack.Encoder().encode
-_details = msgpack.Decoder(Details).decode
-_summary = msgpack.Decoder(ConversationSummary).decode
+_DETAILS: Final = ItemType(Details, "what is kept beside a record")
+_SUMMARY: Final = ItemType(ConversationSummary, "what is kept beside a record")
 
 
 def revision_of(row: ConversationRow) -> int:
@@ -137,12 +137,12 @@ def read_newest(
 ) -> tuple[Details, ConversationSummary | None]:
     """Return the details and the newest summary."""
     items = engine.backend.items(row.id, RECORD)
-    details = _decode_item(envelope, items[0], _details) if items else Details()
+    details = _DETAILS.open(envelope, items[0]) if items else Details()
     last = engine.backend.items(row.id, SUMMARIES, reverse=True, limit=1)
     count = _number(last[0]) if last else 0
     if (details.number, details.summaries) != (open_meta(envelope, row).record, count):
         raise Damaged("what is kept beside a record is not of the time that it should be of: it was put back")
-    return details, _decode_item(envelope, last[0], _summary) if last else None
+    return details, _SUMMARY.open(envelope, last[0]) if last else None
 
 
 def read_summaries(
@@ -152,7 +152,7 @@ def read_summaries(
     items = engine.backend.items(conversation, SUMMARIES)[: details.summaries]
     if [_number(item) for item in items] != list(range(1, details.summaries + 1)):
         raise Damaged("a summary of a record is missing")
-    return tuple(_decode_item(envelope, item, _summary) for item in items)
+    return tuple(_SUMMARY.open(envelope, item) for item in items)
 
 
 def _number(summary: ItemRow) -> int:
@@ -169,14 +169,6 @@ def check_items(engine: "Engine", envelope: Envelope, row: ConversationRow) -> I
         read_about(engine, envelope, row)
     except HithertoError as error:
         yield error
-
-
-def _decode_item(envelope: Envelope, item: ItemRow, decode: Callable[[bytes], T]) -> T:
-    data = envelope.open(item_place(item.conversation, item.key), item.body)
-    try:
-        return decode(data)
-    except (DecodeError, ValidationError, ValueError) as error:
-        raise Damaged(f"what is kept beside a record cannot be read: {error}") from None
 
 
 def measure(path: Sequence[tuple[str, int]]) -> Metrics:
@@ -234,17 +226,16 @@ def read_thread(engine: "Engine", state: ConversationState, row: ConversationRow
 def items(envelope: Envelope, conversation: bytes, beside: About) -> Iterator[ItemRow]:
     """Yield all items of a record, for a new conversation, whose description has the number of its details."""
     if beside.details.number:
-        yield _encode_item(envelope, conversation, RECORD, beside.details)
+        yield _close_item(_DETAILS, envelope, conversation, RECORD, beside.details)
     for number, summary in enumerate(beside.summaries, 1):
-        yield _encode_item(envelope, conversation, SUMMARIES + b"%06d" % number, summary)
+        yield _close_item(_SUMMARY, envelope, conversation, SUMMARIES + b"%06d" % number, summary)
 
 
-def _encode_item(envelope: Envelope, conversation: bytes, key: bytes, value: Details | ConversationSummary) -> ItemRow:
+def _close_item(kind: ItemType[T], envelope: Envelope, conversation: bytes, key: bytes, value: T) -> ItemRow:
     try:
-        data = _encode(value)
+        return kind.close(envelope, conversation, key, value)
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
         raise InvalidMessage(f"this cannot be kept beside a record: {type(error).__name__}") from None
-    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
 
 
 def build_amendment(
@@ -263,10 +254,10 @@ def build_amendment(
     put = list(kept)
     if details != was:
         details = replace(details, number=was.number + 1)
-        put.append(_encode_item(envelope, row.id, RECORD, details))
+        put.append(_close_item(_DETAILS, envelope, row.id, RECORD, details))
         meta = replace(meta, record=details.number)
     if change.summary is not None and details.summaries > was.summaries:
-        put.append(_encode_item(envelope, row.id, SUMMARIES + b"%06d" % details.summaries, change.summary))
+        put.append(_close_item(_SUMMARY, envelope, row.id, SUMMARIES + b"%06d" % details.summaries, change.summary))
     if meta != before:
         fields["meta"] = close_meta(envelope, row.id, meta, engine.max_write_bytes)
     return _join_changes(state, row, fields, added, put, unput) if fields or put or unput else added

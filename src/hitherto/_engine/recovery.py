@@ -18,9 +18,9 @@ ends removes its own name, and the names of dead processes; the mark goes when n
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from msgspec import DecodeError, Struct, ValidationError, msgpack
+from msgspec import Struct
 from msgspec.structs import replace
 
 from .._sealing.codec import Envelope, next_row
@@ -30,11 +30,12 @@ from ..events import SnapshotRebuilt, warn
 from ..ids import new_token, parse_conversation_id
 from ..model import Message, check, check_json, id_of, to_datetime
 from ..reports import Partial, RecoverySnapshot
-from .bodies import Body, body_of, item_place
+from .bodies import Body, body_of
 from .process import Who, is_gone, this
 from .retry import MAX_LONG_ATTEMPTS, retry
 from .signals import RowChanged
 from .state import ConversationState
+from .typed_items import ItemType, close_item
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -53,8 +54,7 @@ class _PartialContent(Struct, frozen=True, array_like=True):
     messages: tuple[_PartialMessage, ...]
 
 
-_encode = msgpack.Encoder().encode
-_decode = msgpack.Decoder(_PartialContent).decode
+_PARTIAL: Final = ItemType(_PartialContent, "an unfinished answer")
 
 
 def new_key(parent: int, token: bytes | None = None) -> bytes:
@@ -92,16 +92,12 @@ def encode_partial(engine: "Engine", messages: Sequence[Message], at: int, *, co
     if engine.redactor is not None:  # where more may come, not even the beginning of a secret is kept
         messages = engine.redactor.messages(messages, complete=complete)
     try:
-        data = _encode(_PartialContent(at, tuple(_PartialMessage(m.role, body_of(m, 0)) for m in messages)))
+        data = _PARTIAL.encode(_PartialContent(at, tuple(_PartialMessage(m.role, body_of(m, 0)) for m in messages)))
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(f"this cannot be kept as it is: {error}") from None
     if len(data) > engine.max_write_bytes:
         raise PayloadTooLarge(len(data), engine.max_write_bytes)
     return data
-
-
-def close_item(envelope: Envelope, conversation: bytes, key: bytes, data: bytes) -> ItemRow:
-    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), data))
 
 
 def drop(state: ConversationState, key: bytes) -> None:
@@ -146,13 +142,13 @@ def _read_partial(engine: "Engine", envelope: Envelope, item: ItemRow) -> Partia
 
 
 def open_partial(envelope: Envelope, item: ItemRow) -> _PartialContent:
-    """The content of an item, or `Damaged`."""
-    data = envelope.open(item_place(item.conversation, item.key), item.body)
+    """Return the content of an item; `Damaged` if it cannot be read."""
+    kept = _PARTIAL.open(envelope, item)
     try:
         _parent(item.key)
-        return _decode(data)
-    except (DecodeError, ValidationError, ValueError) as error:
-        raise Damaged(f"an unfinished answer cannot be read: {error}") from None
+    except ValueError as error:
+        raise Damaged(f"{_PARTIAL.name} cannot be read: {error}") from None
+    return kept
 
 
 def _message(said: _PartialMessage) -> Message:
@@ -200,7 +196,7 @@ class _Mark(Struct, frozen=True, array_like=True):
     makers: tuple[Who, ...] = ()  # the recorders of the conversation
 
 
-_decode_mark = msgpack.Decoder(_Mark).decode
+_MARK: Final = ItemType(_Mark, "a recovery snapshot")
 
 
 def marks(state: ConversationState) -> Callable[[Envelope], tuple[ItemRow, ...]]:
@@ -234,7 +230,7 @@ def mark(
     state: Mapping[str, object] | None = None,
     by: Sequence[Who] = (),
 ) -> ItemRow:
-    data = _encode(_Mark(conversation, engine.clock(), dict(state or {}), tuple(by)))
+    data = _MARK.encode(_Mark(conversation, engine.clock(), dict(state or {}), tuple(by)))
     if len(data) > engine.max_write_bytes:
         raise PayloadTooLarge(len(data), engine.max_write_bytes)
     return close_item(envelope, conversation, MARK, data)
@@ -349,12 +345,8 @@ def _read_mark(state: ConversationState) -> tuple[_Mark | None, str | None]:
 
 
 def open_mark(envelope: Envelope, item: ItemRow) -> _Mark:
-    """The content of a mark, or `Damaged`."""
-    data = envelope.open(item_place(item.conversation, item.key), item.body)
-    try:
-        found = _decode_mark(data)
-    except (DecodeError, ValidationError) as error:
-        raise Damaged(f"a recovery snapshot cannot be read: {error}") from None
+    """Return the content of a mark; `Damaged` if it cannot be read."""
+    found = _MARK.open(envelope, item)
     if found.conversation != item.conversation:
         raise Damaged("a recovery snapshot is that of another conversation")
     return found

@@ -5,19 +5,21 @@ the number of the setup that it was made with.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .._sealing.codec import Envelope
 from ..backend import ItemRow
 from ..errors import InvalidArgument, NotFound, PayloadTooLarge
 from ..model import Setup, as_list, check_json
-from .bodies import Meta, encode, item_place
+from .bodies import Meta, encode
+from .typed_items import ItemType
 
 if TYPE_CHECKING:
     from .state import ConversationState
 
 
 Tools = Sequence[Mapping[str, object]]
+SETUP: Final = ItemType(Setup, "a setup", encode)
 
 
 def setup_key(number: int) -> bytes:
@@ -27,8 +29,13 @@ def setup_key(number: int) -> bytes:
 
 def setup_item(envelope: Envelope, conversation: bytes, number: int, setup: Setup) -> ItemRow:
     """Return a setup as the item that is stored."""
-    key = setup_key(number)
-    return ItemRow(conversation, key, 0, envelope.close(item_place(conversation, key), encode(setup)))
+    return SETUP.close(envelope, conversation, setup_key(number), setup)
+
+
+def open_setups(state: "ConversationState") -> list[Setup]:
+    """Return all setups of a conversation, in the order of their numbers."""
+    items = state.engine.backend.items(state.id, b"setup/")
+    return [SETUP.open(state.envelope, item) for item in items]
 
 
 def check_setup(

@@ -17,15 +17,17 @@ from ..listing import conversations
 from ..reports import Problem, VerifyReport
 from . import items
 from .attachments import stored_attachment
-from .bodies import Attached, decode_body, item_place, open_meta, open_setup
+from .bodies import Attached, decode_body, open_meta
 from .filters import description_fields
 from .packs import Reader, run_of
 from .record_items import check_items
 from .recovery import MARK, PARTIAL, open_mark, open_partial
 from .retry import MAX_LONG_ATTEMPTS, retry
 from .revisions import read as read_ledger
+from .setups import SETUP
 from .signals import RowChanged
 from .state import ConversationState, label_fields
+from .typed_items import open_item
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -250,7 +252,7 @@ class _Check:
         if self.row.kind == WORKSPACE:
             for item in self.engine.backend.items(self.row.id):
                 try:
-                    self.envelope.open(item_place(self.row.id, item.key), item.body)
+                    open_item(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
         if self.row.kind != WORKSPACE:
@@ -265,7 +267,7 @@ class _Check:
             items = self.engine.backend.items(self.row.id, b"setup/")
             for item in items:
                 try:
-                    open_setup(self.envelope, self.row.id, item.key, item.body)
+                    SETUP.open(self.envelope, item)
                 except HithertoError as error:
                     self.say(str(error))
             for item in self.engine.backend.items(self.row.id, PARTIAL):

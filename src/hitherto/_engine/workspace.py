@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from .._sealing.codec import Codec, Envelope, Plain, next_row
-from ..backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done, ItemRow
+from ..backend import WORKSPACE, Backend, Batch, Change, ConversationRow, Done
 from ..errors import CannotOpen, Damaged, KeyUnavailable, NotSealed
 from ..ids import new_conversation_id, new_token
 from . import policy_memory
-from .bodies import WorkspaceMeta, encode, item_place, meta_place, open_workspace
+from .bodies import WorkspaceMeta, encode, meta_place, open_workspace
 from .committer import Committer
 from .retry import retry
 from .signals import KeyChanged, RowChanged
+from .typed_items import close_item
 
 if TYPE_CHECKING:
     from .._sealing.sealed import Sealed
@@ -201,10 +202,7 @@ class Workspace:
         written any more."""
 
         def change(row: ConversationRow, envelope: Envelope) -> Change:
-            items = [
-                ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), body))
-                for key, body in (put or {}).items()
-            ]
+            items = [close_item(envelope, row.id, key, data) for key, data in (put or {}).items()]
             return Change(row.id, row.token, next_row(envelope, row), put=tuple(items), unput=tuple(unput))
 
         self._change(change, always=True)

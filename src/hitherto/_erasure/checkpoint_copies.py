@@ -15,14 +15,15 @@ leaves such a note too until the copy is complete, because the conversation may 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard
 
-from msgspec import DecodeError, Struct, ValidationError, msgpack
+from msgspec import Struct
 from msgspec.structs import replace
 
-from .._engine.bodies import item_place, meta_place, open_meta
+from .._engine.bodies import meta_place, open_meta
 from .._engine.services import Prunes
 from .._engine.state import ConversationState, close_meta
+from .._engine.typed_items import ItemType
 from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow
 from ..errors import Damaged, HithertoError, InvalidArgument, StorageError
@@ -49,8 +50,7 @@ class _Note(Struct, frozen=True, array_like=True):
     locations: Locations
 
 
-_encode = msgpack.Encoder().encode
-_decode = msgpack.Decoder(_Note).decode
+_NOTE: Final = ItemType(_Note, "a note about copies")
 
 
 # -- locations
@@ -116,7 +116,7 @@ def _with(locations: Locations, location: str) -> Locations:
 def copying(state: ConversationState, location: str) -> Iterator[None]:
     """Keep a note while the block writes a copy. The note stays if the conversation was purged in the meantime."""
     engine, key = state.engine, _PREFIX + state.id + new_token()
-    engine.workspace.note(put={key: _encode(_Note(state.row.created_at, (location,)))})
+    engine.workspace.note(put={key: _NOTE.encode(_Note(state.row.created_at, (location,)))})
     try:
         yield
     finally:
@@ -142,7 +142,9 @@ def note(engine: "Engine", rows: Sequence[ConversationRow]) -> dict[bytes, Locat
             one.id: one.note.locations for one in _read_notes(engine) if one.id in found
         }  # of an earlier one with this id
         found = {id: tuple(dict.fromkeys((*left.get(id, ()), *locations))) for id, locations in found.items()}
-        notes = {_PREFIX + row.id: _encode(_Note(row.created_at, found[row.id])) for row in rows if row.id in found}
+        notes = {
+            _PREFIX + row.id: _NOTE.encode(_Note(row.created_at, found[row.id])) for row in rows if row.id in found
+        }
         try:
             engine.workspace.note(put=notes)
         except StorageError as error:  # the purge goes on: it may free the space that is missing
@@ -256,8 +258,8 @@ def _read_notes(engine: "Engine") -> list[_Left]:
     found = []
     for item in engine.backend.items(space.row.id, _PREFIX):
         try:
-            note = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
-        except (Damaged, DecodeError, ValidationError):  # then the copies may be in any location
+            note = _NOTE.open(space.envelope, item)
+        except Damaged:  # then the copies may be in any location
             note = _Note(0, _everywhere(engine))
         found.append(_Left(item.key, note))
     return found

@@ -11,12 +11,12 @@ Many such records in a short time point to a systematic fault. Then the store be
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct, msgpack
+from msgspec import Struct
 
-from .._engine.bodies import item_place
 from .._engine.committer import READS_ONLY
+from .._engine.typed_items import ItemType
 from ..errors import Damaged, HithertoError
 from ..events import Quarantined, TurnedReadOnly, warn
 from ..ids import show_conversation_id
@@ -38,7 +38,7 @@ class _Note(Struct, frozen=True, array_like=True):
     problem: str
 
 
-_decode = msgpack.Decoder(_Note).decode
+_NOTE: Final = ItemType(_Note, "a note about quarantine")
 
 
 class Quarantine:
@@ -63,8 +63,8 @@ class Quarantine:
             if record is None:
                 continue  # not a note
             try:
-                found[record] = _decode(space.envelope.open(item_place(space.row.id, item.key), item.body))
-            except (Damaged, ValueError):
+                found[record] = _NOTE.open(space.envelope, item)
+            except Damaged:
                 found[record] = _Note(0, "it was in quarantine, and what was noted of it cannot be read")
         return found
 
@@ -108,7 +108,7 @@ class Quarantine:
 
     def _keep(self, record: _Record, note: _Note) -> None:
         try:
-            self._workspace.note(put={_key(record): msgpack.encode(note)})
+            self._workspace.note(put={_key(record): _NOTE.encode(note)})
         except HithertoError as error:  # a full disk, for example: the note stays in this process
             warn(f"a record could not be put into quarantine: {error}")
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from .._engine import items
 from .._engine.attachments import rename_attachments
 from .._engine.bodies import close_pack as closed_pack
-from .._engine.bodies import decode_body, encode, item_place, meta_place, open_meta, open_pack_raw, pack_message
+from .._engine.bodies import decode_body, encode, meta_place, open_meta, open_pack_raw, pack_message
 from .._engine.filters import description_fields
 from .._engine.packs import Reader, run_of
 from .._engine.recovery import MARK, mark
@@ -31,6 +31,7 @@ from .._engine.revisions import NOTHING
 from .._engine.revisions import place as ledger_place
 from .._engine.signals import KeyChanged, RowChanged
 from .._engine.state import label_fields
+from .._engine.typed_items import item_place
 from .._engine.workspace import KeyState
 from .._search.sealed_index_store import PREFIX as WORDS
 from ..backend import Batch, Change, ConversationRow, Done, ItemRow, MessageRow, PackRow, Tag

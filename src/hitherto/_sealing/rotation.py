@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from .._engine.bodies import encode, item_place, meta_place
+from .._engine.bodies import encode, meta_place
 from .._engine.committer import PendingCommit
 from .._engine.retry import retry
 from .._engine.signals import KeyChanged, RowChanged
+from .._engine.typed_items import item_place
 from .._engine.workspace import KeyState
 from ..backend import WORKSPACE, Batch, Change, ConversationRow, Done, ItemRow, KeyShape, Stale, Where
 from ..errors import Busy, Damaged, Hint, HithertoError, InvalidArgument, NotFound

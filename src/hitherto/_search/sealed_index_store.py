@@ -16,11 +16,11 @@ for another time: unsaved words are only read again. It never happens during an 
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from msgspec import MsgspecError, Struct, msgpack
+from msgspec import MsgspecError, Struct
 
-from .._engine.bodies import item_place
+from .._engine.typed_items import ItemType, close_item, open_item
 from .._sealing.codec import next_row
 from ..backend import INTERNAL_KINDS, Batch, Change, ConversationRow, Done, ItemRow
 from ..errors import CommitUnknown, Damaged, HithertoError
@@ -53,7 +53,7 @@ class _List(Struct, frozen=True, array_like=True):
         return Known(conversation, self.created_at, self.rewrites, self.next_seq)
 
 
-_encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(_List).decode
+_SEGMENTS: Final = ItemType(_List, "the list of segments")
 
 
 # -- reading
@@ -73,16 +73,16 @@ def _open_saved(
     engine: "Engine", row: ConversationRow, items: Sequence[ItemRow]
 ) -> tuple[Known, tuple[Segment, ...]] | None:
     """Return the saved segments of a conversation, or None if any item is unreadable or of another conversation."""
-    bodies = {item.key: item.body for item in items}
-    if _LIST not in bodies:
+    found = {item.key: item for item in items}
+    if _LIST not in found:
         return None
     try:
         envelope = engine.codec.envelope(row)
-        listed = _decode(envelope.open(item_place(row.id, _LIST), bodies[_LIST]))
+        listed = _SEGMENTS.open(envelope, found[_LIST])
         if listed.format != FORMAT or listed.created_at != row.created_at or listed.next_seq > row.next_seq:
             return None
         keys = {name: _key(name) for name in listed.names}
-        opened = [(name, envelope.open(item_place(row.id, key), bodies[key])) for name, key in keys.items()]
+        opened = [(name, open_item(envelope, found[key])) for name, key in keys.items()]
         return listed.coverage_of(row.id), tuple(Segment.load(name, data) for name, data in opened)
     except (HithertoError, MsgspecError, KeyError):  # whatever the problem is, the messages are there
         return None
@@ -146,12 +146,12 @@ def _change(engine: "Engine", row: ConversationRow, known: Known, segments: tupl
     if there and not there & wanted.keys() and _saved_by_others(engine, row, items, known):
         return None
     put = {key: segment.dump() for key, segment in wanted.items() if key not in there}
-    put[_LIST] = _encode(_List(FORMAT, known.created_at, known.rewrites, known.next_seq, names))
+    put[_LIST] = _SEGMENTS.encode(_List(FORMAT, known.created_at, known.rewrites, known.next_seq, names))
     return Change(
         row.id,
         row.token,
         _new_version(engine, row),
-        put=tuple(ItemRow(row.id, key, 0, envelope.close(item_place(row.id, key), data)) for key, data in put.items()),
+        put=tuple(close_item(envelope, row.id, key, data) for key, data in put.items()),
         unput=tuple(sorted(there - wanted.keys() - {_LIST})),
     )
 

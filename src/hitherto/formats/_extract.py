@@ -11,12 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._engine.attachments import fill_holes
-from .._engine.bodies import build_message, open_setup
+from .._engine.bodies import build_message
 from .._engine.items import scan
 from .._engine.packs import Reader
 from .._engine.record_items import read_about
 from .._engine.recovery import find_partials as found_partials
 from .._engine.retry import MAX_READ_ATTEMPTS, retry
+from .._engine.setups import SETUP
 from .._engine.state import ConversationState
 from ..backend import ConversationRow, MessageRow
 from ..errors import Damaged
@@ -89,7 +90,7 @@ def _extract(engine: "Engine", state: ConversationState) -> Extracted:
         key=meta.key,
         project=meta.project,
         metadata=meta.metadata,
-        setups=tuple(open_setup(state.envelope, state.id, item.key, item.body) for item in setups),
+        setups=tuple(SETUP.open(state.envelope, item) for item in setups),
         setup=meta.setup,
         setup_at=before,
         opening=meta.opening,

@@ -25,7 +25,7 @@ from .._engine.finding import find_by_key
 from .._engine.items import Item, key_of
 from .._engine.record_items import About
 from .._engine.record_items import items as record_items
-from .._engine.recovery import close_item, encode_partial, keep, new_key
+from .._engine.recovery import encode_partial, keep, new_key
 from .._engine.setups import check_setup, check_text, setup_item
 from .._engine.state import (
     ConversationState,
@@ -35,6 +35,7 @@ from .._engine.state import (
     check_size,
     encode_message,
 )
+from .._engine.typed_items import close_item
 from ..backend import Change, ConversationRow, ItemRow
 from ..conversation import Conversation
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
