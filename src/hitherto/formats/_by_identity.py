@@ -21,12 +21,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .._engine.bodies import Meta, open_setup
+from .._engine.bodies import Meta
 from .._engine.compression import compress, decompress
 from .._engine.creating import More, create
 from .._engine.editing import amend
 from .._engine.items import Item, exchange, rows, scan
-from .._engine.setups import check_text
+from .._engine.setups import check_text, open_setups
 from .._engine.state import (
     ConversationState,
     EncodedMessage,
@@ -42,7 +42,7 @@ from ..conversation import Conversation
 from ..dialects._lossless import as_bytes, keepable
 from ..errors import Busy, InvalidMessage, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
-from ..model import Message, Saved, Setup, check
+from ..model import Message, Saved, check
 from ..snapshots import Unreadable
 from ._extract import extract
 from ._importing import Again, conversation_id, describe, equip, mark_origin, setup_numbers
@@ -163,7 +163,7 @@ class IdentityImport:
         batch = _Batch(self._store, talk, index, self._format)
         if batch.is_empty:
             return batch.merged(handle) if self._retitle(state, talk, touched=False) else batch.merged(None)
-        setups = self._setups(state)
+        setups = tuple(open_setups(state))
         light = PortableConversation(id="", setups=setups, setup=state.meta.setup)
         equip(self._store, talk, batch.new, light, handle)  # raises Again if something was written
         batch.amend_grown(state)
@@ -195,10 +195,6 @@ class IdentityImport:
         self._remember(state, index)
         self._retitle(state, talk, touched=True)
         return batch.merged(self._store.conversation(show_conversation_id(id)))
-
-    def _setups(self, state: ConversationState) -> tuple[Setup, ...]:
-        found = self._engine.backend.items(state.id, b"setup/")
-        return tuple(open_setup(state.envelope, state.id, item.key, item.body) for item in found)
 
     def _retitle(self, state: ConversationState, talk: PortableConversation, *, touched: bool) -> bool:
         """Note the time of the import, and take over a newer title, unless the conversation got one of its own here.

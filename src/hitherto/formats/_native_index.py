@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from .._engine.bodies import item_place
+from .._engine.typed_items import close_item, open_item
 from .._sealing.codec import Envelope
 from ..backend import ItemRow
 from ..errors import Damaged
@@ -88,7 +88,7 @@ def read_index(engine: "Engine", state: "ConversationState") -> NativeIndex | No
     found = NativeIndex(engine.workspace.meta.seed)
     items = engine.backend.items(state.id, PREFIX)
     for item in items:
-        data = state.envelope.open(item_place(item.conversation, item.key), item.body)
+        data = open_item(state.envelope, item)
         if len(data) % 16:
             raise Damaged("the index of an imported conversation has an odd length")
         pairs = _words(data)
@@ -100,9 +100,7 @@ def index_item(envelope: Envelope, conversation: bytes, version: int, pairs: Ite
     """Return the item that adds these records to the index. `version` is that of the row after the commit."""
     flat = array("Q", (word for pair in pairs for word in pair))
     key = PREFIX + version.to_bytes(8, "big")
-    return ItemRow(
-        conversation, key, 0, envelope.close(item_place(conversation, key), _words(flat.tobytes()).tobytes())
-    )
+    return close_item(envelope, conversation, key, _words(flat.tobytes()).tobytes())
 
 
 def _words(data: bytes) -> "array[int]":
