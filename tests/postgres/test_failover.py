@@ -375,13 +375,14 @@ def test_a_gap_that_is_longer_than_the_patience_ends_with_it(cluster: Cluster, w
 
 def patiently(work: Callable[[], object]) -> None:
     """Where the store's own patience is short, so that a test need not wait long for what fails. A write that failed
-    for want of a server was not kept."""
+    for want of a server was not kept. Whether one was kept may stay unknown, so each write has a key, and may be
+    repeated."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
             work()
             return
-        except (Unavailable, Suspended):
+        except (Unavailable, Suspended, CommitUnknown):
             if time.monotonic() > deadline:
                 raise
 
@@ -414,7 +415,7 @@ def test_who_saw_the_failover_refuses_the_old_primary(cluster: Cluster, workspac
         talk = store.start()
         talk.append(Message.user("early"))
         old = cluster.fail_over()
-        patiently(lambda: talk.append(Message.user("late")))
+        patiently(lambda: talk.append(Message.user("late", key="late")))
         cluster.primary.kill()
         old.start("synchronous_standby_names=")
         if not looks:
@@ -427,7 +428,7 @@ def test_who_saw_the_failover_refuses_the_old_primary(cluster: Cluster, workspac
             assert "timeline" in str(error)
             assert error.hint
         cluster.primary.start()  # and the old one is named first, and still takes writes
-        patiently(lambda: talk.append(Message.user("later")))
+        patiently(lambda: talk.append(Message.user("later", key="later")))
         assert texts(store) == ["early", "late", "later"]
 
 
@@ -492,7 +493,7 @@ def test_a_primary_that_was_cut_off_is_left_for_the_one_in_its_place(cluster: Cl
         error = _error(lambda: talk.append(Message.user("late")))
         assert isinstance(error, Unavailable)  # it was not kept where it counts
         assert texts(store) == ["early"]
-        patiently(lambda: store.conversation(talk.id).append(Message.user("later")))
+        patiently(lambda: store.conversation(talk.id).append(Message.user("later", key="later")))
         assert texts(store) == ["early", "later"]
     with hitherto.open(cluster.url(cluster.primary, user="app"), workspace=workspace) as store:
         assert texts(store) == ["early", "later"]
