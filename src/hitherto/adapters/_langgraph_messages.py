@@ -5,11 +5,11 @@ readers. The fields are those that every class of LangChain's messages writes, s
 """
 
 import binascii
-import json
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ..errors import InvalidMessage
 from ..model import Block, Message, Usage
 
 _ROLES: Final = {"human": "user", "ai": "assistant", "tool": "tool_result", "function": "tool_result"}
@@ -96,9 +96,11 @@ def _medium(part: Mapping[str, object]) -> Block | None:
 def _calls(calls: object) -> Iterator[Block]:
     for call in calls if isinstance(calls, (list, tuple)) else ():
         if isinstance(call, Mapping):
-            arguments = call.get("args")
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-            yield Block.tool_call(_text(call.get("id")), _text(call.get("name")), _text(text))
+            id, name, arguments = _text(call.get("id")), _text(call.get("name")), call.get("args")
+            try:
+                yield Block.tool_call(id, name, arguments)
+            except InvalidMessage:  # no JSON; `raw` has it as it was
+                yield Block.tool_call(id, name, repr(arguments).encode("utf-8", "replace").decode())
 
 
 def _usage(counted: object) -> Usage | None:

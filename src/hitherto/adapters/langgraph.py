@@ -13,6 +13,7 @@ import heapq
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
@@ -22,6 +23,7 @@ from ..aio import AsyncStore
 from ..conversation import Conversation
 from ..errors import Conflict, InvalidArgument, NotFound
 from ..items import ANY
+from ..model import Message
 from ..store import Store
 from . import _langgraph_lists as lists
 from . import _langgraph_pruning as pruning
@@ -36,11 +38,23 @@ __all__ = ["KIND", "Saver"]
 KIND: Final = "langgraph"
 TRIED: Final = ">=4.3,<5"
 
-_base = import_framework("langgraph.checkpoint.base", "langgraph-checkpoint", "langgraph", TRIED)
-_messages = import_framework("langchain_core.messages", "langgraph-checkpoint", "langgraph", TRIED)
+_base = import_framework(
+    "langgraph.checkpoint.base",
+    "langgraph-checkpoint",
+    "langgraph",
+    TRIED,
+    *("BaseCheckpointSaver", "CheckpointTuple", "WRITES_IDX_MAP", "get_checkpoint_metadata", "writes_sort_key"),
+)
+_types = import_framework(
+    "langgraph.checkpoint.serde.types", "langgraph-checkpoint", "langgraph", TRIED, "_DeltaSnapshot"
+)
+_Snapshot = vars(_types)["_DeltaSnapshot"]  # the value of a delta channel, whole
 _encrypted = import_framework("langgraph.checkpoint.serde.encrypted", "langgraph-checkpoint", "langgraph", TRIED)
-_types = import_framework("langgraph.checkpoint.serde.types", "langgraph-checkpoint", "langgraph", TRIED)
+_messages = import_framework("langchain_core.messages", "langchain-core", "langgraph", ">=1.4,<2")
 
+_THREAD: Final = "thread_id"  # in the metadata of a thread whose id cannot be its key
+_LONGEST: Final = 500  # bytes of a key: databases index no long values
+_HASHED: Final = "sha256:"
 _SMALL: Final = 256  # bytes of a value that lies in the record
 _PART: Final = 4 * 2**20  # bytes of a part of a value, and of a commit that is more than a record
 _RECENT: Final = 512  # places of checkpoints that are remembered
@@ -137,7 +151,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         self, talk: Conversation, namespace: str | None, checkpoint: str | None, end: str | None
     ) -> Iterator[tuple[tuple[str, str], str, Conversation, str, bytes]]:
         """Yield the records of one thread, the newest first, each with what it is sorted by."""
-        thread = talk.key or ""
+        thread = talk.metadata.get(_THREAD) or talk.key or ""
         if namespace is None:
             found = [(records.checkpoint_of(item.name), item) for item in talk.items.scan(records.CHECKPOINTS)]
             entries = iter(sorted(found, key=lambda entry: entry[0], reverse=True))
@@ -182,7 +196,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         if is_used:
             path = lists.digests(place.before, typed) if there is None else there[1]
             self._known.remember(talk.id, place.before, Serialised(found, typed), path)
-        return _types._DeltaSnapshot(found) if place.is_snapshot else found
+        return _Snapshot(found) if place.is_snapshot else found
 
     def _load(self, typed: records.Typed) -> Any:
         return self.serde.loads_typed(typed)
@@ -250,7 +264,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         return _config(config["configurable"]["thread_id"], namespace, checkpoint["id"])
 
     def _put(self, thread: str, record: Record, checkpoint: Any, new_versions: Mapping[str, Any]) -> None:
-        talk = self.store.ensure(thread, kind=KIND)
+        talk = self._ensure(thread)
         namespace, values, versions = record.namespace, checkpoint["channel_values"], checkpoint["channel_versions"]
         had, earlier = self._before(talk, namespace, record.parent)
         main = None if namespace else _main_channel(values)
@@ -283,7 +297,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
     def _messages_in(self, value: Any) -> Sequence[Any] | None:
         """Return the messages that a value is a list of; None if it is something else. An encrypting serialiser wants
         nothing of it to be readable."""
-        if isinstance(value, _types._DeltaSnapshot):
+        if isinstance(value, _Snapshot):
             value = value.value
         if type(value) is not list or not value or isinstance(self.serde, _encrypted.EncryptedSerializer):
             return None
@@ -314,7 +328,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         if checkpoint is None:
             hint = "config['configurable']['checkpoint_id']"
             raise InvalidArgument("the config of a write names no checkpoint", hint=hint)
-        talk = self.store.ensure(thread, kind=KIND)
+        talk = self._ensure(thread)
         name = records.writes_name(namespace, checkpoint, task_id)
         typed = [
             (_base.WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
@@ -349,7 +363,11 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
     # -- threads
 
     def _find(self, thread: str) -> Conversation | None:
-        return self.store.find(thread, kind=KIND)
+        return self.store.find(_key_of(thread), kind=KIND)
+
+    def _ensure(self, thread: str) -> Conversation:
+        key = _key_of(thread)
+        return self.store.ensure(key, kind=KIND, metadata=None if key == thread else {_THREAD: thread})
 
     def _talks(self) -> Iterator[Conversation]:
         cursor = None
@@ -372,7 +390,11 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         talk = self._find(str(source_thread_id))
         if talk is None:
             raise NotFound("thread", [str(source_thread_id)])
-        talk.copy_to(str(target_thread_id))
+        target = str(target_thread_id)
+        key = _key_of(target)
+        copy = talk.copy_to(key)
+        if key != target or _THREAD in copy.metadata:
+            copy.describe({**copy.metadata, _THREAD: target})
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints and writes that these runs have made, in all threads."""
@@ -476,13 +498,20 @@ class _Write:
     def commit(self, name: str, data: bytes, *, expect: int | None = ANY) -> None:
         others, last = self._lists[:-1], self._lists[-1] if self._lists else None
         for draft in others:
-            self._handle(draft).extend(draft.new)
+            talk = self._handle(draft)
+            for messages in _slices(draft.new):
+                talk.extend(messages)
         while sum(map(len, self._items.values())) > _PART:
             first = next(iter(self._items))
             self._talk.items.put(first, self._items.pop(first))
-        with (self._talk if last is None else self._handle(last)).batch() as batch:
-            if last is not None:
-                batch.extend(last.new)
+        talk, new = self._talk, list[Message]()
+        if last is not None:
+            talk = self._handle(last)
+            *some, new = _slices(last.new)
+            for messages in some:
+                talk.extend(messages)
+        with talk.batch() as batch:
+            batch.extend(new)
             for item, value in self._items.items():
                 batch.items.put(item, value)
             batch.items.put(name, data, expect=expect)
@@ -503,9 +532,31 @@ class _Write:
         return self._talk
 
 
+def _slices(messages: Sequence[Message]) -> list[list[Message]]:
+    """Return messages in as many parts as have to be written one by one, because one write carries at most so much."""
+    found: list[list[Message]] = [[]]
+    size = 0
+    for message in messages:
+        weight = len(message.raw[1]) if isinstance(message.raw, list) else 0
+        if found[-1] and size + weight > _PART:
+            found.append([])
+            size = 0
+        found[-1].append(message)
+        size += weight
+    return found
+
+
 def _trace(namespace: str) -> tuple[str, str]:
     name, _, run = namespace.rpartition("|")[2].partition(":")
     return name.replace(":", "_") or "graph", run.replace(":", "_") or "0"
+
+
+def _key_of(thread: str) -> str:
+    """Return the key of the conversation of a thread: its id, if that can be a key, or a hash of it."""
+    is_plain = thread.isprintable() and len(thread.encode("utf-8", "surrogatepass")) <= _LONGEST
+    if is_plain and not thread.startswith(_HASHED):
+        return thread
+    return _HASHED + sha256(thread.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _place(config: Config) -> tuple[str, str, str | None]:
