@@ -19,6 +19,7 @@ from typing import IO
 
 from ..errors import Damaged, InvalidArgument
 from ._atomic_file import of_files
+from ._sqlite_file import MAGIC, tables_in
 from ._types import HEAD, Source
 
 STREAM = "stdin"
@@ -107,7 +108,11 @@ class Files:
         if name.lower().endswith(_MEDIA):
             return Source(Path(name), False, b"")
         with self.open(name) as file:
-            return Source(Path(name), False, file.read(HEAD))
+            head = file.read(HEAD)
+        if not head.startswith(MAGIC):
+            return Source(Path(name), False, head)
+        with self.local(name) as path:
+            return Source(Path(name), False, head, tables_in(path))
 
     def close(self) -> None:
         """Let go of temporary files."""

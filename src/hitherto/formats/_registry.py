@@ -16,10 +16,16 @@ from ..errors import Hint, HithertoError, InvalidArgument
 from ..snapshots import Unreadable
 from ._atomic_file import of_files
 from ._files import Files, is_zip, open_files
+from ._sqlite_file import MAGIC, tables_in
 from ._types import HEAD, Format, Source
 
 # Asked in this order; the last two are for people, and recognise nothing.
-OURS = ("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb", "openai", "snapshot", "markdown", "html")
+OURS = (
+    *("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb"),
+    *("chatgpt", "codex"),
+    *("openai", "snapshot", "markdown", "html"),
+)
+_MODULES = str.maketrans("-.", "__")  # in the names of formats
 _added: dict[str, Format] = {}
 
 PathLike = str | os.PathLike[str]
@@ -126,7 +132,7 @@ def find_format(name: str) -> Format:
         return _added[name]
     if name not in OURS:
         raise InvalidArgument(f"no such format: {name!r:.40}", hint=f"known are {', '.join(names())}")
-    module = import_module(f"{__package__}.{name.replace('-', '_')}")
+    module = import_module(f"{__package__}.{name.translate(_MODULES)}")
     return cast("Format", getattr(module, "FORMAT", module))
 
 
@@ -138,7 +144,8 @@ def source_of(path: Path) -> Source:
         if not stat.S_ISREG(kind):  # a pipe would keep us waiting, a device has no end
             raise InvalidArgument(f"{path.name!r:.100} is neither a file nor a directory")
         with open(path, "rb") as file:
-            return Source(path, False, file.read(HEAD))
+            head = file.read(HEAD)
+        return Source(path, False, head, tables_in(path) if head.startswith(MAGIC) else frozenset())
     except OSError as error:
         raise of_files(error, path) from None
 

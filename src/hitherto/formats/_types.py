@@ -103,6 +103,7 @@ class Source(Struct, frozen=True):
     path: Path
     is_directory: bool
     head: bytes  # the first bytes of the file
+    tables: frozenset[str] = frozenset()  # of a SQLite file
 
 
 class Format(Protocol):

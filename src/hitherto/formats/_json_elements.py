@@ -1,0 +1,119 @@
+"""Reads a large JSON array one element at a time, with one element in memory.
+
+An export of hundreds of megabytes is one array of conversations. A regular expression finds the brackets outside of
+texts, and msgspec decodes each element. A file that is no array is one element: the whole value.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import IO
+
+from ..errors import Damaged, HithertoError, InvalidMessage
+from ..snapshots import Unreadable
+from ._fields import Fields
+from ._files import Files
+from ._importer import decode_json
+
+MAX_ELEMENT_BYTES = 1 << 28
+_PIECE = 1 << 20
+_MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{}]', re.DOTALL)  # a lone quotation mark: a text without an end
+_TEXT_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_BLANK = b" \t\r\n,"
+
+
+def objects_in(files: Files, name: str) -> Iterator[tuple[str, Fields | Unreadable]]:
+    """Yield each object in a file with one array of objects, or with one object, and where it stands."""
+    label = files.label(name)
+    place = label
+    try:
+        with files.open(name) as file:
+            for number, found in enumerate(elements(file), 1):
+                place = f"{label}, entry {number}"
+                yield place, _object(found, place)
+    except HithertoError as error:
+        yield label, Unreadable(f"the rest of {label}", str(error))
+
+
+def _object(found: bytes | None, place: str) -> Fields | Unreadable:
+    if found is None:
+        return Unreadable(place, f"it has more than {MAX_ELEMENT_BYTES:,} bytes")
+    try:
+        value = decode_json(found)
+    except InvalidMessage as error:
+        return Unreadable(place, str(error))
+    return value if isinstance(value, dict) else Unreadable(place, "it is no object")
+
+
+def elements(file: IO[bytes], most: int | None = None) -> Iterator[bytes | None]:
+    """Yield the JSON text of each element, and None in the place of one of more than `most` bytes, by default
+    `MAX_ELEMENT_BYTES`. Raises `Damaged` at
+    the end of a file that was cut off, after its complete elements."""
+    most = MAX_ELEMENT_BYTES if most is None else most
+    first = file.read(_PIECE).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if first.startswith(b"["):
+        yield from _elements(file, first[1:], most)
+    else:
+        yield from _whole(file, first, most)
+
+
+def _whole(file: IO[bytes], first: bytes, most: int) -> Iterator[bytes | None]:
+    pieces, size = [first], len(first)
+    while size <= most and (piece := file.read(_PIECE)):
+        pieces.append(piece)
+        size += len(piece)
+    if size > most:
+        yield None
+    elif found := b"".join(pieces).strip():
+        yield found
+
+
+def _elements(file: IO[bytes], rest: bytes, most: int) -> Iterator[bytes | None]:
+    kept: list[bytes] = []  # the beginning of the present element, in pieces that were looked through
+    size = depth = 0
+    while True:
+        begin = at = 0
+        for mark in _MARK.finditer(rest):
+            kind = rest[mark.start()]
+            if kind == 0x22:  # a quotation mark
+                if mark.end() - mark.start() == 1:
+                    at = mark.start()
+                    break
+            elif kind in b"[{":
+                depth += 1
+            else:
+                depth -= 1
+                if depth <= 0:
+                    end = mark.start() if depth < 0 else mark.end()
+                    if found := b"".join((*kept, rest[begin:end])).strip(_BLANK):
+                        yield found if size + end - begin <= most else None
+                    begin, size = end, 0
+                    kept.clear()
+                if depth < 0:
+                    return
+            at = mark.end()
+        else:
+            at = len(rest)
+        size += at - begin
+        if size <= most:
+            kept.append(rest[begin:at])
+        else:
+            kept = [b"{"]  # left out, but something was there
+        rest = rest[at:]
+        if len(rest) > most:
+            rest = _skip_text(file, rest[1:])
+            kept, size = [b"{"], most + 1
+        piece = file.read(max(_PIECE, len(rest)))
+        if not piece:
+            raise Damaged("the file was cut off: its list has no end", hint="export it again")
+        rest += piece
+
+
+def _skip_text(file: IO[bytes], rest: bytes) -> bytes:
+    """Read on to the end of a text. Returns what was read beyond it."""
+    while (end := _TEXT_END.match(rest)) is None:
+        escape = rest[-1:] if (len(rest) - len(rest.rstrip(b"\\"))) % 2 else b""
+        piece = file.read(_PIECE)
+        if not piece:
+            return b""
+        rest = escape + piece
+    return rest[end.end() :]
