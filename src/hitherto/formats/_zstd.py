@@ -1,4 +1,7 @@
-"""Reads compressed files (zstandard) as streams of bounded size."""
+"""Reads compressed files (zstandard) as streams.
+
+How much may come out is bounded by the size of the file, and a file that was cut off is damaged, not short.
+"""
 
 import io
 from typing import IO
