@@ -46,7 +46,7 @@ def _child(child: Child) -> str:
     if isinstance(child, Markup):
         return child
     if isinstance(child, str):
-        return escape(escape_control_characters(child), quote=False)
+        return escape(escape_control_characters(child), quote=True)
     return "" if child is None else "".join(map(_child, child))
 
 
