@@ -173,7 +173,7 @@ def test_every_link_of_the_pages_leads_somewhere(store: Store, base: str) -> Non
         seen.add(path)
         answer = client.get(path)
         assert answer.status in (200, 303), path
-        if "html" in answer.headers["content-type"] and len(seen) < 300:
+        if "html" in answer.headers["content-type"] and "/export/file" not in path and len(seen) < 300:
             found = re.findall(r' (?:href|src|action|data-window|data-map)="([^"#]+)"', answer.text)
             assert all(one.startswith((f"{base}/", "https://")) for one in found), (path, found)
             waiting += [one.replace("&amp;", "&") for one in found if one.startswith("/") and "/static/" not in one]

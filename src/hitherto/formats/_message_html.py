@@ -12,7 +12,7 @@ from datetime import datetime
 from importlib.resources import files
 from typing import NamedTuple
 
-from ..model import Block, Message
+from ..model import Block, Message, Usage
 from ._markup import EMPTY, Child, Markup, join, tag
 from ._rendered_markdown import render_answer, render_prompt
 from ._sections import call_in, text_in
@@ -96,6 +96,7 @@ def article(entry: Entry, look: Look) -> Markup:
     if said.at is not None:
         words.append(tag("time", look.moment(said.at), datetime=said.at.isoformat()))
     words += [tag("span", message.label, class_="label")] if message.label else []
+    words += [_usage(message.usage)] if message.usage is not None else []
     problem = getattr(message, "problem", None)
     return tag(
         "article",
@@ -113,6 +114,12 @@ def article(entry: Entry, look: Look) -> Markup:
 
 def _role(role: str) -> str:
     return role.replace("_", " ").capitalize()
+
+
+def _usage(usage: Usage) -> Markup:
+    counted = {name: getattr(usage, name) for name in usage.__struct_fields__}
+    details = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counted.items() if count)
+    return tag("span", f"{usage.output_tokens:,} tokens", class_="tokens", title=details)
 
 
 def gist_of(blocks: Sequence[Block]) -> str:

@@ -24,6 +24,7 @@ from ..errors import (
     HithertoError,
     InvalidArgument,
     KeyUnavailable,
+    NotExportable,
     NotFound,
     StorageError,
 )
@@ -31,12 +32,15 @@ from ..formats._message_html import INLINE_IMAGES
 from ..formats._sections import text_in
 from .branch_map import draw, make_map
 from .door import Door, TooLarge
+from .exporting import FORMATS, export, export_page
 from .frame import STATIC, STATIC_TYPES, Links, static_file, static_version
 from .lists import conversations_page, problem_page, search_page
 from .openapi import describe
 from .queries import FIRST_WINDOW, WINDOW, StoreView, media_of
 from .reading import compare_page, conversation_page, map_page, text_page
+from .retention_page import make_plan, retention_page
 from .thread_view import chunk
+from .usage import DAYS, conversation_usage, store_usage, usage_page
 from .values import Problem
 
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ _STATUS: tuple[tuple[type[HithertoError], int, str], ...] = (
     (NotFound, 404, "It is not here"),
     (Ambiguous, 404, "Several begin so"),
     (InvalidArgument, 400, "That cannot be asked"),
+    (NotExportable, 403, "It must not leave its store"),
     (KeyUnavailable, 423, "The store is locked"),
     (Closed, 503, "The store is closed"),
     (Busy, 503, "The store is busy"),
@@ -56,6 +61,7 @@ _STATUS: tuple[tuple[type[HithertoError], int, str], ...] = (
 )
 _MEDIA_POLICY = "default-src 'none'; sandbox"
 _PLAYABLE = re.compile(r"(?:audio|video)/[a-z0-9.+-]+")
+_MOST_DAYS = 3650
 _FOREVER = "public, max-age=31536000, immutable"
 
 T = TypeVar("T")
@@ -79,6 +85,13 @@ class Viewer:
             route("/search", self.search),
             route("/search.json", self.search),
             route("/static/{hash}/{name}", self.static),
+            route("/usage", self.usage),
+            route("/usage.json", self.usage),
+            route("/retention", self.retention),
+            route("/retention.json", self.retention),
+            route("/c/{conversation}/usage.json", self.conversation_usage),
+            route("/c/{conversation}/export", self.export),
+            route("/c/{conversation}/export/file", self.export_file),
             route("/c/{conversation}/map", self.map),
             route("/c/{conversation}/map.json", self.map),
             route("/c/{conversation}.json", self.conversation),
@@ -139,6 +152,43 @@ class Viewer:
         if request.query_params.get("part"):
             return HTMLResponse(draw(self.links, found, at=at))
         return _answer(request, found, lambda: map_page(self.links, found, at=at))
+
+    def conversation_usage(self, request: Request) -> Response:
+        """The tokens of a path and of its tree."""
+        view = self.view.open(request.path_params["conversation"])
+        return _json(conversation_usage(self.view, view, request.query_params.get("at") or None))
+
+    def usage(self, request: Request) -> Response:
+        """The tokens of the last days."""
+        days = max(1, min(_number(request.query_params, "days") or DAYS, _MOST_DAYS))
+        found = store_usage(self.view, days)
+        return _answer(request, found, lambda: usage_page(self.links, found))
+
+    def retention(self, request: Request) -> Response:
+        """What the next sweep takes, and why."""
+        found = make_plan(self.view)
+        return _answer(request, found, lambda: retention_page(self.links, found))
+
+    def export(self, request: Request) -> Response:
+        """The form that asks what to export."""
+        view = self.view.open(request.path_params["conversation"])
+        at = request.query_params.get("at") or None
+        return HTMLResponse(export_page(self.links, self.view.header(view), at))
+
+    def export_file(self, request: Request) -> Response:
+        """A conversation as a file to keep."""
+        view, asked = self.view.open(request.path_params["conversation"]), request.query_params
+        format = asked.get("format") or "html"
+        if format not in FORMATS:
+            raise InvalidArgument(f"there is no such format: {format!r:.40}", hint=f"known are {', '.join(FORMATS)}")
+        file = export(
+            self.view, view, format=format, through=asked.get("at") or None, is_redacted=asked.get("redact") == "1"
+        )
+        headers = {
+            "Content-Disposition": f'attachment; filename="{file.name}"',
+            "Content-Security-Policy": _MEDIA_POLICY,
+        }
+        return Response(file.data, media_type=file.mime_type, headers=headers)
 
     def window(self, request: Request) -> Response:
         """A part of a path as HTML, for the script of the page."""

@@ -132,6 +132,8 @@ def page(
         tag(
             "nav",
             bar,
+            tag("a", "Usage", href=links.to("/usage"), class_="wide"),
+            tag("a", "Retention", href=links.to("/retention"), class_="wide"),
             tag("button", "?", type="button", data_action="keys", title="Keys (?)", aria_label="Keys", class_="wide"),
             tag("button", "◐", type="button", data_action="theme", title="Dark or light", aria_label="Dark or light"),
             aria_label="Pages",

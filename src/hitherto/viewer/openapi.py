@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import __version__
-from .values import BranchMap, Comparison, ConversationList, ConversationWindow, Found, Problem, SearchResults, Skeleton
+from .values import (
+    BranchMap,
+    Comparison,
+    ConversationList,
+    ConversationUsage,
+    ConversationWindow,
+    Found,
+    Problem,
+    RetentionPlan,
+    SearchResults,
+    Skeleton,
+    StoreUsage,
+)
 
 __all__ = ["TWINS", "Parameter", "Twin", "describe"]
 
@@ -66,6 +78,19 @@ TWINS = (
             Parameter("at", "A message on the path that is shown as active."),
             Parameter("all", "All sub-agents, if it is 1."),
         ),
+    ),
+    Twin(
+        "/usage.json",
+        StoreUsage,
+        "The tokens of the last days, by day, model and project.",
+        (Parameter("days", "How many days, today included.", "integer"),),
+    ),
+    Twin("/retention.json", RetentionPlan, "What the next sweep takes, and why."),
+    Twin(
+        "/c/{conversation}/usage.json",
+        ConversationUsage,
+        "The tokens of a path and of its tree.",
+        (Parameter("at", "A message on the path."),),
     ),
     Twin(
         "/c/{conversation}/compare.json",

@@ -79,7 +79,7 @@ def conversation_page(links: Links, window: Window, *, query: str = "") -> str:
         aria_label="Branches",
         data_map=links.conversation(header.id, "/map", at=leaf, part="1"),
     )
-    column = tag("div", _head(header, title), _aside_note(links, window), thread, class_="column")
+    column = tag("div", _head(links, header, title, leaf), _aside_note(links, window), thread, class_="column")
     is_forked = header.branches > 1
     return page(
         links,
@@ -159,7 +159,7 @@ def map_page(links: Links, found: BranchMap, *, at: str | None) -> str:
     )
 
 
-def _head(header: Header, title: str) -> Markup:
+def _head(links: Links, header: Header, title: str, leaf: str) -> Markup:
     prompt = tag(
         "details", tag("summary", "System prompt"), tag("pre", header.system_prompt, dir="auto"), class_="context"
     )
@@ -180,6 +180,14 @@ def _head(header: Header, title: str) -> Markup:
             " ",
             retention_badge(header.retention),
             class_="facts",
+        ),
+        tag(
+            "p",
+            facts(
+                tag("a", "Export and share", href=links.conversation(header.id, "/export", at=leaf)),
+                tag("span", "", data_usage=links.conversation(header.id, "/usage.json", at=leaf), hidden=True),
+            ),
+            class_="facts actions",
         ),
         prompt if header.system_prompt else None,
         class_="title",

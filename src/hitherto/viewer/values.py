@@ -12,6 +12,7 @@ __all__ = [
     "Comparison",
     "ConversationCard",
     "ConversationList",
+    "ConversationUsage",
     "ConversationWindow",
     "Found",
     "Header",
@@ -19,10 +20,15 @@ __all__ = [
     "MessageRecord",
     "Place",
     "Problem",
+    "RetentionItem",
+    "RetentionPlan",
     "SearchHit",
     "SearchResults",
     "Siblings",
     "Skeleton",
+    "StoreUsage",
+    "Tokens",
+    "UsageShare",
 ]
 
 
@@ -199,6 +205,67 @@ class BranchMap(Struct, frozen=True, kw_only=True):
     rows: list[MapRow]
     lanes: int
     hidden_agents: int = 0  # traces of sub-agents that are left out: ask with all=1
+
+
+class RetentionItem(Struct, frozen=True, kw_only=True):
+    """A conversation that a sweep takes, or keeps, and why."""
+
+    conversation: str
+    title: str
+    active_at: datetime | None
+    due_at: datetime | None
+    action: str
+    reason: str
+
+
+class RetentionPlan(Struct, frozen=True, kw_only=True):
+    """What the next sweep would do now."""
+
+    days: int | None  # the policy; None: retention is off
+    total: int
+    due: int  # how many conversations are to go
+    held: int  # how many are due, and on hold
+    takes: list[RetentionItem]  # the first of those
+    next: list[RetentionItem]  # the first that become due after that
+    holds: list[RetentionItem]
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """A sum of tokens, as providers counted them. `answers` are the messages that say so."""
+
+    answers: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class ConversationUsage(Struct, frozen=True, kw_only=True):
+    """The tokens of a path, and of the whole tree, in which a shared prefix counts once."""
+
+    conversation: Header
+    path: Tokens
+    tree: Tokens
+
+
+class UsageShare(Struct, frozen=True, kw_only=True):
+    """The tokens of a day, a model or a project."""
+
+    name: str
+    tokens: Tokens
+
+
+class StoreUsage(Struct, frozen=True, kw_only=True):
+    """The tokens of the last days. Each answer counts once. The model is that of its conversation."""
+
+    days: int
+    total: Tokens
+    messages: int
+    by_day: list[UsageShare]
+    by_model: list[UsageShare]
+    by_project: list[UsageShare]
+    is_complete: bool = True  # False: there were more messages than are read for this page
 
 
 class Problem(Struct, frozen=True, kw_only=True):

@@ -47,3 +47,14 @@ if (asked && find) {
   find.input.value = asked;
   find.ask();
 }
+
+// Tokens need a look at every message: they come after the page.
+const usage = document.querySelector("[data-usage]");
+if (usage) {
+  fetch(usage.dataset.usage, { credentials: "same-origin" }).then((answer) => answer.json()).then(({ path, tree }) => {
+    if (!tree.answers) return;
+    const say = (one) => `${(one.input_tokens + one.output_tokens).toLocaleString("en")} tokens`;
+    usage.textContent = tree.answers === path.answers ? say(path) : `${say(path)} on this branch, ${say(tree)} in all`;
+    usage.hidden = false;
+  });
+}
