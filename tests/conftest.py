@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import settings
 
+import hitherto
+from hitherto import Store
 from hitherto._engine import breaker
 
 from .support.cloud import NO_AZURITE, Azurite, Moto, started_azurite, started_moto
@@ -122,3 +124,10 @@ def terminal(world: World) -> Iterator[Open]:
     yield open_one
     for one in opened:
         one.close()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store in memory. Tests of several backends have a fixture of this name of their own."""
+    with hitherto.open("memory:") as store:
+        yield store

@@ -406,23 +406,6 @@ def talking(kit: Kit, *answers: Scripted, colour: str = "sync", **config: Any) -
             talk.close()
 
 
-@pytest.fixture(params=KITS, ids=lambda kit: kit.name)
-def kit(request: pytest.FixtureRequest) -> Kit:
-    found: Kit = request.param
-    return found
-
-
-@pytest.fixture(params=["sync", "async"])
-def colour(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def streamed(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
-
 # -- what is said
 
 

@@ -21,7 +21,6 @@ from .test_client import (
     COMPATIBLE,
     GEMINI,
     KEY,
-    KITS,
     OPENAI,
     RESPONSES,
     Calls,
@@ -34,23 +33,6 @@ from .test_client import (
 
 VARIABLES = {"claude": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
 KEYS = {"claude": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}
-
-
-@pytest.fixture(params=KITS, ids=lambda kit: kit.name)
-def kit(request: pytest.FixtureRequest) -> Kit:
-    found: Kit = request.param
-    return found
-
-
-@pytest.fixture(params=["sync", "async"])
-def colour(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
-
-
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def streamed(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -44,18 +44,6 @@ from .test_client import (
 LENGTHS = (0, 1, 17, 18, 201, *((40, 500) if THOROUGH else ()))
 
 
-@pytest.fixture(params=KITS, ids=lambda kit: kit.name)
-def kit(request: pytest.FixtureRequest) -> Kit:
-    found: Kit = request.param
-    return found
-
-
-@pytest.fixture(params=["sync", "async"])
-def colour(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
-
-
 def varied(asked: Asked, kit: Kit) -> str | Calls:
     """An answer that depends on what was asked: tools in every third turn, several in every sixth."""
     words, results = kit.words(asked.body), kit.results(asked.body)

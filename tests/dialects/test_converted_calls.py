@@ -4,7 +4,7 @@ The provider on loopback refuses what the real one refuses: an answer whose call
 entry, and a result without its call.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -29,12 +29,6 @@ from ..support.provider import (
 )
 
 Json = Any
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
 
 
 def gemini_pairs(body: Json) -> list[tuple[list[str], list[str]]]:

@@ -33,12 +33,6 @@ EVERYTHING = {"nan": 1, "text": "\0 é \u2028 🎉 \u202e", "list": [1, 2.0, -0.
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
-
-
-@pytest.fixture
 def other() -> Iterator[Store]:
     with hitherto.open("memory:") as store:
         yield store

@@ -25,22 +25,9 @@ from hitherto.recorder import _calls, _history_match, _known_conversations, _rec
 from hitherto.recorder._sent_requests import SentRequest, SentRequests
 
 from ..support.provider import Asked, Cut, Provider, Reply, chat_answer, provider
-from .test_recorder import assistant, speak, user
+from .test_recorder import assistant, user
 
 Json = Any
-
-
-@pytest.fixture
-def parrot() -> Iterator[Provider]:
-    """Answers `a1`, `a2`, …, whatever it is asked."""
-    with provider(lambda asked: speak(asked, f"a{len(server.asked)}")) as server:
-        yield server
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
 
 
 @pytest.fixture

@@ -28,12 +28,6 @@ def parrot() -> Iterator[Provider]:
         yield server
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
-
-
 @pytest.fixture(autouse=True)
 def _closing() -> Iterator[None]:
     yield

@@ -57,12 +57,6 @@ def parrot() -> Iterator[Provider]:
         yield server
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
-
-
 def own(server: Provider) -> Client:
     made = new_client(Config("openai-compatible", "m", api_key="k", base_url=server.url + "/v1", **BASE))
     assert isinstance(made, Client)

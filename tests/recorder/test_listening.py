@@ -23,21 +23,9 @@ from hitherto.recorder import _calls
 
 from ..support.provider import Asked, Provider, Reply, chat_answer, chat_events, gemini_events, provider
 from .test_belonging import closed, create, opened, threads  # noqa: F401  # a fixture that is used
-from .test_recorder import speak, user
+from .test_recorder import user
 
 Json = Any
-
-
-@pytest.fixture
-def parrot() -> Iterator[Provider]:
-    with provider(lambda asked: speak(asked, f"a{len(server.asked)}")) as server:
-        yield server
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
 
 
 @pytest.fixture

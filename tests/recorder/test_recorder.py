@@ -66,19 +66,6 @@ def speak(asked: Asked, text: str) -> Reply | Json:
     return Reply({"error": {"message": "no such path"}}, status=404)
 
 
-@pytest.fixture
-def parrot() -> Iterator[Provider]:
-    """Answers `a1`, `a2`, …, whatever it is asked."""
-    with provider(lambda asked: speak(asked, f"a{len(server.asked)}")) as server:
-        yield server
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
-
-
 def texts(store: Store) -> list[tuple[str, str]]:
     talk = store.latest()
     assert talk is not None

@@ -102,12 +102,6 @@ class Script:
         return answer() if callable(answer) else answer
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
-
-
 def client(kind: str, server: Provider, *tools: Tool, **more: Any) -> Client:
     made = new_client(config(kind, server.url, **more))
     assert isinstance(made, Client)

@@ -5,7 +5,7 @@ second copy of anything; a history that says something else must not. Requiremen
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import anthropic
@@ -25,12 +25,6 @@ from hitherto.dialects._canonical import Likeness, agree
 from ..support.provider import Asked, Provider, Reply, anthropic_answer, chat_answer, provider, responses_answer
 
 Json = Any
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
 
 
 def say(name: str, server: Provider, store: Store, histories: list[list[Json]]) -> None:

@@ -7,7 +7,7 @@ clients. Requirements: C3, C12, D12.
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,6 @@ from ..support.provider import (
 from ..support.thorough import THOROUGH
 
 Json = Any
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
 
 
 def own_client(kind: str, server: Provider, **more: Any) -> Client:

@@ -24,12 +24,6 @@ from hitherto.snapshots import FileStore, Snapshot
 SECRET = bytes(range(32))
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
-
-
 def talking(store: Store, *words: str) -> None:
     for word in words:
         talk = store.start(provider="claude", model="m")

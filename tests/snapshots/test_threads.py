@@ -4,7 +4,6 @@ Requirements: A3, A4, A10, A11, and "Snapshot as a value" of the snapshots.
 """
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -58,12 +57,6 @@ SAID = [
     pytest.param("openai", {"api": "responses"}, RESPONSES, id="responses"),
     pytest.param("gemini", {}, GEMINI, id="gemini"),
 ]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with hitherto.open("memory:") as store:
-        yield store
 
 
 def client(provider: str, how: dict[str, Any]) -> Client:
