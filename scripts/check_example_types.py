@@ -17,8 +17,8 @@ from run_mypy import run_mypy
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("tutorial", "recording", "web-backend", "local-servers", "other-tools")),
-    *(f"docs/{name}.md" for name in ("snapshots", "records", "sanitiser", "keys")),
+    *(f"docs/{name}.md" for name in ("tutorial", "how-to", "data-model", "recording", "recovery", "web-backend")),
+    *(f"docs/{name}.md" for name in ("local-servers", "other-tools", "snapshots", "records", "sanitiser", "keys")),
 )
 CALLS = "tests/recorder/test_types.py"  # the documented calls of all SDKs; mypy checks it with the other tests
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,6 +45,7 @@ def _run_pyright(folder: Path) -> int:
         "typeCheckingMode": "strict",
         "pythonVersion": "3.11",
         "extraPaths": [str(ROOT / "src"), str(ROOT)],
+        "reportDuplicateImport": False,  # each example imports what it takes
         "reportUnknownMemberType": False,  # types of google-genai name those of Pillow, which need not be there
     }
     project = folder / "pyrightconfig.json"

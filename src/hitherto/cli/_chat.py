@@ -78,7 +78,8 @@ class Options:
 @click.option("--system", metavar="TEXT", help="The system prompt, from here on.")
 @click.option(
     "--base-url", metavar="URL",
-    help="The provider's address, if it is not the usual one. http:// is for a server on this machine.",
+    help="The provider's address, if it is not the usual one; without --provider, that of an openai-compatible server. "
+    "http:// is for a server on this machine.",
 )  # fmt: skip
 @click.option("--model-path", metavar="FILE", help="The GGUF file of the local model.")
 @with_place
