@@ -320,6 +320,12 @@ class Saved(Message, frozen=True, gc=False):
         return to_datetime(self.created_us)
 
 
+def without_place(message: Message, extra: dict[str, object] | None) -> Message:
+    """Return a message as a value without a place in a tree, with another `extra`."""
+    fields = {name: getattr(message, name) for name in Message.__struct_fields__}
+    return Message(**{**fields, "extra": extra, "parent": None})
+
+
 class Setup(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The setup of a conversation: provider, model, system prompt and tools (name, description, parameters)."""
 

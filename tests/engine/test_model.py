@@ -1,14 +1,19 @@
 """Messages are values that come back equal or are refused (C2, C3)."""
 
 import datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitherto import Block, HithertoError, Message, Saved
+from hitherto import Block, HithertoError, Message, Saved, formats
+from hitherto._engine import recovery
 from hitherto._engine.bodies import body_of, encode
+from hitherto._engine.packs import run_of
 from hitherto.errors import InvalidMessage
+from hitherto.ids import RUN
 from hitherto.model import BlockType, Modality, Role, Usage, check
 from hitherto.opening import open as open_store
 
@@ -30,6 +35,48 @@ MESSAGE = st.builds(
     usage=st.none() | st.builds(Usage, *[st.integers(0, 2**40)] * 5),
     privacy=EXTRA,
 )
+
+
+EACH_FIELD: dict[str, Any] = {
+    "role": "assistant",
+    "blocks": (Block("content", "said", "text", "text/markdown", "call_1", {"a": 1}),),
+    "label": "labelled",
+    "key": "named",
+    "tool_result_error": True,
+    "extra": {"b": 2},
+    "raw": {"c": 3},
+    "usage": Usage(1, 2, 3, 4, 5),
+    "privacy": {"d": 4},
+}
+
+
+def test_every_field_of_a_message_is_stored_packed_and_exported(tmp_path: Path) -> None:
+    """A new field is built by position in several places, for speed. It is added here, and lost in none of them."""
+    assert EACH_FIELD.keys() == set(Message.__struct_fields__) - {"parent"}  # of which `save` takes care
+    assert Message(**EACH_FIELD) != Message(**{**EACH_FIELD, "privacy": None})
+
+    def is_whole(message: Message, but: tuple[str, ...] = ()) -> bool:
+        return all(getattr(message, name) == value for name, value in EACH_FIELD.items() if name not in but)
+
+    with open_store(tmp_path / "a.db") as store, open_store(tmp_path / "b.db") as other:
+        talk = store.start()
+        assert is_whole(talk.append(Message(**EACH_FIELD)))
+        assert is_whole(talk.thread()[0])
+        assert is_whole(store.messages().__next__())
+        recovery.keep(talk.state, recovery.new_key(talk.position.at or 0), [Message(**EACH_FIELD)])
+        assert is_whole(talk.partials()[0].messages[0])
+        for _ in range(2 * RUN):
+            talk.append(Message.user("so that the first run is full"))
+        store.maintain()
+        assert store.backend.packs([run_of(store.engine.message_ids.number(talk.thread()[0].id))])
+        assert is_whole(store.conversation(talk.id).thread()[0])
+        assert is_whole(talk.detach().thread()[0])
+        formats.save(store, tmp_path / "all.jsonl")
+        formats.load(tmp_path / "all.jsonl", other)
+        came = [other.conversation(info.id).thread()[0] for info in other.conversations()]
+        assert all(is_whole(message, but=("extra",)) for message in came)  # it says where the message came from
+        assert all((message.extra or {}).get("b") == 2 for message in came)
+        assert is_whole(other.conversation(talk.id).partials()[0].messages[0])
 
 
 @given(st.lists(MESSAGE, min_size=1, max_size=4))

@@ -22,7 +22,7 @@ from .._engine.state import ConversationState
 from ..backend import ConversationRow, MessageRow
 from ..errors import Damaged
 from ..ids import show_conversation_id
-from ..model import Message, Saved, from_datetime
+from ..model import Saved, from_datetime, without_place
 from ._types import PortableConversation, PortableItem, PortableMessage, PortablePartial
 
 if TYPE_CHECKING:
@@ -150,13 +150,15 @@ def _portable_message(message: Saved, setup: int, used: set[str]) -> PortableMes
         at = then if type(then) is int else at
     elif id in used:  # an original id is equal to this one
         id = f"{id}~{message.seq}"
-    bare = Message(
-        message.role, message.blocks, message.label, message.key, message.tool_result_error, extra, message.raw,
-        message.usage, message.privacy,
-    )  # fmt: skip
     named = format if isinstance(format, str) and format != "jsonl" else None
     return PortableMessage(
-        id=id, message=bare, main=message.main, created_us=at, setup=setup, origin=message.origin, format=named
+        id=id,
+        message=without_place(message, extra),
+        main=message.main,
+        created_us=at,
+        setup=setup,
+        origin=message.origin,
+        format=named,
     )
 
 

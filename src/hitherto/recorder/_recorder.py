@@ -33,7 +33,7 @@ from ..dialects._lossless import as_bytes
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..events import warn
 from ..ids import new_conversation_id
-from ..model import Message, Saved, Setup, check
+from ..model import Message, Saved, Setup, check, without_place
 from ._checkpoints import Checkpoints
 from ._closing import END_SECONDS, open_recordings
 from ._history_match import FROM_REQUEST, History, HistoryMatch, last_answer, steps
@@ -483,10 +483,10 @@ class Recorder:
 
     def _complete(self, message: Message, answer: Answer | None = None) -> Message:
         """The message as a value, with the dialect of its raw and the response that it came in."""
-        m, extra = message, dict(message.extra or {})
-        if m.raw is not None:
+        extra = dict(message.extra or {})
+        if message.raw is not None:
             extra.setdefault("dialect", self.dialect.name)
         if answer is not None:
             given = {"response_id": answer.id, "within": answer.within}
             extra.update({name: value for name, value in given.items() if value is not None})
-        return Message(m.role, m.blocks, m.label, m.key, m.tool_result_error, extra or None, m.raw, m.usage, m.privacy)
+        return without_place(message, extra or None)
