@@ -319,7 +319,7 @@ def test_one_file_that_fails_does_not_stop_the_others(world: World, lines: tuple
     done = world.command("import", "noise", "missing", str(world.place), "all.jsonl")
     assert done.returncode == 2  # of the first
     assert len(done.stdout.split()) == 3
-    assert "error: 'noise' is in no format that is known\nhint: known are " in done.stderr
+    assert "error: 'noise' is in no format that is known\nhint: hitherto import --help names " in done.stderr
     assert "--format takes one of them for granted" in done.stderr
     assert "error: 'missing': No such file or directory\nhint: look at the path\nerror:" in done.stderr
     assert "hint: hitherto copy takes the conversations of another store" in done.stderr

@@ -59,7 +59,7 @@ HINTS: Mapping[str, str] = {
     "store-is-plain": "hitherto key seal seals it",
     "store-is-sealed": "hitherto key rotate gives it another key",
     # files and formats
-    "unknown-format": "known are {known}; --format takes one of them for granted",
+    "unknown-format": "hitherto import --help names those that are known; --format takes one of them for granted",
     "unknown-suffix": "a name that ends in {known}; or --format",
     "format-is-a-store": (
         "hitherto copy takes the conversations of another store; hitherto restore brings a backup back"

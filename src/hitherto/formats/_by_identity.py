@@ -65,6 +65,7 @@ class Merged(Struct, frozen=True, kw_only=True):
     conversation: Conversation | None = None  # None: nothing was written
     is_new: bool = False
     added: int = 0  # messages
+    fresh: frozenset[str] = frozenset()  # their ids in the file
     known: int = 0  # messages that were there, or were deleted here
     amended: int = 0  # messages that had grown
     is_purged: bool = False  # it was purged or deleted here, and stays away
@@ -453,6 +454,7 @@ class _Batch:
             conversation=conversation,
             is_new=is_new,
             added=len(self.new),
+            fresh=frozenset(said.id for said in self.new),
             known=self.known,
             amended=self.amended if amended is None else amended,
             records=records,

@@ -7,7 +7,7 @@ person wrote, ids for messages that have none, and cutting a long conversation i
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -38,6 +38,7 @@ class Importer:
     """A format of another program, which is read only."""
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""  # the program's name for people
     suffixes: ClassVar[tuple[str, ...]] = ()
     writes: ClassVar[bool] = False
 
@@ -49,6 +50,14 @@ class Importer:
     def read_files(self, files: Files, names: Sequence[str]) -> Iterator[Found]:
         """Yield what is in the files of these names, which were recognised, and in others that belong to them."""
         raise NotImplementedError
+
+    def places(self, env: Mapping[str, str], home: Path) -> Iterator[Path]:  # noqa: ARG002  # a program without a place
+        """Yield the folders and files in which the program keeps conversations on this machine. They need not exist."""
+        return iter(())
+
+    def retention_days(self, env: Mapping[str, str], home: Path) -> int | None:  # noqa: ARG002  # as above
+        """Return after how many days the program deletes conversations, by the age of their files; None: never."""
+        return None
 
     def read(self, path: Path, key: Key | None) -> Iterator[Found]:  # noqa: ARG002  # the shape of a format
         """Yield what is in a file, a folder or a zip, all of which is taken to be of this program."""

@@ -22,7 +22,7 @@ from ._types import HEAD, Format, Source
 # Asked in this order; the last two are for people, and recognise nothing.
 OURS = (
     *("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb"),
-    *("chatgpt", "codex"),
+    *("chatgpt", "claude-code", "codex"),
     *("openai", "snapshot", "markdown", "html"),
 )
 _MODULES = str.maketrans("-.", "__")  # in the names of formats
@@ -116,9 +116,8 @@ def _why(source: Source) -> str:
 def _hint(source: Source) -> str:
     if source.head.startswith(b"SQLite format 3"):
         return Hint("format-is-a-store", "a store is opened with hitherto.open(path), and saved from there")
-    known = sorted(format.name for format in all_formats() if getattr(format, "reads", True))
-    text = "known are {known}; load(…, format=…) takes one of them for granted"
-    return Hint("unknown-format", text, known=", ".join(known))
+    text = "hitherto.formats.names() lists those that are known; load(…, format=…) takes one of them for granted"
+    return Hint("unknown-format", text)
 
 
 def all_formats() -> list[Format]:

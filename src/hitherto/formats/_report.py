@@ -39,8 +39,8 @@ class Loaded(Struct, frozen=True):
     unknown: dict[str, int] = {}  # records of types that the importer does not know, kept beside the conversations
     bookkeeping: dict[str, int] = {}  # the same of types that it knows, and that are no messages
     waiting: tuple[Waiting, ...] = ()  # ends of files that are being written, for the next import
-    leaves: int = 0  # ends of branches in what was read
-    subagents: int = 0  # traces of sub-agents in what was read
+    leaves: int = 0  # ends of branches among what was added
+    subagents: int = 0  # traces of sub-agents among what was added
     skipped: int = 0  # files of no format that is known
 
     def __iter__(self) -> Iterator[Conversation]:
@@ -147,6 +147,8 @@ class _MergedParts:
         self.is_changed = self.is_changed or bool(done.added or done.amended or done.conversation)
         also = {id: said.id for said in portable.messages for id in said.also}
         for said in portable.messages:
+            if said.id not in done.fresh:
+                continue
             if said.parent is not None:
                 self.leaves.discard(also.get(said.parent, said.parent))
             trace = trace_of(said.message.label)
