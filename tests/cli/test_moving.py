@@ -271,8 +271,11 @@ def test_explaining_needs_no_store_that_can_be_opened(world: World, lines: tuple
 def test_import_tells_each_file_as_json(world: World, lines: tuple[Path, list[str]]) -> None:
     done = world.command("import", "missing", "all.jsonl", "--json")
     missing, found = map(json.loads, done.stdout.splitlines())
-    assert list(found) == ["file", "format", "found", "new", "unchanged", "messages", "conversations", "renamed",
-                           "ids", "notes", "unreadable", "dry_run", "error"]  # fmt: skip
+    assert list(found) == [
+        "file", "format", "found", "new", "unchanged", "messages", "known", "amended", "purged", "unknown",
+        "bookkeeping", "waiting", "leaves", "subagents", "skipped", "conversations", "renamed", "ids", "notes",
+        "unreadable", "dry_run", "error",
+    ]  # fmt: skip
     assert list(missing) == list(found)
     assert (found["file"], found["format"], found["new"], found["messages"]) == ("all.jsonl", "jsonl", 3, 6)
     assert (found["conversations"], found["dry_run"], found["error"]) == (lines[1], False, None)
@@ -360,11 +363,13 @@ def test_a_sealed_file_without_its_key_says_which_option_names_it(world: World) 
     assert "hint: --key-of-file says where the key of the file comes from" in done.stderr
 
 
-def test_standard_input_is_no_file(world: World) -> None:
+def test_standard_input_is_a_file(world: World, lines: tuple[Path, list[str]]) -> None:
     done = world.command("import", "-", said="x")
     assert done.returncode == 2
-    assert "files are given by their names" in done.stderr
+    assert "is in no format that is known" in done.stderr
     assert not world.place.exists()
+    done = world.command("import", "-", said=lines[0].read_text())
+    assert done.stdout.split() == lines[1]
 
 
 def test_names_that_are_no_text_do_no_harm(world: World, lines: tuple[Path, list[str]]) -> None:

@@ -407,7 +407,7 @@ def test_odd_lines_are_reported_and_the_rest_comes(store: Store, tmp_path: Path)
     with pytest.raises(PartialImport) as caught:
         formats.load(session.write(tmp_path / "s.jsonl"), store)
     report: Any = caught.value.report
-    assert len(report.unreadable) == 2
+    assert len(report.unreadable) == 3
     assert threads(store) == {("q", "a", "half \ufffd here", "x\0y")}
     assert report.unknown == {"unreadable assistant": 1, "without a type": 1}
 

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING, cast
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 FORMATS = ("cpeconvo", "cpeconvo_first", "gtb", "html", "jsonl", "markdown", "openai", "snapshot")  # the writable ones
 _STREAMED = ("html", "jsonl", "markdown", "openai", "snapshot")
 _MOST = 20  # notes to print for one file
+STDIN = "-"
 _FEW = 3  # changed ids to print for one file
 _WIDE = 100  # characters of a foreign id
+_LARGE = 1 << 28  # bytes of a file whose lines are not counted beforehand
 _THREADS = ("html", "markdown", "openai", "snapshot")
 
 
@@ -129,6 +131,7 @@ def open_for_long_read(place: Place) -> "Store":
 @click.option("--format", metavar="NAME", help="Assume this format, instead of detecting each file's.")
 @click.option("--explain", is_flag=True, help="Only report each file's format, the evidence, and the content.")
 @click.option("--dry-run", is_flag=True, help="Only report what would be added.")
+@click.option("--even-purged", is_flag=True, help="Also what was purged or deleted here, which stays away otherwise.")
 @click.option("--key-of-file", metavar="SOURCE", help="Where the key of sealed files comes from, as with --key.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per file.")
 @with_place
@@ -138,28 +141,41 @@ def import_(
     format: str | None,
     explain: bool,
     dry_run: bool,
+    even_purged: bool,
     key_of_file: str | None,
     as_json: bool,
 ) -> int:
-    """Put what files or folders hold into the store: jsonl, cpeconvo, vpconv, snapshots. Their names do not matter.
+    """Put what files, folders and zips hold into the store. Each is recognised by its content, not by its name; - is
+    standard input.
+
+    Formats: jsonl, snapshot, gtb, cpeconvo, vpconv, openai; chatgpt, claude-code, codex, and others of other programs.
 
     The ids of the conversations that something was added to are printed. A message that the store has already is not
     added again. Each conversation is taken whole or not at all. If some cannot be read, the others are taken, and the
     exit code is 8; if a file cannot be read at all, the others are, and the exit code is that of the first such file.
     """
-    if "-" in files:
-        raise click.UsageError("files are given by their names; standard input has none")
     key = None if key_of_file is None else key_from(key_of_file)
     dry = dry_run or explain
-    nothing = not any(_is_known(file, format) for file in files)  # then no store is made
-    with _open_target(place, dry=dry or nothing, alone=explain or nothing) as store:
-        importing = _Importing(store, format, key, explain, dry, as_json)
+    with ExitStack() as stack:
+        stdin = _copy_stdin(stack) if STDIN in files else ""
+        nothing = not any(_is_known(stdin if file == STDIN else file, format) for file in files)  # no store is made
+        store = stack.enter_context(_open_target(place, dry=dry or nothing, alone=explain or nothing))
+        importing = _Importing(store, format, key, explain, dry, as_json, even_purged, stdin)
         try:
             codes = [importing.take(file) for file in files]
         except (KeyboardInterrupt, errors.StorageFull):
             say("the imported conversations stay; the same command goes on")
             raise
     return next((code for code in codes if code not in (0, PARTIAL)), max(codes))
+
+
+def _copy_stdin(stack: ExitStack) -> str:
+    """Return the path of a private copy of standard input, which is removed with the stack."""
+    from ..formats._files import StreamFiles  # noqa: PLC0415  # help needs none
+
+    files = StreamFiles(sys.stdin.buffer)
+    stack.callback(files.close)
+    return str(files.path)
 
 
 def _is_known(file: str, format: str | None) -> bool:
@@ -202,6 +218,8 @@ class _Importing:
     explain: bool
     dry: bool
     as_json: bool
+    even_purged: bool
+    stdin: str  # the path of the copy of standard input
 
     def take(self, file: str) -> int:
         """Import one file and return its exit code."""
@@ -211,7 +229,15 @@ class _Importing:
         code, failed = 0, None
         try:
             with Meter(os.path.basename(file), "message", _lines(file)) as meter:
-                report = load(file, self.store, format=self.format, key=self.key, dry_run=self.dry, progress=meter)
+                report = load(
+                    self.stdin if file == STDIN else file,
+                    self.store,
+                    format=self.format,
+                    key=self.key,
+                    dry_run=self.dry,
+                    even_purged=self.even_purged,
+                    progress=meter,
+                )
         except errors.PartialImport as error:
             report, code = cast("Loaded", error.report), PARTIAL
         except errors.StorageFull:
@@ -238,6 +264,15 @@ class _Importing:
             "new": of("new"),
             "unchanged": of("unchanged"),
             "messages": of("messages"),
+            "known": of("known"),
+            "amended": of("amended"),
+            "purged": of("purged"),
+            "unknown": of("unknown") or {},
+            "bookkeeping": of("bookkeeping") or {},
+            "waiting": [{"name": w.name, "reason": w.reason} for w in (report.waiting if report else ())],
+            "leaves": of("leaves"),
+            "subagents": of("subagents"),
+            "skipped": of("skipped"),
             "conversations": [talk.id for talk in report or ()],
             "renamed": of("renamed") or {},
             "ids": of("ids") or {},
@@ -259,6 +294,8 @@ class _Importing:
             say(f"{file}: {summarise(report)}")
         if not self.as_json:
             self._tell_ids(file, report)
+        for said in details(report):
+            say(f"{file}: {said}")
         for note in report.notes[:_MOST]:
             say(f"{file}: {note}")
         print_unreadable(report, f"{file}: ")
@@ -293,9 +330,31 @@ def summarise(report: "Loaded") -> str:
     return f"{count_of(count, 'conversation')}, {count_of(report.messages, 'message')} {would}, {unchanged}"
 
 
+def details(report: "Loaded") -> Iterator[str]:
+    """Yield what else there is to say of files of other programs, each as one line."""
+    if report.leaves > len(report.added) or report.subagents:
+        yield f"{count_of(report.leaves, 'end')} of branches, {count_of(report.subagents, 'sub-agent')}"
+    if report.amended:
+        yield f"{count_of(report.amended, 'message')} had grown"
+    if report.purged:
+        gone = count_of(report.purged, "conversation")
+        yield f"{gone} purged or deleted here stay away; --even-purged brings them back"
+    if report.unknown:
+        kinds = ", ".join(f"{line(kind, _WIDE)} ({count:,})" for kind, count in sorted(report.unknown.items())[:_MOST])
+        yield f"records of unknown types are kept beside the conversations: {kinds}"
+    if report.bookkeeping:
+        yield f"{count_of(sum(report.bookkeeping.values()), 'record')} beside the messages"
+    for one in report.waiting[:_MOST]:
+        yield f"{line(one.name, _WIDE)}: {one.reason}; the next import takes it"
+    if report.skipped:
+        yield f"{count_of(report.skipped, 'file')} in no format that is known"
+
+
 def _lines(file: str) -> int:
-    """Return about how many messages a file of lines has, for the progress. Return 0 for any other file."""
+    """Return about how many messages a file of lines has, for the progress. Return 0 for any other file, and for a
+    large one, which takes long to read."""
     with suppress(OSError, ValueError), open(os.path.expanduser(file), "rb") as lines:
-        if stat.S_ISREG(os.fstat(lines.fileno()).st_mode) and lines.read(1) == b"{":
+        about = os.fstat(lines.fileno())
+        if stat.S_ISREG(about.st_mode) and about.st_size < _LARGE and lines.read(1) == b"{":
             return sum(piece.count(b"\n") for piece in iter(lambda: lines.read(1 << 20), b""))
     return 0

@@ -85,6 +85,10 @@ def _injected(record: Record, blocks: Sequence[Block]) -> Injected | None:
 def assistant_message(records: Sequence[Record]) -> Message:
     """Return the message of the lines of one answer. Raises `InvalidMessage`."""
     last = message_of(records[-1])
+    for record in records:
+        found = message_of(record).get("content")
+        if not (isinstance(found, str) or (isinstance(found, list) and all(isinstance(one, dict) for one in found))):
+            raise InvalidMessage("the content of an answer is neither text nor a list of blocks")
     content = [block for record in records for block in content_of(record)]
     usage = max((_usage(record) for record in records), key=_output, default=None)
     body = {**last, "role": "assistant", "content": content, "usage": usage}
@@ -132,10 +136,3 @@ def queued_prompt(record: Record) -> dict[str, object] | None:
 def results_in(message: Message) -> set[str]:
     """Return the ids of the calls that a message answers; empty unless it does nothing else."""
     return {block.id for block in message.blocks if block.id} if message.role == "tool_result" else set()
-
-
-def require_text(value: object, what: str) -> str:
-    """Return a text that is not empty; `InvalidMessage` otherwise."""
-    if not isinstance(value, str) or not value:
-        raise InvalidMessage(f"{what} is missing")
-    return value
