@@ -2,11 +2,18 @@
 
 import asyncio
 import json
+from functools import partial
 from html.parser import HTMLParser
 from typing import Any, NamedTuple
 
 from hitherto import Store
 from hitherto.viewer import app
+from hitherto.viewer.access import Access
+
+
+def _same(store: Store | None) -> Store:
+    assert store is not None
+    return store
 
 
 class Answer(NamedTuple):
@@ -27,8 +34,9 @@ class Answer(NamedTuple):
 class Client:
     """A browser that was let in, as far as the application can tell."""
 
-    def __init__(self, store: Store, **how: Any) -> None:
-        self.door = app.build(store, **how)
+    def __init__(self, store: Store | None, **how: Any) -> None:
+        self.access = how.pop("access", None) or Access(partial(_same, store))
+        self.door = app.build(self.access, **how)
         self.base = how.get("base", "")
         self.cookie = ""
         self.cookie = self.get(f"{self.base}/?token={self.door.token}").headers["set-cookie"].split(";")[0]

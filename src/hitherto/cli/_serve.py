@@ -24,17 +24,35 @@ _PATIENCE_SECONDS = 2.0  # to wait for other writers, before it is opened read-o
 @click.option("--no-open", is_flag=True, help="Print the address alone, and open no browser.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Another name of the page. Repeatable.")
 @click.option("--base-path", default="", metavar="PATH", help="The path below which a proxy shows the page.")
+@click.option("--allow-write", is_flag=True, help="Rename, label, hold, release and delete on the page.")
+@click.option(
+    "--lock-after",
+    type=click.FloatRange(0, 10_000),
+    default=15.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Forget the key of a sealed store when nobody has looked for so long; 0: never.",
+)
 @click.option("--openapi", is_flag=True, help="Print the description of the JSON of every page, and end.")
 @with_place
-def serve(place: Place, port: int, no_open: bool, hosts: tuple[str, ...], base_path: str, openapi: bool) -> None:
+def serve(
+    place: Place,
+    port: int,
+    no_open: bool,
+    hosts: tuple[str, ...],
+    base_path: str,
+    allow_write: bool,
+    lock_after: float,
+    openapi: bool,
+) -> None:
     """Show the conversations of the store as a page: find, read, see the branches.
 
     It answers on 127.0.0.1 alone. The address that it prints opens the page once; the browser that opens it is let in
-    until the command ends. Nothing can be changed on the page. Ctrl+C ends it.
+    until the command ends. Without --allow-write nothing can be changed on the page. Ctrl+C ends it.
     """
     base = _check_base(base_path)
     try:
-        from ..viewer import app, server  # noqa: PLC0415  # only this command needs a web server
+        from ..viewer import access, app, server  # noqa: PLC0415  # only this command needs a web server
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "nh3", "pygments"):
             raise
@@ -45,16 +63,20 @@ def serve(place: Place, port: int, no_open: bool, hosts: tuple[str, ...], base_p
 
         click.echo(json.dumps(describe(base), indent=2))
         return
-    with _open(place) as store:
+    opened = access.Access(lambda: _open(place, may_write=allow_write), idle_seconds=lock_after * 60 or None)
+    try:
         listening = server.listen(port)
         with listening.socket:
-            door = app.build(store, hosts=list(hosts), cookie=f"hitherto_{listening.port}", base=base)
+            cookie = f"hitherto_{listening.port}"
+            door = app.build(opened, hosts=hosts, cookie=cookie, base=base, may_write=allow_write)
             address = f"http://127.0.0.1:{listening.port}{base}/?token={door.token}"
             click.echo(address)
             say(f"{place.display_name}: Ctrl+C ends it")
             if not no_open:
                 click.launch(address)
             server.serve(door, listening)
+    finally:
+        opened.close()
 
 
 def _check_base(path: str) -> str:
@@ -69,9 +91,11 @@ def _check_base(path: str) -> str:
     return f"/{base}"
 
 
-def _open(place: Place) -> "Store":
+def _open(place: Place, *, may_write: bool) -> "Store":
     """Open the store so that what a search reads stays indexed; if it cannot be written to, read-only. Nothing is
     purged: maintenance is off."""
+    if may_write:
+        return place.open(maintenance=False)
     try:
         return place.open(timeout_seconds=_PATIENCE_SECONDS, maintenance=False)
     except (errors.Busy, errors.Denied, errors.ReadOnly, errors.StorageFull, errors.CannotOpen):

@@ -4,13 +4,17 @@ Store calls block, so every route is a plain function, which starlette runs in a
 pages with their hint; anything else is a bug, and is shown as one without its details.
 """
 
+import hmac
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import parse_qs
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -21,6 +25,7 @@ from ..errors import (
     Busy,
     Closed,
     Damaged,
+    Held,
     HithertoError,
     InvalidArgument,
     KeyUnavailable,
@@ -30,11 +35,22 @@ from ..errors import (
 )
 from ..formats._message_html import INLINE_IMAGES
 from ..formats._sections import text_in
+from .access import Access
 from .branch_map import draw, make_map
+from .changing import (
+    CHANGES,
+    MESSAGE_CHANGES,
+    Form,
+    change_page,
+    delete_message_page,
+    edit_page,
+    label_page,
+)
 from .door import Door, TooLarge
 from .exporting import FORMATS, export, export_page
 from .frame import STATIC, STATIC_TYPES, Links, static_file, static_version
 from .lists import conversations_page, problem_page, search_page
+from .live import Feed
 from .openapi import describe
 from .queries import FIRST_WINDOW, WINDOW, StoreView, media_of
 from .reading import compare_page, conversation_page, map_page, text_page
@@ -43,15 +59,13 @@ from .thread_view import chunk
 from .usage import DAYS, conversation_usage, store_usage, usage_page
 from .values import Problem
 
-if TYPE_CHECKING:
-    from ..store import Store
-
 __all__ = ["Viewer", "build"]
 
 _STATUS: tuple[tuple[type[HithertoError], int, str], ...] = (
     (NotFound, 404, "It is not here"),
     (Ambiguous, 404, "Several begin so"),
     (InvalidArgument, 400, "That cannot be asked"),
+    (Held, 409, "It is on hold"),
     (NotExportable, 403, "It must not leave its store"),
     (KeyUnavailable, 423, "The store is locked"),
     (Closed, 503, "The store is closed"),
@@ -64,20 +78,35 @@ _PLAYABLE = re.compile(r"(?:audio|video)/[a-z0-9.+-]+")
 _MOST_DAYS = 3650
 _FOREVER = "public, max-age=31536000, immutable"
 
-T = TypeVar("T")
+Endpoint = Callable[[Request], Response | Awaitable[Response]]
 
 
 class Viewer:
     """The pages over one store."""
 
-    def __init__(self, store: "Store", *, base: str = "") -> None:
-        self.view = StoreView(store)
-        self.links = Links(base)
+    def __init__(self, access: Access, *, base: str = "", may_write: bool = False) -> None:
+        self.access = access
+        self.links = Links(base, may_write)
+        self._feed = Feed(access)
+        self._form = Form(self.links, secrets.token_urlsafe(24))
+
+    @property
+    def view(self) -> StoreView:
+        """The store. `KeyUnavailable` while it is locked."""
+        return self.access.view
 
     def routes(self) -> list[Route]:
-        def route(path: str, endpoint: Callable[[Request], Response]) -> Route:
-            return Route(f"{self.links.base}{path}", endpoint, methods=["GET"])
+        def route(path: str, endpoint: Endpoint, method: str = "GET") -> Route:
+            return Route(f"{self.links.base}{path}", endpoint, methods=[method])
 
+        changing = [
+            route("/c/{conversation}/edit", self.edit),
+            route("/c/{conversation}/delete", self.ask_delete),
+            *(route(f"/c/{{conversation}}/{name}", self.change, "POST") for name in CHANGES),
+            route("/c/{conversation}/m/{message}/label", self.ask_label),
+            route("/c/{conversation}/m/{message}/delete", self.ask_delete_message),
+            *(route(f"/c/{{conversation}}/m/{{message}}/{name}", self.change, "POST") for name in MESSAGE_CHANGES),
+        ]
         return [
             route("/", self.home),
             route("/index.json", self.home),
@@ -105,7 +134,66 @@ class Viewer:
             route("/c/{conversation}/m/{message}/skeleton.json", self.skeleton),
             route("/c/{conversation}/m/{message}/text", self.text),
             route("/c/{conversation}/m/{message}/media/{block:int}", self.media),
+            route("/events", self.events),
+            route("/unlock", self.unlock, "POST"),
+            *(changing if self.links.may_write else []),
         ]
+
+    # -- live, and locked
+
+    async def events(self, request: Request) -> Response:
+        """What changes in the store, as server-sent events."""
+        found = self._feed.listen(request.query_params.get("conversation") or None)
+        return StreamingResponse(found, media_type="text/event-stream")
+
+    async def unlock(self, request: Request) -> Response:
+        """Open the store again; its key is fetched from its source."""
+        await self._read_form(request)
+        await run_in_threadpool(self.access.unlock)
+        return RedirectResponse(self.links.home(), 303)
+
+    # -- changes
+
+    def edit(self, request: Request) -> Response:
+        """The page on which a conversation is changed."""
+        return HTMLResponse(edit_page(self._form, self.view.open(request.path_params["conversation"])))
+
+    def ask_delete(self, request: Request) -> Response:
+        """The page that asks before a conversation is deleted."""
+        return HTMLResponse(change_page(self._form, self.view.open(request.path_params["conversation"])))
+
+    def ask_label(self, request: Request) -> Response:
+        """The page on which a message gets a label."""
+        asked = request.path_params
+        return HTMLResponse(label_page(self._form, self.view.open(asked["conversation"]), asked["message"]))
+
+    def ask_delete_message(self, request: Request) -> Response:
+        """The page that asks before a message, and what follows it, is deleted."""
+        asked = request.path_params
+        return HTMLResponse(delete_message_page(self._form, self.view.open(asked["conversation"]), asked["message"]))
+
+    async def change(self, request: Request) -> Response:
+        """Make a change, and lead to where it can be seen."""
+        given, asked = await self._read_form(request), request.path_params
+        name = request.url.path.rsplit("/", 1)[1]
+
+        def make() -> str:
+            store = self.view
+            view = store.open(asked["conversation"])
+            if "message" not in asked:
+                return CHANGES[name](self.links, store, view, given)
+            view.number(asked["message"])  # it is of this conversation
+            return MESSAGE_CHANGES[name](self.links, store, view, asked["message"], given)
+
+        return RedirectResponse(await run_in_threadpool(make), 303)
+
+    async def _read_form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form of ours. Another page does not know the secret in it."""
+        given = parse_qs((await request.body()).decode(errors="replace"), keep_blank_values=True)
+        fields = {name: values[-1] for name, values in given.items()}
+        if not hmac.compare_digest(fields.get("secret", "").encode(), self._form.secret.encode()):
+            raise HTTPException(403)
+        return fields
 
     # -- lists
 
@@ -277,12 +365,26 @@ class Viewer:
     def on_error(self, request: Request, error: Exception) -> Response:
         """Return an error of the library, with its hint."""
         assert isinstance(error, HithertoError)
+        if self.access.peek() is None and isinstance(error, KeyUnavailable):
+            return self._locked(request, error)
         status, title = next(((s, t) for kind, s, t in _STATUS if isinstance(error, kind)), (500, "That did not work"))
         others = list(error.candidates) if isinstance(error, Ambiguous) else []
         problem = Problem(error=str(error), hint=error.hint, candidates=others)
         if request.url.path.endswith(".json"):
             return _json(problem, status)
         return HTMLResponse(problem_page(self.links, title, problem), status)
+
+    def _locked(self, request: Request, error: KeyUnavailable) -> Response:
+        problem = Problem(error=str(error), hint=error.hint)
+        if request.url.path.endswith(".json"):
+            return _json(problem, 423)
+        form = self._form.make(self.links.to("/unlock"), button="Unlock")
+        return HTMLResponse(problem_page(self.links, "Locked", problem, form, bare=True), 423)
+
+    def on_forbidden(self, request: Request, _: Exception) -> Response:
+        return self.refuse(
+            request.scope, 403, "This form is not of this page", "Go back, load the page again, and send it again."
+        )
 
     def on_unknown(self, request: Request, _: Exception) -> Response:
         return self.refuse(request.scope, 404, "There is no such page", "The list of conversations is a good start.")
@@ -291,19 +393,22 @@ class Viewer:
         return self.refuse(request.scope, 413, "That is too much", "No form of this page sends as much.")
 
 
-def build(store: "Store", *, hosts: list[str] | None = None, cookie: str = "hitherto", base: str = "") -> Door:
+def build(
+    access: Access, *, hosts: Sequence[str] = (), cookie: str = "hitherto", base: str = "", may_write: bool = False
+) -> Door:
     """Return the application."""
-    viewer = Viewer(store, base=base)
+    viewer = Viewer(access, base=base, may_write=may_write)
     app = Starlette(
         routes=viewer.routes(),
         exception_handlers={
             HithertoError: viewer.on_error,
             TooLarge: viewer.on_too_large,
+            403: viewer.on_forbidden,
             404: viewer.on_unknown,
             405: viewer.on_unknown,
         },
     )
-    return Door(app, hosts=hosts or (), cookie=cookie, base=base, refuse=viewer.refuse)
+    return Door(app, hosts=hosts, cookie=cookie, base=base, refuse=viewer.refuse)
 
 
 def _answer(request: Request, value: msgspec.Struct, page: Callable[[], str]) -> Response:

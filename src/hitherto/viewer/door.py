@@ -57,7 +57,6 @@ class Door:
         self._cookie, self._base, self._refuse = cookie, base, refuse
         self.token: str | None = secrets.token_urlsafe(24)  # None once it was used
         self._session = secrets.token_urlsafe(32)
-        self.form_secret = secrets.token_urlsafe(24)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -37,6 +37,7 @@ STATIC = (
     "find.js",
     "keys.js",
     "code.js",
+    "live.js",
     "theme.js",
     "icon.svg",
 )
@@ -47,6 +48,7 @@ class Links(NamedTuple):
     """The addresses of pages."""
 
     base: str = ""
+    may_write: bool = False  # pages that change something are there
 
     def home(self, **query: str | int | None) -> str:
         return self._to("/", query)

@@ -173,7 +173,7 @@ def _hit(links: Links, query: str, hit: SearchHit) -> Markup:
     )
 
 
-def problem_page(links: Links, title: str, problem: Problem, *, bare: bool = False) -> str:
+def problem_page(links: Links, title: str, problem: Problem, *more: Child, bare: bool = False) -> str:
     """Return an error, with what to do now. `bare`: for somebody who is not let in."""
     others = [tag("li", tag("a", id, href=links.conversation(id))) for id in problem.candidates]
     return page(
@@ -185,6 +185,7 @@ def problem_page(links: Links, title: str, problem: Problem, *, bare: bool = Fal
             tag("p", problem.error) if problem.error != title else None,
             tag("p", problem.hint, class_="hint") if problem.hint else None,
             tag("ul", *others) if others else None,
+            *more,
             None if bare else tag("p", tag("a", "All conversations", href=links.home())),
             class_="problem-page",
         ),

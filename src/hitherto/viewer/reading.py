@@ -184,6 +184,9 @@ def _head(links: Links, header: Header, title: str, leaf: str) -> Markup:
         tag(
             "p",
             facts(
+                tag("a", "Rename, hold, delete", href=links.conversation(header.id, "/edit"))
+                if links.may_write
+                else None,
                 tag("a", "Export and share", href=links.conversation(header.id, "/export", at=leaf)),
                 tag("span", "", data_usage=links.conversation(header.id, "/usage.json", at=leaf), hidden=True),
             ),

@@ -3,6 +3,7 @@
 It listens on 127.0.0.1 alone. The socket is bound before anything is printed, so the address that is printed works.
 """
 
+import signal
 import socket
 from typing import NamedTuple
 
@@ -11,11 +12,11 @@ import uvicorn
 from ..errors import InvalidArgument
 from .door import Door
 
-__all__ = ["Listening", "listen", "serve"]
+__all__ = ["Listening", "configure", "listen", "serve"]
 
 _MOST_AT_ONCE = 200  # requests; more are answered 503 at once
 _WAITING = 512  # connections that are not accepted yet
-_CLOSING_SECONDS = 3
+_CLOSING_SECONDS = 1  # for requests that are on their way; streams of events end then
 
 
 class Listening(NamedTuple):
@@ -39,9 +40,9 @@ def listen(port: int) -> Listening:
     return Listening(bound, bound.getsockname()[1])
 
 
-def serve(door: Door, listening: Listening) -> None:
-    """Answer requests until Ctrl+C or a signal to stop."""
-    config = uvicorn.Config(
+def configure(door: Door) -> uvicorn.Config:
+    """Return how the server runs: on one thread, quietly, with few requests at once."""
+    return uvicorn.Config(
         door,
         log_level="critical",
         access_log=False,
@@ -54,4 +55,15 @@ def serve(door: Door, listening: Listening) -> None:
         loop="asyncio",
         http="h11",
     )
-    uvicorn.Server(config).run(sockets=[listening.socket])
+
+
+def serve(door: Door, listening: Listening) -> None:
+    """Answer requests until Ctrl+C or a signal to stop, and raise `KeyboardInterrupt` then.
+
+    The server raises the signal again when it has closed its connections. SIGTERM would end the process there, before
+    the store is closed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        uvicorn.Server(configure(door)).run(sockets=[listening.socket])
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -106,7 +106,16 @@ def rendered(
         link = tag("a", "#", href=address, class_="permalink", aria_label=f"Link to message {said.id}", title=said.id)
         words = f"hitherto chat -c {said.id}"
         go_on = tag("button", "continue", type="button", class_="permalink", data_copy=words, title=f"Copy: {words}")
-        return join(_switch(links, view.id, record, previews) if record else None, go_on, link)
+        changes = [
+            tag("a", name, href=links.message(view.id, said.id, f"/{name}"), class_="permalink")
+            for name in ("label", "delete")
+        ]
+        return join(
+            _switch(links, view.id, record, previews) if record else None,
+            go_on,
+            changes if links.may_write else None,
+            link,
+        )
 
     def foot(said: Said) -> Child:
         record = records.get(said.id)

@@ -108,6 +108,24 @@ export class Reader {
     }
   }
 
+  // Take in messages that were added at the end; how many there are now.
+  async refresh() {
+    await this.busy;
+    const before = this.length;
+    const stop = this.stop;
+    const chunk = await this.fetchChunk(stop, CHUNK);
+    if (stop < before || this.length <= before) return this.length - before;
+    const start = Number(chunk.dataset.start);
+    // A result joins the card of its call: the message of the call comes anew.
+    for (const article of [...this.thread.querySelectorAll("article")]) {
+      if (Number(article.dataset.position) >= start) article.remove();
+    }
+    this.chunks.at(-1).dataset.stop = start;
+    this.chunks.at(-1).after(chunk);
+    this.mend();
+    return this.length - before;
+  }
+
   // The links for those without scripts say what is not in the page: here it comes by itself.
   mend() {
     for (const link of this.thread.querySelectorAll(":scope > .more")) link.remove();

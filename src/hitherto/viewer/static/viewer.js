@@ -2,6 +2,7 @@
 import { startCode } from "./code.js";
 import { Find, ranges } from "./find.js";
 import { openMap, startKeys } from "./keys.js";
+import { startLive } from "./live.js";
 import { startMap } from "./map.js";
 import { Reader } from "./reader.js";
 
@@ -11,6 +12,7 @@ const find = reader ? new Find(reader) : null;
 startCode();
 startKeys({ reader, find });
 startMap(document.getElementById("side"), reader);
+startLive(reader);
 
 addEventListener("click", (event) => {
   const action = event.target.closest("[data-action]")?.dataset.action;

@@ -1,0 +1,52 @@
+// What other processes write appears here: a list says so, a conversation takes its new messages in.
+const NEAR = 160; // pixels above the end within which people are taken to read along
+
+export function startLive(reader) {
+  const { base, page, conversation } = document.body.dataset;
+  if (!["list", "conversation", "map"].includes(page)) return;
+  const url = new URL(`${base}/events`, location.href);
+  if (page !== "list") url.searchParams.set("conversation", conversation);
+  const events = new EventSource(url);
+  addEventListener("pagehide", () => events.close());
+  const pill = new Pill();
+  events.addEventListener("locked", () => location.reload());
+  events.addEventListener("lost", () => pill.show("The store cannot be reached"));
+  let busy = Promise.resolve();
+  events.addEventListener("changed", () => {
+    busy = busy.then(() => (reader ? takeIn(reader, pill) : pill.show("There is something new", () => location.reload())));
+    busy = busy.catch((error) => console.info(error));
+  });
+}
+
+async function takeIn(reader, pill) {
+  const end = reader.thread.getBoundingClientRect().bottom;
+  const follows = reader.stop >= reader.length && end < innerHeight + NEAR;
+  const added = await reader.refresh();
+  if (added <= 0) {
+    const answer = await fetch(`${location.pathname.replace(/\/m\/.*/, "")}.json?count=1`, { credentials: "same-origin" });
+    if (answer.status === 404) return pill.show("This conversation was deleted", () => location.assign(`${document.body.dataset.base}/`));
+    const { conversation } = await answer.json();
+    const known = reader.head;
+    reader.head = conversation.head;
+    const isNew = conversation.head && conversation.head !== known && !reader.element(conversation.head);
+    if (known !== undefined && isNew) pill.show("New messages on another branch", () => location.assign(location.pathname.replace(/\/m\/.*/, "")));
+    return;
+  }
+  const words = `${added} new message${added === 1 ? "" : "s"}`;
+  document.getElementById("status").textContent = words;
+  const last = reader.thread.querySelector("article:last-of-type");
+  if (follows) reader.chunks.at(-1).lastElementChild.scrollIntoView({ block: "end", behavior: "smooth" });
+  else pill.show(words, async () => { reader.reveal(reader.chunks.at(-1).lastElementChild ?? last, "end"); });
+}
+
+class Pill {
+  show(words, act) {
+    this.element?.remove();
+    const pill = document.createElement("button");
+    pill.className = "pill";
+    pill.textContent = words;
+    pill.addEventListener("click", () => { pill.remove(); act?.(); });
+    document.body.append(pill);
+    this.element = pill;
+  }
+}
