@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from ..aio import AsyncStore
-from ..errors import InvalidArgument, MissingExtra
+from ..errors import HithertoError, InvalidArgument, MissingExtra
 from ..opening import open as open_store
 from ..store import Store
 
@@ -30,6 +30,11 @@ def open_any(store: Store | AsyncStore | Location) -> Store:
         hint = "hitherto.open(…), await hitherto.open_async(…), or a path or URL"
         raise InvalidArgument(f"a {type(location).__name__} where a store is wanted", hint=hint)
     return open_store(location)
+
+
+def describe(error: HithertoError) -> str:
+    """Return an error with its hint, for a framework that passes on texts alone."""
+    return f"{error} ({error.hint})" if error.hint else str(error)
 
 
 def import_framework(module: str, package: str, extra: str, tried: str, *names: str) -> ModuleType:

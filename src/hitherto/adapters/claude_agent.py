@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ..aio import AsyncStore
 from ..conversation import Conversation
-from ..errors import Busy, Conflict, InvalidArgument, NotFound
+from ..errors import Busy, Conflict, HithertoError, InvalidArgument, NotFound
 from ..listing import ConversationInfo
 from ..model import Message, Saved, Usage
 from ..store import Store
@@ -28,7 +28,7 @@ from ._claude_entries import ENTRIES, EntryReader, begins_turn, parent_of, title
 from ._kept import Whole as Entry
 from ._kept import first_words
 from ._names import escape, key_of, unescape
-from ._opening import Location, import_framework, open_any
+from ._opening import Location, describe, import_framework, open_any
 
 __all__ = ["SessionStore"]
 
@@ -117,8 +117,13 @@ class SessionStore:
         for entry in entries:
             if not isinstance(entry, Mapping):
                 raise InvalidArgument(f"an entry of a transcript is a JSON object, not a {type(entry).__name__}")
-        if entries:
+        if not entries:
+            return
+        try:
             await self._run(self._append, _Transcript.of(key), list(entries))
+        except HithertoError as error:
+            error.args = (describe(error),)  # the SDK passes on the text alone
+            raise
 
     async def load(self, key: Mapping[str, str]) -> list[Entry] | None:
         """Return the entries of a transcript in their order; None if there are none."""
