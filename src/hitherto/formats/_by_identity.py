@@ -407,7 +407,9 @@ class _Batch:
     def head_at(self) -> int | None:
         """Return the place of the head among the new messages, if the file names one of them."""
         head = self._talk.head
-        return next((n for n, said in enumerate(self.new) if said.id == head or head in said.also), None)
+        return next(
+            (n for n, said in enumerate(self.new) if said.main and (said.id == head or head in said.also)), None
+        )
 
     def pairs(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Return the entries of the index for what is new, whose messages got these numbers."""
