@@ -344,14 +344,18 @@ def test_without_a_key_it_is_the_server_that_the_environment_names(world: World)
     assert world.service.asked() == [("user", "one")]
 
 
-def test_a_conversation_with_the_local_model_goes_on_with_a_server_that_is_named(world: World) -> None:
+@pytest.mark.parametrize("provider", ["local", "openai"])
+def test_a_conversation_goes_on_with_a_server_that_is_named(world: World, provider: str) -> None:
     with world.store() as store:
-        talk = store.start(provider="local", project=str(world.here))
+        talk = store.start(provider=provider, model="of-another", project=str(world.here))
         talk.extend([Message.user("one"), Message.assistant("two")])
     given = ("chat", "--base-url", world.service.url, "--model", "m", "three")
-    done = world.command(*given, HITHERTO_PROVIDER="local")  # as `make chat` sets it
+    usual = {"HITHERTO_PROVIDER": "local"} if provider == "local" else {}  # as `make chat` sets it
+    done = world.command(*given, OPENAI_API_KEY=SECRET, **usual)
     assert done.returncode == 0, done.stderr
     assert [text for _, text in world.service.asked()] == ["one", "two", "three"]
+    assert world.service.requests[-1]["model"] == "m"
+    assert SECRET not in str(world.service.headers)
     done = world.command(*given, "--provider", "local")
     assert done.returncode == 2
     assert "--provider openai-compatible" in done.stderr

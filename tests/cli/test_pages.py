@@ -66,13 +66,25 @@ def test_the_python_and_the_commands_of_the_readme_use_one_store(stranger: World
 @pytest.mark.parametrize("way", ["a key", "a server"])
 def test_each_way_of_the_readme_leads_to_a_kept_answer(stranger: World, way: str) -> None:
     env = {"OPENAI_API_KEY": "sk-of-a-stranger", "OPENAI_BASE_URL": stranger.service.url} if way == "a key" else {}
-    found = [line for line in commands(README) if " chat " in line and ("--base-url" in line) == (way == "a server")]
+    found = [line for line in commands(README) if " chat " in line and _is_for_server(line) == (way == "a server")]
     assert found
     for line in found:
         assert run(stranger, line, **env).stdout == "Good morning.\n"
     listed = stranger.command("list").stdout.splitlines()
     assert len(listed) == 1
     assert f"{2 * len(found)} messages" in listed[0]
+
+
+def test_the_ways_of_the_readme_follow_each_other_in_one_folder(stranger: World) -> None:
+    """A key, and then a server without it: the conversation goes on, whoever answers."""
+    with_key, *_, with_server = sorted((line for line in commands(README) if " chat " in line), key=_is_for_server)
+    run(stranger, with_key, OPENAI_API_KEY="sk-of-a-stranger", OPENAI_BASE_URL=stranger.service.url)
+    run(stranger, with_server)
+    assert len(stranger.service.asked()) == 3
+
+
+def _is_for_server(line: str) -> bool:
+    return "--base-url" in line
 
 
 def test_the_commands_of_the_page_on_local_servers_work(stranger: World) -> None:

@@ -173,8 +173,8 @@ def _resolve(options: Options, settings: dict[str, str], talk: "Conversation | N
     An address and a model belong to the provider that the configuration names with them. So no key is sent to another
     provider's address."""
     own = talk.provider if talk is not None and talk.provider in PROVIDERS else None
-    if options.base_url is not None:  # the local model has none: another server is meant
-        own = None if own == "local" else own
+    if options.base_url is not None:  # the local model has none, and OpenAI another: a server is meant
+        own = None if own in ("local", "openai") else own
         options = _forget_usual_local(options)
     provider = options.provider or own or settings.get("provider") or _choose_provider(options, settings)
     usual = settings.get("provider", "openai-compatible") == provider
