@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from ._engine import appending, describing, items
-from ._engine.appending import HandlePosition, OnConflict
+from ._engine import describing, items
+from ._engine.appending import HandlePosition, OnConflict, add_summary, extend_steps
 from ._engine.filters import check_key, check_kind
 from ._engine.items import ItemWrite
 from ._engine.reading import list_branches, list_setups, read_thread, thread_usage
 from ._engine.setups import check_setup, check_text
-from ._engine.state import ConversationState
+from ._engine.state import ConversationState, ItemChanges
+from ._engine.steps import finish
 from .errors import InvalidArgument, NotExportable
 from .items import Batch, Items
 from .model import Message, Saved, Setup, check_strings, id_of, to_datetime
 
 if TYPE_CHECKING:
-    from ._engine.engine import Engine
     from .reports import Branch, Partial, SetupChange, ThreadUsage
     from .snapshots import Snapshot
 
@@ -36,20 +36,10 @@ Attachments = Literal["load", "lazy"]
 class Conversation:
     """A handle on one conversation. Get one from `store.start`, `store.conversation`, `store.latest` or `fork`."""
 
-    def __init__(
-        self,
-        state: ConversationState,
-        at: int | None,
-        *,
-        main: bool = True,
-        link: int | None = None,
-        label: str | None = None,
-        setup: int | None = None,
-        rewrites: int | None = None,
-    ) -> None:
-        self.state = state
-        self.engine: Engine = state.engine
-        self.position = HandlePosition(state, at, main=main, link=link, label=label, setup=setup, rewrites=rewrites)
+    def __init__(self, position: HandlePosition) -> None:
+        self.position = position
+        self.state = position.state
+        self.engine = position.engine
 
     def __repr__(self) -> str:
         return f"<Conversation {self.id} at {self.at or 'its beginning'}>"
@@ -159,7 +149,7 @@ class Conversation:
         expect_head: "str | Saved | None" = None,
     ) -> list[Saved]:
         """Save several messages, each below the one before, in one transaction."""
-        return appending.extend(self.position, messages, on_conflict, expect_head)
+        return finish(self.engine.committer, extend_steps(self.position, messages, on_conflict, expect_head))
 
     # -- state beside the messages
 
@@ -175,7 +165,9 @@ class Conversation:
 
         def write(messages: Sequence[Message], writes: Sequence[ItemWrite]) -> list[Saved]:
             if messages:
-                return appending.extend(self.position, messages, on_conflict, expect_head, writes=writes)
+                changes = ItemChanges(writes=writes)
+                steps = extend_steps(self.position, messages, on_conflict, expect_head, changes)
+                return finish(self.engine.committer, steps)
             if expect_head is not None or on_conflict != "branch":
                 raise InvalidArgument("a batch of items alone has no place among the messages", hint="leave out where")
             items.write(self.state, writes)
@@ -234,7 +226,7 @@ class Conversation:
         from ._engine.editing import copy_to  # noqa: PLC0415  # rare
 
         copy = copy_to(self.state, check_key(key), check_kind(kind or self.state.row.kind), title)
-        return Conversation(copy, copy.row.head)
+        return handle_on(copy)
 
     def configure(
         self,
@@ -308,7 +300,8 @@ class Conversation:
             hint = "stand there first: talk.fork(at=partial.parent)"
             raise InvalidArgument("this is no answer to the message that the handle stands at", hint=hint)
         answer = [mark_interrupted(m) for m in partial.messages]
-        return appending.extend(self.position, answer, unput=(key,), is_bounded=False)
+        steps = extend_steps(self.position, answer, changes=ItemChanges(unput=(key,)), is_bounded=False)
+        return finish(self.engine.committer, steps)
 
     def discard(self, partial: "Partial") -> None:
         """Let go of what had come of an answer."""
@@ -329,7 +322,7 @@ class Conversation:
             raise InvalidArgument("there is nothing on the main flow to sum up", hint="append messages first")
         found = summary(self.thread()) if callable(summary) else summary
         message = Message.user(found, label="compaction") if isinstance(found, str) else found
-        return appending.add_summary(self.position, message)
+        return add_summary(self.position, message)
 
     def snapshot(self, *, metadata: Mapping[str, str] | None = None) -> "Snapshot":
         """This thread as a value of its own, in the words of its provider: a file's worth of JSON that other programs
@@ -361,7 +354,7 @@ class Conversation:
 
         path = read_thread(self.state, self.position.at, full=True, lazy=True)
         copy = copy_thread(self.engine, self.state, path, self.position.setup_number(), title)
-        return Conversation(copy, copy.row.head)
+        return handle_on(copy)
 
     # -- moving about
 
@@ -376,23 +369,13 @@ class Conversation:
         self.engine.ensure_open()
         if at is not None and before is not None:
             raise InvalidArgument("fork at a message or before one, not both")
-        here, rewrites = (
-            self.position,
-            self.state.row.rewrites,
-        )  # before we look, so that a deletion meanwhile is noticed
+        here = self.position
+        rewrites = self.state.row.rewrites  # before we look, so that a deletion meanwhile is noticed
         if at is None and before is None:
-            return Conversation(
-                self.state,
-                here.at,
-                main=main and here.main,
-                link=here.link,
-                label=here.label,
-                setup=here.setup_number(),
-                rewrites=here.rewrites,
-            )
+            return Conversation(here.copy(main=main))
         row, body = self.engine.read_body(here.own_row(id_of(at if before is None else before)), self.state)
         root = row.parent is None
-        return Conversation(
+        position = HandlePosition(
             self.state,
             row.number if before is None else row.parent,
             main=main and bool(row.main),
@@ -401,6 +384,7 @@ class Conversation:
             setup=body.setup,
             rewrites=rewrites,
         )
+        return Conversation(position)
 
     def follow(self) -> "Conversation":
         """Stand at the conversation's head as it is now."""
@@ -437,7 +421,7 @@ class Conversation:
         here = self.position
         rewrites = here.rewrites if call is None else self.state.row.rewrites
         link = here.own_row(id_of(call)).number if call is not None else here.at
-        return Conversation(
+        position = HandlePosition(
             self.state,
             None,
             main=False,
@@ -446,6 +430,7 @@ class Conversation:
             setup=here.setup_number(),
             rewrites=rewrites,
         )
+        return Conversation(position)
 
     # -- describing
 
@@ -481,6 +466,11 @@ class Conversation:
     def release(self) -> None:
         self.engine.ensure_open()
         describing.set_held(self.state, False)
+
+
+def handle_on(state: ConversationState) -> Conversation:
+    """Return a handle that stands at the head of the optimistic row."""
+    return Conversation(HandlePosition(state, state.row.head))
 
 
 def is_lazy(attachments: str) -> bool:

@@ -272,7 +272,7 @@ class Message(Struct, frozen=True, repr_omit_defaults=True, gc=False):
     @classmethod
     def from_openai(cls, message: Given) -> "Message":
         """A message of chat completions: an entry of `messages`, `response.choices[0].message`, or a response with one
-        choice. What it was given is sent again as it was.
+        choice. The given JSON is sent to the provider again, unchanged.
 
         >>> Message.from_openai({"role": "user", "content": "Why?"}).text
         'Why?'

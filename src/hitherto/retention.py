@@ -9,8 +9,8 @@ policy: it is a promise for this conversation, which is purged then even if no p
 a conversation that is being recorded is never purged. A plan names the reason that decides: a conversation on hold that
 is not due is kept because it is not due.
 
-What was brought in from a file of another program counts from its import: otherwise a sweep would destroy on the same
-day what was rescued.
+The age of an imported conversation counts from its import: otherwise a sweep would destroy on the same day what was
+rescued.
 
 A last interaction from before the first models was written by a clock with a wrong time. The true age of such a
 conversation is unknown; it is counted from the first sweep that saw it.

@@ -16,6 +16,7 @@ from datetime import date, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ._engine.appending import HandlePosition
 from ._engine.bodies import Meta
 from ._engine.context import MAX_ATTACHMENT, MAX_WRITE_BYTES
 from ._engine.creating import build_meta, create, create_from_snapshot
@@ -36,7 +37,7 @@ from ._sealing.quarantine import Quarantine
 from ._search.search import Asked, Search
 from ._system import forks
 from .backend import CHAT, ITEMS, Backend, ConversationRow
-from .conversation import Attachments, Conversation, is_lazy
+from .conversation import Attachments, Conversation, handle_on, is_lazy
 from .errors import AlreadyExists, InvalidArgument, NotFound
 from .events import Listener, Quarantined, warn
 from .ids import check_message_id, new_conversation_id, parse_conversation_id
@@ -160,7 +161,7 @@ class Store:
         made = create(self.engine, chosen, meta, [setup])
         if made is None:
             raise AlreadyExists("a conversation with this id", str(id))
-        return Conversation(made[0], made[0].row.head)
+        return handle_on(made[0])
 
     def find(self, key: str, *, kind: str = CHAT) -> Conversation | None:
         """The conversation of that name, or None; makes nothing."""
@@ -197,7 +198,7 @@ class Store:
         """A new conversation that holds what a snapshot holds: its messages, its system prompt, its tools."""
         self.engine.ensure_open()
         state = create_from_snapshot(self.engine, snapshot, title, project)
-        return Conversation(state, state.row.head)
+        return handle_on(state)
 
     def conversation(self, id: "str | UUID | ConversationInfo | Saved") -> Conversation:
         """The conversation of an id, of a unique beginning of one, or of a message, at which the handle then stands."""
@@ -207,7 +208,7 @@ class Store:
         if message is None:
             return _handle(state, row)
         message, body = self.engine.read_body(message, state)
-        return Conversation(
+        position = HandlePosition(
             state,
             message.number,
             main=bool(message.main),
@@ -215,6 +216,7 @@ class Store:
             setup=None if message.number == row.head else body.setup,
             rewrites=row.rewrites,
         )
+        return Conversation(position)
 
     def latest(self, *, project: Path | None = None) -> Conversation | None:
         """The conversation that was active last, or None if there is none. One that has nothing but traces of
@@ -661,4 +663,4 @@ def _check_ids(ids: Iterable[str | Saved]) -> list[str]:
 
 def _handle(state: ConversationState, row: ConversationRow) -> Conversation:
     """Return a handle that stands at the head of a row: the stored one, not the optimistic one of the state."""
-    return Conversation(state, row.head, rewrites=row.rewrites)
+    return Conversation(HandlePosition(state, row.head, rewrites=row.rewrites))

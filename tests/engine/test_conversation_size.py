@@ -19,6 +19,7 @@ from hitherto import Block, Conversation, Key, Message, Store, formats
 from hitherto._engine import appending
 from hitherto.chat import Client, Config, new_client
 from hitherto.errors import ConversationFull, InvalidArgument
+from hitherto.recorder import _recorded_conversation
 from hitherto.records import Records
 
 from ..support.provider import Provider, Reply, chat_answer, chat_events, provider
@@ -340,12 +341,12 @@ def test_a_client_of_ours_refuses_the_next_question(bounded: Store, talker: Prov
 def test_control_an_answer_that_is_bounded_is_lost(
     bounded: Store, sdk: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extend = appending.extend
+    extend = appending.extend_steps
 
     def bounded_too(*given: Any, **how: Any) -> Any:
         return extend(*given, **{**how, "is_bounded": True})
 
-    monkeypatch.setattr(appending, "extend", bounded_too)
+    monkeypatch.setattr(_recorded_conversation, "extend_steps", bounded_too)
     client = hitherto.record(sdk, bounded)
     client.chat.completions.create(model="m", messages=[user("q" * 3000)])
     assert bounded.stats().messages == 1

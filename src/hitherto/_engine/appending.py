@@ -5,22 +5,20 @@ or is a `Conflict`. It is called under the lock of the conversation's state, eac
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
 
-from .._sealing.codec import Envelope
-from ..backend import Change, ConversationRow, Done, ItemRow, MessageRow
+from ..backend import Change, ConversationRow, Done, MessageRow
 from ..errors import Conflict, Hint, InvalidArgument, NotFound
 from ..model import Message, Saved, as_messages, id_of, require_message
 from . import items
 from .committer import PendingCommit
-from .items import ItemWrite
 from .setups import setup_in_force
-from .state import ConversationState, Placement, check_size, clean_together, encode_message
-from .steps import Steps, finish
+from .state import NO_CHANGES, ConversationState, ItemChanges, Placement, check_size, clean_together, encode_message
+from .steps import Steps
 
 OnConflict = Literal["branch", "raise", "follow"]
 
@@ -57,6 +55,18 @@ class HandlePosition:
         self.setup = setup  # the number of the setup in force here; None: read it when it is needed
         # The number and the content of the setup that `configure` compared last. Bytes, because tools may be changed.
         self.compared_setup: tuple[int, bytes] | None = None
+
+    def copy(self, *, main: bool) -> "HandlePosition":
+        """Return the position of another handle that stands here; with `main`, on the main flow if this one is."""
+        return HandlePosition(
+            self.state,
+            self.at,
+            main=main and self.main,
+            link=self.link,
+            label=self.label,
+            setup=self.setup_number(),
+            rewrites=self.rewrites,
+        )
 
     def setup_number(self) -> int:
         """Return the number of the setup that is in force here."""
@@ -166,16 +176,13 @@ def extend_steps(
     messages: Iterable[Message],
     on_conflict: OnConflict = "branch",
     expect_head: "str | Saved | None" = None,
-    unput: tuple[bytes, ...] = (),
-    put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
-    writes: Sequence[ItemWrite] = (),
+    changes: ItemChanges = NO_CHANGES,
     *,
     is_bounded: bool = True,
     is_clean: bool = False,
 ) -> Steps[list[Saved]]:
-    """Save several messages below a position, and move it. In the same transaction the items `unput` are removed, those
-    that `put` returns are added, and the `writes` of items are made. `is_clean`: the caller has cleaned the messages
-    with the redactor of the store."""
+    """Save several messages below a position, and move it. The `changes` of items are made in the same transaction.
+    `is_clean`: the caller has cleaned the messages with the redactor of the store."""
     state, engine = position.state, position.engine
     engine.ensure_open()
     if on_conflict not in ("branch", "raise", "follow"):
@@ -194,40 +201,19 @@ def extend_steps(
     if not drafts:
         raise InvalidArgument("there is no message to save", hint="give at least one message")
     check_size(drafts, engine.max_write_bytes)
-    if writes:
-        items.check_room(state, writes, sum(len(draft.data) for draft in drafts))
+    if changes.writes:
+        items.check_room(state, changes.writes, sum(len(draft.data) for draft in drafts))
     expected = position.expected_head(on_conflict, expect_head)
 
     choose = partial(position.choose_placement, on_conflict, expected)
-    written = yield from state.add_steps(
-        drafts, choose, position.note_enqueued, unput, put, writes, is_bounded=is_bounded
-    )
+    written = yield from state.add_steps(drafts, choose, position.note_enqueued, changes, is_bounded=is_bounded)
     with state.lock:
         position.settle()
         if written[-1].key is not None:  # it may have been there already, and nothing was written
             position.at = position.below = engine.message_ids.number(written[-1].id)
-    if writes:
-        items.note_removals(engine, writes)
+    if changes.writes:
+        items.note_removals(engine, changes.writes)
     return written
-
-
-def extend(
-    position: HandlePosition,
-    messages: Iterable[Message],
-    on_conflict: OnConflict = "branch",
-    expect_head: "str | Saved | None" = None,
-    unput: tuple[bytes, ...] = (),
-    put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
-    writes: Sequence[ItemWrite] = (),
-    *,
-    is_bounded: bool = True,
-    is_clean: bool = False,
-) -> list[Saved]:
-    """Run `extend_steps`, and wait."""
-    steps = extend_steps(
-        position, messages, on_conflict, expect_head, unput, put, writes, is_bounded=is_bounded, is_clean=is_clean
-    )
-    return finish(position.engine.committer, steps)
 
 
 def add_summary(position: HandlePosition, message: Message) -> Saved:

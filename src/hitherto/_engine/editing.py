@@ -117,7 +117,7 @@ def clear(state: ConversationState) -> None:
 def copy_to(source: ConversationState, key: str, kind: str, title: str | None) -> ConversationState:
     """Create a conversation of this key with a copy of all messages, setups and items; `AlreadyExists` if there is one.
 
-    What lies beside a record, holds, expiries and marks of recorders stay with the source."""
+    The details of a record, a hold, an expiry and the marks of recorders stay with the source."""
     engine = source.engine
     source.refresh()
     rows = engine.read_headers(source.id)

@@ -68,6 +68,17 @@ class EncodedMessage(Struct, frozen=True, gc=False):
     again: "Callable[[], EncodedMessage] | None" = None  # makes it anew, with the key as it then is
 
 
+class ItemChanges(Struct, frozen=True):
+    """The changes of items that go with new messages, in the same commit."""
+
+    unput: tuple[bytes, ...] = ()  # keys of items to remove
+    put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None  # returns items to add, closed as the row then is
+    writes: Sequence[ItemWrite] = ()  # of users, which are compared with the stored items
+
+
+NO_CHANGES = ItemChanges()
+
+
 class ConversationState:
     """One conversation in use: its optimistic row, and the lock that writes are prepared under."""
 
@@ -247,30 +258,22 @@ class ConversationState:
         drafts: Sequence[EncodedMessage],
         choose: Callable[[ConversationRow], Placement],
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
-        unput: tuple[bytes, ...] = (),
-        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
-        *,
-        is_bounded: bool = True,
     ) -> list[Saved]:
         """Run `add_steps`, and wait."""
-        return finish(
-            self.engine.committer, self.add_steps(drafts, choose, enqueued, unput, put, is_bounded=is_bounded)
-        )
+        return finish(self.engine.committer, self.add_steps(drafts, choose, enqueued))
 
     def add_steps(
         self,
         drafts: Sequence[EncodedMessage],
         choose: Callable[[ConversationRow], Placement],
         enqueued: Callable[[PendingCommit, Change], None] = lambda _, __: None,
-        unput: tuple[bytes, ...] = (),
-        put: Callable[[Envelope], tuple[ItemRow, ...]] | None = None,
-        writes: Sequence[ItemWrite] = (),
+        changes: ItemChanges = NO_CHANGES,
         *,
         is_bounded: bool = True,
     ) -> Steps[list[Saved]]:
-        """Save the drafts in one transaction. `choose` decides from the current row where the first one goes. The
-        items `unput` are removed in the same commit, those that `put` returns are added, and the `writes` of items are
-        made. Without `is_bounded`, the conversation may exceed its limit of bytes."""
+        """Save the drafts in one transaction, with these `changes` of items. `choose` decides from the current row
+        where the first one goes. Without `is_bounded`, the conversation may exceed its limit of bytes."""
+        unput, put, writes = changes.unput, changes.put, changes.writes
 
         def prepare(drafts: Sequence[EncodedMessage], row: ConversationRow) -> "Prepared[list[Saved]]":
             spot = choose(self.read_stored_row() if writes else row)  # items are compared with the stored ones

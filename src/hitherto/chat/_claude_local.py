@@ -12,8 +12,8 @@ program has ended: a new program would not know the conversation.
 
 `claude-agent-sdk` speaks the same protocol, and is not used. It starts the program in the terminal's process group, so
 Ctrl+C would reach the program as well, which then ends, and its conversation with it. It only awaits: tools would run
-in a thread with an event loop, not in the one that called `chat`. What the program prints outside its protocol is
-skipped there, and an error here. And it brings a whole copy of the program, and a web server.
+in a thread with an event loop, not in the one that called `chat`. Output of the program outside its protocol
+is skipped there, and an error here. And it brings a whole copy of the program, and a web server.
 
 Our errors do not repeat the program's own error texts: they may hold a part of the conversation, or of a key.
 """

@@ -8,8 +8,8 @@ prefix becomes the place where a branch begins, whichever file comes first.
 A conversation may come in parts, each with the messages after the ones before. So a file of gigabytes needs no more
 memory than a part and the index.
 
-Deleted and purged messages stay away: the index and the marks outlive them. What comes below a deleted message goes
-below the nearest one that is left.
+Deleted and purged messages stay away: the index and the marks outlive them. A message below a deleted one
+goes below the nearest one that is left.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ from .._engine.state import (
 from .._engine.steps import finish
 from .._sealing.codec import next_row
 from ..backend import Change, ConversationRow, ItemRow
-from ..conversation import Conversation
+from ..conversation import Conversation, handle_on
 from ..dialects._lossless import as_bytes, keepable
 from ..errors import Busy, InvalidMessage, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
@@ -155,7 +155,7 @@ class IdentityImport:
         state, messages = made
         index.add(batch.pairs([engine.message_ids.number(m.id) for m in messages]))
         self._remember(state, index)
-        return batch.merged(Conversation(state, state.row.head), is_new=True)
+        return batch.merged(handle_on(state), is_new=True)
 
     def _grow(self, talk: PortableConversation, id: bytes) -> Merged:
         engine, handle = self._engine, self._store.conversation(show_conversation_id(id))

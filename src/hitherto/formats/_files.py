@@ -4,7 +4,7 @@ Importers name files by their paths in the folder or zip. These names come from 
 written to a path that was made from one: the contents of a zip are streamed, and what a library must open by its path
 (SQLite) is copied under a name of ours into a private temporary folder.
 
-A zip may claim little and hold much. What is read of it, all together, is bounded by its own size.
+A zip may claim little and hold much. The bytes that are read of it, all together, are bounded by its own size.
 """
 
 import io

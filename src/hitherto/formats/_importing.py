@@ -37,7 +37,7 @@ from .._engine.state import (
 )
 from .._engine.typed_items import close_item
 from ..backend import Change, ConversationRow, ItemRow
-from ..conversation import Conversation
+from ..conversation import Conversation, handle_on
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, check, check_strings, encodable
@@ -266,9 +266,7 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
     if made is None:
         raise Again
     state = made[0]
-    return Admitted(
-        Conversation(state, state.row.head), plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)}
-    )
+    return Admitted(handle_on(state), plan, {said.id: m.id for said, m in zip(plan.new, made[1], strict=True)})
 
 
 def describe(store: "Store", portable: PortableConversation) -> tuple[Meta, list[Setup]]:

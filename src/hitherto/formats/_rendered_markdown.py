@@ -5,8 +5,8 @@ shown as text, a link leads to a web page or a mail address or is no link, and a
 Characters that turn the reading direction, or that control a terminal, become visible signs, also those that Markdown
 writes as entities.
 
-What a user typed is mostly no Markdown: `__init__` would lose its underscores, and `src/**/*.py` its stars. There only
-code, bold words and web addresses are rendered.
+Users mostly type no Markdown: `__init__` would lose its underscores, and `src/**/*.py` its stars. In their messages
+only code, bold words and web addresses are rendered.
 
 Code is highlighted if Pygments is installed, as it is with `hitherto[viewer]`.
 """

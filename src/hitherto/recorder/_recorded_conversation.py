@@ -15,8 +15,10 @@ from weakref import ref
 
 from msgspec import Struct, field
 
-from .._engine import appending
+from .._engine.appending import HandlePosition, extend_steps
 from .._engine.recovery import marks
+from .._engine.state import ItemChanges
+from .._engine.steps import finish
 from .._sealing.codec import Envelope
 from ..backend import ItemRow
 from ..conversation import Conversation
@@ -193,7 +195,7 @@ class RecordedConversation:
             return found
         if at == self.talk.at:
             return self.talk.fork()
-        found = Conversation(self.talk.state, None) if at is None else self.talk.fork(at=at)
+        found = Conversation(HandlePosition(self.talk.state, None)) if at is None else self.talk.fork(at=at)
         if self.talk.position.label is None and found.position.label is None:
             found.position.main = True  # a request that continues another choice makes that choice the main flow
         return found
@@ -218,14 +220,9 @@ class RecordedConversation:
     def _write(
         self, place: Place, messages: Sequence[Message], history: History = (), *, is_answer: bool
     ) -> list[Saved]:
-        saved = appending.extend(
-            place.handle.position,
-            messages,
-            unput=place.partials,
-            put=self._missing_mark(),
-            is_bounded=not is_answer,
-            is_clean=True,
-        )
+        changes = ItemChanges(unput=place.partials, put=self._missing_mark())
+        steps = extend_steps(place.handle.position, messages, changes=changes, is_bounded=not is_answer, is_clean=True)
+        saved = finish(self.talk.engine.committer, steps)
         place.partials = ()
         place.lead()
         self.note_written(saved, history)

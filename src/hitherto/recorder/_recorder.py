@@ -21,13 +21,14 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
+from .._engine.appending import HandlePosition
 from .._engine.bodies import Meta
 from .._engine.creating import More, create
 from .._engine.describing import configure
 from .._engine.recovery import drop, keep, new_key, new_mark
 from .._engine.setups import check_setup
 from .._engine.state import ConversationState, EncodedMessage, check_size, encode_message
-from ..conversation import Conversation
+from ..conversation import Conversation, handle_on
 from ..dialects import Answer, Assembly, Dialect
 from ..dialects._lossless import as_bytes
 from ..errors import Busy, HithertoError, InvalidArgument, NotFound, PayloadTooLarge
@@ -326,7 +327,7 @@ class Recorder:
 
     def _read_prompt(self, recorded: RecordedConversation, at: str | None) -> str:
         """The system prompt in force at a message, cleaned, so that it can be compared with that of a request."""
-        place = Conversation(recorded.talk.state, None) if at is None else recorded.talk.fork(at=at)
+        place = Conversation(HandlePosition(recorded.talk.state, None)) if at is None else recorded.talk.fork(at=at)
         return self._clean_setup(place.setup).system_prompt
 
     def _begin(self, request: CleanRequest, session: str | None) -> Place:
@@ -349,7 +350,7 @@ class Recorder:
         if created is None:
             raise Busy("the conversation could not be started")
         state, saved = created
-        talk = Conversation(state, state.row.head)
+        talk = handle_on(state)
         recorded = self._conversations.look_up(talk)
         place = Place(recorded, recorded.handle(talk.at))
         recorded.expect_answer(place)

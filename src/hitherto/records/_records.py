@@ -32,7 +32,7 @@ from .._engine.record_items import (
 from .._engine.recovery import check_state, keep_snapshot, load_snapshot
 from .._engine.state import ConversationState, EncodedMessage, Placement, Prepared, check_size, encode_message
 from ..backend import Change, ConversationRow, ItemRow
-from ..conversation import Conversation
+from ..conversation import Conversation, handle_on
 from ..errors import AlreadyExists, Conflict, Damaged, InvalidArgument, NotFound, PayloadTooLarge
 from ..ids import new_conversation_id, parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, Setup, id_of, to_datetime
@@ -180,7 +180,7 @@ class Records:
             privacy=privacy,
         )
         state = self._open_state(id)
-        talk = Conversation(state, state.row.head)
+        talk = handle_on(state)
         drafts = _drafts(state, new, talk.position.setup_number(), amendment)
         if isinstance(amendment.expires_at, int):
             self._store.engine.schedule.expect_expiry()
