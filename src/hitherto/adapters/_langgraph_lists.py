@@ -27,11 +27,11 @@ _SIZE: Final = 16  # bytes of a digest
 
 
 class Draft(NamedTuple):
-    """A list that is to be stored: its elements, and those that are not stored yet, which go below a message."""
+    """The messages of a list that are not stored yet."""
 
-    listed: Listed
+    flow: str
     new: list[Message]
-    above: str | None  # the key of the message that the first new one goes below
+    above: str | None  # the key of the message that the first one goes below
 
 
 def digests(before: bytes, elements: Sequence[Typed]) -> list[bytes]:

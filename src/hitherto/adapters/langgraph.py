@@ -10,11 +10,11 @@ how, is in `_langgraph_records` and `_langgraph_lists`.
 """
 
 import heapq
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import islice
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -22,15 +22,13 @@ from .._system.task_threads import shared_threads
 from ..aio import AsyncStore
 from ..conversation import Conversation
 from ..errors import Conflict, InvalidArgument, NotFound
-from ..items import ANY
-from ..model import Message
 from ..store import Store
 from . import _langgraph_lists as lists
 from . import _langgraph_pruning as pruning
 from . import _langgraph_records as records
 from ._langgraph_known import KnownLists, Serialised
-from ._langgraph_messages import to_message
 from ._langgraph_records import Inline, Kept, Listed, Place, Record, TaskWrite, TaskWrites
+from ._langgraph_writing import Handles, Write
 from ._opening import Location, import_framework, open_any
 
 __all__ = ["KIND", "Saver"]
@@ -55,8 +53,6 @@ _messages = import_framework("langchain_core.messages", "langchain-core", "langg
 _THREAD: Final = "thread_id"  # in the metadata of a thread whose id cannot be its key
 _LONGEST: Final = 500  # bytes of a key: databases index no long values
 _HASHED: Final = "sha256:"
-_SMALL: Final = 256  # bytes of a value that lies in the record
-_PART: Final = 4 * 2**20  # bytes of a part of a value, and of a commit that is more than a record
 _RECENT: Final = 512  # places of checkpoints that are remembered
 _ATTEMPTS: Final = 8
 _AHEAD: Final = 16  # checkpoints of a listing that are read at a time
@@ -73,6 +69,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         super().__init__(serde=serde)
         self.store = open_any(store)
         self._known = KnownLists()
+        self._handles = Handles()
         self._recent: dict[tuple[str, str, str], tuple[dict[str, Any], dict[str, Place]]] = {}
 
     def __enter__(self) -> "Saver":
@@ -253,22 +250,26 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
             parent,
             {},
         )
-        for attempt in range(_ATTEMPTS):
-            try:
-                self._put(thread, record, checkpoint, new_versions)
-                break
-            except NotFound:  # the thread, or a message of it, was deleted since we looked
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                self._recent.clear()
+        self._try(thread, lambda talk: self._put(talk, record, checkpoint, new_versions))
         return _config(config["configurable"]["thread_id"], namespace, checkpoint["id"])
 
-    def _put(self, thread: str, record: Record, checkpoint: Any, new_versions: Mapping[str, Any]) -> None:
-        talk = self._ensure(thread)
+    def _try(self, thread: str, write: Callable[[Conversation], None]) -> None:
+        """Write to a thread, again if it was changed or deleted since we looked."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return write(self._handles.thread(thread) or self._ensure(thread))
+            except (NotFound, Conflict):
+                self._handles.forget(thread)
+                self._recent.clear()
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        return None
+
+    def _put(self, talk: Conversation, record: Record, checkpoint: Any, new_versions: Mapping[str, Any]) -> None:
         namespace, values, versions = record.namespace, checkpoint["channel_values"], checkpoint["channel_versions"]
         had, earlier = self._before(talk, namespace, record.parent)
         main = None if namespace else _main_channel(values)
-        write = _Write(self.store, talk, namespace)
+        write = Write(self.store, talk, namespace, self._handles)
         # A channel that keeps its version keeps its value, also a delta channel that does not give it every time.
         places = {
             channel: earlier[channel]
@@ -328,27 +329,24 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         if checkpoint is None:
             hint = "config['configurable']['checkpoint_id']"
             raise InvalidArgument("the config of a write names no checkpoint", hint=hint)
-        talk = self._ensure(thread)
         name = records.writes_name(namespace, checkpoint, task_id)
         typed = [
             (_base.WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
             for index, (channel, value) in enumerate(writes)
         ]
-        for attempt in range(_ATTEMPTS):
+
+        def write(talk: Conversation) -> None:
             item = talk.items.get(name)
             there = () if item is None else records.decode_writes(item.value, name).writes
             kept = {write.index: (path, write) for path, write in there}
-            write = _Write(self.store, talk, namespace)
+            new = Write(self.store, talk, namespace, self._handles)
             for index, channel, value in typed:
                 if index < 0 or index not in kept:  # special ones are replaced; others were written before
-                    kept[index] = task_path, TaskWrite(index, channel, write.add_value(value))
+                    kept[index] = task_path, TaskWrite(index, channel, new.add_value(value))
             data = records.encode(TaskWrites(task_id, tuple(kept.values())))
-            try:
-                write.commit(name, data, expect=None if item is None else item.revision)
-                return
-            except Conflict:
-                if attempt == _ATTEMPTS - 1:
-                    raise
+            new.commit(name, data, expect=None if item is None else item.revision)
+
+        self._try(thread, write)
 
     def get_next_version(self, current: Any, channel: None) -> str:  # noqa: ARG002  # the second one is LangGraph's
         """Return the next version of a channel: larger than the current one, and unlike that of any other branch."""
@@ -358,7 +356,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
             number, width = int(head), len(head)
         elif current is not None:
             number = int(current)
-        return f"{number + 1:0{width}}.{secrets.token_hex(4)}"
+        return f"{number + 1:0{width}}.{token_hex(4)}"
 
     # -- threads
 
@@ -367,7 +365,9 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
 
     def _ensure(self, thread: str) -> Conversation:
         key = _key_of(thread)
-        return self.store.ensure(key, kind=KIND, metadata=None if key == thread else {_THREAD: thread})
+        talk = self.store.ensure(key, kind=KIND, metadata=None if key == thread else {_THREAD: thread})
+        self._handles.keep_thread(thread, talk)
+        return talk
 
     def _talks(self) -> Iterator[Conversation]:
         cursor = None
@@ -461,94 +461,6 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
 
     async def aget_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Mapping[str, Any]:
         return await _in_thread(partial(self.get_delta_channel_history, config=config, channels=channels))
-
-
-class _Write:
-    """What one call writes: messages, items, and at last the record that makes them count."""
-
-    def __init__(self, store: Store, talk: Conversation, namespace: str) -> None:
-        self._store = store
-        self._talk = talk
-        self._namespace = namespace
-        self._items: dict[str, bytes] = {}
-        self._lists: list[lists.Draft] = []
-        self.lists_seen: list[tuple[Serialised, bytes, list[bytes]]] = []
-
-    def add_value(self, typed: records.Typed) -> Inline | Kept:
-        kind, data = typed
-        if len(data) <= _SMALL:
-            return Inline(kind, data)
-        kept = Kept(kind, secrets.token_urlsafe(9), max(1, -(-len(data) // _PART)))
-        for part, name in enumerate(records.part_names(kept)):
-            self._items[name] = data[part * _PART : (part + 1) * _PART]
-        return kept
-
-    def add_list(self, done: Serialised, flow: str, earlier: Listed | None) -> Listed:
-        before, path, count, above = lists.find_beginning(self._talk, done.typed, flow, earlier, done.path)
-        new = [
-            to_message(vars(done.elements[n]), lists.key_of(flow, path[n]), list(done.typed[n]))
-            for n in range(count, len(path))
-        ]
-        listed = Listed((new[-1].key if new else above) or "", len(path), before)
-        if new:
-            self._lists.append(lists.Draft(listed, new, above))
-        self.lists_seen.append((done, before, path))
-        return listed
-
-    def commit(self, name: str, data: bytes, *, expect: int | None = ANY) -> None:
-        others, last = self._lists[:-1], self._lists[-1] if self._lists else None
-        for draft in others:
-            talk = self._handle(draft)
-            for messages in _slices(draft.new):
-                talk.extend(messages)
-        while sum(map(len, self._items.values())) > _PART:
-            first = next(iter(self._items))
-            self._talk.items.put(first, self._items.pop(first))
-        talk, new = self._talk, list[Message]()
-        if last is not None:
-            talk = self._handle(last)
-            *some, new = _slices(last.new)
-            for messages in some:
-                talk.extend(messages)
-        with talk.batch() as batch:
-            batch.extend(new)
-            for item, value in self._items.items():
-                batch.items.put(item, value)
-            batch.items.put(name, data, expect=expect)
-
-    def _handle(self, draft: lists.Draft) -> Conversation:
-        """Return a handle that stands where the new messages of a list go."""
-        flow = lists.MAIN if (draft.new[0].key or "").startswith(lists.MAIN) else lists.SIDE
-        if draft.above is not None:
-            (above,) = self._talk.get(keys=[draft.above])
-            return self._talk.fork(at=above.id, main=flow == lists.MAIN)
-        if flow == lists.SIDE:
-            return self._talk.subagent(*_trace(self._namespace))
-        if self._talk.at is None:
-            return self._talk
-        for message in self._store.messages(conversation=self._talk, newest_first=False):
-            if message.main:
-                return self._talk.fork(before=message)
-        return self._talk
-
-
-def _slices(messages: Sequence[Message]) -> list[list[Message]]:
-    """Return messages in as many parts as have to be written one by one, because one write carries at most so much."""
-    found: list[list[Message]] = [[]]
-    size = 0
-    for message in messages:
-        weight = len(message.raw[1]) if isinstance(message.raw, list) else 0
-        if found[-1] and size + weight > _PART:
-            found.append([])
-            size = 0
-        found[-1].append(message)
-        size += weight
-    return found
-
-
-def _trace(namespace: str) -> tuple[str, str]:
-    name, _, run = namespace.rpartition("|")[2].partition(":")
-    return name.replace(":", "_") or "graph", run.replace(":", "_") or "0"
 
 
 def _key_of(thread: str) -> str:
