@@ -25,7 +25,7 @@ class _Graph:
                 return {"messages": [AIMessage("", id=f"call-{turn.number}", tool_calls=[call])]}
             return {"messages": [AIMessage(turn.answer, id=f"answer-{turn.number}")]}
 
-        def tool(state: Any) -> dict[str, list[Any]]:
+        def tool(_: Any) -> dict[str, list[Any]]:
             turn = self._turn
             return {"messages": [ToolMessage(turn.result, tool_call_id=turn.call_id, id=f"result-{turn.number}")]}
 

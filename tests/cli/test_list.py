@@ -48,6 +48,20 @@ def test_a_store_without_conversations_says_how_to_begin(world: World) -> None:
     assert "hitherto chat begins one" in done.stderr
 
 
+def test_another_kind_is_listed_when_it_is_asked_for(world: World) -> None:
+    fill(world, 1)
+    with world.store() as store:
+        store.ensure("thread-7", kind="langgraph").append(Message.user("from a graph"))
+    assert "thread-7" not in world.command("list").stdout
+    assert world.command("list", "--kind", "langgraph").stdout.endswith("1 message     thread-7\n")
+    assert "from a graph" not in world.command("conversation", "list").stdout
+    for more in ((), ("--limit", "1"), ("--json",)):
+        assert "from a graph" in world.command("conversation", "list", "--kind", "langgraph", *more).stdout
+    assert "of the kind other" in world.command("list", "--kind", "other").stderr
+    wrong = world.command("list", "--kind", "No Kind")
+    assert (wrong.returncode, "a kind is a lowercase word" in wrong.stderr) == (2, True)
+
+
 def test_the_first_line_is_printed_before_the_last_conversation_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

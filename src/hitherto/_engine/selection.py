@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..backend import ConversationRow, MessageRow, Position, Where
+from ..backend import CHAT, ConversationRow, MessageRow, Position, Where
 from ..errors import Damaged
 from ..ids import parse_conversation_id
 from ..listing import (
@@ -29,7 +29,7 @@ from ..listing import (
 )
 from ..model import Saved
 from .bodies import VerifiedRow
-from .filters import Filter, Path, check_pairs, folder
+from .filters import Filter, Path, check_kind, check_pairs, folder
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -164,11 +164,11 @@ def find_fitting(
 
 
 def newest_last(
-    engine: "Engine", project: Path | None = None, metadata: Mapping[str, str] | None = None
+    engine: "Engine", project: Path | None = None, metadata: Mapping[str, str] | None = None, kind: str = CHAT
 ) -> Iterator[ConversationInfo]:
     """Yield the conversations by last activity, the newest last. Only their ids are read before the first one; each is
     opened, and in a sealed store proven, when its turn comes."""
-    wanted = Filter(folder(project), check_pairs(metadata))
+    wanted = Filter(folder(project), check_pairs(metadata), check_kind(kind))
     ids = [place.id for place in select(engine, wanted, None, engine.clock(), _PLACES)]
     while ids:
         some = ids[-_DESCRIPTIONS:]

@@ -36,6 +36,11 @@ ROW = ("active_at", "expires_at", "count", "head", "held", "problem")
 _MESSAGE = ("id", "parent", "seq", "role", "created_at", "label", "main", "text", "problem")
 
 
+KIND = click.option(
+    "--kind", default="chat", show_default=True, help="Conversations of this kind: langgraph has LangGraph's threads."
+)
+
+
 class _Group(click.Group):
     """A group whose commands have more than one name."""
 
@@ -65,6 +70,7 @@ def conversation() -> None:
     metavar="KEY=VALUE",
     help="Only conversations whose metadata has this pair. Repeatable: all of them.",
 )
+@KIND
 @click.option("--json", "as_lines", is_flag=True, help="One JSON object per conversation, the newest first.")
 @with_place
 def list_(
@@ -73,6 +79,7 @@ def list_(
     project: str | None,
     is_here: bool,
     pairs: tuple[str, ...],
+    kind: str,
     as_lines: bool,
 ) -> int:
     """Show every message that is kept, a line each, as a tree; what was active last stands last.
@@ -84,12 +91,12 @@ def list_(
     folder, metadata = choose_folder(project, is_here=is_here), parse_metadata(pairs)
     with place.read() as store:
         listing = Listing(store)
-        infos = listing.conversations(folder, metadata, limit)
+        infos = listing.conversations(folder, metadata, limit, kind)
         if as_lines:
             for info in infos:
                 print_json(_fields(info, listing))
         else:
-            lines = map(fit_encoding, listing.lines(folder, metadata, limit, room()))
+            lines = map(fit_encoding, listing.lines(folder, metadata, limit, room(), kind))
             first = next(lines, None)
             if first is None:
                 say("there are no conversations here yet")
@@ -136,31 +143,35 @@ class Listing:
             self._note(f"conversation {event.conversation}", event.problem)
 
     def conversations(
-        self, project: str | None, metadata: dict[str, str], limit: int | None
+        self, project: str | None, metadata: dict[str, str], limit: int | None, kind: str
     ) -> "Iterator[ConversationInfo]":
         """Yield the conversations, the newest first."""
-        for info in self._newest(project, metadata, limit):
+        for info in self._newest(project, metadata, limit, kind):
             with suppress(errors.NotFound):  # purged meanwhile
                 self._note(f"conversation {info.id}", info.problem)
                 yield info
 
-    def lines(self, project: str | None, metadata: dict[str, str], limit: int | None, width: int) -> Iterator[str]:
+    def lines(
+        self, project: str | None, metadata: dict[str, str], limit: int | None, width: int, kind: str
+    ) -> Iterator[str]:
         """Yield the trees of the conversations, the newest last. Each conversation is read when its turn comes."""
         from .._engine.selection import newest_last  # noqa: PLC0415  # help needs none
 
         infos = (
-            newest_last(self._store.engine, project, metadata)
+            newest_last(self._store.engine, project, metadata, kind)
             if limit is None
-            else reversed([*self._newest(project, metadata, limit)])
+            else reversed([*self._newest(project, metadata, limit, kind)])
         )
         for info in infos:
             with suppress(errors.NotFound):  # as above
                 self._note(f"conversation {info.id}", info.problem)
                 yield from draw_tree(map(make_brief, self.messages(info)), width)
 
-    def _newest(self, project: str | None, metadata: dict[str, str], limit: int | None) -> "Iterator[ConversationInfo]":
+    def _newest(
+        self, project: str | None, metadata: dict[str, str], limit: int | None, kind: str
+    ) -> "Iterator[ConversationInfo]":
         size = min(limit or _PAGE, _PAGE)
-        infos = iterate_conversations(self._store, project=project, metadata=metadata, page_size=size)
+        infos = iterate_conversations(self._store, project=project, metadata=metadata, kind=kind, page_size=size)
         return islice(infos, limit)
 
     def messages(self, info: "ConversationInfo") -> "Iterator[Saved]":

@@ -18,6 +18,7 @@ def iterate_conversations(
     *,
     project: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    kind: str = "chat",
     include_expired: bool = False,
     page_size: int = 1000,
 ) -> "Iterator[ConversationInfo]":
@@ -25,7 +26,12 @@ def iterate_conversations(
     cursor = None
     while True:
         page = store.conversations(
-            limit=page_size, cursor=cursor, project=project, metadata=metadata, include_expired=include_expired
+            limit=page_size,
+            cursor=cursor,
+            project=project,
+            metadata=metadata,
+            kind=kind,
+            include_expired=include_expired,
         )
         yield from page
         cursor = page.next_cursor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import errors
-from ._conversation import DESCRIPTION, ROW, Listing, choose_folder, parse_metadata
+from ._conversation import DESCRIPTION, KIND, ROW, Listing, choose_folder, parse_metadata
 from ._message_text import fit_encoding, room
 from ._output import count_of, print_json, print_lines
 from ._store_options import Place, with_place
@@ -30,10 +30,17 @@ _AGES = ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "m"))
 @click.option("--project", type=click.Path(), metavar="PATH", help="Only conversations of this folder.")
 @click.option("--here", "is_here", is_flag=True, help="Only conversations of the folder you are in.")
 @click.option("--metadata", "pairs", multiple=True, metavar="KEY=VALUE", help="Only those with this pair. Repeatable.")
+@KIND
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per conversation.")
 @with_place
 def list_(
-    place: Place, limit: int | None, project: str | None, is_here: bool, pairs: tuple[str, ...], as_json: bool
+    place: Place,
+    limit: int | None,
+    project: str | None,
+    is_here: bool,
+    pairs: tuple[str, ...],
+    kind: str,
+    as_json: bool,
 ) -> int:
     """List the conversations, the newest first: id, time, age, how many messages and branches, title.
 
@@ -42,27 +49,28 @@ def list_(
     folder, metadata = choose_folder(project, is_here=is_here), parse_metadata(pairs)
     with place.read() as store:
         listing = Listing(store)
-        infos = listing.conversations(folder, metadata, limit)
+        infos = listing.conversations(folder, metadata, limit, kind)
         if as_json:
             for info in infos:
                 print_json(_fields(store, info))
         else:
-            print_lines(_lines(store, infos))
+            print_lines(_lines(store, infos, kind))
         return listing.finish()
 
 
-def _lines(store: "Store", infos: "Iterator[ConversationInfo]") -> "Iterator[str]":
+def _lines(store: "Store", infos: "Iterator[ConversationInfo]", kind: str) -> "Iterator[str]":
     is_empty, now = True, datetime.now(UTC)
     for info in infos:
         is_empty = False
         branches = _count_branches(store, info)
         counts = count_of(info.count, "message") + (f", {count_of(branches, 'branch')}" if branches > 1 else "")
-        title = "(cannot be read)" if info.problem else info.title or "(no title)"
+        title = "(cannot be read)" if info.problem else info.title or info.key or "(no title)"
         held = " (held)" if info.held else ""
         head = f"{info.id[:8]} {moment(info.active_at)} {_age(now, info.active_at):>4}  {counts:<12} "
         yield fit_encoding(cut(f"{head} {line(title, room())}{held}", room()))
     if is_empty:
-        say("there are no conversations here yet: hitherto chat begins one")
+        what = "there are no conversations here yet: hitherto chat begins one"
+        say(what if kind == "chat" else f"there are no conversations of the kind {kind} here")
 
 
 def _count_branches(store: "Store", info: "ConversationInfo") -> int:
