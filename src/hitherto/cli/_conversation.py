@@ -152,7 +152,7 @@ class Listing:
                 yield info
 
     def lines(
-        self, project: str | None, metadata: dict[str, str], limit: int | None, width: int, kind: str
+        self, project: str | None, metadata: dict[str, str], limit: int | None, width: int, kind: str = "chat"
     ) -> Iterator[str]:
         """Yield the trees of the conversations, the newest last. Each conversation is read when its turn comes."""
         from .._engine.selection import newest_last  # noqa: PLC0415  # help needs none

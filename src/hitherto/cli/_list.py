@@ -58,7 +58,7 @@ def list_(
         return listing.finish()
 
 
-def _lines(store: "Store", infos: "Iterator[ConversationInfo]", kind: str) -> "Iterator[str]":
+def _lines(store: "Store", infos: "Iterator[ConversationInfo]", kind: str = "chat") -> "Iterator[str]":
     is_empty, now = True, datetime.now(UTC)
     for info in infos:
         is_empty = False
