@@ -139,6 +139,8 @@ PRIVATE_REACHES: dict[str, int] = {
 # Most modules have none, and need not be searched node by node.
 _MAY_REACH = re.compile(r"(?<!\bself)(?<!\bcls)(?<!from )(?<!import )(?<!\.)\._[A-Za-z]")
 _LARGEST_CIRCLE = 3
+_LONGEST_MODULE = 700  # lines
+_RIDDLE = re.compile(r"(What|Who|Whoever|Whatever|Whose|Whom|That which|Those who|Nobody|Somebody|Others)\b")
 
 When = Literal["loading", "calling", "checking"]  # when an import runs; `checking`: for type checkers alone
 
@@ -452,6 +454,28 @@ def test_every_module_has_a_home_of_its_own_and_opens_with_its_idea(module: str)
     said = read(modules()[module]).docstring
     assert said, f"{module} does not say what it is"
     assert len(said.splitlines()) > 1, f"{module} says no more than one line"
+
+
+def test_no_module_is_longer_than_a_reader_can_hold() -> None:
+    """A longer one is split where two readers come with different questions."""
+    lines = {module: path.read_text(encoding="utf-8").count("\n") for module, path in modules().items()}
+    assert {module: count for module, count in lines.items() if count > _LONGEST_MODULE} == {}
+
+
+def sentences(path: Path) -> list[str]:
+    """The sentences of the docstrings of a module, roughly."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    said = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [one.strip() for text in said for one in re.split(r"(?<=[.!?])\s+", text) if one.strip()]
+
+
+def test_sentences_begin_with_a_thing_that_has_a_name() -> None:
+    """CONTRIBUTING on style: the subject is a thing in the code, not *what* or *who*. A few may."""
+    found = {module: sentences(path) for module, path in modules().items()}
+    riddles = [f"{module}: {one}" for module, said in found.items() for one in said if _RIDDLE.match(one)]
+    assert len(riddles) < 0.005 * sum(map(len, found.values())), "\n".join(riddles)
+    assert _RIDDLE.match("What others added meanwhile is none of our business.")  # the control
 
 
 # Folders
