@@ -128,7 +128,7 @@ class Session:
 
     async def _run(self, work: Any, *args: object) -> Any:
         if self._closed:
-            raise SessionClosed("the session is closed", hint="make another one of the same id")
+            raise SessionClosed(f"{type(self).__name__} is closed", hint="make another one of the same id")
         return await shared_threads().run(work, *args)
 
     # -- what they do, in a thread
