@@ -45,7 +45,16 @@ from ..ids import parse_conversation_id, show_conversation_id
 from ..model import Message, Saved, check
 from ..snapshots import Unreadable
 from ._extract import extract
-from ._importing import Again, conversation_id, describe, equip, mark_origin, setup_numbers
+from ._importing import (
+    WITHOUT_KEY,
+    Again,
+    conversation_id,
+    describe,
+    equip,
+    is_key_taken,
+    mark_origin,
+    setup_numbers,
+)
 from ._marks import Mark, Marks
 from ._native_index import RECORD, NativeIndex, index_item, read_index
 from ._types import PortableConversation, PortableMessage, SourceRecord
@@ -146,6 +155,9 @@ class IdentityImport:
 
         meta, setups = describe(self._store, talk)
         meta = replace(meta, imported=engine.clock(), imported_title=meta.title)
+        if is_key_taken(self._store, talk):
+            meta = replace(meta, key=None)
+            batch.notes.append(WITHOUT_KEY)
         if show_conversation_id(id) != talk.id:
             meta.metadata.setdefault("imported_id", talk.id)
         more = More(items=items, user_items=[Item(data, 0, name) for name, data in batch.record_items(0)])

@@ -128,7 +128,7 @@ def _plan_once(store: "Store", portable: PortableConversation, format: str) -> P
     other = str(uuid.uuid5(_NAMESPACE, f"{wanted}/{digest(roots[0]) if roots else ''}"))
     for id in (wanted, other):
         if not store.backend.lookup(ids=[parse_conversation_id(id)]):
-            notes = [_WITHOUT_KEY] if _is_taken(store, portable) else []
+            notes = [WITHOUT_KEY] if is_key_taken(store, portable) else []
             return Plan(id, None, portable.messages, renamed=id != wanted, notes=tuple(notes))
         plan = _over(store, portable, id, extract(store.engine, parse_conversation_id(id)))
         if plan is not None:
@@ -136,7 +136,7 @@ def _plan_once(store: "Store", portable: PortableConversation, format: str) -> P
     raise InvalidArgument(f"conversation {wanted} is in the store with another beginning, twice")
 
 
-_WITHOUT_KEY = "its key belongs to another conversation, and it goes without"
+WITHOUT_KEY = "its key belongs to another conversation, and it goes without"
 
 
 def _over(store: "Store", portable: PortableConversation, id: str, there: Extracted) -> Plan | None:
@@ -237,7 +237,7 @@ def _create(store: "Store", portable: PortableConversation, plan: Plan, format: 
     meta, setups = describe(store, portable)
     if plan.id != portable.id:
         meta.metadata.setdefault("imported_id", portable.id)
-    if _WITHOUT_KEY in plan.notes:
+    if WITHOUT_KEY in plan.notes:
         meta = replace(meta, key=None)
     if format != OWN:  # a conversation in our own lines, or from another store, is as old as it was there
         meta = replace(meta, imported=store.engine.clock())
@@ -291,7 +291,7 @@ def describe(store: "Store", portable: PortableConversation) -> tuple[Meta, list
     return meta, setups
 
 
-def _is_taken(store: "Store", portable: PortableConversation) -> bool:
+def is_key_taken(store: "Store", portable: PortableConversation) -> bool:
     key = portable.key
     return key is not None and find_by_key(store.engine, portable.kind, key) is not None
 
