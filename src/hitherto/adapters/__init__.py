@@ -4,6 +4,6 @@ Each module is for one framework, is imported by its own name, and has the one c
 
     from hitherto.adapters.openai_agents import Session
 
-They stand on the public names of this library alone. What a framework keeps beside messages goes into items, in the
-same commit; what people and models said goes into messages, so that lists, search and exports show it.
+They stand on the public names of this library alone. The words of people and models go into messages, so that lists,
+search and exports show them. All else that a framework keeps goes into items, in the same commit.
 """
