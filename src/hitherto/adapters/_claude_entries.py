@@ -1,6 +1,6 @@
 """Entries of Claude Code's transcripts as messages, in the words of Anthropic's API.
 
-What is no message is an event. Several entries may be parts of one answer, and are messages of their own.
+Other entries are events. Several entries may be parts of one answer, and are messages of their own.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """A framework's own objects, kept beside the messages that show them, and given back equal.
 
-What a person, a model or a tool says in an object is a message, in blocks that everybody reads. The object itself is in
+Words of a person, a model or a tool in an object are a message, in blocks that everybody reads. The object is in
 `extra`, under the name of the framework; the part of it that is the message's `raw` is not kept twice. An object that a
 message cannot hold as it is (half a surrogate pair, an integer of more than 64 bits), or that is very large, is kept as
 the bytes of its JSON, beside what can be shown of it. An object that says nothing is an event, which no thread shows.

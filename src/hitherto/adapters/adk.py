@@ -8,8 +8,8 @@ State that all sessions of an app or of a user share is an item of the workspace
 such a change is noted in the commit of its event first and then applied to that item, once: if the process dies in
 between, the next one that opens the session applies it.
 
-A session object knows which revision it has seen. Who appends to one that others have changed gets `StaleSessionError`,
-and the runner reads the session again.
+A session object knows which revision it has seen. An append to a session that others have changed is
+`StaleSessionError`, and the runner reads the session again.
 """
 
 import json
@@ -73,7 +73,7 @@ class _Shared(Struct, omit_defaults=True):
 
 
 class _Record(Struct, omit_defaults=True):
-    """What is known of a session beside its events and its state."""
+    """The times and the revision of a session."""
 
     marker: str  # another one after each event
     updated: float
@@ -317,7 +317,7 @@ def _is_current(talk: Conversation, record: _Record, seen: str | None, last: str
 
 
 def _split(state: State) -> tuple[State, State, State]:
-    """Return the state of the app, of the user and of the session. What is temporary is left out."""
+    """Return the state of the app, of the user and of the session. Temporary state is left out."""
     app: State = {}
     user: State = {}
     own: State = {}
@@ -337,7 +337,7 @@ def _shared(app: State, user: State) -> _Shared | None:
 
 
 def _as_json(state: State) -> State:
-    """Return a state as JSON. What has no JSON is kept as text, as the framework does, and a warning says so."""
+    """Return a state as JSON. Values without JSON are kept as text, as the framework does, and a warning says so."""
     try:
         return _pydantic.to_jsonable_python(state)
     except _pydantic.PydanticSerializationError:

@@ -4,8 +4,8 @@ The history of a session is a conversation, its messages are messages. The frame
 them after it; with `require_per_service_call_history_persistence=True` it adds to them after each call of the model, so
 that an answer is kept before the tools run that it calls.
 
-The framework may give what it has given before, when it runs again from a whole transcript. What repeats the end of the
-history is passed over, and the rest is added in one commit.
+The framework may give what it has given before, when it runs again from a whole transcript. Messages that repeat the
+end of the history are passed over, and the rest is added in one commit.
 """
 
 import copy
@@ -89,7 +89,8 @@ class History(_Provider):
         state: dict[str, Any] | None = None,  # noqa: ARG002  # as above
         **kwargs: Any,  # noqa: ARG002  # as above
     ) -> None:
-        """Add messages to a session, all or none of them. What repeats the end of the history is passed over."""
+        """Add messages to a session, all or none of them. Those that repeat the end of
+        the history are passed over."""
         if messages:
             given = [_plain(message.to_dict()) for message in messages]
             await shared_threads().run(self._add, session_id, given)

@@ -8,7 +8,7 @@ Entries name their parent by `parentUuid`. Those of one turn follow each other h
 calls at once; a parent in an earlier turn begins a branch there. The transcript of a sub-agent is a trace of the same
 conversation (docs/data-model.md), so deleting a session takes all of it in one step.
 
-What the SDK wants to know of all sessions, their summaries, is an item of each conversation. It changes in the commit
+The summary that the SDK makes of a session is an item of the conversation. It changes in the commit
 of the entries that it sums up, and a writer who was slower begins again.
 """
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class _State(Struct, omit_defaults=True):
-    """What the next append has to know of a session, kept with it."""
+    """The state of a session, for the next append."""
 
     summary: dict[str, object] | None = None  # the SDK's own; not to be looked into
     turn: str | None = None  # the uuid of the entry with which the current turn, or branch, began
