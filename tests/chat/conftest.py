@@ -2,7 +2,7 @@
 
 import pytest
 
-from .test_client import KITS, Kit
+from ..support.chat_kits import KITS, Kit
 
 
 @pytest.fixture(params=KITS, ids=lambda kit: kit.name)

@@ -15,8 +15,7 @@ import pytest
 from hitherto.chat import Config, Tool, new_async_client
 from hitherto.errors import ChatError, InvalidBaseURL, ProviderError
 
-from ..support.provider import Asked, Cut, Reply
-from .test_client import (
+from ..support.chat_kits import (
     CLAUDE,
     COMPATIBLE,
     GEMINI,
@@ -30,6 +29,7 @@ from .test_client import (
     serving,
     talking,
 )
+from ..support.provider import Asked, Cut, Reply
 
 VARIABLES = {"claude": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_URL"}
 KEYS = {"claude": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "gemini": "GEMINI_API_KEY"}

@@ -20,9 +20,7 @@ from hitherto.chat import new_client as client_of
 from hitherto.errors import InvalidArgument, InvalidMessage, NewerFormat, ProviderMismatch
 from hitherto.snapshots import Snapshot
 
-from ..support.provider import Asked, Json
-from ..support.thorough import THOROUGH
-from .test_client import (
+from ..support.chat_kits import (
     CLAUDE,
     COMPATIBLE,
     KEY,
@@ -40,6 +38,8 @@ from .test_client import (
     talking,
     tool,
 )
+from ..support.provider import Asked, Json
+from ..support.thorough import THOROUGH
 
 LENGTHS = (0, 1, 17, 18, 201, *((40, 500) if THOROUGH else ()))
 
