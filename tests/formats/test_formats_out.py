@@ -68,7 +68,7 @@ class TestWrittenNotRead:
             formats.save(talk, path)
 
 
-@pytest.mark.parametrize("format", [markdown.FORMAT, html.FORMAT, openai], ids=lambda format: format.name)
+@pytest.mark.parametrize("format", [markdown.FORMAT, html.FORMAT, openai.FORMAT], ids=lambda format: format.name)
 class TestWrittenInClear:
     def test_it_is_in_clear_and_a_key_is_refused(self, format: Any, store: Store, tmp_path: Path) -> None:
         for target in (tmp_path / "x", io.BytesIO()):
@@ -589,7 +589,7 @@ def test_a_line_that_cannot_be_read_does_not_hide_the_others(store: Store, tmp_p
         formats.load(path, store)
     report = caught.value.report
     assert isinstance(report, formats.Loaded)
-    assert [one.name for one in report.unreadable] == [f"line {n}" for n in range(3, 3 + len(bad))]
+    assert [one.name for one in report.unreadable] == [f"lines.jsonl, line {n}" for n in range(3, 3 + len(bad))]
     assert sorted(store.conversation(info.id).thread()[0].text for info in store.conversations()) == ["first", "last"]
 
 

@@ -1041,7 +1041,7 @@ def test_what_is_in_no_format_is_said_to_be_in_none(data: bytes, store: Store, t
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(hitherto.InvalidArgument, match="no format") as caught:
         formats.load(tmp_path / "x", store)
-    assert "jsonl" in (caught.value.hint or "")
+    assert "formats.names()" in (caught.value.hint or "")
 
 
 def test_a_store_is_no_file_to_load(tmp_path: Path, store: Store) -> None:

@@ -21,27 +21,35 @@ _TEXT_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BLANK = b" \t\r\n,"
 
 
-def objects_in(files: Files, name: str) -> Iterator[tuple[str, Fields | Unreadable]]:
-    """Yield each object in a file with one array of objects, or with one object, and where it stands."""
+def values_in(files: Files, name: str) -> Iterator[tuple[str, object]]:
+    """Yield each value in a file with one array, or the one value of any other file, and where it stands. One that
+    cannot be read is `Unreadable`."""
     label = files.label(name)
-    place = label
     try:
         with files.open(name) as file:
             for number, found in enumerate(elements(file), 1):
                 place = f"{label}, entry {number}"
-                yield place, _object(found, place)
+                yield place, _value(found, place)
     except HithertoError as error:
         yield label, Unreadable(f"the rest of {label}", str(error))
 
 
-def _object(found: bytes | None, place: str) -> Fields | Unreadable:
+def objects_in(files: Files, name: str) -> Iterator[tuple[str, Fields | Unreadable]]:
+    """Yield the same values. One that is no object is `Unreadable`."""
+    for place, value in values_in(files, name):
+        if isinstance(value, dict | Unreadable):
+            yield place, value
+        else:
+            yield place, Unreadable(place, "it is no object")
+
+
+def _value(found: bytes | None, place: str) -> object:
     if found is None:
         return Unreadable(place, f"it has more than {MAX_ELEMENT_BYTES:,} bytes")
     try:
-        value = decode_json(found)
+        return decode_json(found)
     except InvalidMessage as error:
         return Unreadable(place, str(error))
-    return value if isinstance(value, dict) else Unreadable(place, "it is no object")
 
 
 def elements(file: IO[bytes], most: int | None = None) -> Iterator[bytes | None]:
@@ -79,6 +87,11 @@ def _elements(file: IO[bytes], rest: bytes, most: int) -> Iterator[bytes | None]
                     at = mark.start()
                     break
             elif kind in b"[{":
+                if depth == 0:  # what stands before it are values that are no objects
+                    if found := b"".join((*kept, rest[begin : mark.start()])).strip(_BLANK):
+                        yield found
+                    begin, size = mark.start(), 0
+                    kept.clear()
                 depth += 1
             else:
                 depth -= 1

@@ -22,15 +22,17 @@ from ..model import Block, Message, Usage
 from ..snapshots import Unreadable
 from ._fields import Fields, Setups, count, fields, first_text, objects, text, without
 from ._files import Files
-from ._importer import Importer, Line, chain_id, clean_text, decode_json, injected, lines, parts, storable, time_us
+from ._importer import Importer, Line, clean_text, decode_json, injected, lines, parts, storable, time_us
 from ._json_elements import objects_in
-from ._turns import Result, conversation_name, split_turn, title_of, with_extra, with_label
+from ._message_lists import Entry, read_list
+from ._turns import Result, split_turn, title_of, with_extra, with_label
 from ._types import Found, PortableConversation, PortableMessage, Source, SourceRecord
 
 _SESSION = re.compile(rb'\s*\{\s*"sessionId"\s*:\s*"[^"]*"\s*,\s*"projectHash"\s*:')
 _CONTENTS = re.compile(
     rb'\s*(?:\[|\{\s*"history"\s*:\s*\[)\s*\{\s*"(?:role"\s*:\s*"(?:user|model)"\s*,\s*"parts"|parts"\s*:\s*\[\s*[{"])'
 )
+_ROLE = re.compile(rb'"role"\s*:\s*"(?:user|model)"')
 _CONTEXT = re.compile(r"\s*(?:<session_context>|<hook_context>|This is the Gemini CLI\. We are setting up the context)")
 _SUMMARY = re.compile(r"\s*<state_snapshot>")
 _ABOUT = ("sessionId", "projectHash", "startTime", "lastUpdated", "messages", "summary", "kind", "directories")
@@ -63,7 +65,7 @@ class GeminiCLI(Importer):
     def recognises(self, source: Source) -> str | None:
         if _SESSION.match(source.head):
             return "it begins with the id of a session and the hash of its project"
-        if _CONTENTS.match(source.head):
+        if _CONTENTS.match(source.head) and _ROLE.search(source.head):
             return "it is a list of contents with roles and parts"
         return None
 
@@ -340,23 +342,23 @@ def _marked(message: Message) -> Message:
 
 
 def _contents(files: Files, name: str) -> Iterator[Found]:
-    """Read a list of contents. It has no ids: a message is named by what stands before it."""
-    messages: list[PortableMessage] = []
-    parent: str | None = None
-    for place, body in objects_in(files, name):
-        if isinstance(body, Unreadable):
-            yield body
-            continue
-        for content in objects(body["history"]) if isinstance(body.get("history"), list) else [body]:
-            try:
-                message = dialect("gemini").parse(fields(storable(content)))
-            except InvalidMessage as error:
-                yield Unreadable(place, str(error))
+    """Read a list of contents."""
+    problems: list[Unreadable] = []
+
+    def entries() -> Iterator[Entry]:
+        for place, body in objects_in(files, name):
+            if isinstance(body, Unreadable):
+                problems.append(body)
                 continue
-            message = with_extra(_marked(message) if message.role == "user" else message, dialect="gemini")
-            id = chain_id(parent, message)
-            messages.append(PortableMessage(id=id, parent=parent, message=message))
-            parent = id
-    if messages:
-        talk = PortableConversation(by_id=True, id=conversation_name(messages), metadata={"source": FORMAT.name})
-        yield from parts(talk, messages)
+            for content in objects(body["history"]) if isinstance(body.get("history"), list) else [body]:
+                try:
+                    message = dialect("gemini").parse(fields(storable(content)))
+                except InvalidMessage as error:
+                    problems.append(Unreadable(place, str(error)))
+                    continue
+                marked = _marked(message) if message.role == "user" else message
+                yield Entry(with_extra(marked, dialect="gemini"))
+
+    talk = PortableConversation(by_id=True, id="", metadata={"source": FORMAT.name})
+    yield from read_list(talk, entries(), Setups())
+    yield from problems
