@@ -79,7 +79,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("opening", "copying", "threads", "aio._append_queue", "aio._state"),
     ("aio.__init__",),
-    ("recorder.*", "formats.*", "records.*"),
+    ("recorder.*", "formats.*", "records.*", "rescue", "usage.*"),
     ("__init__", "testing.*", "testing.conformance.*", "adapters.*", "viewer.*"),
     ("cli.*", "__main__"),
 )

@@ -93,8 +93,21 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = (
-    *("aio", "attachment", "chat", "conversation", "copying", "errors", "events", "formats", "keys", "listing"),
-    *("model", "recorder", "records", "reports", "retention", "sanitiser", "snapshots", "store", "threads"),
+    *(
+        "aio",
+        "attachment",
+        "chat",
+        "conversation",
+        "copying",
+        "errors",
+        "events",
+        "formats",
+        "keys",
+        "listing",
+        "model",
+    ),
+    *("model", "recorder", "records", "reports", "rescue", "retention", "sanitiser", "snapshots", "store", "threads"),
+    *("usage",),
 )
 
 

@@ -421,3 +421,11 @@ def test_a_sanitiser_cleans_messages_records_and_titles(tmp_path: Path) -> None:
         talk = newest(store)
         assert token not in talk.title + repr(list(formats.read_records(talk)))
     assert not any(token.encode() in file.read_bytes() for file in tmp_path.glob("a.db*"))
+
+
+def test_a_dry_run_knows_a_fork_of_what_would_be_brought_in(plain: Store, tmp_path: Path) -> None:
+    put(tmp_path / "a", line("1"), line("2", "1"))
+    put(tmp_path / "b", line("1", toy="s2", forked="s1"), line("9", "1", toy="s2"))
+    dry = formats.load(tmp_path, plain, dry_run=True)
+    report = formats.load(tmp_path, plain)
+    assert (dry.new, dry.messages) == (report.new, report.messages) == (1, 3)

@@ -38,7 +38,12 @@ def find(environment: Mapping[str, str] | None = None, directory: str | os.PathL
         return found
     from .config_file import load  # noqa: PLC0415  # only these last two need it
 
-    configured = load(environment).get("store")
+    return own_location(load(environment))
+
+
+def own_location(settings: Mapping[str, str]) -> str:
+    """The user's own store, whatever folder this is: that of the configuration file, or that in the data directory."""
+    configured = settings.get("store")
     if configured:
         return os.path.expanduser(configured)
     import platformdirs  # noqa: PLC0415  # only this last resort needs it

@@ -330,9 +330,9 @@ def summarise(report: "Loaded") -> str:
     return f"{count_of(count, 'conversation')}, {count_of(report.messages, 'message')} {would}, {unchanged}"
 
 
-def details(report: "Loaded") -> Iterator[str]:
+def details(report: "Loaded", *, branches: bool = True) -> Iterator[str]:
     """Yield what else there is to say of files of other programs, each as one line."""
-    if report.leaves > len(report.added) or report.subagents:
+    if branches and (report.leaves > len(report.added) or report.subagents):
         yield f"{count_of(report.leaves, 'end')} of branches, {count_of(report.subagents, 'sub-agent')}"
     if report.amended:
         yield f"{count_of(report.amended, 'message')} had grown"

@@ -42,7 +42,7 @@ from ..conversation import Conversation, handle_on
 from ..dialects._lossless import as_bytes, keepable
 from ..errors import Busy, InvalidMessage, NotFound, PayloadTooLarge
 from ..ids import parse_conversation_id, show_conversation_id
-from ..model import Message, Saved, check
+from ..model import Message, Saved, Usage, check
 from ..snapshots import Unreadable
 from ._extract import extract
 from ._importing import (
@@ -75,6 +75,7 @@ class Merged(Struct, frozen=True, kw_only=True):
     is_new: bool = False
     added: int = 0  # messages
     fresh: frozenset[str] = frozenset()  # their ids in the file
+    usage: Usage = Usage()  # of these messages
     known: int = 0  # messages that were there, or were deleted here
     amended: int = 0  # messages that had grown
     is_purged: bool = False  # it was purged or deleted here, and stays away
@@ -93,6 +94,7 @@ class IdentityImport:
         self._marks = Marks(store, format)
         self._last: tuple[bytes, tuple[int, int], NativeIndex] | None = None  # of the conversation used last
         self._planned: dict[bytes, NativeIndex] = {}  # of a dry run: what would be stored
+        self._planned_names: dict[str, bytes] = {}  # and under which ids
 
     def finish(self) -> None:
         """Confirm what was imported."""
@@ -259,6 +261,9 @@ class IdentityImport:
     def _plan(self, talk: PortableConversation) -> Merged:
         names = list(dict.fromkeys((talk.id, *talk.aliases)))
         id, is_there, is_purged = self._resolve(talk, names, self._marks.find(names))
+        if not is_there:
+            id = next((self._planned_names[name] for name in names if name in self._planned_names), id)
+        self._planned_names |= dict.fromkeys(names, id)
         name = show_conversation_id(id)
         if is_purged:
             return Merged(id=name, is_purged=True)
@@ -469,6 +474,7 @@ class _Batch:
             is_new=is_new,
             added=len(self.new),
             fresh=frozenset(said.id for said in self.new),
+            usage=sum((said.message.usage for said in self.new if said.message.usage is not None), Usage()),
             known=self.known,
             amended=self.amended if amended is None else amended,
             records=records,

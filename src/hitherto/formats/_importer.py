@@ -55,6 +55,10 @@ class Importer:
         """Yield the folders and files in which the program keeps conversations on this machine. They need not exist."""
         return iter(())
 
+    def unit_of(self, name: str) -> str:
+        """Return the name of the file that a file must be read with: itself, or the one that it belongs to."""
+        return name
+
     def retention_days(self, env: Mapping[str, str], home: Path) -> int | None:  # noqa: ARG002  # as above
         """Return after how many days the program deletes conversations, by the age of their files; None: never."""
         return None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ..conversation import Conversation
 from ..dialects._missing_attachments import holes_in
-from ..model import trace_of
+from ..model import Usage, trace_of
 from ..snapshots import Unreadable
 from ._by_identity import Merged
 from ._importing import Admitted, Plan
@@ -41,6 +41,7 @@ class Loaded(Struct, frozen=True):
     waiting: tuple[Waiting, ...] = ()  # ends of files that are being written, for the next import
     leaves: int = 0  # ends of branches among what was added
     subagents: int = 0  # traces of sub-agents among what was added
+    usage: Usage = Usage()  # the tokens of the answers that were added
     skipped: int = 0  # files of no format that is known
 
     def __iter__(self) -> Iterator[Conversation]:
@@ -70,6 +71,7 @@ class Summary:
         self._notes: list[str] = []
         self._merged: dict[str, _MergedParts] = {}
         self._known = self._amended = 0
+        self._usage = Usage()
         self._unknown, self._bookkeeping = Counter[str](), Counter[str]()
 
     def take_merged(self, portable: PortableConversation, done: Merged) -> None:
@@ -78,6 +80,7 @@ class Summary:
         whole = self._merged.setdefault(done.id or portable.id, _MergedParts())
         whole.add(portable, done)
         self._messages += done.added
+        self._usage += done.usage
         self._known += done.known
         self._amended += done.amended
         self._unknown += done.records
@@ -116,6 +119,7 @@ class Summary:
             unchanged=self._unchanged + sum(one.is_unchanged for one in merged),
             known=self._known,
             amended=self._amended,
+            usage=self._usage,
             purged=sum(one.is_purged for one in merged),
             unknown=dict(self._unknown),
             bookkeeping=dict(self._bookkeeping),

@@ -88,6 +88,15 @@ class ClaudeCode(Importer):
                 return days
         return _LAST_DAYS
 
+    def unit_of(self, name: str) -> str:
+        """Return the session that a file belongs to. Sub-agents beside sessions do not have it in their names: then it
+        is the folder."""
+        parts = Name(name).parts
+        if "subagents" in parts:
+            at = parts.index("subagents")
+            return Name(*parts[:at]).with_suffix(".jsonl").as_posix()
+        return Name(name).parent.as_posix() if _AGENT.fullmatch(parts[-1]) else name
+
     def read_files(self, files: Files, names: Sequence[str]) -> Iterator[Found]:
         """Yield the sessions in these files, with their sub-agents."""
         agents = [name for name in names if _AGENT.fullmatch(Name(name).name)]
