@@ -714,5 +714,5 @@ def test_without_what_each_commit_requires_turns_lose_something(monkeypatch: pyt
     monkeypatch.setattr(reencryption._Proof, "find_abandoned", lambda *_: ())
     monkeypatch.setattr(reencryption, "_newest", lambda _: ("the same",))
     monkeypatch.setattr(KeyShape, "fits", lambda *_: True)
-    wrong = [one for seed in range(20) for one in Crowd(seed, monkeypatch, leased=False).run(3, 2)]
-    assert any("under a key that is gone" in one for one in wrong), wrong
+    wrong = (one for seed in range(200) for one in Crowd(seed, monkeypatch, leased=False).run(3, 2))
+    assert any("under a key that is gone" in one for one in wrong)  # keys are random, so the first seed varies
