@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import apsw
 import pytest
 
 import hitherto
 from hitherto import Key, Message, Store
 from hitherto.adapters.openai_agents import Session, SessionClosed, _hooks_class
-from hitherto.errors import Closed, InvalidArgument, InvalidMessage, MissingExtra
+from hitherto.errors import Busy, Closed, InvalidArgument, InvalidMessage, MissingExtra, ReadOnly, StorageFull
 
 from .standins import openai_agents as standin
 
@@ -237,6 +239,34 @@ def test_a_session_is_used_after_its_end(store: Store) -> None:
         run(other.get_items())
 
 
+def test_a_store_that_takes_no_writes_is_an_error_with_a_hint_and_nothing_is_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    with hitherto.open(path, maintenance=False) as store:
+        run(Session("s", store).add_items([ASKED]))
+        store.set_quota(store.used_bytes + 1000)
+        with pytest.raises(StorageFull) as full:
+            answer(Session("s", store), {**CALL, "arguments": os.urandom(50_000).hex()})
+        store.set_quota(None)
+    with hitherto.open(path, read_only=True) as store:
+        with pytest.raises(ReadOnly) as refused:
+            answer(Session("s", store), CALL)
+        assert run(Session("s", store).get_items()) == [ASKED], "reading goes on"
+    with (
+        hitherto.open(path, maintenance=False, timeout_seconds=0.1) as store,
+        closing(apsw.Connection(os.fspath(path))) as other,
+    ):
+        run(Session("s", store).add_items([ANSWER]))
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Busy) as busy:
+            answer(Session("s", store), CALL)
+        other.execute("ROLLBACK")
+        assert run(Session("s", store).get_items()) == [ASKED, ANSWER]
+        talk = store.find("s")
+        assert talk is not None
+        assert not list(talk.items.scan())
+    assert all(caught.value.hint for caught in (full, refused, busy))
+
+
 def test_arguments_that_are_wrong(store: Store) -> None:
     with pytest.raises(InvalidArgument):
         Session("", store)
@@ -262,4 +292,6 @@ def test_copies_and_pickles_of_a_session(tmp_path: Path, store: Store) -> None:
     located = Session("s", os.fspath(tmp_path / "other.db"))
     run(located.add_items([ASKED]))
     assert run(pickle.loads(pickle.dumps(located)).get_items()) == [ASKED]
+    assert Session("t", tmp_path / "other.db").store is located.store, "sessions of one location share a store"
     located.store.close()
+    assert run(Session("s", tmp_path / "other.db").get_items()) == [ASKED], "it is opened again"

@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from threading import Lock
 from types import ModuleType
 
 from ..aio import AsyncStore
@@ -18,9 +19,23 @@ from ..store import Store
 Location = str | os.PathLike[str]
 
 
+class _Opened:
+    """The stores that adapters of this process have opened, by location."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, Store] = {}
+        self.lock = Lock()
+
+
+_opened = _Opened()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_opened.__init__)  # type: ignore[misc]  # a child opens stores of its own
+
+
 def open_any(store: Store | AsyncStore | Location) -> Store:
-    """Return a store for an adapter: the one that is given, sync or async, or the one at a location. A store that was
-    opened here is closed when the process ends, or by `adapter.store.close()`."""
+    """Return a store for an adapter: the one that is given, sync or async, or the one at a location. Adapters of one
+    location share a store, because programs make them for each request. It is closed when the process ends, or by
+    `adapter.store.close()`; then the next adapter opens it again."""
     if isinstance(store, Store):
         return store
     if isinstance(store, AsyncStore):
@@ -29,7 +44,16 @@ def open_any(store: Store | AsyncStore | Location) -> Store:
     if not isinstance(location, str | os.PathLike):
         hint = "hitherto.open(…), await hitherto.open_async(…), or a path or URL"
         raise InvalidArgument(f"a {type(location).__name__} where a store is wanted", hint=hint)
-    return open_store(location)
+    name = os.fspath(location)
+    if name == "memory:":
+        return open_store(name)
+    if "://" not in name:
+        name = os.path.abspath(os.path.expanduser(name))
+    with _opened.lock:
+        found = _opened.stores.get(name)
+        if found is None or found.is_closed:
+            found = _opened.stores[name] = open_store(location)
+        return found
 
 
 def describe(error: HithertoError) -> str:
