@@ -17,7 +17,6 @@ import pytest
 
 import hitherto
 from hitherto import Key, Store
-from hitherto.adapters._langgraph_messages import to_message
 from hitherto.adapters._opening import import_framework
 from hitherto.errors import (
     AlreadyExists,
@@ -31,6 +30,7 @@ from hitherto.errors import (
     ReadOnly,
     StorageFull,
 )
+from hitherto.formats._langchain_messages import to_message
 
 from ..support.databases import new_database
 from .standins import langgraph as standin
@@ -525,6 +525,12 @@ def test_an_encrypting_serialiser_leaves_nothing_to_read(plain: Store) -> None:
     assert vars(graph.values()["messages"][0])["content"] == "a secret"
     assert count_of(plain) == 0
     assert list(plain.search("secret")) == []
+
+
+def test_a_store_that_cleans_is_refused_because_bytes_cannot_be_cleaned() -> None:
+    store = hitherto.open("memory:", sanitiser=hitherto.Sanitiser.secrets())
+    with store, pytest.raises(InvalidArgument, match="sanitiser"):
+        saver_of(store)
 
 
 def test_a_saver_used_after_close_says_so(tmp_path: Path) -> None:

@@ -1,29 +1,16 @@
-"""Lists of LangChain messages as paths in the tree of a conversation.
+"""Lists of LangChain messages as paths in the tree of a conversation: reading them, and finding what is stored.
 
-A channel that gathers messages has a longer list with every step. Each of its messages is a message of the
-conversation, below the one before, so a version of the list is a path and costs what is new in it. An edited or
-branching history is a branch, and several channels, subgraphs and threads of time share what they begin with.
-
-The key of a message is a digest of the path to it: of the message and of all before it. So the longest beginning of a
-list that is stored is found by keys, and a writer that repeats itself, or two that say the same, store it once. What
-the main channel of a graph gathers is on the main flow; the key of a message beside it has another first letter, so
-that a subgraph's messages do not keep those of the graph off the main flow.
+The key of a message is a digest of the path to it (`formats._langgraph_records`). So the longest beginning of a list
+that is stored is found by keys, and a writer that repeats itself, or two that say the same, store it once.
 """
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ..conversation import Conversation
 from ..errors import Damaged, NotFound
+from ..formats._langgraph_records import MAIN, ROOT, SIDE, Listed, Typed, key_of
 from ..model import Message, Saved
-from ._langgraph_records import Listed, Typed
-
-MAIN: Final = "m"
-SIDE: Final = "s"
-ROOT: Final = b""  # the digest of no messages
-
-_SIZE: Final = 16  # bytes of a digest
 
 
 class Draft(NamedTuple):
@@ -32,20 +19,6 @@ class Draft(NamedTuple):
     flow: str
     new: list[Message]
     above: str | None  # the key of the message that the first one goes below
-
-
-def digests(before: bytes, elements: Sequence[Typed]) -> list[bytes]:
-    """Return the digest of the path to each element."""
-    found: list[bytes] = []
-    last = before
-    for kind, data in elements:
-        last = blake2b(b"%b%b\0%b" % (last, kind.encode(), data), digest_size=_SIZE).digest()
-        found.append(last)
-    return found
-
-
-def key_of(flow: str, digest: bytes) -> str:
-    return flow + digest.hex()
 
 
 def read(talk: Conversation, listed: Listed) -> list[Saved]:

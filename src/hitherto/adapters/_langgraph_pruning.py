@@ -9,10 +9,10 @@ from typing import Any
 
 from ..conversation import Conversation
 from ..errors import HasChildren, Held
+from ..formats import _langgraph_records as records
+from ..formats._langgraph_records import Listed, Place, Record
 from ..model import Saved
 from ..store import Store
-from . import _langgraph_records as records
-from ._langgraph_records import Listed, Place, Record
 
 _ATTEMPTS = 8
 

@@ -12,17 +12,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from ..conversation import Conversation
+from ..formats import _langgraph_records as records
+from ..formats._langchain_messages import to_message
+from ..formats._langgraph_records import Inline, Kept, Listed
 from ..items import ANY
 from ..model import Message
 from ..store import Store
 from . import _langgraph_lists as lists
-from . import _langgraph_records as records
 from ._langgraph_known import Serialised
-from ._langgraph_messages import to_message
-from ._langgraph_records import Inline, Kept, Listed
 
-_SMALL: Final = 256  # bytes of a value that lies in the record
-_PART: Final = 4 * 2**20  # bytes of a part of a value, and of a commit that is more than a record
 _MOST: Final = 256  # handles
 
 
@@ -68,27 +66,21 @@ class Write:
         self._store = store
         self._talk = talk
         self._handles = handles
-        self._trace = _trace(namespace) if namespace else None
+        self._trace = records.subagent_of(namespace) if namespace else None
         self._items: dict[str, bytes] = {}
         self._lists: list[lists.Draft] = []
         self.lists_seen: list[tuple[Serialised, bytes, list[bytes]]] = []
 
     def add_value(self, typed: records.Typed) -> Inline | Kept:
-        kind, data = typed
-        if len(data) <= _SMALL:
-            return Inline(kind, data)
-        kept = Kept(kind, token_urlsafe(9), -(-len(data) // _PART))
-        for part, name in enumerate(records.part_names(kept)):
-            self._items[name] = data[part * _PART : (part + 1) * _PART]
-        return kept
+        return records.place_value(typed, token_urlsafe(9), self._items)
 
     def add_list(self, done: Serialised, flow: str, earlier: Listed | None) -> Listed:
         before, path, count, above = lists.find_beginning(self._talk, done.typed, flow, earlier, done.path)
         new = [
-            to_message(vars(done.elements[n]), lists.key_of(flow, path[n]), list(done.typed[n]))
+            to_message(vars(done.elements[n]), records.key_of(flow, path[n]), list(done.typed[n]))
             for n in range(count, len(path))
         ]
-        if flow == lists.SIDE and self._trace is not None:
+        if flow == records.SIDE and self._trace is not None:
             label = "subagent:{}:{}".format(*self._trace)
             new = [replace(message, label=label) for message in new]
         listed = Listed((new[-1].key if new else above) or "", len(path), before)
@@ -99,7 +91,7 @@ class Write:
 
     def commit(self, name: str, data: bytes, *, expect: int | None = ANY) -> None:
         """Write all of it, and the record of this name."""
-        while sum(map(len, self._items.values())) > _PART:
+        while sum(map(len, self._items.values())) > records.PART:
             first = next(iter(self._items))
             self._talk.items.put(first, self._items.pop(first))
         for draft in self._lists[:-1]:
@@ -122,7 +114,7 @@ class Write:
 
     def _stand(self, draft: lists.Draft) -> Conversation:
         """Return a handle that stands where the new messages of a list go."""
-        is_main = draft.flow == lists.MAIN
+        is_main = draft.flow == records.MAIN
         if draft.above is not None:
             handle = self._handles.take_end(self._talk, draft.above) if draft.above.startswith(draft.flow) else None
             if handle is not None:
@@ -143,15 +135,9 @@ def _slices(messages: Sequence[Message]) -> list[list[Message]]:
     size = 0
     for message in messages:
         weight = len(message.raw[1]) if isinstance(message.raw, list) else 0
-        if found[-1] and size + weight > _PART:
+        if found[-1] and size + weight > records.PART:
             found.append([])
             size = 0
         found[-1].append(message)
         size += weight
     return found
-
-
-def _trace(namespace: str) -> tuple[str, str]:
-    """Return the name and the run of the subgraph that a namespace is of: as if it were a sub-agent."""
-    name, _, run = namespace.rpartition("|")[2].partition(":")
-    return name.replace(":", "_") or "graph", run.replace(":", "_") or "0"

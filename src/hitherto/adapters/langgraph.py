@@ -6,13 +6,12 @@
 
 A thread is a conversation of the kind `langgraph`, and its key is the thread's id. The messages of a graph are the
 messages of the conversation; the rest of each checkpoint lies beside them. One `put` is one commit. What is kept, and
-how, is in `_langgraph_records` and `_langgraph_lists`.
+how, is in `formats._langgraph_records`.
 """
 
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from itertools import islice
 from secrets import token_hex
 from types import TracebackType
@@ -22,18 +21,17 @@ from .._system.task_threads import shared_threads
 from ..aio import AsyncStore
 from ..conversation import Conversation
 from ..errors import Conflict, InvalidArgument, NotFound
+from ..formats import _langgraph_records as records
+from ..formats._langgraph_records import KIND, Inline, Kept, Listed, Place, Record, TaskWrite, TaskWrites
 from ..store import Store
 from . import _langgraph_lists as lists
 from . import _langgraph_pruning as pruning
-from . import _langgraph_records as records
 from ._langgraph_known import KnownLists, Serialised
-from ._langgraph_records import Inline, Kept, Listed, Place, Record, TaskWrite, TaskWrites
 from ._langgraph_writing import Handles, Write
 from ._opening import Location, import_framework, open_any
 
 __all__ = ["KIND", "Saver"]
 
-KIND: Final = "langgraph"
 TRIED: Final = ">=4.3,<5"
 
 _base = import_framework(
@@ -50,9 +48,6 @@ _Snapshot = vars(_types)["_DeltaSnapshot"]  # the value of a delta channel, whol
 _encrypted = import_framework("langgraph.checkpoint.serde.encrypted", "langgraph-checkpoint", "langgraph", TRIED)
 _messages = import_framework("langchain_core.messages", "langchain-core", "langgraph", ">=1.4,<2")
 
-_THREAD: Final = "thread_id"  # in the metadata of a thread whose id cannot be its key
-_LONGEST: Final = 500  # bytes of a key: databases index no long values
-_HASHED: Final = "sha256:"
 _RECENT: Final = 512  # places of checkpoints that are remembered
 _ATTEMPTS: Final = 8
 _AHEAD: Final = 16  # checkpoints of a listing that are read at a time
@@ -68,6 +63,9 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
     def __init__(self, store: Store | AsyncStore | Location, *, serde: Any = None) -> None:
         super().__init__(serde=serde)
         self.store = open_any(store)
+        if self.store.engine.redactor is not None:
+            hint = "open it without sanitiser=, and clean what goes into the graph: Sanitiser.clean(text)"
+            raise InvalidArgument("a sanitiser cannot clean the bytes of LangGraph's serialiser", hint=hint)
         self._known = KnownLists()
         self._handles = Handles()
         self._recent: dict[tuple[str, str, str], tuple[dict[str, Any], dict[str, Place]]] = {}
@@ -148,7 +146,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         self, talk: Conversation, namespace: str | None, checkpoint: str | None, end: str | None
     ) -> Iterator[tuple[tuple[str, str], str, Conversation, str, bytes]]:
         """Yield the records of one thread, the newest first, each with what it is sorted by."""
-        thread = talk.metadata.get(_THREAD) or talk.key or ""
+        thread = talk.metadata.get(records.THREAD) or talk.key or ""
         if namespace is None:
             found = [(records.checkpoint_of(item.name), item) for item in talk.items.scan(records.CHECKPOINTS)]
             entries = iter(sorted(found, key=lambda entry: entry[0], reverse=True))
@@ -186,12 +184,12 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         if isinstance(place, Inline):
             return self._load((place.kind, place.data))
         if isinstance(place, Kept):
-            return self._load(records.read_kept(talk, place))
+            return self._load((place.kind, b"".join([talk.items[name] for name in records.part_names(place)])))
         there = self._known.find(talk.id, place)
         typed = [lists.typed_of(message) for message in lists.read(talk, place)] if there is None else there[0]
         found = [self._load(one) for one in typed]
         if is_used:
-            path = lists.digests(place.before, typed) if there is None else there[1]
+            path = records.digests(place.before, typed) if there is None else there[1]
             self._known.remember(talk.id, place.before, Serialised(found, typed), path)
         return _Snapshot(found) if place.is_snapshot else found
 
@@ -281,7 +279,7 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
                 continue
             there = earlier.get(channel)
             if (messages := self._messages_in(value)) is not None:
-                flow = lists.MAIN if channel == main else lists.SIDE
+                flow = records.MAIN if channel == main else records.SIDE
                 done = self._known.serialise(talk.id, messages, self.serde.dumps_typed)
                 listed = write.add_list(done, flow, there if isinstance(there, Listed) else None)
                 places[channel] = (
@@ -361,11 +359,11 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
     # -- threads
 
     def _find(self, thread: str) -> Conversation | None:
-        return self.store.find(_key_of(thread), kind=KIND)
+        return self.store.find(records.key_of_thread(thread), kind=KIND)
 
     def _ensure(self, thread: str) -> Conversation:
-        key = _key_of(thread)
-        talk = self.store.ensure(key, kind=KIND, metadata=None if key == thread else {_THREAD: thread})
+        key = records.key_of_thread(thread)
+        talk = self.store.ensure(key, kind=KIND, metadata=None if key == thread else {records.THREAD: thread})
         self._handles.keep_thread(thread, talk)
         return talk
 
@@ -391,10 +389,10 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
         if talk is None:
             raise NotFound("thread", [str(source_thread_id)])
         target = str(target_thread_id)
-        key = _key_of(target)
+        key = records.key_of_thread(target)
         copy = talk.copy_to(key)
-        if key != target or _THREAD in copy.metadata:
-            copy.describe({**copy.metadata, _THREAD: target})
+        if key != target or records.THREAD in copy.metadata:
+            copy.describe({**copy.metadata, records.THREAD: target})
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints and writes that these runs have made, in all threads."""
@@ -461,14 +459,6 @@ class Saver(_base.BaseCheckpointSaver):  # type: ignore[name-defined]  # it may 
 
     async def aget_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> Mapping[str, Any]:
         return await _in_thread(partial(self.get_delta_channel_history, config=config, channels=channels))
-
-
-def _key_of(thread: str) -> str:
-    """Return the key of the conversation of a thread: its id, if that can be a key, or a hash of it."""
-    is_plain = thread.isprintable() and len(thread.encode("utf-8", "surrogatepass")) <= _LONGEST
-    if is_plain and not thread.startswith(_HASHED):
-        return thread
-    return _HASHED + sha256(thread.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _place(config: Config) -> tuple[str, str, str | None]:

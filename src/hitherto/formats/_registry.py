@@ -22,8 +22,8 @@ from ._types import HEAD, Format, Source
 # Asked in this order; the last two are for people, and recognise nothing.
 OURS = (
     *("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb"),
-    *("chatgpt", "claude-code", "claude.ai", "codex", "gemini-cli", "langchain", "librechat", "llm", "open-webui"),
-    *("openai-agents", "pydantic-ai"),
+    *("chatgpt", "claude-code", "claude.ai", "codex", "gemini-cli", "langchain", "langgraph", "librechat", "llm"),
+    *("open-webui", "openai-agents", "pydantic-ai"),
     *("openai", "snapshot", "markdown", "html"),
 )
 _MODULES = str.maketrans("-.", "__")  # in the names of formats

@@ -1,9 +1,8 @@
-"""What is kept of a LangGraph checkpoint: items beside the messages of its thread, and their names.
+"""What is kept of a LangGraph checkpoint, by the adapter and by the importer: items beside the messages of its thread.
 
 A thread is a conversation. A checkpoint is one item, its **record**: the checkpoint without the values of its channels,
 its metadata, its parent, and for each channel the **place** of its value. Small values lie in the record. Others have
-items of their own, and checkpoints in which the value is the same share it. A list of messages lies in the tree of the
-conversation (see `_langgraph_lists`). The writes of a task are one item.
+items of their own, and checkpoints in which the value is the same share it. The writes of a task are one item.
 
     k/<namespace>/<checkpoint>          a record
     w/<namespace>/<checkpoint>/<task>   the writes of a task
@@ -11,22 +10,39 @@ conversation (see `_langgraph_lists`). The writes of a task are one item.
 
 Values are bytes as LangGraph's serialiser made them, with the name that it gives their type. Nothing here loads
 LangGraph.
+
+A list of LangChain messages is a path in the tree of the conversation: each message below the one before. So a version
+of the list costs what is new in it, an edited or branching history is a branch, and channels, subgraphs and branches
+share what they begin with. The key of a message is a digest of the path to it: of the message and of all before it.
+What the main channel of a graph gathers is on the main flow. The key of a message beside it has another first letter,
+so that a subgraph's messages do not keep those of the graph off the main flow.
 """
 
-from collections.abc import Iterable, Iterator
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b, sha256
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ..conversation import Conversation
 from ..errors import Damaged
 
+KIND: Final = "langgraph"
+THREAD: Final = "thread_id"  # in the metadata of a thread whose id cannot be its key
 CHECKPOINTS: Final = "k/"
 WRITES: Final = "w/"
 VALUES: Final = "v/"
 
+MAIN: Final = "m"
+SIDE: Final = "s"
+ROOT: Final = b""  # the digest of no messages
+
+SMALL: Final = 256  # bytes of a value that lies in the record
+PART: Final = 4 * 2**20  # bytes of a part of a value
+
+_LONGEST: Final = 500  # bytes of a key: databases index no long values
+_HASHED: Final = "sha256:"
+_DIGEST: Final = 16  # bytes of a digest
 _LONG: Final = 240  # bytes of a part of a name; a longer one is named by its hash
 
 Typed = tuple[str, bytes]  # a value as the serialiser made it: the name of its type, and bytes
@@ -140,13 +156,51 @@ def part_names(kept: Kept) -> list[str]:
     return [f"{VALUES}{kept.name}/{part:04}" for part in range(kept.parts)]
 
 
-def read_kept(talk: Conversation, kept: Kept) -> Typed:
-    """Return a value that has items of its own."""
-    return kept.kind, b"".join([talk.items[name] for name in part_names(kept)])
-
-
 def kept_in(places: Iterable[Place]) -> Iterator[str]:
     """Yield the names of the items that these places name."""
     for place in places:
         if isinstance(place, Kept):
             yield from part_names(place)
+
+
+# -- threads, lists and values
+
+
+def key_of_thread(thread: str) -> str:
+    """Return the key of the conversation of a thread: its id, if that can be a key, or a hash of it."""
+    data = thread.encode("utf-8", "surrogatepass")
+    if thread.isprintable() and len(data) <= _LONGEST and not thread.startswith(_HASHED):
+        return thread
+    return _HASHED + sha256(data).hexdigest()
+
+
+def digests(before: bytes, elements: Sequence[Typed]) -> list[bytes]:
+    """Return the digest of the path to each element of a list."""
+    found: list[bytes] = []
+    last = before
+    for kind, data in elements:
+        last = blake2b(b"%b%b\0%b" % (last, kind.encode(), data), digest_size=_DIGEST).digest()
+        found.append(last)
+    return found
+
+
+def key_of(flow: str, digest: bytes) -> str:
+    """Return the key of the message that a path ends with."""
+    return flow + digest.hex()
+
+
+def subagent_of(namespace: str) -> tuple[str, str]:
+    """Return the name and the run of the subgraph that a namespace is of: as if it were a sub-agent."""
+    name, _, run = namespace.rpartition("|")[2].partition(":")
+    return name.replace(":", "_") or "graph", run.replace(":", "_") or "0"
+
+
+def place_value(typed: Typed, name: str, items: dict[str, bytes]) -> Inline | Kept:
+    """Return the place of a value. One that is too large for the record is added to the items, under this name."""
+    kind, data = typed
+    if len(data) <= SMALL:
+        return Inline(kind, data)
+    kept = Kept(kind, name, -(-len(data) // PART))
+    for part, own in enumerate(part_names(kept)):
+        items[own] = data[part * PART : (part + 1) * PART]
+    return kept
