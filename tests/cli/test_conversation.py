@@ -343,6 +343,28 @@ def test_a_thread_is_printed_as_it_was_said_with_tools_folded(world: World, samp
     ]
 
 
+def test_what_no_person_wrote_and_a_thought_alone_are_folded(world: World) -> None:
+    mark = {"injected": "context"}
+    with world.store() as store:
+        talk = store.start()
+        talk.append(Message.user("<environment_context>\n  <cwd>/srv</cwd>", extra={**mark}))
+        talk.append(Message.user([Block("content", "<system-reminder>\nhush", extra={**mark}), Block.text("Why?")]))
+        end = talk.append(Message.assistant([Block.thinking("Let me\nsee.")]))
+    shown = [re.sub(r"^\S{6} \(.*?\) ", "", line) for line in lines(world, "show", end.id)]
+    assert shown == [
+        "[USER] (context) <environment_context> <cwd>/srv</cwd>",
+        "",
+        "[USER]",
+        "(context) <system-reminder> hush",
+        "Why?",
+        "",
+        "[ASSISTANT] (thinking) Let me see.",
+    ]
+    assert "hush" in lines(world, "show", "--full", end.id)
+    newest = [line.partition("] ")[2] for line in lines(world, "log", end.id)]
+    assert newest == ["Let me see.", "Why?", "(context) <environment_context> <cwd>/srv</cwd>"]
+
+
 def test_full_unfolds_tools_thoughts_and_the_system_prompt(world: World, sample: Sample) -> None:
     shown = lines(world, "show", "--full", sample.end)
     assert shown[:2] == ["[SYSTEM PROMPT]", "Be kind."]

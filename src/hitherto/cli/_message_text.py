@@ -9,8 +9,9 @@
 
     ghi789 (2024-01-15 10:31) [TOOL RESULT] ← 1,234 bytes: all: build test
 
-Tool calls and their results are folded to a line each, because they are long and meant for the model. Images and other
-attachments are named and never loaded.
+Tool calls and their results are folded to a line each, because they are long and meant for the model; so is what no
+person wrote (`extra["injected"]`), and an answer that is a thought alone. Images and other attachments are named and
+never loaded.
 """
 
 import os
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from .._system.terminal_text import escape_control_characters
 from ._output import paint
 from ._terminal import is_terminal, line, moment, width
-from ._tree import Brief, brief_line, role_tag, summarise_blocks
+from ._tree import Brief, brief_line, role_tag, summarise_blocks, why_injected
 
 if TYPE_CHECKING:
     from ..model import Block, Saved, Setup
@@ -69,12 +70,17 @@ def thread_lines(messages: "Sequence[Saved]", held_with: "dict[str, Setup]", *, 
 def message_lines(message: "Saved", model: str, *, full: bool) -> Iterator[str]:
     """Yield the lines of one message: a header, and its content."""
     header = paint(message_header(message, model), _STYLES.get(message.role, "dim"))
+    why = why_injected(message.extra)
     if message.role == "tool_result" and not full:
         yield f"{header} {_result(message)}"
-        return
-    yield header
-    for block in message.blocks:
-        yield from _block_lines(block, full=full)
+    elif why and not full:
+        yield f"{header} {_fold(message, f'({why})')}"
+    elif not full and message.blocks and all(block.type == "thinking" for block in message.blocks):
+        yield f"{header} {_fold(message, '(thinking)')}"
+    else:
+        yield header
+        for block in message.blocks:
+            yield from _block_lines(block, full=full)
 
 
 def message_header(message: "Saved", model: str = "") -> str:
@@ -93,7 +99,10 @@ def message_header(message: "Saved", model: str = "") -> str:
 
 
 def _block_lines(block: "Block", *, full: bool) -> Iterator[str]:
-    if block.type == "tool_call":
+    why = why_injected(block.extra)
+    if why and not full:
+        yield paint(line(f"({why}) {summarise_blocks([block])}", room()), "dim")
+    elif block.type == "tool_call":
         yield from (paint(text, "dim") for text in _call(block, full=full))
     elif not isinstance(block.content, str):
         yield line(f"[{block.mime_type}, {_size(block):,} bytes]", room())
@@ -127,8 +136,13 @@ def _call(block: "Block", *, full: bool) -> list[str]:
 def _result(message: "Saved") -> str:
     """Return a tool result: `← 1,234 bytes: the first words`."""
     size = sum(_size(block) for block in message.blocks)
+    return _fold(message, f"← {size:,} bytes:")
+
+
+def _fold(message: "Saved", words: str) -> str:
+    """Return these words and the first ones of a message, on the rest of its header's line."""
     left = max(20, room() - len(message_header(message)) - 1)
-    return paint(line(f"← {size:,} bytes: {summarise_blocks(message.blocks)}", left), "dim")
+    return paint(line(f"{words} {summarise_blocks(message.blocks)}", left), "dim")
 
 
 def _size(block: "Block") -> int:

@@ -43,10 +43,18 @@ class Brief(NamedTuple):
 def make_brief(message: "Saved") -> Brief:
     """Return a message in brief."""
     m = message
-    summary = summarise_blocks(m.blocks)
+    summary = summarise_blocks([b for b in m.blocks if not why_injected(b.extra)] or m.blocks)
+    if why := why_injected(m.extra):
+        summary = f"({why}) {summary}"
     if m.problem is not None:  # with a missing attachment the rest is readable
         summary = f"{summary} ({m.problem})".strip() if m.blocks else f"(cannot be read: {m.problem})"
     return Brief(m.id, m.parent, m.link, m.seq, m.role, m.created_at, m.label, m.main, summary, m.problem)
+
+
+def why_injected(extra: dict[str, object] | None) -> str:
+    """Return why a message or a block stands in a person's turn that no person wrote; "" if a person did."""
+    why = (extra or {}).get("injected")
+    return why if isinstance(why, str) else ""
 
 
 def summarise_blocks(blocks: "Sequence[Block]") -> str:

@@ -63,7 +63,7 @@ def _conversation(body: Fields, media: FileIndex, place: str) -> Iterator[Found]
     times = {id: time_us(message.get("create_time")) for id, message in said.items()}
     head = _head(text(body.get("current_node")), parents, said)
     tree = order_tree(skip_empty(parents, said), times, last=head)
-    reader = _Reader(media, first_text(body, "default_model_slug"))
+    reader = _Reader(media)
     messages = [reader.read(id, said[id], parent, times[id]) for id, parent in tree.parents.items()]
     conversation = PortableConversation(
         by_id=True,
@@ -107,8 +107,8 @@ def _without_messages(body: Fields, place: str) -> PortableConversation:
 class _Reader:
     """Reads the messages of one conversation, parents first."""
 
-    def __init__(self, media: FileIndex, model: str) -> None:
-        self._media, self._model = media, model
+    def __init__(self, media: FileIndex) -> None:
+        self._media = media
         self.setups = Setups()
         self._calls: dict[str | None, str] = {}  # the call that a message, or the nearest one above it, makes
 
@@ -125,7 +125,7 @@ class _Reader:
             call = id
         if call:
             self._calls[id] = call
-        model = (first_text(about, "model_slug") or self._model) if role == "assistant" else ""
+        model = text(about.get("model_slug")) if role == "assistant" else ""
         extra = {"native": storable(_native(found, content, kind))}
         if role == "tool_result":
             message = Message.tool_result(call or text(author.get("name")) or id, blocks, error=kind == "system_error")
