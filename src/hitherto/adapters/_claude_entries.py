@@ -8,9 +8,9 @@ from typing import Final
 
 from msgspec.structs import astuple, replace
 
+from ..dialects._kept_objects import Keeper, Whole
 from ..errors import InvalidMessage
 from ..model import Message, Usage
-from ._kept import Keeper, Whole
 
 
 def uuid_of(entry: Whole) -> str | None:

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from .._system.task_threads import shared_threads
 from ..conversation import Conversation
+from ..dialects._framework_names import key_of
 from ..items import Batch
 from ..store import Store
-from ._names import key_of
 from ._opening import import_framework
 
 _RUNS: Final = "pydantic-ai/run"

@@ -17,11 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from ..conversation import Conversation
+from ..dialects._framework_names import key_of
 from ..errors import Conflict, Held, NotFound
 from ..items import Item
 from ..model import Saved
 from ..store import Store
-from ._names import key_of
 from ._opening import import_framework
 from ._pydantic_messages import json_of, message_of
 from ._pydantic_runs import RunJournal

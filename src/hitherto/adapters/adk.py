@@ -19,18 +19,27 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from .._system.task_threads import shared_threads
 from ..aio import AsyncStore
 from ..conversation import Conversation
-from ..errors import Conflict, Damaged, InvalidMessage, NotFound
-from ..model import Message, Saved, Usage
+from ..dialects._framework_names import key_of, unescape
+from ..dialects._kept_objects import Whole, first_words
+from ..dialects.adk_events import (
+    EVENTS,
+    SESSION_ITEM,
+    STATE_ITEM,
+    SessionRecord,
+    SharedChange,
+    decode_item,
+    encode_item,
+    metadata_of,
+    session_key,
+)
+from ..errors import Conflict, Damaged, NotFound
+from ..model import Saved
 from ..store import Store
-from ._kept import Keeper, Whole, first_words
-from ._names import escape, key_of, unescape
 from ._opening import Location, import_framework, open_any
 
 __all__ = ["SessionService"]
@@ -51,9 +60,6 @@ _not_found = _adk("errors.session_not_found_error", "SessionNotFoundError")
 _exists = _adk("errors.already_exists_error", "AlreadyExistsError")
 _pydantic = import_framework("pydantic_core", "pydantic-core", "adk", ">=2", "to_jsonable_python")
 
-_FRAMEWORK: Final = "google-adk"
-_SESSION: Final = "adk/session"  # the item with the times and the revision of a session
-_STATE: Final = "adk/state"  # the item with the state that is the session's own
 _MARKER: Final = "_storage_update_marker"  # where a session object of ADK has the revision that it has seen
 _APPLIED: Final = 200  # changes of shared state that are remembered as applied
 _PAGE: Final = 1000
@@ -62,22 +68,6 @@ _STALE: Final = "The session has been modified in storage since it was loaded. L
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 State = dict[str, Any]
-
-
-class _Shared(Struct, omit_defaults=True):
-    """A change of state that is not the session's own, until it is applied."""
-
-    id: str
-    app: State = {}
-    user: State = {}
-
-
-class _Record(Struct, omit_defaults=True):
-    """The times and the revision of a session."""
-
-    marker: str  # another one after each event
-    updated: float
-    shared: _Shared | None = None
 
 
 class _SharedState(Struct, omit_defaults=True):
@@ -96,11 +86,11 @@ class _Name(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        return key_of("adk", self.app, self.user, self.session)
+        return session_key(self.app, self.user, self.session)
 
     @property
     def metadata(self) -> dict[str, str]:
-        return {**_metadata(self.app, self.user), "session_id": escape(self.session)}
+        return metadata_of(self.app, self.user, self.session)
 
 
 class SessionService(_Base):
@@ -160,14 +150,14 @@ class SessionService(_Base):
 
     def _create(self, name: _Name, state: State) -> Any:
         app, user, own = _split(_as_json(state))
-        record = _Record(uuid4().hex, time.time(), _shared(app, user))
+        record = SessionRecord(uuid4().hex, time.time(), _shared(app, user))
         if self._find(name) is not None:
             raise _exists.AlreadyExistsError(f"Session with id {name.session} already exists.")
-        data = _encode(record), _encode(own)
+        data = encode_item(record), encode_item(own)
         try:
             with self.store.ensure(name.key, metadata=name.metadata).batch() as batch:
-                batch.items.put(_SESSION, data[0], expect=None)
-                batch.items.put(_STATE, data[1])
+                batch.items.put(SESSION_ITEM, data[0], expect=None)
+                batch.items.put(STATE_ITEM, data[1])
         except Conflict:
             raise _exists.AlreadyExistsError(f"Session with id {name.session} already exists.") from None
         self._apply(name, record.shared)
@@ -189,7 +179,7 @@ class SessionService(_Base):
     def _list(self, app: str, user: str | None) -> Iterator[Any]:
         cursor: str | None = None
         while True:
-            page = self.store.conversations(limit=_PAGE, cursor=cursor, metadata=_metadata(app, user))
+            page = self.store.conversations(limit=_PAGE, cursor=cursor, metadata=metadata_of(app, user))
             for info in page.items:
                 try:
                     metadata, talk = info.metadata, self.store.conversation(info)
@@ -198,6 +188,7 @@ class SessionService(_Base):
                 name = _Name(app, unescape(metadata["user_id"]), unescape(metadata["session_id"]))
                 record = _record_of(talk)
                 if record is not None:
+                    self._apply(name, record.shared)
                     yield self._build(name, record, _state_of(talk), [])
             cursor = page.next_cursor
             if cursor is None:
@@ -210,27 +201,27 @@ class SessionService(_Base):
             self._apply(name, None if record is None else record.shared)
             self.store.purge(talk, reason="user-requested")
 
-    def _append(self, name: _Name, whole: Whole, seen: str | None, last: str | None) -> _Record:
+    def _append(self, name: _Name, whole: Whole, seen: str | None, last: str | None) -> SessionRecord:
         """Commit an event with the state that it changes, if the session is as it was seen."""
         found = self._find(name)
         if found is None:
             raise _not_found.SessionNotFoundError(f"Session {name.session} not found.")
         talk, record = found
-        item = talk.items.get(_SESSION)
+        item = talk.items.get(SESSION_ITEM)
         if item is None or not _is_current(talk, record, seen, last):
             raise _errors.StaleSessionError(_STALE)
         self._apply(name, record.shared)
         actions = whole.get("actions")
         app, user, own = _split(actions.get("stateDelta") or {} if isinstance(actions, dict) else {})
-        new = _Record(uuid4().hex, float(str(whole["timestamp"])), _shared(app, user))
-        message, _ = _EVENTS.keep(whole)
+        new = SessionRecord(uuid4().hex, float(str(whole["timestamp"])), _shared(app, user))
+        message, _ = EVENTS.keep(whole)
         title = first_words(message.text) if message.role == "user" and not talk.title else None
         try:
             with talk.batch(on_conflict="follow") as batch:
                 batch.append(message)
-                batch.items.put(_SESSION, _encode(new), expect=item.revision)
+                batch.items.put(SESSION_ITEM, encode_item(new), expect=item.revision)
                 if own:
-                    batch.items.put(_STATE, _encode({**_state_of(talk), **own}))
+                    batch.items.put(STATE_ITEM, encode_item({**_state_of(talk), **own}))
         except Conflict:
             raise _errors.StaleSessionError(_STALE) from None
         self._apply(name, new.shared)
@@ -238,12 +229,12 @@ class SessionService(_Base):
             talk.rename(title)
         return new
 
-    def _find(self, name: _Name) -> tuple[Conversation, _Record] | None:
+    def _find(self, name: _Name) -> tuple[Conversation, SessionRecord] | None:
         talk = self.store.find(name.key)
         record = None if talk is None else _record_of(talk)
         return None if talk is None or record is None else (talk, record)
 
-    def _build(self, name: _Name, record: _Record, own: State, events: list[Any]) -> Any:
+    def _build(self, name: _Name, record: SessionRecord, own: State, events: list[Any]) -> Any:
         state = dict(own)
         state.update({f"app:{key}": value for key, value in self._shared_state(_app_item(name.app)).items()})
         shared = self._shared_state(_user_item(name.app, name.user))
@@ -261,32 +252,28 @@ class SessionService(_Base):
 
     def _shared_state(self, item: str) -> State:
         found = self.store.items.get(item)
-        return {} if found is None else _decode(found.value, _SharedState).state
+        return {} if found is None else decode_item(found.value, _SharedState).state
 
-    def _apply(self, name: _Name, shared: _Shared | None) -> None:
+    def _apply(self, name: _Name, shared: SharedChange | None) -> None:
         """Make a change of shared state, unless it was made before."""
         if shared is None:
             return
         for item, delta in ((_app_item(name.app), shared.app), (_user_item(name.app, name.user), shared.user)):
             while delta:
                 found = self.store.items.get(item)
-                value = _SharedState() if found is None else _decode(found.value, _SharedState)
-                if shared.id in value.applied:
+                value = _SharedState() if found is None else decode_item(found.value, _SharedState)
+                if shared.id in value.applied or (shared.is_default and delta.keys() <= value.state.keys()):
                     break
-                value = _SharedState({**value.state, **delta}, [*value.applied, shared.id][-_APPLIED:])
+                state = {**delta, **value.state} if shared.is_default else {**value.state, **delta}
+                value = _SharedState(state, [*value.applied, shared.id][-_APPLIED:])
                 try:
-                    self.store.items.put(item, _encode(value), expect=None if found is None else found.revision)
+                    self.store.items.put(item, encode_item(value), expect=None if found is None else found.revision)
                 except Conflict:  # another session changed it, too
                     continue
                 break
 
 
 # -- sessions and their items
-
-
-def _metadata(app: str, user: str | None) -> dict[str, str]:
-    found = {"framework": _FRAMEWORK, "app_name": escape(app)}
-    return found if user is None else {**found, "user_id": escape(user)}
 
 
 def _app_item(app: str) -> str:
@@ -297,22 +284,22 @@ def _user_item(app: str, user: str) -> str:
     return key_of("adk/user", app, user)
 
 
-def _record_of(talk: Conversation) -> _Record | None:
-    item = talk.items.get(_SESSION)
-    return None if item is None else _decode(item.value, _Record)
+def _record_of(talk: Conversation) -> SessionRecord | None:
+    item = talk.items.get(SESSION_ITEM)
+    return None if item is None else decode_item(item.value, SessionRecord)
 
 
 def _state_of(talk: Conversation) -> State:
-    item = talk.items.get(_STATE)
+    item = talk.items.get(STATE_ITEM)
     return {} if item is None else json.loads(item.value)
 
 
-def _is_current(talk: Conversation, record: _Record, seen: str | None, last: str | None) -> bool:
+def _is_current(talk: Conversation, record: SessionRecord, seen: str | None, last: str | None) -> bool:
     """Return True if a session object is as new as the session. One that was not made here has no marker: then its last
     event decides."""
     if seen is not None:
         return seen == record.marker
-    newest = next((whole for m in reversed(talk.thread(last=1, events=True)) if (whole := _EVENTS.whole(m))), None)
+    newest = next((whole for m in reversed(talk.thread(last=1, events=True)) if (whole := EVENTS.whole(m))), None)
     return (None if newest is None else newest.get("id")) == last
 
 
@@ -332,8 +319,8 @@ def _split(state: State) -> tuple[State, State, State]:
     return app, user, own
 
 
-def _shared(app: State, user: State) -> _Shared | None:
-    return _Shared(uuid4().hex, app, user) if app or user else None
+def _shared(app: State, user: State) -> SharedChange | None:
+    return SharedChange(uuid4().hex, app, user) if app or user else None
 
 
 def _as_json(state: State) -> State:
@@ -345,43 +332,7 @@ def _as_json(state: State) -> State:
         return _pydantic.to_jsonable_python(state, serialize_unknown=True)
 
 
-def _encode(value: object) -> bytes:
-    """Return a value as JSON in ASCII: so every text and every integer of a state can be kept."""
-    return json.dumps(msgspec.to_builtins(value)).encode()
-
-
-def _decode(data: bytes, kind: type[T]) -> T:
-    return msgspec.convert(json.loads(data), kind)
-
-
 # -- events
-
-
-def _said(whole: Whole) -> Message | None:
-    content = whole.get("content")
-    if not isinstance(content, dict) or not content.get("parts"):
-        return None
-    try:
-        message = Message.from_gemini(content)
-    except InvalidMessage:  # nothing that Gemini's API says: it is kept all the same
-        return None
-    used = whole.get("usageMetadata")
-    return message if not isinstance(used, dict) else replace(message, usage=_usage(used))
-
-
-def _usage(used: dict[str, object]) -> Usage:
-    def count(name: str) -> int:
-        value = used.get(name)
-        return value if isinstance(value, int) else 0
-
-    return Usage(
-        input_tokens=count("promptTokenCount"),
-        output_tokens=count("candidatesTokenCount") + count("thoughtsTokenCount"),
-        cache_read_tokens=count("cachedContentTokenCount"),
-    )
-
-
-_EVENTS: Final = Keeper("adk", _said, inside=("content",))
 
 
 def _events(store: Store, talk: Conversation, recent: int | None) -> list[Any]:
@@ -394,7 +345,7 @@ def _events(store: Store, talk: Conversation, recent: int | None) -> list[Any]:
         messages = messages if recent is None else messages[-recent:]
     found = []
     for message in messages:
-        whole = _EVENTS.whole(message)
+        whole = EVENTS.whole(message)
         if whole is None:
             continue
         try:

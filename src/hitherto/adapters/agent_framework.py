@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from .._system.task_threads import shared_threads
 from ..aio import AsyncStore
+from ..dialects._framework_names import escape, key_of
+from ..dialects._kept_objects import first_words
+from ..dialects.agent_framework_messages import MESSAGES
 from ..errors import InvalidArgument
 from ..store import Store
-from ._agent_framework_messages import MESSAGES
-from ._kept import first_words
-from ._names import escape, key_of
 from ._opening import Location, import_framework, open_any
 
 __all__ = ["History"]

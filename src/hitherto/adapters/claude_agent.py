@@ -20,14 +20,14 @@ from msgspec import Struct
 
 from ..aio import AsyncStore
 from ..conversation import Conversation
+from ..dialects._framework_names import escape, key_of, unescape
+from ..dialects._kept_objects import Whole as Entry
+from ..dialects._kept_objects import first_words
 from ..errors import Busy, Conflict, HithertoError, InvalidArgument, NotFound
 from ..listing import ConversationInfo
 from ..model import Message, Saved, Usage
 from ..store import Store
 from ._claude_entries import ENTRIES, EntryReader, begins_turn, parent_of, title_of, uuid_of
-from ._kept import Whole as Entry
-from ._kept import first_words
-from ._names import escape, key_of, unescape
 from ._opening import Location, describe, import_framework, open_any
 
 __all__ = ["SessionStore"]

@@ -17,13 +17,22 @@ from typing import Any, Final
 from .._system.task_threads import shared_threads
 from ..aio import AsyncStore
 from ..conversation import Conversation
+from ..dialects._framework_names import escape, key_of
+from ..dialects._kept_objects import first_words
+from ..dialects.strands_messages import (
+    AGENT_ITEM,
+    KIND,
+    MESSAGES,
+    MULTI_AGENT_ITEM,
+    SESSION_ITEM,
+    agent_key,
+    metadata_of,
+    session_key,
+)
 from ..errors import Conflict, HithertoError, InvalidArgument
 from ..model import Message, Saved
 from ..store import Store
-from ._kept import first_words
-from ._names import escape, key_of
 from ._opening import Location, describe, import_framework, open_any
-from ._strands_messages import MESSAGES
 
 __all__ = ["Repository", "Storage"]
 
@@ -38,10 +47,6 @@ _Repository: Any = _strands("session.session_repository", "SessionRepository").S
 _types = _strands("types.session", "Session", "SessionAgent", "SessionMessage")
 _exceptions = _strands("types.exceptions", "SessionException")
 
-_KIND: Final = "strands"
-_SESSION: Final = "strands/session"
-_AGENT: Final = "strands/agent"
-_MULTI_AGENT: Final = "strands/multi-agent/"  # and its id
 _NAMESPACED: Final = "_namespaced"  # by this the framework knows that a storage has a prefix already
 _PAGE: Final = 1000
 _REMEMBERED: Final = 10_000  # conversations whose last message is known
@@ -62,9 +67,9 @@ class Repository(_Repository):
     def create_session(self, session: Any, **kwargs: Any) -> Any:  # noqa: ARG002  # the framework's own, here and below
         """Keep a new session; `SessionException` if the id is taken."""
         data = _encode(session.to_dict())
-        talk = self.store.ensure(_session_key(session.session_id), kind=_KIND)
+        talk = self.store.ensure(session_key(session.session_id), kind=KIND)
         try:
-            talk.items.put(_SESSION, data, expect=None)
+            talk.items.put(SESSION_ITEM, data, expect=None)
         except Conflict:
             raise _exceptions.SessionException(f"Session {session.session_id} already exists") from None
         return session
@@ -72,7 +77,7 @@ class Repository(_Repository):
     def read_session(self, session_id: str, **kwargs: Any) -> Any:  # noqa: ARG002
         """Return a session; None if there is none."""
         talk = self._session(session_id)
-        item = None if talk is None else talk.items.get(_SESSION)
+        item = None if talk is None else talk.items.get(SESSION_ITEM)
         return None if item is None else _types.Session.from_dict(json.loads(item.value))
 
     def delete_session(self, session_id: str, **kwargs: Any) -> None:  # noqa: ARG002
@@ -92,10 +97,10 @@ class Repository(_Repository):
             raise _exceptions.SessionException(f"Session {session_id} does not exist")
         agent_id = session_agent.agent_id
         data = _encode(session_agent.to_dict())
-        metadata = {**_metadata(session_id), "agent_id": escape(agent_id)}
-        talk = self.store.ensure(key_of("strands", session_id, agent_id), metadata=metadata)
+        metadata = metadata_of(session_id, agent_id)
+        talk = self.store.ensure(agent_key(session_id, agent_id), metadata=metadata)
         try:
-            talk.items.put(_AGENT, data, expect=None)
+            talk.items.put(AGENT_ITEM, data, expect=None)
         except Conflict:
             text = f"Agent {agent_id} already exists in session {session_id}"
             raise _exceptions.SessionException(text) from None
@@ -103,16 +108,16 @@ class Repository(_Repository):
     def read_agent(self, session_id: str, agent_id: str, **kwargs: Any) -> Any:  # noqa: ARG002
         """Return an agent; None if there is none."""
         talk = self._agent(session_id, agent_id)
-        item = None if talk is None else talk.items.get(_AGENT)
+        item = None if talk is None else talk.items.get(AGENT_ITEM)
         return None if item is None else _types.SessionAgent.from_dict(json.loads(item.value))
 
     def update_agent(self, session_id: str, session_agent: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Keep the state of an agent. The time at which it was made stays."""
         talk = self._require_agent(session_id, session_agent.agent_id)
-        item = talk.items.get(_AGENT)
+        item = talk.items.get(AGENT_ITEM)
         if item is not None:
             session_agent.created_at = json.loads(item.value)["created_at"]
-        talk.items.put(_AGENT, _encode(session_agent.to_dict()))
+        talk.items.put(AGENT_ITEM, _encode(session_agent.to_dict()))
 
     # -- messages
 
@@ -173,12 +178,12 @@ class Repository(_Repository):
         talk = self._session(session_id)
         if talk is None:
             raise _exceptions.SessionException(f"Session {session_id} does not exist")
-        talk.items.put(_MULTI_AGENT + escape(multi_agent.id), _encode(multi_agent.serialize_state()))
+        talk.items.put(MULTI_AGENT_ITEM + escape(multi_agent.id), _encode(multi_agent.serialize_state()))
 
     def read_multi_agent(self, session_id: str, multi_agent_id: str, **kwargs: Any) -> dict[str, Any] | None:  # noqa: ARG002
         """Return the state of a graph or a swarm; None if there is none."""
         talk = self._session(session_id)
-        item = None if talk is None else talk.items.get(_MULTI_AGENT + escape(multi_agent_id))
+        item = None if talk is None else talk.items.get(MULTI_AGENT_ITEM + escape(multi_agent_id))
         return None if item is None else json.loads(item.value)
 
     def update_multi_agent(self, session_id: str, multi_agent: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -190,12 +195,12 @@ class Repository(_Repository):
     # -- how
 
     def _session(self, session_id: str) -> Conversation | None:
-        talk = self.store.find(_session_key(session_id), kind=_KIND)
-        return None if talk is None or _SESSION not in talk.items else talk
+        talk = self.store.find(session_key(session_id), kind=KIND)
+        return None if talk is None or SESSION_ITEM not in talk.items else talk
 
     def _agent(self, session_id: str, agent_id: str) -> Conversation | None:
-        talk = self.store.find(key_of("strands", session_id, agent_id))
-        known = talk is not None and (talk.id in self._last or _AGENT in talk.items)
+        talk = self.store.find(agent_key(session_id, agent_id))
+        known = talk is not None and (talk.id in self._last or AGENT_ITEM in talk.items)
         return talk if known else None
 
     def _last_number(self, talk: Conversation) -> int:
@@ -219,19 +224,11 @@ class Repository(_Repository):
     def _agents(self, session_id: str) -> Iterator[Any]:
         cursor: str | None = None
         while True:
-            page = self.store.conversations(limit=_PAGE, cursor=cursor, metadata=_metadata(session_id))
+            page = self.store.conversations(limit=_PAGE, cursor=cursor, metadata=metadata_of(session_id))
             yield from page.items
             cursor = page.next_cursor
             if cursor is None:
                 return
-
-
-def _session_key(session_id: str) -> str:
-    return key_of("session", session_id)
-
-
-def _metadata(session_id: str) -> dict[str, str]:
-    return {"framework": "strands-agents", "session_id": escape(session_id)}
 
 
 def _encode(value: object) -> bytes:
@@ -290,7 +287,7 @@ class Storage:
         """Keep bytes under a key."""
         path = _path(key)
         name = self.prefix + path
-        await self._run(lambda: self.store.ensure(self._key, kind=_KIND).items.put(name, bytes(data)))
+        await self._run(lambda: self.store.ensure(self._key, kind=KIND).items.put(name, bytes(data)))
         if self._index is not None:
             await self._index.index(self, path, data)
 
@@ -299,7 +296,7 @@ class Storage:
         name = self.prefix + _path(key)
 
         def get() -> bytes | None:
-            talk = self.store.find(self._key, kind=_KIND)
+            talk = self.store.find(self._key, kind=KIND)
             item = None if talk is None else talk.items.get(name)
             return None if item is None else item.value
 
@@ -310,7 +307,7 @@ class Storage:
         name = self.prefix + _path(key)
 
         def delete() -> None:
-            talk = self.store.find(self._key, kind=_KIND)
+            talk = self.store.find(self._key, kind=KIND)
             if talk is not None:
                 talk.items.delete(name, missing_ok=True)
 
@@ -321,7 +318,7 @@ class Storage:
         prefix, scope = self.prefix + _checked(query).lstrip("/"), len(self.prefix)
 
         def scan() -> Any:
-            talk = self.store.find(self._key, kind=_KIND)
+            talk = self.store.find(self._key, kind=KIND)
             return [] if talk is None else sorted(item.name[scope:] for item in talk.items.scan(prefix))
 
         return await self._run(scan)

@@ -24,6 +24,7 @@ OURS = (
     *("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb"),
     *("chatgpt", "claude-code", "claude.ai", "codex", "gemini-cli", "langchain", "langgraph", "librechat", "llm"),
     *("open-webui", "openai-agents", "pydantic-ai"),
+    *("adk", "strands"),
     *("openai", "snapshot", "markdown", "html"),
 )
 _MODULES = str.maketrans("-.", "__")  # in the names of formats

@@ -1,4 +1,4 @@
-"""Messages of Strands as messages that everybody reads.
+"""Messages of Strands as messages that everybody reads, and the names of what is kept beside them.
 
 Strands writes messages as Bedrock's Converse API does: blocks are objects with one field, which says what they are.
 Bytes in them are base64 in an object of their own once they are to be stored.
@@ -12,9 +12,31 @@ from typing import Final
 import msgspec
 
 from ..model import Block, Message, Usage
-from ._kept import Keeper, Whole
+from ._framework_names import escape, key_of
+from ._kept_objects import Keeper, Whole
+
+KIND: Final = "strands"  # of the conversations that hold sessions and storages, and no messages
+SESSION_ITEM: Final = "strands/session"
+AGENT_ITEM: Final = "strands/agent"
+MULTI_AGENT_ITEM: Final = "strands/multi-agent/"  # and its id
 
 _MEDIA: Final = {"image": "image", "video": "video", "audio": "audio", "document": "application"}
+
+
+def session_key(session_id: str) -> str:
+    """Return the key of the conversation, of the kind `strands`, that holds a session."""
+    return key_of("session", session_id)
+
+
+def agent_key(session_id: str, agent_id: str) -> str:
+    """Return the key of the conversation of an agent."""
+    return key_of("strands", session_id, agent_id)
+
+
+def metadata_of(session_id: str, agent_id: str | None = None) -> dict[str, str]:
+    """Return the metadata of an agent's conversation; without an agent, those by which all of a session are found."""
+    found = {"framework": "strands-agents", "session_id": escape(session_id)}
+    return found if agent_id is None else {**found, "agent_id": escape(agent_id)}
 
 
 def _said(whole: Whole) -> Message | None:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from ..model import Block, Message, Usage
-from ._kept import Keeper, Whole
+from ._kept_objects import Keeper, Whole
 
 
 def _said(whole: Whole) -> Message | None:
