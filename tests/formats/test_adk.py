@@ -119,7 +119,7 @@ def test_broken_events_are_named_and_the_others_are_there(store: Store, file: Fi
     file.session(("app", "zoe", "s"), state="no JSON")
     with pytest.raises(PartialImport) as partial:
         formats.load(file.path, store)
-    report = partial.value.report
+    report: Any = partial.value.report
     assert [one.name for one in report.unreadable] == ["adk.db, event bad", "adk.db, event list"]
     assert (report.new, report.messages) == (2, 6)
 
@@ -131,5 +131,6 @@ def test_a_file_of_pickled_objects_is_refused_with_the_way_to_migrate(store: Sto
     )
     with pytest.raises(PartialImport) as partial:
         formats.load(old.path, store)
-    assert "migrate_from_sqlalchemy_sqlite" in partial.value.report.unreadable[0].reason
+    report: Any = partial.value.report
+    assert "migrate_from_sqlalchemy_sqlite" in report.unreadable[0].reason
     assert not store.conversations().items

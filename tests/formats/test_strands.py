@@ -102,7 +102,7 @@ def test_broken_files_are_named_and_the_others_are_there(store: Store, tmp_path:
     shutil.copy(messages / "message_4.json", stray)
     with pytest.raises(PartialImport) as partial:
         formats.load(tmp_path, store)
-    report = partial.value.report
+    report: Any = partial.value.report
     assert sorted(one.name.rpartition("/")[2] for one in report.unreadable) == [
         "message_3.json",
         "message_4.json",

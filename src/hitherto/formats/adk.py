@@ -72,7 +72,7 @@ class _File:
     def read(self) -> Iterator[Found]:
         query = "SELECT app_name, user_id, id, state, create_time, update_time FROM sessions ORDER BY rowid"
         for app, user, id, state, created, updated in self._connection.execute(query).fetchall():
-            if all(isinstance(part, str) for part in (app, user, id)):
+            if isinstance(app, str) and isinstance(user, str) and isinstance(id, str):
                 yield from self._session((app, user, id), state, time_us(created), time_us(updated))
             else:
                 yield Unreadable(self._label, "a session whose names are no text")
