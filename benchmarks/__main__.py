@@ -36,7 +36,9 @@ _LONG = (
     "tasks_postgres",
     "growth",
     "adapters",
-)  # each takes minutes; load, tasks_postgres and growth run on PostgreSQL, adapters in the frameworks' environments
+    "viewer",
+)  # each takes minutes; load, tasks_postgres and growth run on PostgreSQL, adapters in the frameworks' environments,
+# the viewer in a browser
 _USUAL = [name for name in MEASUREMENTS if name not in _LONG]
 
 

@@ -36,6 +36,7 @@ from ._sides import SEALED_SIDES, SIDES, Ours, Raw, Tasks
 from ._sizes import sizes
 from ._sweeping import sweep
 from ._table import Bench, Row, at_least, at_most, both, ms, none, percentile, ratios
+from ._viewer import viewer
 from ._written import SIZES, names, populate, written
 
 Side = Raw | Ours
@@ -627,4 +628,5 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "load": load,
     "tasks_postgres": tasks_on_postgres,
     "growth": growth,
+    "viewer": viewer,
 }

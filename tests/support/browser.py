@@ -138,6 +138,8 @@ class Page:
         """Open an address, and wait until it is loaded."""
         self._events.clear()
         found = self.send("Page.navigate", url=address)
+        if found.get("isDownload"):  # a file to keep: the page stays
+            return
         assert "errorText" not in found, found
         self._wait_for("Page.loadEventFired")
 
@@ -155,10 +157,10 @@ class Page:
         return found["result"].get("value")
 
     def until(self, script: str) -> Any:
-        """Wait until an expression is true, and return its value."""
+        """Wait until an expression is true, and return its value; of an element, True."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            found = self.run(script)
+            found = self.run(f"((found) => found instanceof Node || found)({script})")
             if found:
                 return found
             assert time.monotonic() < deadline, f"never true: {script}\n{self.complaints}"

@@ -52,7 +52,7 @@ def serve(
     """
     base = _check_base(base_path)
     try:
-        from ..viewer import access, app, server  # noqa: PLC0415  # only this command needs a web server
+        from ..viewer import access, app, server, thread_view  # noqa: PLC0415  # only this command needs a web server
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "nh3", "pygments"):
             raise
@@ -74,6 +74,7 @@ def serve(
             say(f"{place.display_name}: Ctrl+C ends it")
             if not no_open:
                 click.launch(address)
+            thread_view.warm_up()
             server.serve(door, listening)
     finally:
         opened.close()

@@ -20,7 +20,7 @@ from .frame import Links, moment
 from .queries import View, Window, media_of
 from .values import MessageRecord
 
-__all__ = ["chunk", "forget_rendered", "rendered"]
+__all__ = ["chunk", "forget_rendered", "rendered", "warm_up"]
 
 _REMEMBERED = 2_000
 _TAGS = {
@@ -75,6 +75,11 @@ def _answer(text: str) -> str:
 @lru_cache(_REMEMBERED)
 def _prompt(text: str) -> str:
     return _clean(render_prompt(text))
+
+
+def warm_up() -> None:
+    """Load what renders, so that the first page need not wait for it."""
+    _clean(render_answer("**x**\n\n```python\nx = 1\n```\n\n| a |\n|---|\n| b |"))
 
 
 def forget_rendered() -> None:

@@ -19,24 +19,26 @@ export function startLive(reader) {
 }
 
 async function takeIn(reader, pill) {
+  const { base, conversation } = document.body.dataset;
+  const answer = await fetch(`${base}/c/${conversation}.json?count=1`, { credentials: "same-origin" });
+  if (answer.status === 404) {
+    pill.show("This conversation was deleted", () => location.assign(`${base}/`));
+    return;
+  }
+  const { head } = (await answer.json()).conversation;
   const end = reader.thread.getBoundingClientRect().bottom;
   const follows = reader.stop >= reader.length && end < innerHeight + NEAR;
   const added = await reader.refresh();
-  if (added <= 0) {
-    const answer = await fetch(`${location.pathname.replace(/\/m\/.*/, "")}.json?count=1`, { credentials: "same-origin" });
-    if (answer.status === 404) return pill.show("This conversation was deleted", () => location.assign(`${document.body.dataset.base}/`));
-    const { conversation } = await answer.json();
-    const known = reader.head;
-    reader.head = conversation.head;
-    const isNew = conversation.head && conversation.head !== known && !reader.element(conversation.head);
-    if (known !== undefined && isNew) pill.show("New messages on another branch", () => location.assign(location.pathname.replace(/\/m\/.*/, "")));
-    return;
+  const last = () => reader.chunks.at(-1).lastElementChild;
+  if (added > 0) {
+    const words = `${added} new message${added === 1 ? "" : "s"}`;
+    document.getElementById("status").textContent = words;
+    if (follows) last().scrollIntoView({ block: "end", behavior: "smooth" });
+    else pill.show(words, () => reader.reveal(last(), "end"));
+  } else if (head && head !== reader.head && reader.stop >= reader.length && !reader.element(head)) {
+    pill.show("New messages on another branch", () => location.assign(`${base}/c/${conversation}`));
   }
-  const words = `${added} new message${added === 1 ? "" : "s"}`;
-  document.getElementById("status").textContent = words;
-  const last = reader.thread.querySelector("article:last-of-type");
-  if (follows) reader.chunks.at(-1).lastElementChild.scrollIntoView({ block: "end", behavior: "smooth" });
-  else pill.show(words, async () => { reader.reveal(reader.chunks.at(-1).lastElementChild ?? last, "end"); });
+  reader.head = head;
 }
 
 class Pill {
