@@ -137,7 +137,8 @@ class Conversation:
 
         If others were faster, `on_conflict` decides: `"branch"` (the default) goes below where this handle stands
         all the same, `"follow"` goes below the current head, `"raise"` raises `Conflict`. `expect_head` raises
-        `Conflict` unless the head is that message, and goes below it.
+        `Conflict` unless the head is that message, and goes below it; with `on_conflict="replace"` it goes below where
+        the handle stands, and what was said from there to the head becomes a branch.
         """
         return self.extend((message,), on_conflict=on_conflict, expect_head=expect_head)[0]
 

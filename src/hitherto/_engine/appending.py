@@ -20,7 +20,7 @@ from .setups import setup_in_force
 from .state import NO_CHANGES, ConversationState, ItemChanges, Placement, check_size, clean_together, encode_message
 from .steps import Steps
 
-OnConflict = Literal["branch", "raise", "follow"]
+OnConflict = Literal["branch", "raise", "follow", "replace"]
 
 
 class HandlePosition:
@@ -135,8 +135,7 @@ class HandlePosition:
                 names = self.engine.message_ids
                 shown = [None if n is None else names.id(n) for n in (expected[0], row.head)]
                 raise Conflict(expected=shown[0], head=shown[1])
-            return Placement(row.head)
-        if on_conflict == "follow":
+        if on_conflict == "follow" or (expected is not None and on_conflict != "replace"):
             return Placement(row.head)
         if self.epoch != self.state.epoch:  # a write of ours may have failed
             self.settle()
@@ -185,8 +184,10 @@ def extend_steps(
     `is_clean`: the caller has cleaned the messages with the redactor of the store."""
     state, engine = position.state, position.engine
     engine.ensure_open()
-    if on_conflict not in ("branch", "raise", "follow"):
-        raise InvalidArgument(f"on_conflict is 'branch', 'raise' or 'follow', not {on_conflict!r:.40}")
+    if on_conflict not in ("branch", "raise", "follow", "replace"):
+        raise InvalidArgument(f"on_conflict is 'branch', 'raise', 'follow' or 'replace', not {on_conflict!r:.40}")
+    if on_conflict == "replace" and expect_head is None:
+        raise InvalidArgument("nothing is replaced without the head that was seen", hint="pass expect_head=…")
     if not position.main and (on_conflict != "branch" or expect_head is not None):
         raise InvalidArgument(
             "this handle is off the main flow, and the head is on it", hint="append without conditions"

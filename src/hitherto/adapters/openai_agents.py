@@ -10,8 +10,9 @@ removed in the commit that adds the outputs. If the process dies in a tool, the 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -20,8 +21,8 @@ from msgspec.structs import replace
 from .._system.task_threads import shared_threads
 from ..aio import AsyncStore
 from ..conversation import Conversation
-from ..errors import Closed, InvalidArgument, NotFound
-from ..model import Message, Usage
+from ..errors import Closed, Conflict, InvalidArgument, NotFound
+from ..model import Message, Saved, Usage
 from ..store import Store
 from ._openai_items import Item, call_of, item_of, message_of, pair
 from ._opening import Location, import_framework, open_any
@@ -122,6 +123,23 @@ class Session:
         """Keep the output of a tool beside the answer that called it, until it is added."""
         await self._run(self._keep_output, call_id, item)
 
+    async def _get_compaction_snapshot(
+        self, limit: int, *, prune_prefix: "Callable[[TResponseInputItem], bool] | None" = None
+    ) -> Any:
+        """Return the last items, with a way to replace the end of them in one commit. The framework's compaction and
+        its encrypted session look for this name; without it they go without compacting a part."""
+        snapshot: Any = import_framework("agents.memory.session", "openai-agents", "openai-agents", _TRIED)
+        made = getattr(snapshot, "_CompactionSnapshot", None)
+        path = None if made is None else await self._run(self._end, limit)
+        if made is None or path is None:
+            return None
+
+        async def replace_suffix(start: int, output: "list[TResponseInputItem]") -> bool:
+            done: bool = await self._run(self._replace, path[start:], list(output), prune_prefix)
+            return done
+
+        return made([item_of(m) for m in path], len(path) < limit or path[0].parent is None, replace_suffix)
+
     def close(self) -> None:
         """End the use of this session. The store stays open."""
         self._closed = True
@@ -196,6 +214,34 @@ class Session:
         if talk is not None:
             talk.clear()
 
+    def _end(self, limit: int) -> list[Saved] | None:
+        """Return the last messages; None while an answer is on its way."""
+        talk = self.talk
+        return [] if talk is None else None if _journals(talk) else talk.thread(events=True, last=limit)
+
+    def _replace(self, seen: list[Saved], output: list[Item], is_over: Callable[[Any], bool] | None) -> bool:
+        """Replace these messages, if they are still the end. They become a branch. Messages at the beginning that are
+        over go for good."""
+        talk = self.talk
+        messages = [message_of(item) for item in output]
+        if talk is None or not seen or _places(talk.thread(events=True, last=len(seen))) != _places(seen):
+            return False
+        over: list[Saved] = []
+        if is_over is not None:
+            path = talk.thread(events=True)[: -len(seen)]
+            over = list(takewhile(lambda message: is_over(item_of(message)), path))
+            messages = path[len(over) :] + messages if over else messages
+        try:
+            if messages:
+                place = talk.fork(before=over[0] if over else seen[0])
+                with place.batch(on_conflict="replace", expect_head=seen[-1]) as batch:
+                    batch.extend(messages)
+            if over or not messages:
+                self.store.delete([over[0] if over else seen[0]], recursive=True)
+        except (Conflict, NotFound):
+            return False
+        return True
+
     # -- what the hooks do
 
     def _keep_answer(self, items: list[Item], usage: Usage | None) -> None:
@@ -243,6 +289,10 @@ def _journals(talk: Conversation) -> list[_Journal]:
             keys, answer = json.loads(item.value)
             found.append(_Journal(item.name, keys, answer, {}))
     return found
+
+
+def _places(messages: list[Saved]) -> list[tuple[str, int]]:
+    return [(message.id, message.revision) for message in messages]
 
 
 def _with_outputs(items: list[Item], journal: _Journal) -> list[Item]:

@@ -223,6 +223,26 @@ class AppendContract:
         b.append(Message.assistant("from b"), expect_head=second.id)
         assert texts(b.thread()) == ["1", "from a", "from b"]
 
+    def test_the_end_of_a_thread_is_replaced_if_nobody_added_to_it(self, store: Store) -> None:
+        """D19: what was there becomes a branch, and a message that came meanwhile stays where people see it."""
+        talk = store.start()
+        said = talk.extend([Message.user("1"), Message.assistant("2"), Message.user("3")])
+        mine = talk.fork(before=said[1])
+        with pytest.raises(InvalidArgument):
+            mine.append(Message.assistant("no head"), on_conflict="replace")
+        with pytest.raises(Conflict) as caught:
+            mine.append(Message.assistant("stale"), on_conflict="replace", expect_head=said[1])
+        assert caught.value.head == said[2].id
+        with mine.batch(on_conflict="replace", expect_head=said[2]) as batch:
+            batch.extend([Message.assistant("2 otherwise"), Message.user("3 otherwise")])
+            batch.items["state"] = b"1"
+        assert texts(store.conversation(talk.id).thread()) == ["1", "2 otherwise", "3 otherwise"]
+        assert texts(talk.thread()) == ["1", "2", "3"]
+        assert len(talk.branches()) == 2
+        first = talk.fork(before=said[0])
+        first.append(Message.user("from the beginning"), on_conflict="replace", expect_head=mine.head)
+        assert texts(store.conversation(talk.id).thread()) == ["from the beginning"]
+
     def test_a_handle_stands_at_no_message_that_is_still_on_its_way(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
