@@ -46,7 +46,7 @@ from .changing import (
     edit_page,
     label_page,
 )
-from .door import Door, TooLarge
+from .door import TOO_LARGE, Door, TooLarge
 from .exporting import FORMATS, export, export_page
 from .frame import STATIC, STATIC_TYPES, Links, static_file, static_version
 from .lists import conversations_page, problem_page, search_page
@@ -356,11 +356,13 @@ class Viewer:
     # -- errors
 
     def refuse(self, scope: Scope, status: int, title: str, explanation: str) -> Response:
-        """Return what somebody sees who is not let in."""
+        """Return what somebody sees who is not let in. After a body that is too large the connection is closed: nobody
+        reads the rest of it."""
         problem = Problem(error=title, hint=explanation)
+        headers = {"Connection": "close"} if status == TOO_LARGE else None
         if scope["path"].endswith(".json"):
-            return _json(problem, status)
-        return HTMLResponse(problem_page(self.links, title, problem, bare=True), status)
+            return _json(problem, status, headers)
+        return HTMLResponse(problem_page(self.links, title, problem, bare=True), status, headers)
 
     def on_error(self, request: Request, error: Exception) -> Response:
         """Return an error of the library, with its hint."""
@@ -390,7 +392,7 @@ class Viewer:
         return self.refuse(request.scope, 404, "There is no such page", "The list of conversations is a good start.")
 
     def on_too_large(self, request: Request, _: Exception) -> Response:
-        return self.refuse(request.scope, 413, "That is too much", "No form of this page sends as much.")
+        return self.refuse(request.scope, TOO_LARGE, "That is too much", "No form of this page sends as much.")
 
 
 def build(
@@ -416,12 +418,12 @@ def _answer(request: Request, value: msgspec.Struct, page: Callable[[], str]) ->
     return _json(value) if request.url.path.endswith(".json") else HTMLResponse(page())
 
 
-def _json(value: object, status: int = 200) -> Response:
+def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
         data = json.dumps(msgspec.to_builtins(value)).encode()
-    return Response(data, status, media_type="application/json")
+    return Response(data, status, headers, media_type="application/json")
 
 
 def _suffix(request: Request) -> str:

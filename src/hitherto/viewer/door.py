@@ -38,6 +38,7 @@ HEADERS = {
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 MAX_BODY_BYTES = 64 << 10
+TOO_LARGE = 413
 
 Refuse = Callable[[Scope, int, str, str], Response]  # status, title, explanation
 
@@ -79,7 +80,7 @@ class Door:
         if scope["method"] not in _SAFE_METHODS | {"POST"}:
             return self._refuse(scope, 405, "There is no such action", "Pages are read with GET.")
         if _length(headers) > MAX_BODY_BYTES:
-            return self._refuse(scope, 413, "That is too much", "No form of this page sends as much.")
+            return self._refuse(scope, TOO_LARGE, "That is too much", "No form of this page sends as much.")
         path = scope["path"].removeprefix(self._base)
         if path.startswith("/static/"):  # files of the program, the same for everybody
             return None
