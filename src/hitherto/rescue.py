@@ -20,6 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from .errors import HithertoError, InvalidArgument
+from .formats._continuing import Continued, continue_in
 from .formats._files import Files
 from .formats._importer import Importer
 from .formats._loading import import_into
@@ -29,7 +30,7 @@ from .model import to_datetime
 from .snapshots import Unreadable
 from .store import Store
 
-__all__ = ["Rescue", "RescuePlace"]
+__all__ = ["Continued", "Rescue", "RescuePlace", "continue_in"]
 
 SOON_DAYS = 7
 _DAY_US = 86_400_000_000

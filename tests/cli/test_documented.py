@@ -94,6 +94,7 @@ JSON = {  # what is typed for each command that has --json, in a folder with one
     "backup": ("copy.db",),
     "restore": ("kept.db", "--replace", "--yes"),
     "copy": ("{store}", "elsewhere.db"),
+    "continue": ("--in", "claude"),
     "rescue": ("--dry-run",),
     "usage": (),
     "stats": (),

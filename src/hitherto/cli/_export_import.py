@@ -7,7 +7,7 @@ files are imported one by one; an unreadable file does not stop the others.
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -22,23 +22,27 @@ from ._exit_codes import PARTIAL, exit_code_of
 from ._hints import hint_of
 from ._ids import find_or_newest, is_message
 from ._output import Meter, count_of, print_json
-from ._store_options import Place, key_from, with_place
+from ._store_options import SANITISED, Place, key_from, with_place
 from ._terminal import is_terminal, line, print_error, say
 
 if TYPE_CHECKING:
     from ..conversation import Conversation
     from ..formats import Loaded, PortableConversation
+    from ..formats._atomic_file import OnlyWritten
     from ..keys import Key
     from ..store import Store
 
-FORMATS = ("cpeconvo", "cpeconvo_first", "gtb", "html", "jsonl", "markdown", "openai", "snapshot")  # the writable ones
-_STREAMED = ("html", "jsonl", "markdown", "openai", "snapshot")
+FORMATS = (  # the writable ones
+    *("chatml", "cpeconvo", "cpeconvo_first", "gtb", "html", "jsonl", "markdown", "openai", "sharegpt", "snapshot"),
+)
+_STREAMED = ("chatml", "html", "jsonl", "markdown", "openai", "sharegpt", "snapshot")
 _MOST = 20  # notes to print for one file
 STDIN = "-"
 _FEW = 3  # changed ids to print for one file
 _WIDE = 100  # characters of a foreign id
 _LARGE = 1 << 28  # bytes of a file whose lines are not counted beforehand
-_THREADS = ("html", "markdown", "openai", "snapshot")
+_THREADS = ("chatml", "html", "markdown", "openai", "sharegpt", "snapshot")
+_TRAINING = ("chatml", "openai", "sharegpt")
 
 
 # -- out
@@ -51,13 +55,40 @@ _THREADS = ("html", "markdown", "openai", "snapshot")
     "--format", type=click.Choice(FORMATS), help="The format to write.  [default: by the name of FILE; else jsonl]"
 )
 @click.option("-o", "--output", metavar="FILE", help="To a new file, readable by you alone; nothing is overwritten.")
+@click.option(
+    "--branch",
+    metavar="WHICH",
+    help="For training, a record for each: current, all (branches), or leaf:ID of a message.",
+)
+@click.option("--with-tools", is_flag=True, help="For training, also calls of tools and their results.")
+@click.option("--with-thinking", is_flag=True, help="For training, also thoughts.")
+@click.option(
+    "--sanitise",
+    type=click.Choice(SANITISED),
+    default="secrets",
+    show_default=True,
+    help="What is taken out of what is exported for training.",
+)
 @with_place
-def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | None, output: str | None) -> None:
+def export(
+    place: Place,
+    ids: tuple[str, ...],
+    everything: bool,
+    format: str | None,
+    output: str | None,
+    branch: str | None,
+    with_tools: bool,
+    with_thinking: bool,
+    sanitise: str,
+) -> None:
     """Write conversations in clear: the newest of this folder, those that are named, or all.
 
     jsonl has everything, and comes back with import; cpeconvo is for CPE; snapshot is one thread, gtb a folder of them;
     openai is a line of messages per conversation; markdown and html are for people. The id of a message means its
     conversation, but for snapshot, openai, markdown and html the thread up to that message.
+
+    sharegpt, chatml, and openai with --branch are for training: a record for each thread, without secrets, and without
+    control tokens of chat templates.
     """
     output = None if output == "-" else output
     if ids and everything:
@@ -66,13 +97,19 @@ def export(place: Place, ids: tuple[str, ...], everything: bool, format: str | N
         raise click.UsageError(f"{format} cannot be written to standard output: -o names a file")
     from .. import formats  # noqa: PLC0415  # help needs none
 
+    wanted = format or (formats.format_for(output) if output is not None else "jsonl")
+    if branch is not None and wanted not in _TRAINING:
+        raise click.UsageError(f"--branch is for {', '.join(_TRAINING)}")
+    if wanted in _TRAINING and (branch is not None or wanted != "openai"):
+        asked = Training(branch or "current", with_tools, with_thinking, sanitise)
+        with open_for_long_read(place) if everything else place.read() as store:
+            asked.write(store, ids, everything, wanted, output)
+        return
     with open_for_long_read(place) if everything else place.read() as store:
         if output is not None:
-            wanted = format or formats.format_for(output)
             with Meter("writing", "message") as meter:
                 formats.save(_select(store, ids, everything, wanted), output, format=wanted, progress=meter)
             return
-        wanted = format or "jsonl"
         with _open_stdout() as stream, Meter("writing", "message") as meter:
             progress = None if is_terminal(sys.stdout) else meter  # it would stand between the lines
             formats.save(_select(store, ids, everything, wanted), stream, format=wanted, progress=progress)
@@ -92,6 +129,49 @@ def _select(
         thread = format in _THREADS and id is not None and is_message(id, talk)
         found[talk.id, talk.at if thread else None] = thread_to(talk) if thread else talk
     return list(found.values())
+
+
+@dataclass(frozen=True)
+class Training:
+    """An export for training: a record for each thread."""
+
+    branch: str
+    tools: bool
+    thinking: bool
+    sanitise: str
+
+    def write(self, store: "Store", ids: Sequence[str], everything: bool, format: str, output: str | None) -> None:
+        """Write the records to a new file, or to standard output."""
+        from ..formats import outgoing  # noqa: PLC0415  # help needs none
+        from ..formats._registry import find_format  # noqa: PLC0415  # as above
+        from ..formats._registry import path_of as checked_path  # noqa: PLC0415  # as above
+        from ..ids import show_conversation_id  # noqa: PLC0415  # as above
+
+        leaf = self.branch.removeprefix("leaf:") if self.branch.startswith("leaf:") else None
+        if leaf is not None and (ids or everything):
+            raise click.UsageError("leaf:ID names a thread by itself: leave out IDs and --all")
+        if leaf is None and self.branch not in ("current", "all"):
+            raise click.UsageError("--branch is current, all, or leaf: and the id of a message")
+        if everything:
+            talks = (store.conversation(show_conversation_id(id)) for id in outgoing(store))
+        else:
+            talks = (find_or_newest(store, id) for id in ((leaf,) if leaf else ids or (None,)))
+        records = self._records(talks)
+        writer = cast("OnlyWritten", find_format(format))
+        if output is not None:
+            writer.write(records, checked_path(output), None)
+            return
+        with _open_stdout() as stream:
+            writer.write_to(records, stream)
+
+    def _records(self, talks: "Iterable[Conversation]") -> "Iterator[PortableConversation]":
+        from ..formats import training_threads  # noqa: PLC0415  # help needs none
+        from ..sanitiser import Sanitiser  # noqa: PLC0415  # as above
+
+        rules: Sanitiser | None = None if self.sanitise == "off" else getattr(Sanitiser, self.sanitise)()
+        branch = "all" if self.branch == "all" else "current"
+        for talk in talks:
+            yield from training_threads(talk, branch=branch, tools=self.tools, thinking=self.thinking, sanitiser=rules)
 
 
 class _Guarded:

@@ -50,6 +50,7 @@ COMMANDS = {
     "export": Entry("_export_import", "Write conversations to a file, or to standard output.", _MOVING),
     "import": Entry("_export_import", "Import conversations from files of many programs.", _MOVING),
     "rescue": Entry("_rescue", "Bring in what programs on this machine keep, before they delete it.", _MOVING),
+    "continue": Entry("_continue", "Go on with a conversation in Claude Code or Codex.", _MOVING),
     "backup": Entry("_backup_restore", "Copy the store to a file, while other processes write.", _MOVING),
     "restore": Entry("_backup_restore", "Replace the store by a backup.", _MOVING),
     "copy": Entry("_copy", "Copy a store into another one.", _MOVING),
@@ -85,7 +86,7 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         module = import_module(f".{COMMANDS[name].module}", __package__)
-        found = getattr(module, f"{name}_" if name in ("import", "list") else name)
+        found = getattr(module, f"{name}_" if name in ("continue", "import", "list") else name)
         assert isinstance(found, click.Command)
         return found
 

@@ -32,6 +32,7 @@ from ._loading import finished, import_into, load_files
 from ._registry import PathLike, all_formats, find_format, names, path_of, register, sniff
 from ._report import Loaded, Summary, holes
 from ._sections import upto
+from ._training import for_training, leaves
 from ._types import (
     Format,
     PortableConversation,
@@ -45,6 +46,7 @@ from ._types import (
 
 if TYPE_CHECKING:
     from ..aio import AsyncConversation, AsyncStore
+    from ..sanitiser import Sanitiser
 
 __all__ = [
     "Format",
@@ -62,6 +64,7 @@ __all__ = [
     "register",
     "save",
     "sniff",
+    "training_threads",
 ]
 
 _Whole = Conversation | ConversationInfo | PortableConversation
@@ -279,6 +282,28 @@ def _leaving(engine: Engine, id: bytes) -> Extracted:
     if found.kept_in:
         raise NotExportable(show_conversation_id(id))
     return found
+
+
+def training_threads(
+    talk: Conversation,
+    *,
+    branch: str = "all",
+    tools: bool = False,
+    thinking: bool = False,
+    sanitiser: "Sanitiser | None" = None,
+) -> Iterator[PortableConversation]:
+    """Yield the threads of a conversation for fine-tuning, each as a conversation to `save`: one for each leaf of the
+    main flow, or with `branch="current"` the one that ends where the handle stands.
+
+    Calls of tools and their results come with `tools`, thoughts with `thinking`. The `sanitiser` cleans what leaves,
+    beside what the store's own has cleaned. Control tokens of chat templates are neutralised. Raises `NotExportable`.
+    """
+    if branch not in ("all", "current"):
+        raise InvalidArgument(f"no such branch: {branch!r:.40}", hint='"all", or "current" of talk.fork(at=…)')
+    redactor = None if sanitiser is None else talk.engine.make_redactor(sanitiser)
+    found = thread_to(talk) if branch == "current" else _leaving(talk.engine, parse_conversation_id(talk.id)).portable
+    for leaf in leaves(found):
+        yield for_training(upto(found, leaf), redactor, tools=tools, thinking=thinking)
 
 
 def thread_to(talk: Conversation) -> PortableConversation:

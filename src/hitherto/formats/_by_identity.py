@@ -123,6 +123,23 @@ class IdentityImport:
             return merged
         raise Busy("a conversation changes faster than it can be imported")
 
+    def adopt(self, talk: Conversation, names: Sequence[str], records: Sequence[tuple[str, int]]) -> None:
+        """Note that a file repeats messages of a conversation: the ids of its records, and the numbers of the messages.
+        What the file has more then comes in below them."""
+        for _ in range(_TRIES):
+            state = talk.state
+            index = self._index(state)
+            pairs = [(index.hash(id), number) for id, number in records if index.get(index.hash(id)) is None]
+            self._add_to_index(state, pairs)
+            self._last = None
+            known = self._marks.find(names)
+            free = [name for name in names if name not in known]  # others lead to where they came from
+            if self._marks.claim(free, state.id, known):
+                self._marks.confirm(free, state.id, {})
+                self._marks.flush()
+                return
+        raise Busy("the marks of imports change faster than they can be written")
+
     # -- which conversation
 
     def _resolve(
@@ -249,9 +266,24 @@ class IdentityImport:
         if index is None:
             index = NativeIndex(self._engine.workspace.meta.seed)
             found = extract(self._engine, state.id)
-            index.add((index.hash(id), number) for id, number in found.numbers.items())
+            pairs = [(index.hash(id), number) for id, number in found.numbers.items()]
+            index.add(pairs)
+            if not self._dry:
+                self._add_to_index(state, pairs)
         self._last = (state.id, _stamp(row), index)
         return index
+
+    def _add_to_index(self, state: ConversationState, pairs: list[tuple[int, int]]) -> None:
+        """Add entries to the stored index of a conversation."""
+
+        def make(row: ConversationRow) -> Change:
+            envelope = state.check(row)
+            after = next_row(envelope, row)
+            item = index_item(envelope, state.id, after.version, pairs)
+            return Change(row.id, row.token, after, put=(item,))
+
+        if pairs:
+            self._engine.change(state.id, make)
 
     def _remember(self, state: ConversationState, index: NativeIndex) -> None:
         self._last = (state.id, _stamp(state.row), index)

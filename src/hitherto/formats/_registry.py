@@ -19,13 +19,13 @@ from ._files import Files, is_zip, open_files
 from ._sqlite_file import MAGIC, tables_in
 from ._types import HEAD, Format, Source
 
-# Asked in this order; the last two are for people, and recognise nothing.
+# Asked in this order; the last four are only written.
 OURS = (
     *("jsonl", "cpeconvo", "cpeconvo_first", "vpconv", "gtb"),
     *("chatgpt", "claude-code", "claude.ai", "codex", "gemini-cli", "langchain", "langgraph", "librechat", "llm"),
     *("open-webui", "openai-agents", "pydantic-ai"),
     *("adk", "strands"),
-    *("openai", "snapshot", "markdown", "html"),
+    *("openai", "snapshot", "markdown", "html", "sharegpt", "chatml"),
 )
 _MODULES = str.maketrans("-.", "__")  # in the names of formats
 _added: dict[str, Format] = {}
