@@ -128,6 +128,17 @@ def test_messages_calls_reasoning_and_tokens(paginated: bool, store: Store, tmp_
     assert "event_msg/agent_message" not in report.bookkeeping  # it says what an item says
 
 
+def test_tokens_may_be_counted_before_the_answer_is_written(store: Store, tmp_path: Path) -> None:
+    """So does 0.42: the count, the items of the answer, the same count again."""
+    rollout = Rollout(paginated=False).user("q")
+    for n in range(2):
+        rollout.count(100 + n, 5).item(type="reasoning", summary=[], encrypted_content="x")
+        rollout.call(f"c{n}", "shell", "ok").lines.append(rollout.lines[-4])
+    bring_in(rollout.put(tmp_path), store, "codex")
+    used = [message.usage.input_tokens for message in only(store).thread() if message.usage]
+    assert used == [100, 101]
+
+
 def test_the_early_generation_has_bare_lines(store: Store, tmp_path: Path) -> None:
     lines: list[Line] = [
         {"id": FIRST, "timestamp": "2025-08-01T10:00:00.000Z", "instructions": "Be kind.", "git": {"branch": "dev"}},

@@ -112,6 +112,7 @@ class _Rollout:
         self._rolled_back = False
         self._tokens = _Tokens()
         self._waiting: list[PortableMessage] = []
+        self._owed: Usage | None = None  # tokens of an answer that has not come yet
         self._calls: dict[str, str] = {}  # the messages with calls that start sub-agents
         self._told: deque[str] = deque(maxlen=_RECENT)
         self._seen: Counter[bytes] = Counter()  # records, to number those that are equal
@@ -294,6 +295,9 @@ class _Rollout:
 
     def _queue(self, said: PortableMessage) -> Iterator[PortableMessage]:
         """Hold an answer back until its tokens are known."""
+        if self._owed is not None and said.message.role == "assistant":
+            said = replace(said, message=replace(said.message, usage=self._owed))
+            self._owed = None
         self._waiting.append(said)
         if len(self._waiting) > _WAITING:
             yield from self._flush()
@@ -364,14 +368,29 @@ class _Rollout:
             self._rolled_back = True
 
     def _count(self, usage: Usage | None) -> Iterator[PortableMessage]:
-        """Give tokens to the answer that they were counted for: the last one that has none."""
-        for place in reversed(range(len(self._waiting) if usage is not None else 0)):
-            said = self._waiting[place]
-            if said.message.role == "assistant" or (said.message.extra or {}).get("injected") == "summary":
-                if said.message.usage is None:
-                    self._waiting[place] = replace(said, message=replace(said.message, usage=usage))
-                break
+        """Give tokens to the answer that they were counted for: the last one that has none, or else the next one. Some
+        versions write the count before the items."""
+        if usage is not None:
+            place = self._uncounted()
+            if place is None:
+                self._owed = usage
+            else:
+                said = self._waiting[place]
+                self._waiting[place] = replace(said, message=replace(said.message, usage=usage))
         yield from self._flush()
+
+    def _uncounted(self) -> int | None:
+        """Return the place of the last message of the last answer that waits, if none of its messages has tokens."""
+        last: int | None = None
+        for place in reversed(range(len(self._waiting))):
+            message = self._waiting[place].message
+            if message.role == "assistant" or (message.extra or {}).get("injected") == "summary":
+                if message.usage is not None:
+                    return None
+                last = place if last is None else last
+            elif last is not None:
+                break
+        return last
 
     def _record(self, kind: str, record: Fields, *, known: bool | None = None) -> SourceRecord:
         """Keep a line that is no message. A copy of it in another file has another time, and is the same."""
