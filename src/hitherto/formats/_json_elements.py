@@ -16,8 +16,10 @@ from ._importer import decode_json
 
 MAX_ELEMENT_BYTES = 1 << 28
 _PIECE = 1 << 20
-_MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{}]', re.DOTALL)  # a lone quotation mark: a text without an end
+# Up to the next bracket outside of texts; or to a quotation mark, which begins a text without an end; or to the end.
+_MARK = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+(["\[\]{}])?', re.DOTALL)
 _TEXT_END = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_QUOTE = 0x22
 _BLANK = b" \t\r\n,"
 
 
@@ -81,31 +83,30 @@ def _elements(file: IO[bytes], rest: bytes, most: int) -> Iterator[bytes | None]
     while True:
         begin = at = 0
         for mark in _MARK.finditer(rest):
-            kind = rest[mark.start()]
-            if kind == 0x22:  # a quotation mark
-                if mark.end() - mark.start() == 1:
-                    at = mark.start()
-                    break
-            elif kind in b"[{":
+            at = mark.end()
+            if mark.lastindex is None:
+                break
+            kind = rest[at - 1]
+            if kind == _QUOTE:
+                at -= 1
+                break
+            if kind in b"[{":
                 if depth == 0:  # what stands before it are values that are no objects
-                    if found := b"".join((*kept, rest[begin : mark.start()])).strip(_BLANK):
+                    if found := b"".join((*kept, rest[begin : at - 1])).strip(_BLANK):
                         yield found
-                    begin, size = mark.start(), 0
+                    begin, size = at - 1, 0
                     kept.clear()
                 depth += 1
             else:
                 depth -= 1
                 if depth <= 0:
-                    end = mark.start() if depth < 0 else mark.end()
+                    end = at - 1 if depth < 0 else at
                     if found := b"".join((*kept, rest[begin:end])).strip(_BLANK):
                         yield found if size + end - begin <= most else None
                     begin, size = end, 0
                     kept.clear()
                 if depth < 0:
                     return
-            at = mark.end()
-        else:
-            at = len(rest)
         size += at - begin
         if size <= most:
             kept.append(rest[begin:at])
