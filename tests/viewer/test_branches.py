@@ -154,3 +154,17 @@ def test_a_search_leads_to_the_message_on_its_branch(store: Store, client: Clien
     assert f"/c/{talk.id}/m/{hidden.id}?q=capybara" in page
     assert "a capybara sleeps" in client.get(f"/c/{talk.id}/m/{hidden.id}?q=capybara").text
     assert client.get("/search.json?q=%22").json()["hint"]  # a query that cannot be understood says why
+
+
+def test_the_prompts_of_a_path_are_listed_with_their_first_words(store: Store, client: Client) -> None:
+    talk = scenes.coding(store)
+    leaf = client.get(f"/c/{talk.id}.json").json()["leaf"]
+    found = client.get(f"/c/{talk.id}/m/{leaf}/prompts.json").json()
+    texts = [one["text"] for one in found["prompts"]]
+    assert texts[0].startswith("The build fails since this morning and I cannot see why.")  # not what a program added
+    assert texts[1] == "Remove it, and run everything."
+    assert "Remove it, and run everything." in client.get(f"/c/{talk.id}/m/{leaf}/prompts").text
+    long = scenes.long(store, 1_000)
+    shown = client.get(f"/c/{long.id}/m/{long.head}/prompts").text
+    assert shown.count("<li>") == 400
+    assert "100 more prompts" in shown

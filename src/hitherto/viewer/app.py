@@ -53,7 +53,7 @@ from .lists import conversations_page, problem_page, search_page
 from .live import Feed
 from .openapi import describe
 from .queries import FIRST_WINDOW, WINDOW, StoreView, media_of
-from .reading import compare_page, conversation_page, map_page, text_page
+from .reading import compare_page, conversation_page, map_page, prompt_list, text_page
 from .retention_page import make_plan, retention_page
 from .thread_view import chunk
 from .usage import DAYS, conversation_usage, store_usage, usage_page
@@ -132,6 +132,8 @@ class Viewer:
             route("/c/{conversation}/m/{message}/window", self.window),
             route("/c/{conversation}/m/{message}/find.json", self.find),
             route("/c/{conversation}/m/{message}/skeleton.json", self.skeleton),
+            route("/c/{conversation}/m/{message}/prompts.json", self.prompts),
+            route("/c/{conversation}/m/{message}/prompts", self.prompts),
             route("/c/{conversation}/m/{message}/text", self.text),
             route("/c/{conversation}/m/{message}/media/{block:int}", self.media),
             route("/events", self.events),
@@ -299,6 +301,12 @@ class Viewer:
         """The prompts and forks of a path."""
         view, message = self.view.open(request.path_params["conversation"]), request.path_params["message"]
         return _json(self.view.skeleton(view, message))
+
+    def prompts(self, request: Request) -> Response:
+        """The prompts of a path, as a list for the side of the page."""
+        view, message = self.view.open(request.path_params["conversation"]), request.path_params["message"]
+        found = self.view.prompts(view, message)
+        return _answer(request, found, lambda: prompt_list(self.links, view.id, found))
 
     def compare(self, request: Request) -> Response:
         """Two branches side by side, from where they part."""

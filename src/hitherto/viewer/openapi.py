@@ -16,6 +16,7 @@ from .values import (
     ConversationWindow,
     Found,
     Problem,
+    Prompts,
     RetentionPlan,
     SearchResults,
     Skeleton,
@@ -107,6 +108,7 @@ TWINS = (
         "The messages of a path that hold a text.",
         (Parameter("q", "The text, as it stands; letters of another case count as the same."),),
     ),
+    Twin("/c/{conversation}/m/{message}/prompts.json", Prompts, "The prompts of a path, with their first words."),
     Twin("/c/{conversation}/m/{message}/skeleton.json", Skeleton, "The prompts and forks of a path."),
     Twin("/c/{conversation}/m/{message}.json", ConversationWindow, "The path through a message, around it.", _WINDOW),
 )

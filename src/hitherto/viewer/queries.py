@@ -34,6 +34,8 @@ from .values import (
     Header,
     MessageRecord,
     Place,
+    Prompt,
+    Prompts,
     SearchHit,
     SearchResults,
     Siblings,
@@ -51,6 +53,7 @@ __all__ = ["PAGE", "WINDOW", "StoreView", "View", "Window"]
 PAGE = 25  # conversations of a list
 WINDOW = 100  # messages that are fetched at a time
 FIRST_WINDOW = 40  # messages of the first page: the rest follows while people read
+MOST_PROMPTS = 400
 _OUTLINES, _CARDS = 32, 2_000  # that are remembered
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,", re.IGNORECASE)
 
@@ -352,6 +355,14 @@ class StoreView:
             forks=[(at, id) for at, number, id in places if len(outline.siblings(number)) > 1],
             ends=[(at, id) for at, _, id in (places[0], places[-1])],
         )
+
+    def prompts(self, view: View, through: str) -> Prompts:
+        """Return the prompts of the path through a message, each with its first words; of very many the first."""
+        skeleton = self.skeleton(view, through)
+        positions = {id: at for at, id in skeleton.prompts[:MOST_PROMPTS]}
+        messages = view.messages([view.number(id) for id in positions])
+        found = [Prompt(position=positions[m.id], id=m.id, text=gist_of(m.blocks)) for m in messages]
+        return Prompts(prompts=[one for one in found if one.text], total=len(skeleton.prompts))
 
     def compare(self, view: View, left: str, right: str) -> Comparison:
         """Return the two paths through these messages, from where they part; of a long one its first messages."""

@@ -3,15 +3,17 @@
 Each is a function from values to a page. The messages themselves are drawn by `thread_view`.
 """
 
-from ..formats._markup import Child, Markup, tag
+from ..formats._markup import Child, Markup, join, tag
 from ..formats._message_html import gist_of
 from .branch_map import draw
 from .frame import Links, count_of, facts, page, retention_badge, time_tag
-from .queries import WINDOW, View, Window
+from .queries import MOST_PROMPTS, WINDOW, View, Window
 from .thread_view import chunk, rendered
-from .values import BranchMap, Comparison, Header
+from .values import BranchMap, Comparison, Header, Prompts
 
-__all__ = ["compare_page", "conversation_page", "map_page", "text_page"]
+__all__ = ["compare_page", "conversation_page", "map_page", "prompt_list", "text_page"]
+
+_SIDE_FROM = 4  # messages, from which on the branches and prompts stand at the side
 
 
 def conversation_page(links: Links, window: Window, *, query: str = "") -> str:
@@ -70,25 +72,30 @@ def conversation_page(links: Links, window: Window, *, query: str = "") -> str:
         data_conversation=links.conversation(header.id),
     )
     bar = tag("a", "Map", href=links.conversation(header.id, "/map", at=leaf), data_action="map", class_="map-link")
+    branches = [
+        tag("h2", "Branches"),
+        tag("div", class_="holder", data_from=links.conversation(header.id, "/map", at=leaf, part="1")),
+    ]
+    prompts = [
+        tag("h2", "Prompts"),
+        tag("div", class_="holder", data_from=links.message(header.id, leaf, "/prompts")),
+    ]
     side = tag(
         "aside",
-        tag("h2", "Branches"),
-        tag("div", class_="holder"),
+        branches if header.branches > 1 else None,
+        prompts,
         id="side",
-        hidden=True,
-        aria_label="Branches",
-        data_map=links.conversation(header.id, "/map", at=leaf, part="1"),
+        aria_label="Branches and prompts",
     )
     column = tag("div", _head(links, header, title, leaf), _aside_note(links, window), thread, class_="column")
-    is_forked = header.branches > 1
     return page(
         links,
         title,
-        tag("div", column, side if is_forked else None, class_="reader"),
+        tag("div", column, side if value.length >= _SIDE_FROM else None, class_="reader"),
         find if value.length else None,
         bar=[
             tag("button", "Find", type="button", data_action="find", title="Find in this conversation (Ctrl F)"),
-            bar if is_forked else None,
+            bar if header.branches > 1 else None,
         ],
         body_class="conversation",
         page="conversation",
@@ -96,6 +103,18 @@ def conversation_page(links: Links, window: Window, *, query: str = "") -> str:
         query=query,
         hit=query or None,
     )
+
+
+def prompt_list(links: Links, id: str, found: Prompts) -> str:
+    """Return the prompts of a path, for the side of the page."""
+    items = []
+    for one in found.prompts:
+        address = links.message(id, one.id)
+        shown = tag("a", one.text, href=address, data_id=one.id, data_position=one.position, dir="auto")
+        items.append(tag("li", shown))
+    left = found.total - MOST_PROMPTS
+    more = tag("p", f"{count_of(left, 'more prompt')}: J goes through all of them", class_="note") if left > 0 else None
+    return join(tag("ol", *items, class_="prompts"), more)
 
 
 def compare_page(links: Links, view: View, found: Comparison) -> str:

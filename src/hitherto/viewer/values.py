@@ -20,6 +20,8 @@ __all__ = [
     "MessageRecord",
     "Place",
     "Problem",
+    "Prompt",
+    "Prompts",
     "RetentionItem",
     "RetentionPlan",
     "SearchHit",
@@ -165,6 +167,21 @@ class Skeleton(Struct, frozen=True, kw_only=True):
     prompts: list[tuple[int, str]]
     forks: list[tuple[int, str]]
     ends: list[tuple[int, str]]  # the first message and the last
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """A prompt on a path, with its first words."""
+
+    position: int
+    id: str
+    text: str
+
+
+class Prompts(Struct, frozen=True, kw_only=True):
+    """The prompts of a path. Those that hold nothing but what a program added are left out."""
+
+    prompts: list[Prompt]
+    total: int  # of the path; of very many only the first are here
 
 
 class Comparison(Struct, frozen=True, kw_only=True):

@@ -85,9 +85,9 @@ function readerKeys(reader) {
 
 export function openMap() {
   const side = document.getElementById("side");
-  if (!side || side.hidden) return;
+  if (!side) return;
   side.classList.toggle("open");
-  side.querySelector("[role=treeitem][tabindex='0']")?.focus();
+  side.querySelector("[role=treeitem][tabindex='0'], .prompts a")?.focus();
 }
 
 async function neighbour(by) {

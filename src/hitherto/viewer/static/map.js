@@ -1,27 +1,32 @@
-// The branch map beside a conversation: fetched after the messages are there, and a tree for the keyboard.
+// What stands beside a conversation, fetched after the messages are there: the branch map, a tree for the keyboard, and
+// the prompts.
 export async function startMap(side, reader) {
   const map = document.querySelector(".map");
   if (map) makeTree(map);
   if (!side) return;
-  const answer = await fetch(side.dataset.map, { credentials: "same-origin" });
-  if (!answer.ok) return;
-  const holder = side.querySelector(".holder");
-  holder.innerHTML = await answer.text();
-  side.hidden = false;
-  makeTree(side);
-  const items = [...side.querySelectorAll("a.active[role=treeitem]")];
+  for (const holder of side.querySelectorAll(".holder")) {
+    const answer = await fetch(holder.dataset.from, { credentials: "same-origin" });
+    if (!answer.ok) continue;
+    holder.innerHTML = await answer.text();
+    if (holder.querySelector(".map")) makeTree(holder);
+  }
+  const groups = [side.querySelectorAll(".map a.active"), side.querySelectorAll(".prompts a")].map((all) => [...all]);
   side.addEventListener("click", async (event) => {
-    const item = event.target.closest("a.active[role=treeitem]");
+    const item = event.target.closest(".map a.active, .prompts a");
     if (!item || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     side.classList.remove("open");
     if (!(await reader?.go(item.dataset.id, Number(item.dataset.position)))) location.assign(item.href);
   });
-  document.addEventListener("reading", (event) => {
-    // The stretch that is read now: the last one that begins at or before this message.
-    const passed = items.filter((item) => Number(item.dataset.position ?? -1) <= event.detail.position);
-    for (const item of items) item.classList.toggle("here", item === passed.at(-1));
-  });
+  const mark = (position) => {
+    for (const items of groups) {
+      // What is read now: the last one that begins at or before this message.
+      const here = items.findLast((item) => Number(item.dataset.position ?? -1) <= position);
+      for (const item of items) item.classList.toggle("here", item === here);
+    }
+  };
+  document.addEventListener("reading", (event) => mark(event.detail.position));
+  if (reader?.current) mark(Number(reader.current.dataset.position));
 }
 
 // One stop for Tab; arrows move inside.

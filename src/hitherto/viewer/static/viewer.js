@@ -17,7 +17,7 @@ startLive(reader);
 addEventListener("click", (event) => {
   const action = event.target.closest("[data-action]")?.dataset.action;
   if (action === "theme") switchTheme();
-  if (action === "map" && document.getElementById("side")?.hidden === false) {
+  if (action === "map" && document.getElementById("side")) {
     event.preventDefault();
     openMap();
   }
